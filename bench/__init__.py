@@ -1,1 +1,1 @@
-"""Measurements of a node beside named references: Apache Kafka and librdkafka's mock cluster."""
+"""Measurements of a node in comparison with Apache Kafka and librdkafka's mock cluster."""

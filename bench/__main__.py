@@ -223,8 +223,8 @@ class Bench:
         return costs
 
     def stages(self, plain: Sequence[report.RequestCost]) -> list[report.StageCost]:
-        """Repeat the small requests against an instrumented node. The rest of the plain node's CPU counts as the
-        stage `wake`.
+        """Repeat the small requests against an instrumented node. The CPU time of the plain node that no
+        other stage accounts for is the stage `wake`.
         """
         costs = []
         for cost in plain:

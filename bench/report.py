@@ -32,7 +32,9 @@ class RequestCost:
 
 @attrs.frozen
 class StageCost:
-    """The CPU microseconds of one kind of request by stage. `wake` is the rest of the plain node's CPU time."""
+    """The CPU microseconds of one kind of request by stage. `wake` is the CPU time of the plain node that no
+    other stage accounts for.
+    """
 
     kind: str
     cpu_microseconds: float

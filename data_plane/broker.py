@@ -1,8 +1,8 @@
 """The broker: creates its parts, passes each metadata image to them, and holds the objects that request
 handlers share.
 
-Metadata reaches a broker only as images of the metadata log (`apply_metadata`). To change metadata, it sends
-requests to the controller over a `ControllerPort`, even if both run in one process.
+Metadata reaches a broker only as images of the metadata log (`apply_metadata`). To change metadata, the
+broker sends requests to the controller over a `ControllerPort`, even if both run in one process.
 """
 
 from __future__ import annotations
@@ -168,9 +168,9 @@ class Broker:
     def _is_follower(self, request: FetchRequest, by_id: bool) -> bool:
         """True if a fetch that names a replica may come from that replica.
 
-        The replica must be a registered broker. If the request has a broker epoch, it must be the registered
-        one. The replica must hold at least one requested partition. Without authentication a stricter check
-        is impossible.
+        The replica must be a registered broker. If the request has a broker epoch, this epoch must be the one
+        in the replica's registration. The replica must hold at least one requested partition. Without
+        authentication a stricter check is impossible.
         """
         replica_id = replica_of(request)
         broker = self.image.brokers.get(replica_id)
@@ -188,8 +188,8 @@ class Broker:
         )
 
     def is_brokers_fetch(self, request: FetchRequest) -> bool:
-        """True if a fetch names another broker together with the broker epoch of its registration. Clients
-        never learn this epoch.
+        """True if a fetch names another broker, and also the broker epoch with which that broker is
+        registered. Clients never learn this epoch.
         """
         state = request.replica_state
         broker = self.image.brokers.get(state.replica_id)
@@ -205,7 +205,8 @@ class Broker:
                 try:
                     action()
                 except Exception:
-                    # The action belongs to another client's parked request: its error must not fail this request.
+                    # The action belongs to another client's parked request. An error in the action must not
+                    # fail the present request.
                     self.log.exception("request.bug")
 
     # -- metadata -------------------------------------------------------------------------------------------------
@@ -250,9 +251,10 @@ class Broker:
     def hold_leadership(self) -> None:
         """Lead no partition until `release_leadership`. Called when the broker starts.
 
-        The metadata that a start finds were decided for an earlier incarnation of this broker. Their leader
-        epoch may belong to a dead process, and their in-sync replicas may include a log that lost records in
-        a crash. Kafka's broker, too, publishes no metadata before it has read its own registration.
+        The metadata that the broker finds when it starts were decided for an earlier incarnation of this
+        broker. The leader epoch in them may belong to a dead process. The in-sync replicas in them may
+        include a log that lost records in a crash. Kafka's broker, too, publishes no metadata before it has
+        read its own registration.
         """
         self.hosting.hold_leadership()
 
@@ -265,8 +267,8 @@ class Broker:
             self.run_woken()
 
     def hold_coordinators(self, is_held: bool) -> None:
-        """Stop coordinating groups and transactions if `is_held`, else begin. They are held until this
-        incarnation of the broker has been unfenced; see `Shards.hold`.
+        """Stop all coordinators of groups and transactions if `is_held` is true, otherwise start them. The
+        coordinators are held until this incarnation of the broker has been unfenced; see `Shards.hold`.
         """
         self.groups.hold(is_held)
         self.transactions.hold(is_held)
@@ -301,7 +303,9 @@ class Broker:
     # -- disks ----------------------------------------------------------------------------------------------------
 
     def set_strays_aside(self) -> None:
-        """Rename the logs whose topic id is not in the metadata. Their files are kept."""
+        """Rename the directories of logs whose topic id is not in the metadata. The files of these logs are
+        kept.
+        """
         self.hosting.set_strays_aside()
 
     def directory_offline(self, log_dir: LogDir, reason: str) -> None:
@@ -318,7 +322,9 @@ class Broker:
             partition.start_stored()
 
     def device_answers(self) -> None:
-        """Called when a device has answered a late call, and the effects of the call have been applied."""
+        """Called when a slow device has completed a call at last, and the effects of the call have been
+        applied.
+        """
         self.hosting.device_answers()
         self.run_woken()
 
@@ -346,8 +352,8 @@ class Broker:
     # -- durability on request ------------------------------------------------------------------------------------
 
     def sync_partition(self, partition: Partition, done: Callable[[KafkaError | None], None]) -> None:
-        """Flush the partition's log, then call `done` with None or the error (`flush.messages`). Requests
-        that come during a flush share the next one.
+        """Flush the partition's log, as `flush.messages` demands. Then call `done` with None or the error.
+        Requests that come during a flush share the next flush.
         """
         if partition.waiting.wait_for_sync(done):
             self.tasks.start_soon(self._sync, partition)
@@ -359,8 +365,8 @@ class Broker:
             log.owner.note_sync(self.clock.monotonic() - began_at)
 
     async def _sync(self, partition: Partition) -> None:
-        """Flush the partition's log, one flush after the other, as long as requests wait for a flush. Appends
-        that come during a flush share the next.
+        """Flush the partition's log again and again, until no request waits for a flush. Appends that come
+        during a flush share the next flush.
         """
         while True:
             await self.clock.sleep_until(

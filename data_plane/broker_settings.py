@@ -1,5 +1,5 @@
-"""The settings of a broker that its properties file fixes. `TopicConfigs` has the values that may change
-while it runs.
+"""The settings of a broker that are fixed by its properties file. `TopicConfigs` has the values that may
+change while the broker runs.
 """
 
 from __future__ import annotations

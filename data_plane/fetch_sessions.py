@@ -1,21 +1,22 @@
 """Incremental fetch sessions by KIP-227. PURE.
 
 A session remembers which partitions a client fetches, and the last answer about each. So a request names only
-changed partitions, and a response has only changes. Request epochs: -1 asks for no session (and ends the
-session in the request), 0 for a new one, N > 0 continues. The number of sessions is limited. A new session
-may evict another that has been idle for `eviction_ms`. It may also evict one with fewer partitions that is
-past its first minutes (KIP-227, "Fetch Session Caching").
+changed partitions, and a response has only changes. Each request has an epoch. Epoch -1 asks for no session,
+and ends the session that the request names. Epoch 0 asks for a new session. A greater epoch continues a
+session. The number of sessions is limited. A new session may evict a session that has been idle for
+`eviction_ms`. It may also evict a session that has fewer partitions and is past its first minutes (KIP-227,
+"Fetch Session Caching").
 
 Two limits protect against sessions that do nothing useful. A session keeps partitions that this broker does
-not host, since they may be placed here later. There are at most `UNKNOWN_MAX` of them in all sessions
-together; beyond that, a client gets no session and continues with full requests. A client that falsely claims
-to be a replica gets no session (`is_follower` decides). A replica has at most `SESSIONS_PER_REPLICA_MAX`
-sessions; a new one replaces the session with the oldest request.
+not host, since they may be placed here later. All sessions together have at most `UNKNOWN_MAX` such
+partitions. Beyond this limit, a client gets no session and continues with full requests. A client that
+falsely claims to be a replica gets no session (`is_follower` decides). A replica has at most
+`SESSIONS_PER_REPLICA_MAX` sessions; a new one replaces the session with the oldest request.
 
 A follower's session holds a `FollowerCursor` for each partition. The partition marks its cursor dirty when
-its log grows, its high watermark moves or its leadership changes. Only partitions that are dirty, or that a
-request has named since, are read. So the cost of a round depends on the changes, and not on the number of
-followed partitions. (Checking a thousand partitions took 5 ms of each round.)
+its log grows, its high watermark moves or its leadership changes. A request that names a partition marks it
+dirty, too. Only dirty partitions are read. So the cost of a round depends on the changes, and not on the
+number of followed partitions. (Checking a thousand partitions took 5 ms of each round.)
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ NO_REPLICA = -1
 EPOCH_MAX = 2**31 - 1
 UNKNOWN_MAX = 20_000
 SESSIONS_PER_REPLICA_MAX = 16
-"""The most sessions of one follower: more than a broker has fetchers to one leader, but too few to evict all
-consumers' sessions.
+"""The most sessions of one follower. A broker has fewer fetchers to one leader than this. And so few sessions
+cannot evict all consumers' sessions.
 """
 
 TopicKey = str | bytes
 PartitionKey = tuple[TopicKey, int]
-"""The key of a partition: (topic name before Fetch version 13, topic id from then on; partition number). A
-key is made for every partition of a request, so it is a plain tuple.
+"""The key of a partition: (topic, partition number). The topic is a name before Fetch version 13, and an id
+from then on. A key is made for every partition of a request, so it is a plain tuple.
 """
 
 
@@ -98,7 +99,7 @@ class FollowerCursor(FetchedPartition):
     @property
     def fetched_at_ms(self) -> int:
         """The time of the session's last fetch, in monotonic milliseconds. A fetch that does not name this
-        partition still covers it, at an unchanged offset.
+        partition still fetches it, at an unchanged offset.
         """
         return self.session.fetched_at_ms
 
@@ -144,8 +145,8 @@ class FollowerCursor(FetchedPartition):
 
 @attrs.define(slots=True)
 class FetchSession:
-    """An incremental fetch session (KIP-227). Partitions are served in the order of `partitions`; those that
-    got records move to the end.
+    """An incremental fetch session (KIP-227). Partitions are served in the order of `partitions`; partitions
+    that got records move to the end.
     """
 
     session_id: int
@@ -155,8 +156,8 @@ class FetchSession:
     epoch: int
     partitions: dict[PartitionKey, FetchedPartition]
     privileged: bool = False
-    """True for a follower's session: consumers' sessions cannot evict it, and `stirred` has the partitions to
-    read.
+    """True for a follower's session: consumers' sessions cannot evict it, and `stirred` has its dirty
+    partitions, which must be read.
     """
     stirred: dict[PartitionKey, FollowerCursor] = attrs.field(factory=dict)
     fetched_at_ms: int = 0
@@ -172,8 +173,8 @@ class FetchSession:
     """The number of partitions that this broker did not host when a request first named them."""
 
     def to_read(self) -> tuple[FetchedPartition, ...]:
-        """Return the partitions to read for the current request: the dirty ones of a follower, all of a
-        consumer.
+        """Return the partitions to read for the current request: all dirty partitions in a follower's
+        session, and all partitions in a consumer's session.
         """
         return tuple(self.stirred.values()) if self.privileged else tuple(self.partitions.values())
 
@@ -219,8 +220,8 @@ class FetchSessions:
         functions.
 
         `is_known` returns True if a partition is hosted here. `is_follower` returns True if a request that
-        names a replica may come from a follower of a hosted partition. Its second argument is true if the
-        request names topics by id.
+        names a replica may come from a follower of a hosted partition. The second argument of `is_follower`
+        is true if the request names topics by id.
         """
         self._is_known = is_known
         self._is_follower = is_follower
@@ -232,9 +233,8 @@ class FetchSessions:
         self._evictions = 0
 
     def name(self, request: FetchRequest, by_id: bool) -> Generator[int, None, NamedPartitions]:
-        """Collect the partitions that the request names, as an argument for `plan`. Changes no session.
-
-        The work grows with the request, so it runs in pieces: the generator yields after each.
+        """Collect the partitions that the request names, as an argument for `plan`. Changes no session. The
+        work grows with the request, so it runs in pieces. The generator yields after each piece.
         """
         partitions: dict[PartitionKey, FetchedPartition] = {}
         unknown = 0
@@ -327,7 +327,8 @@ class FetchSessions:
                         self._unknown += 1
                 if isinstance(fetched, FollowerCursor):
                     fetched.begin_anew()
-                # Inlined for speed: a client without a session names all of its partitions in each request.
+                # This is inlined for speed, because a client without a session names all of its partitions in
+                # each request.
                 fetched.fetch_offset = asked.fetch_offset
                 fetched.current_leader_epoch = max(-1, asked.current_leader_epoch)
                 fetched.last_fetched_epoch = asked.last_fetched_epoch
@@ -340,7 +341,9 @@ class FetchSessions:
         named: NamedPartitions,
         session: FetchSession | None,
     ) -> None:
-        """Update the session as `_update` does, from partitions that `name` has collected."""
+        """Update the session from the partitions that `name` has collected. The result is the same as that of
+        `_update`.
+        """
         follows = session if session is not None and session.privileged else None
         if not partitions and follows is None:
             partitions.update(named.partitions)
@@ -373,8 +376,8 @@ class FetchSessions:
                     gone.end()
 
     def _has_room_for(self, request: FetchRequest, by_id: bool, named: NamedPartitions | None) -> bool:
-        """True if sessions may remember the partitions in a consumer's request that this broker does not
-        host.
+        """True if the sessions have room for all partitions of a consumer's request that are not hosted by
+        this broker.
         """
         if named is not None:
             return self._unknown + named.unknown <= UNKNOWN_MAX
@@ -405,8 +408,8 @@ class FetchSessions:
             return False
         if now_ms - stalest.used_ms > self._eviction_ms:
             return self._evict(stalest)
-        # A follower may evict any consumer's session. Otherwise a session must be past its first minutes and
-        # smaller than the new one.
+        # For a follower, any consumer's session may be evicted. For a consumer, the evicted session must be
+        # past its first minutes and smaller than the new one.
         settled = [
             session
             for session in self._sessions.values()
@@ -456,15 +459,15 @@ def _ask(fetched: FetchedPartition, asked: FetchPartition) -> None:
 
 
 def replica_of(request: FetchRequest) -> int:
-    """Return the broker id of the replica that sent a fetch, negative for a consumer. Since version 15 a
-    separate field holds it.
+    """Return the broker id of the replica that sent a fetch, negative for a consumer. Since version 15 the
+    request has a separate field for this id.
     """
     return max(request.replica_state.replica_id, request.replica_id)
 
 
 def move_to_end(session: FetchSession, served: Iterable[FetchedPartition]) -> None:
-    """Move the partitions that got records to the end of the session, so that a full response never starves
-    others.
+    """Move the partitions that got records to the end of the session, so that full responses never starve
+    other partitions.
     """
     for fetched in served:
         if isinstance(fetched, FollowerCursor):

@@ -1,10 +1,11 @@
-"""Makes, removes and sets aside this broker's replicas as the metadata says, or when their directory fails.
+"""The replicas on this broker: this module makes, removes and sets them aside as the metadata says, or when
+their directory fails.
 
 Theory of operation
 -------------------
-The broker names the partitions that an image has changed. For each of them the log is found or made, and the
-partition gets its new metadata. Nothing here awaits: many new logs are made by `LogMaker`, which calls the
-broker again when they are ready.
+The broker names the partitions that an image has changed. For each of these partitions the log is found or
+made, and the partition gets its new metadata. Nothing here awaits. If there are many new logs, `LogMaker`
+makes them, and calls the broker again when they are ready.
 
 * If the metadata does not name the directory of a replica, the directory is reported to the controller
   (`DirectoryAssignments`).
@@ -119,8 +120,8 @@ class HostedPartitions:
     # -- configurations -------------------------------------------------------------------------------------------
 
     def apply_configs(self, names: Iterable[str], *, stricter_only: bool = False) -> None:
-        """Apply the current configurations to the logs of these topics. With `stricter_only`, only to topics
-        whose `min.insync.replicas` rises.
+        """Apply the current configurations to the logs of these topics. If `stricter_only` is true, apply
+        them only to topics whose `min.insync.replicas` rises.
         """
         for name in names:
             topic = self._hosted.by_name.get(name)
@@ -206,8 +207,7 @@ class HostedPartitions:
 
     def _check_directory(self, partition: Partition, image: PartitionImage) -> None:
         """Report the directory of a replica to the controller again, if the metadata names another directory.
-
-        This happens if an older report reaches the controller after a newer one.
+        The metadata does so if an older report has reached the controller after a newer report.
         """
         log = partition.log
         owner, named = log.owner, image.directory_of(self._node_id)
@@ -249,8 +249,8 @@ class HostedPartitions:
                 placement.check_readable(hosted.name, index)
                 if self._moves.has_only_future(hosted.name, index, hosted.topic_id, assigned):
                     reached("moves.reported_swap_never_came")
-                    # The controller has recorded the end of a move, but no swap happened: the log is on a disk
-                    # that is offline.
+                    # The controller has recorded the end of a move, but the directories were never swapped.
+                    # So the log is still on its old disk, which is offline.
                     self._assignments.note(hosted.topic_id, index, LOST_DIRECTORY)
                     raise DirectoryAway(
                         "the replica was about to move here from a log directory that is offline"
@@ -289,8 +289,8 @@ class HostedPartitions:
         metadata is offline.
 
         A move to the offline directory was announced. If the swap never began, the log here is complete. If
-        its disk hung during the swap, the log is outdated. The controller treats the replica as empty, so an
-        operator decides.
+        the disk of this log hung during the swap, the log is outdated. The controller treats the replica as
+        empty, so an operator decides.
         """
         self._log.error(
             "partition.found_elsewhere",
@@ -340,7 +340,7 @@ class HostedPartitions:
     # -- disks that hang ------------------------------------------------------------------------------------------
 
     def device_answers(self) -> None:
-        """Apply the metadata that were held back for partitions while a change of their logs was pending."""
+        """Apply the metadata that were held back while changes of the partitions' logs were pending."""
         waiting, self._unsettled = self._unsettled, {}
         topics = self._newest.image.topics_by_id
         for topic_id, numbers in waiting.items():
@@ -366,7 +366,7 @@ class HostedPartitions:
         self._tries_again = bool(self._without_room)
         if not self._tries_again:
             return
-        # The next attempt is scheduled before this one, so that an error here does not end all attempts.
+        # Schedule the next attempt before this attempt begins. So an error here does not end all attempts.
         self._set_next_try()
         self._maker.begin_change()
         topics = self._newest.image.topics_by_id
@@ -388,7 +388,9 @@ class HostedPartitions:
     # -- what lies on the disks -----------------------------------------------------------------------------------
 
     def set_strays_aside(self) -> None:
-        """Rename the logs whose topic id is not in the metadata. Their files are kept."""
+        """Rename the directories of logs whose topic id is not in the metadata. The files of these logs are
+        kept.
+        """
         topics = self._newest.image.topics
         for log_dir in self._placement.log_dirs:
             for (topic, index), log in list(log_dir.logs.items()):
@@ -416,8 +418,8 @@ class HostedPartitions:
         self._broker.hosting_changed()
 
     def _report_directory_before_its_end(self, hosted: HostedTopic, index: int, log_dir: LogDir) -> None:
-        """Report a replica's directory, which is going offline, to the controller, unless the metadata
-        already names it. Without the report, the controller could not know that the replica is lost.
+        """Report to the controller that a replica is in a directory which is going offline, unless the
+        metadata already say so. Without the report, the controller could not know that the replica is lost.
         """
         image = self._newest.image.partition(hosted.name, index)
         if image is not None and image.directory_of(self._node_id) != log_dir.directory_id:

@@ -1,8 +1,8 @@
 """A limit on similar log lines: the first are written, the rest are only counted. PURE.
 
-If one request fails, the next often fail as well. A client that keeps trying could fill the operator's disk
-with lines. At most `LINES_MAX` lines are written in `INTERVAL_SECONDS`. The first line after that says how
-many lines were suppressed.
+If one request fails, the next requests often fail as well. A client that keeps trying could fill the
+operator's disk with lines. At most `LINES_MAX` lines are written in `INTERVAL_SECONDS`. The first line of the
+next interval says how many lines were suppressed.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class LineBudget:
         self._held_back = 0
 
     def take(self) -> int | None:
-        """Ask whether a line may be written now. Returns None if it may not, else the number of lines
-        suppressed since the last written line.
+        """Ask whether a line may be written now. If so, return the number of lines that were suppressed since
+        the last written line. Otherwise return None.
         """
         now = self._clock.monotonic()
         if now - self._began >= INTERVAL_SECONDS:

@@ -1,28 +1,29 @@
-"""The metadata log on disk: uses the log class of topics to implement the quorum's `ReplicatedLog` port.
+"""The metadata log on disk. It uses the log class of topics to implement the quorum's `ReplicatedLog` port.
 
 Rot and torn writes
 -------------------
 The quorum syncs each write before it begins the next, so a crash can tear only the last write. At recovery,
 the log class cuts off a damaged tail. This is right for a torn write, but for rot it would be silent loss.
-`MetadataLog.open` distinguishes the two before the log class sees the files. `synced-offset-checkpoint` holds
-a lower bound of what was synced, written at every start and stop and every few seconds in between. Most
-writes are a single batch. Before a write of several batches (a follower that catches up) the file is written
-too, with the offset at which that write ends. A crash may tear any of these batches and leave a later one of
-them complete. So the log is refused (`MetadataLogCorrupt`) when
+`MetadataLog.open` distinguishes torn writes from rot before the log class sees the files.
+`synced-offset-checkpoint` holds a lower bound of the synced offset. It is written at every start and stop,
+and every few seconds in between. Most writes are a single batch. A follower that catches up writes several
+batches at once. Before such a write the file is written too, with the offset at which the write will end. A
+crash may tear any of these batches and leave a later one of them complete. So the log is refused
+(`MetadataLogCorrupt`) when
 
-* an intact batch follows a damaged batch, in its segment or in a later one, unless both belong to such a
-  write, or
+* an intact batch follows a damaged batch, in the same segment or in a later one, unless both batches belong
+  to such a write, or
 * the log ends below the lower bound.
 
 A log that is gone
 ------------------
 A controller that has lost its log could vote twice in one epoch. It could also vote for candidates that lack
-records which it had acknowledged. Nothing would report this. So the file `metadata-log-begun`, beside
-`meta.properties`, says that the log's directory has had a quorum's state. It is written after that state is
-durable, so a crash leaves this file only together with the state. A controller that has the file but lacks the
-state is refused, whether or not the directory still exists.
+records which it had acknowledged. Nobody would notice. So the file `metadata-log-begun`, beside
+`meta.properties`, says that the log's directory has had a quorum's state. This file is written after the
+quorum's state is durable, so a crash leaves the file only together with the state. A controller that has the
+file but lacks the state is refused, whether or not the directory still exists.
 
-Both files are ours; Kafka ignores them.
+Both files are Odradek's own; Kafka ignores them.
 """
 
 from __future__ import annotations
@@ -158,7 +159,8 @@ class MetadataLog:
             directory,
             METADATA_TOPIC,
             0,
-            # Nothing may remove segments by age or size: they are removed when a snapshot replaces them.
+            # No segment may be removed because of its age or its size. Segments are removed when a snapshot
+            # replaces them.
             LogConfig(
                 segment_bytes=settings.segment_bytes, segment_ms=1 << 62, retention_ms=-1, retention_bytes=-1
             ),
@@ -171,8 +173,8 @@ class MetadataLog:
                 recovery_point=snapshot,
             ),
         )
-        # Installing a leader's snapshot begins with removing the log, so a crash may leave only a beginning of
-        # the log, or nothing. The snapshot was durable before.
+        # Installing a leader's snapshot begins with removing the log, so a crash may leave only a beginning
+        # of the log, or nothing. The snapshot was durable before, so its end counts here as well.
         if max(self._log.log_end_offset, snapshot) < synced:
             raise MetadataLogCorrupt(
                 f"{directory.path} ends at offset {self._log.log_end_offset}, but this node has synced everything below offset {synced}: the file was cut or damaged after that sync"
@@ -196,8 +198,8 @@ class MetadataLog:
     def append(self, batches: bytearray, leader_epoch: int, *, count: int = 1) -> int:
         log = self._log
         if count > 1:
-            # Required before the write: a crash that tears several batches must not look like rot at the next
-            # start.
+            # This is required before the write. Otherwise a crash that tears several batches would look like
+            # rot at the next start.
             self._write_synced_offset(log.log_end_offset, last_offset_of(batches) + 1)
         try:
             result = log.append(memoryview(batches), Origin.RAFT, leader_epoch, self._clock.wall_ms())
@@ -249,8 +251,9 @@ class MetadataLog:
     def drop_prefix(self, offset: int) -> int:
         log = self._log
         self._remove_below(offset if self._retention is None else self._kept_from(self._retention, offset))
-        # Finish the active segment now, so that the next snapshot can remove it. (Sync first: a torn batch must
-        # never have a later segment behind it.) So the log keeps the records since the second-newest snapshot.
+        # Finish the active segment now, so that the next snapshot can remove it. (Sync first: a torn batch
+        # must never have a later segment behind it.) So the log keeps the records that follow the
+        # second-newest snapshot.
         log.flush()
         with suppress(DiskRefused):
             log.roll(self._clock.wall_ms())
@@ -275,8 +278,9 @@ class MetadataLog:
         """Return the end offset of the oldest snapshot to keep; 0 if all are kept. As in Kafka, the newest
         snapshot always stays.
 
-        A snapshot is removed together with the log up to the next one. The oldest is removed first, as long
-        as it is too old or the total is too large. Snapshots that end behind `offset` do not count yet.
+        A snapshot is removed together with the log up to the next snapshot. The oldest snapshot is removed
+        first, as long as it is too old, or log and snapshots together are too large. Snapshots that end
+        behind `offset` do not count yet.
         """
         snapshots, segments = self.snapshots, self._log.segments
         ends = [end for end in snapshots.ends() if end.offset <= offset]
@@ -340,13 +344,13 @@ class MetadataLog:
                 self._is_begun = True
         except DiskRefused as error:
             reached("quorum.synced_bound_not_written")
-            # The older bound stays true, and a full disk must not end the node.
+            # The older bound stays true, so ignore the error: a full disk must not end the node.
             self._logger.warning("metadata.synced_offset_not_written", error=str(error))
         self._synced_offset_due = self._clock.monotonic() + SYNCED_OFFSET_PERIOD_SECONDS
 
     def _write_synced_offset(self, end_offset: int, write_end: int | None = None) -> None:
-        """Write the checkpoint: all records below `end_offset` are synced. `write_end` is where a write of
-        several batches will end that begins now.
+        """Write the checkpoint: all records below `end_offset` are synced. If a write of several batches
+        begins now, `write_end` is the offset at which it will end.
 
         Raises `DiskError`.
         """
@@ -370,8 +374,8 @@ class MetadataLog:
     def change(
         self, work: Callable[[], T], end: Callable[[T], None], failed: Callable[[Exception], None]
     ) -> None:
-        """Run `work`, then `end`, at once in the calling thread. Workers call this for the metadata log, and
-        may wait for the device.
+        """Run `work`, then `end`, at once in the calling thread. For the metadata log, worker threads call
+        this, since they may wait for the device.
         """
         end(work())
 
@@ -388,7 +392,9 @@ class MetadataLog:
         """Do nothing: the writer of the records gets the same error, and tries again."""
 
     def recovery_point_lowered(self, topic: str, partition: int, offset: int) -> None:
-        """Lower the checkpoint's offset of synced bytes too, because synced data is cut off."""
+        """Lower the offset in the checkpoint of synced data, too, because the log is about to lose synced
+        data.
+        """
         self._write_synced_offset(offset)
 
     def remove_later(self, topic: str, partition: int, directory: Dir, names: list[str]) -> None:
@@ -444,8 +450,8 @@ def verify_segments(directory: Dir, synced: int = 0, write_end: int = 0) -> None
 
 
 def _holds_sound_batch(directory: Dir, name: str, offset_min: int) -> bool:
-    """True if a file that follows the damaged segment begins at `offset_min` or later, or holds an intact
-    batch from there on.
+    """True if the file `name`, which follows the damaged segment, begins at `offset_min` or later, or holds
+    an intact batch with such an offset. False for an empty file.
     """
     if directory.file_size(name) == 0:
         return False
@@ -465,7 +471,7 @@ def _find_sound_batch(data: bytes, damage: int, offset_min: int) -> int | None:
     `offset_min`; None if there is no such batch.
     """
     for position in range(damage + 1, len(data) - HEADER_SIZE + 1):
-        # The magic byte is the cheap test; the offset, then the checksum decide.
+        # The magic byte is a cheap first test. The offset and then the checksum decide.
         if data[position + 16] != 2:
             continue
         base_offset = int.from_bytes(data[position : position + 8], "big")
@@ -479,13 +485,16 @@ def _refuse_a_draft(root: Dir) -> None:
     if root.is_dir(DRAFT_DIRECTORY):
         raise RecoveryBrokenOff(
             f"{root.path}/{DRAFT_DIRECTORY} is the unfinished metadata log of an interrupted recovery. To continue the recovery, run "
-            "`odradek quorum recover --from PLAN CONFIG --execute`, where PLAN is the file that the recovery wrote beside the first CONFIG (*.recovery-*.json). To abandon the recovery, remove {DRAFT_DIRECTORY}; this is possible only while {METADATA_LOG_DIRECTORY} still exists"
+            "`odradek quorum recover --from PLAN CONFIG --execute`, where CONFIG is this node's properties file. PLAN is the file "
+            "*.recovery-*.json, which the recovery wrote beside the properties file that it was given first. To abandon the "
+            f"recovery, remove {root.path}/{DRAFT_DIRECTORY}; this is possible only while {root.path}/{METADATA_LOG_DIRECTORY} "
+            "still exists"
         )
 
 
 def _read_synced_offset(directory: Dir) -> tuple[int, int]:
-    """Read the checkpoint: the offset below which all was synced, and the end of the write that began there
-    (0 if the write was a single batch).
+    """Read the checkpoint. Returns the offset below which all was synced, and the end of the write that began
+    at this offset. The end is 0 if no write of several batches began there.
     """
     if not directory.exists(SYNCED_OFFSET_FILE):
         return 0, 0

@@ -1,5 +1,5 @@
-"""The snapshots of a metadata log on disk: `OFFSET-EPOCH.checkpoint` files beside its segments, as Kafka has
-them.
+"""The snapshots of a metadata log on disk: `OFFSET-EPOCH.checkpoint` files beside the log's segments, as in
+Kafka.
 
 A draft is written under a temporary name (`.checkpoint.NUMBER.part`); `finish` checks it, syncs it, and
 renames it. So a file with a snapshot's name is complete, unless the disk has damaged it. Drafts that a crash
@@ -81,8 +81,8 @@ class FileSnapshotStore:
         return self._directory.file_size(snapshot_name(end.offset, end.epoch))
 
     def timestamp_ms(self, end: OffsetAndEpoch) -> int | None:
-        """Return the timestamp of a snapshot's newest record in milliseconds, or else the time at which it
-        was written; None if neither is known.
+        """Return the timestamp of a snapshot's newest record in milliseconds. If it is unknown, return the
+        time at which the snapshot was written. None if neither is known.
 
         Raises `DiskError`.
         """

@@ -49,9 +49,9 @@ class TransactionVerifier(Protocol):
         adds: bool,
     ) -> Mapping[VerifiedPartition, ErrorCode]:
         """Ask the coordinator whether each partition belongs to the producer's open transaction. Returns NONE
-        for each that does.
+        for each partition that does, otherwise an error code.
 
         With `adds`, the coordinator adds the missing partitions (AddPartitionsToTxn without `verify_only`).
-        Errors are the coordinator's own, untranslated. A coordinator that is not reached within
-        `request.timeout.ms` gives NETWORK_EXCEPTION or COORDINATOR_NOT_AVAILABLE. Raises nothing.
+        Errors are the coordinator's own, untranslated. If the coordinator is not reached within
+        `request.timeout.ms`, the error is NETWORK_EXCEPTION or COORDINATOR_NOT_AVAILABLE. Raises nothing.
         """

@@ -1,5 +1,5 @@
-"""The configuration of each topic's logs: the topic's own values take precedence over the broker's, which may
-change at runtime. PURE.
+"""The configuration of each topic's logs: the topic's own values take precedence over the broker's values.
+Both may change at run time. PURE.
 """
 
 from __future__ import annotations
@@ -105,8 +105,8 @@ class OwnConfig:
         return self._topics.broker_layers
 
     def dynamic(self, *, for_all: bool) -> Mapping[str, str]:
-        """Return this broker's dynamic values in the metadata log: with `for_all` those for all brokers, else
-        those for this broker alone.
+        """Return this broker's dynamic values in the metadata log: if `for_all` is true, the values for all
+        brokers, otherwise the values for this broker alone.
         """
         return self._newest.image.broker_configs(None if for_all else self.node_id)
 

@@ -17,7 +17,8 @@ SERVER = os.environ.get("ODRADEK_BOOTSTRAP", "127.0.0.1:9092")
 CHANGES = [("ann", "Bern"), ("ben", "Paris"), ("cleo", "Rome"), ("ann", "Oslo"), ("ben", None)]
 
 with Admin(bootstrap_servers=SERVER) as admin:
-    # The broker removes older records of a key in the background, and records that delete a key after a day.
+    # The broker removes a key's older records in the background. A record that deletes a key is itself
+    # removed after a day.
     admin.create_topics([NewTopic("homes", 2, configs={"cleanup.policy": "compact"})])
 
 with Producer(bootstrap_servers=SERVER) as producer:

@@ -3,8 +3,8 @@
     pip install '.[spark]'
     python examples/spark_stream.py
 
-The checkpoint stores the stream's position: after a kill at any moment, the stream continues there. The program needs
-Java 17 or newer. It prints:
+The checkpoint stores the stream's position: after a kill at any moment, the stream continues from the stored
+position. The program needs Java 17 or newer. It prints:
 
     +----+-----+
     |word|count|

@@ -32,7 +32,8 @@ with (
         auto_offset_reset="earliest",
         enable_auto_commit=False,
     ) as consumer,
-    # The next process with this id replaces this one, and aborts a transaction that it left open.
+    # If a process with this id has left a transaction open, the next process with this id aborts it. The
+    # earlier process can then write nothing more.
     Producer(bootstrap_servers=SERVER, transactional_id="billing-1") as producer,
 ):
     producer.init_transactions()

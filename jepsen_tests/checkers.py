@@ -6,18 +6,18 @@ records, offsets of failed attempts. So checks for skipped records compare these
 checker is a function from the history and its orders to anomalies; `check` runs all of them. An operation with
 outcome `info` proves only what it has read.
 
-Jepsen's (names as in its results): `inconsistent-offsets`, `duplicate`, `lost-write`, `unseen`, `G1a`, `poll-skip`,
-`nonmonotonic-poll`, `int-poll-skip`, `int-nonmonotonic-poll`, `nonmonotonic-send`. The two poll checks between calls
-apply to consumers that assign by hand; in a group, a partition may move to another member and back.
+These checkers are Jepsen's, with the names that its results have: `inconsistent-offsets`, `duplicate`, `lost-write`, `unseen`, `G1a`, `poll-skip`,
+`nonmonotonic-poll`, `int-poll-skip`, `int-nonmonotonic-poll`, `nonmonotonic-send`. The two checks that compare polls of
+different calls apply only to consumers that assign by hand. In a group, a partition may move to another member and back.
 
-Ours:
+These checkers are ours:
 * `vanished`: a value that was acknowledged or read, and which the final complete reading of its key does not show.
   Jepsen's `lost-write` and `unseen` only check whether any consumer ever read it. So they miss a record that was
   readable first and truncated later.
 * `wrong-bytes`: a record that no producer of this run wrote.
-* `lost-commit`: a group lost an acknowledged commit: a member that got the partition later began at a lower offset.
+* `lost-commit`: a group lost an acknowledged commit. A member that got the partition later began at a lower offset.
 
-Anomalies of operations with several parts (`Send.txn`): `precommitted-read`, `int-nonmonotonic-send`; circular
+These checkers find anomalies of operations with several parts (`Send.txn`): `precommitted-read`, `int-nonmonotonic-send`; circular
 information flow over reads (`G1c`, `G1c-process`, `G1c-realtime`, see `cycles.py`).
 
 `ALLOWED` finds anomalies that Jepsen reports and we accept, because Kafka's sends are not isolated from each other.
@@ -103,7 +103,9 @@ def excused_duplicates(history: History) -> int:
 
 
 def _stored_twice(history: History, orders: Orders) -> Iterator[tuple[str, int, list[int], bool]]:
-    """Yield values at several offsets: key, value, offsets, and whether a restart of the producer explains this."""
+    """Yield each value that is stored at several offsets: its key, the value, the offsets, and whether a
+    restart of the producer explains this.
+    """
     restarts: dict[str, list[float]] = {}
     for operation in history.operations:
         if isinstance(operation, Restart):
@@ -133,7 +135,9 @@ def lost_write(history: History, orders: Orders) -> Iterator[Anomaly]:
 
 
 def unseen(history: History, orders: Orders) -> Iterator[Anomaly]:
-    """Find acknowledged writes that stayed unread, with all later records of their key: they are lost or stuck."""
+    """Find acknowledged writes that stayed unread, if all later records of the same key stayed unread, too.
+    Such writes are lost or stuck.
+    """
     yield from _never_read(history, orders, "unseen", beyond=False)
 
 
@@ -309,8 +313,8 @@ def order_cycles(history: History, orders: Orders) -> Iterator[Anomaly]:
 
 
 def _circles(name: str, find: Callable[[Order], Iterator[list[Step]]]) -> Iterator[Anomaly]:
-    """Yield the circles found with the first of `ORDERS` that has any. Later ones have more edges and would repeat
-    them.
+    """Yield the circles of the first order in `ORDERS` that has any circle. The later orders have more edges, so they
+    would find the same circles again.
     """
     for order in ORDERS:
         knots = list(find(order))
@@ -379,8 +383,8 @@ def lost_commit(history: History, orders: Orders) -> Iterator[Anomaly]:
 
 
 def _known_at(operation: Operation) -> float:
-    """Return the time at which a process knows the result of an operation. A rebalance may happen within the next
-    poll.
+    """Return the time at which a process knows the result of an operation. For a poll it is the end of the call, because
+    a rebalance may happen during the call.
     """
     if isinstance(operation, Poll) and operation.completed is not None:
         return operation.completed

@@ -1,8 +1,8 @@
 """The schedule of faults of a run, with times and durations, drawn from a seed before the run begins. PURE.
 
-Targets are words (`one`, `leader`, `controller`, `majority`, `all`). The nemesis chooses the nodes when the fault
-begins. The fault model permits to kill or pause any number of nodes at once. Each restarts with its disk and page
-cache. Links may be cut in any combination, in one or both directions.
+Targets are words (`one`, `leader`, `controller`, `majority`, `all`). The nemesis chooses the nodes when the
+fault begins. The fault model permits to kill or pause any number of nodes at once. A killed node restarts
+with its disk and page cache. Links may be cut in any combination, in one or both directions.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""Named states of the product: code for rare cases marks them by name, and simulations count them. PURE.
+"""Named states of the product. The code for a rare case marks it by a name, and simulations count how often
+each name is marked. PURE.
 
-Rare cases are, for example, a late answer, a torn batch, or a vote of an earlier epoch. The code that handles one
-calls `reached("raft.late_answer_dropped")`. Each name is used at one place, and has a row in `sim/census/states.py`
-that says how the state is reached.
+Rare cases are, for example, a late answer, a torn batch, or a vote of an earlier epoch. The code that handles
+a rare case marks it by a call such as `reached("raft.late_answer_dropped")`. Each name is used at one place.
+`sim/census/states.py` has a row for each name, which says how the state is reached.
 
-In production `reached` is an empty function. It is not a port of the environment, so that state machines can call it,
-too. Within `counting`, its code object is replaced by one which counts. So this also works in modules that have
-imported the function by name.
+In production `reached` is an empty function. `reached` is no port of the environment, so that state machines
+can call it, too. Within `counting`, the code object of `reached` is replaced by the code of a function that
+counts. So counting also works in modules that have imported `reached` by name.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ __all__ = ["counting", "reached"]
 
 
 def reached(name: str) -> None:
-    """Mark that the state `name` was reached. Within `counting` it is counted; in production nothing happens."""
+    """Mark that the state `name` was reached. Within `counting` this call is counted; in production nothing
+    happens.
+    """
 
 
 def _count(name: str) -> None:

@@ -1,4 +1,4 @@
-"""The clients for programs that use trio. SHELL: opens a nursery for each client, and closes it.
+"""The clients for programs that use trio. SHELL. Each client gets a nursery, which is closed with the client.
 
 async with odradek.trio.open_producer({"bootstrap.servers": "127.0.0.1:9092"}) as producer:
     record = await producer.send("flights", b"UA1545")
@@ -30,8 +30,9 @@ def open_producer(
 ) -> AbstractAsyncContextManager[Producer]:
     """Open a producer for an `async with` block.
 
-    At the end of the block it sends the remaining records; after an exception it drops them. `config` has Kafka's
-    keys; keyword arguments are the same keys with underscores. Raises `ValueError` for a bad configuration.
+    At the end of the block the producer sends the remaining records. If an exception ends the block, the
+    producer drops these records. `config` has Kafka's keys; keyword arguments are the same keys with
+    underscores. Raises `ValueError` for a bad configuration.
     """
     return _opened(Producer, config, keys)
 
@@ -41,9 +42,9 @@ def open_consumer(
 ) -> AbstractAsyncContextManager[Consumer]:
     """Open a consumer for an `async with` block.
 
-    At the end of the block it commits (`enable.auto.commit`) and leaves its group; after an exception it does nothing
-    of this. `config` has Kafka's keys; keyword arguments are the same keys with underscores. Raises `ValueError` for
-    a bad configuration.
+    At the end of the block the consumer commits (`enable.auto.commit`) and leaves its group. If an exception
+    ends the block, the consumer does neither. `config` has Kafka's keys; keyword arguments are the same keys
+    with underscores. Raises `ValueError` for a bad configuration.
     """
     return _opened(Consumer, config, keys)
 
@@ -65,7 +66,8 @@ async def _opened(
 
 @asynccontextmanager
 async def open_admin(config: Mapping[str, Any] | None = None, /, **keys: Any) -> AsyncIterator[Admin]:
-    """Open an admin client for an `async with` block. It has the methods of `odradek.Admin`, as async methods.
+    """Open an admin client for an `async with` block. The client has the methods of `odradek.Admin`, as async
+    methods.
 
     `config` has Kafka's keys; keyword arguments are the same keys with underscores. Raises `ValueError` for a bad
     configuration.

@@ -1,7 +1,7 @@
-"""`python -m sim --seed N`: one run of the simulator; its last lines report the outcome.
+"""`python -m sim --seed N`: one run of the simulator. The last lines that it prints report the outcome.
 
-`python -m sim --campaign --hours H --workers 2` makes many runs (`sim.campaign`). `python -m sim --census DIR`
-prints which named states the runs have reached.
+`python -m sim --campaign --hours H --workers 2` makes many runs (`sim.campaign`). `python -m sim --census DIR` prints
+which named states the runs of the campaign in DIR have reached.
 
 Exit status: 0 ok, 1 safety, 2 liveness, 3 crash (an unexpected exception); 64 a wrong command.
 """
@@ -165,7 +165,7 @@ def _run_cluster(given: argparse.Namespace, options: RunOptions, own: OwnWorkloa
 
 
 class _Printer:
-    """Prints each traced event if the user asked for it, and every 10 virtual seconds a line of progress."""
+    """Prints each traced event if the user asked for events. Prints a line of progress every 10 virtual seconds."""
 
     def __init__(self, every_event: bool, log: bool) -> None:
         self._every_event = every_event
@@ -204,8 +204,8 @@ def _print_end(verdict: str, digest: str, virtual_seconds: float, real_seconds: 
 
 
 def _run_alone(part: str, seed: int, knobs: Mapping[str, int], given: list[str]) -> int:
-    """Run a schedule of one part alone (`sim.alone.parts`), and return the exit status. It prints no digest, since
-    there is no trace.
+    """Run a schedule of one single part (`sim.alone.parts`), and return the exit status. No digest is printed, since
+    such a schedule has no trace.
     """
     print(f"seed: {seed}")
     print(f"knobs: {described(knobs)}")

@@ -1,20 +1,20 @@
 """The history of all operations of clients in a run, and the check that the final records agree with it. PURE.
 
-It also keeps the operations in the form that the tests of real processes use. `check_anomalies` runs their checkers
-of Jepsen's anomalies on it (`jepsen_tests.checkers`).
+The history also keeps the operations in the form that the tests of real processes use. `check_anomalies` runs the
+checkers of those tests, which look for Jepsen's anomalies (`jepsen_tests.checkers`).
 
 `check` tests these guarantees of a single node:
 
 1. An acknowledged record is in the final log, at its offset, byte for byte. After a power loss this holds only for
-   topics that sync each batch (`flush.messages=1`). For other topics replication would keep the record, and this
-   cluster has one node.
+   topics that sync each batch (`flush.messages=1`). In other topics only a second replica could keep the record, and
+   a cluster of one node has none.
 2. A record that a consumer has read is in the final log, if no power loss came after the read.
 3. The offsets of the final records have no gaps, and every record was sent by a client.
 4. An idempotent producer's record occurs at most once, and its records are in the order in which it sent them. A
    record of any other producer occurs at most as often as it was sent.
 5. Once a record was acknowledged or read at an offset, all records that any client sends later have higher offsets.
-   A power loss may remove the record, and it may then be written again after others, unless it was acknowledged as
-   synced.
+   There is one exception. A power loss may remove a record that was not acknowledged as synced, and the record may be
+   written again after others.
 6. A record whose send has certainly failed does not occur.
 """
 
@@ -59,14 +59,14 @@ class History:
     deleted_below: dict[TopicPartition, int] = attrs.Factory(dict)
     """By partition: the offset below which a client has asked to delete records."""
     witnessed: dict[TopicPartition, dict[int, tuple[bytes, float, float]]] = attrs.Factory(dict)
-    """By partition and offset: the value that a client saw there, when it saw it, and when it had sent its request.
-    The last is infinity if the record is synced.
+    """By partition and offset: the value that a client saw there, when the client saw it, and when the client sent
+    its request. The time of the request is infinity if the record is synced.
     """
     copies_max: dict[tuple[TopicPartition, bytes], float] = attrs.Factory(dict)
     """How often a record of a producer without idempotence may occur at most."""
 
     operations: Operations = attrs.Factory(Operations)
-    """The same operations in the form of Jepsen's checkers. A value is the number of its `Send`."""
+    """The same operations in the form of Jepsen's checkers. There the number of its `Send` stands for a value."""
     _sends: dict[tuple[TopicPartition, bytes], Send] = attrs.Factory(dict)
 
     def send(
@@ -82,8 +82,8 @@ class History:
         """Record that a client is about to send a record. Values are unique. `operation` is the number of the call, if
         it sends several records.
 
-        Without `idempotent` the order may change and the record may occur several times; `attempted` records how
-        often it was sent.
+        Without `idempotent` the order of records may change, and the record may occur several times. `attempted`
+        records how often the record was sent.
         """
         values = self.sent.setdefault(partition, {})
         assert value not in values
@@ -112,11 +112,11 @@ class History:
         self.failed_sends += 1
 
     def witness(self, told: Told, now: float, *, synced: bool = False) -> None:
-        """Record that a client has seen this record at its offset. As long as it remains, records that are sent later
-        must have higher offsets.
+        """Record that a client has seen this record at its offset. As long as the record remains there, records that
+        are sent later must have higher offsets.
 
-        Unless the record is `synced`, this holds until the next power loss. The client's request may be older than
-        the last power loss.
+        A record that is not `synced` counts only until the next power loss. It may be gone already if the client's
+        request is older than the last power loss.
         """
         at = self.witnessed.setdefault(told.partition, {})
         before = at.get(told.offset)

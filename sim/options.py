@@ -1,8 +1,8 @@
 """The options of a run: all choices that define it except its seed, as one value.
 
-Swarm testing (Groce et al., 2012): most runs lack most kinds of trouble. A run with all kinds hides bugs that only
-show when some are absent. `RunOptions.draw` draws the options from the seed. `run(seed, options)` repeats a run,
-and a failing run is minimised by trying each of `RunOptions.simpler`.
+The options follow swarm testing (Groce et al., 2012): most runs lack most kinds of trouble. A run with all kinds
+would hide bugs that show only when some kinds are absent. `RunOptions.draw` draws the options from the seed.
+`run(seed, options)` repeats a run, and a failing run is minimised by trying each of `RunOptions.simpler`.
 
 Profiles:
 
@@ -10,7 +10,7 @@ Profiles:
 * `lite`: the same fault model, but a short storm of at most two kinds.
 * `perf`: more clients, separate controllers and always the same kinds of trouble, to measure how fast the simulator
   is.
-* `calm`: no trouble at all; so failures here are independent of faults.
+* `calm`: no trouble at all, so that a failure has another cause than a fault.
 * `broken`: a fault outside the fault model is made once, on purpose (`sim.storm.breakage`). Any harm must be
   reported.
 """
@@ -33,7 +33,7 @@ from sim.storm.storm_plan import StormPlan
 
 PROFILES = ("default", "lite", "perf", "calm", "broken")
 MORE_WORKLOADS = {"churn": 0.4, "pipeline": 0.4}
-"""Workloads with the share of runs that have them. One separate random generator draws them."""
+"""Workloads, each with the share of runs that have it. One separate random generator draws all of them."""
 CLIENT_WORKLOADS = {
     "varied": 0.4,
     "crowd": 0.35,
@@ -42,15 +42,15 @@ CLIENT_WORKLOADS = {
     "copy": 0.35,
     "herd": 0.3,
 }
-"""More workloads with their shares; each is drawn by its own random generator."""
+"""More workloads, each with the share of runs that have it. Each is drawn by its own random generator."""
 JOINT_WORKLOADS = {"wide": 0.12, "tally": 0.12, "prepare": 0.1, "names": 0.08}
-"""Workloads of `sim.load.joint` with their shares, each drawn by its own random generator."""
+"""Workloads of `sim.load.joint`, each with the share of runs that have it. Each is drawn by its own random generator."""
 GROUP_SETTINGS = {
     "group.min.session.timeout.ms": ("1000", "1000", "6000"),
     "group.initial.rebalance.delay.ms": ("0", "500", "3000"),
 }
-"""The brokers' settings in runs with the workload `crowd`. With Kafka's defaults of seconds, a storm would have too
-few rebalances.
+"""The values from which runs with the workload `crowd` draw brokers' settings. With Kafka's defaults, which are
+seconds, a storm would have too few rebalances.
 """
 HERD_SETTINGS = {
     "group.consumer.min.session.timeout.ms": ("1000",),
@@ -60,7 +60,7 @@ HERD_SETTINGS = {
     "group.consumer.assignment.interval.ms": ("0", "200", "1000"),
     "group.consumer.migration.policy": ("bidirectional", "bidirectional", "upgrade"),
 }
-"""The brokers' settings in runs with the workload `herd`."""
+"""The values from which runs with the workload `herd` draw brokers' settings."""
 CLEANER_SETTINGS = {
     "log.cleaner.backoff.ms": ("100", "1000"),
     "log.cleaner.threads": ("1", "2"),
@@ -68,8 +68,8 @@ CLEANER_SETTINGS = {
     "log.cleaner.io.buffer.load.factor": ("0.9", "0.9", "0.0002"),
     "log.cleaner.io.buffer.size": ("524288", "1000"),
 }
-"""The brokers' settings in runs with the workload `keyed`. The lowest load factor leaves room for only a few keys, so
-that the cleaner's map becomes full.
+"""The values from which runs with the workload `keyed` draw brokers' settings. With the lowest load factor the
+cleaner's map has room for only a few keys, so that it becomes full.
 """
 TRANSACTION_SETTINGS = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": ("200", "1000", "10000"),
@@ -77,7 +77,7 @@ TRANSACTION_SETTINGS = {
     "group.min.session.timeout.ms": ("1000",),
     "group.initial.rebalance.delay.ms": ("0", "0", "500"),
 }
-"""The brokers' settings in runs with the workload `copy`."""
+"""The values from which runs with the workload `copy` draw brokers' settings."""
 TWO_PHASE_SETTINGS = {**TRANSACTION_SETTINGS, "transaction.two.phase.commit.enable": ("true",)}
 WORKLOAD_SETTINGS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "crowd": GROUP_SETTINGS,
@@ -92,13 +92,14 @@ WORKLOADS = (
     *("produce", "consume", "follow", "group", "trim"),
     *(*MORE_WORKLOADS, *CLIENT_WORKLOADS, *JOINT_WORKLOADS),
 )
-"""The names of all workloads. `produce`: producers of lists and of single records, half of the clients each.
+"""The names of all workloads. `produce`: half of the clients produce lists of records, the other half single records.
 `consume`: a simple reader. `follow`: a consumer near a follower. `group`: a consumer group. `trim`: records that an
 operator deletes. `churn`: topics that are created and deleted (`sim.load.churning`). `pipeline`: plain connections
-(`sim.load.pipelining`). `varied`: producers with all kinds of settings (`sim.load.producers`). `crowd` and `herd`:
-groups with changing members, with the classic and with both protocols (`sim.load.consumers`). `offsets`:
-ListOffsets requests (`sim.load.asking`). `keyed`: a compacted topic (`sim.load.keyed`). `copy`: a topic that is
-copied in transactions (`sim.load.copying`). The others are joint transactions (`sim.load.joint`).
+(`sim.load.pipelining`). `varied`: producers with all kinds of settings (`sim.load.producers`). `crowd`: groups with
+changing members that use the classic protocol. `herd`: the same with members of both protocols
+(`sim.load.consumers`). `offsets`: ListOffsets requests (`sim.load.asking`). `keyed`: a compacted topic
+(`sim.load.keyed`). `copy`: a topic that is copied in transactions (`sim.load.copying`). The others are joint
+transactions (`sim.load.joint`).
 """
 NODES = 3
 """The number of brokers if the shape is not drawn."""
@@ -115,19 +116,22 @@ DUTIES = {
     "lives": 0.2,
     "tokens": 0.15,
 }
-"""Operators and the client that calls any API (`sim.load.operators`), with the share of runs that have them. Each is
-drawn by its own random generator.
+"""The operators, and the client `ask` that calls any API (`sim.load.operators`), with the share of runs that have
+each of them. Each is drawn by its own random generator.
 """
 GUARDED_DUTIES = ("access", "tokens")
 """Duties whose clients must log in."""
 OPERATED_KINDS = {"rolling": 0.2, "unregister": 0.15, "descriptors": 0.15, "jumps": 0.5}
 """More kinds of trouble with the share of runs that have them. They are restarts and removals by operators
-(`sim.storm.upkeep`), lack of file descriptors, clocks that jump by days. Each is drawn by its own random generator.
+(`sim.storm.upkeep`), a lack of file descriptors, and clocks that jump by days. Each is drawn by its own random
+generator.
 """
 CLOCK_KINDS = ("clocks", "drift")
-"""Kinds of trouble after which clocks stay wrong. They exclude jumps, since a jump must return to the right time."""
+"""Kinds of trouble after which clocks stay wrong. A run with one of them has no jumps of clocks, since a jump must
+return to the right time.
+"""
 TRANSACTION_KINDS = {"coordinators": 0.4, "markers": 0.3, "handovers": 0.3}
-"""Kinds of trouble aimed at transactions (`sim.storm.transaction_troubles`), with their share of the runs with the
+"""Kinds of trouble that aim at transactions (`sim.storm.transaction_troubles`). The shares are of the runs with the
 workload `copy`.
 """
 FILE_KINDS = {"spoil": 0.2}
@@ -139,8 +143,8 @@ that have them.
 SYNCED_PROBABILITY = 0.12
 """The share of runs whose brokers sync all records before they acknowledge them."""
 UNSYNCING = {"workloads": ("pipeline",), "duties": ("settings",)}
-"""Workloads and duties that set `flush.messages` for a topic or a broker. They are left out if brokers must sync
-before they acknowledge.
+"""Workloads and duties that set `flush.messages` or its key for brokers. Runs whose brokers must sync before they
+acknowledge leave them out.
 """
 LITE_SECONDS = 8.0
 LITE_KINDS_MAX = 2
@@ -157,8 +161,8 @@ LATER_AGED_WORKLOADS = ("group", "varied", "keyed", "copy", *JOINT_WORKLOADS)
 LATER_AGED_SHARE = 0.3
 LATER_AGED_MAX = 2
 LATER_AGED_TIME = 0.35
-"""A run of hours has at most two of these workloads. With any of them it lasts a third as long, to cost no more than
-others.
+"""The duration of a run of hours is multiplied by this if the run has any of `LATER_AGED_WORKLOADS`. So such a run
+costs about as much as others.
 """
 KEEPING_WORKLOADS = ("group", "copy")
 """Workloads whose groups need their committed offsets until the end, even if commits are rare."""
@@ -173,8 +177,8 @@ __all__ = ["PROFILES", "WORKLOADS", "RunOptions"]
 
 @attrs.frozen
 class RunOptions:
-    """All options of a run, without its seed. `delivery_seconds` is how long producers retry. `knobs` has values of
-    constants by path.
+    """All options of a run, without its seed. `delivery_seconds` is how many seconds producers retry. `knobs` has, by
+    path, the values of the product's constants that the run changes.
     """
 
     profile: str = "default"
@@ -197,7 +201,9 @@ class RunOptions:
         controllers: int | None = None,
         seconds: float | None = None,
     ) -> RunOptions:
-        """Draw the options for a seed, except those that are given. Raises `ValueError` for an unknown profile."""
+        """Draw the options for a seed. Options that are given as arguments are not drawn. Raises `ValueError` for an
+        unknown profile.
+        """
         if profile not in PROFILES:
             raise ValueError(f"unknown profile {profile!r}: one of {', '.join(PROFILES)}")
         weather = _drawn_weather(seed, profile)
@@ -217,7 +223,8 @@ class RunOptions:
         shape = shape.with_small_intervals(Random(f"{seed}/small intervals"))
         if nodes is None and controllers is None and profile in ("default", "lite", "calm"):
             shape = shape.widened(Random(f"{seed}/shapes"))
-            # With more machines the storm is shorter, so that the run costs about as much as with few machines.
+            # The more machines a cluster has, the shorter is the storm. So a run costs about as much as with few
+            # machines.
             if seconds is None:
                 storm = attrs.evolve(storm, seconds=storm.seconds * NODES / shape.nodes)
         releases = Random(f"{seed}/releases")
@@ -307,8 +314,8 @@ class RunOptions:
         return self
 
     def simpler(self) -> list[tuple[str, RunOptions]]:
-        """List (name, copy): in each copy one option is simplified that is not at its simplest yet. The largest
-        simplifications come first.
+        """List (name, copy). In each copy one option is simpler than in this object. The largest simplifications come
+        first.
         """
         found: list[tuple[str, RunOptions]] = []
         if self.weather != _CALM:
@@ -357,7 +364,7 @@ class RunOptions:
         return found
 
     def _with_fewer_knobs(self) -> list[tuple[str, RunOptions]]:
-        """List (name, copy) without knobs, with half of them, and with one less."""
+        """List (name, copy): a copy without knobs, copies with half of the knobs, and copies with one knob less."""
         paths = tuple(self.knobs)
         if not paths:
             return []
@@ -444,7 +451,7 @@ def _drawn_kinds(seed: int, storm: StormPlan, workloads: list[str]) -> tuple[str
 
 
 def _drawn_alone(seed: int, shares: Mapping[str, float]) -> tuple[str, ...]:
-    """Draw a subset of the names, each by its share and its own random generator."""
+    """Draw a subset of the names. Each name has a probability, its share, and a separate random generator."""
     return tuple(name for name, share in shares.items() if Random(f"{seed}/{name}?").random() < share)
 
 

@@ -1,4 +1,4 @@
-"""The command that repeats a run, and the options in it that the seed does not draw. PURE.
+"""The shell command that repeats a run, with those options that differ from the options drawn from the seed. PURE.
 
 `options_with(RunOptions.draw(seed, profile), given)` returns the options for the command line's `--options`.
 `difference` finds the smallest `given` for the options of a run.
@@ -14,7 +14,7 @@ from typing import Any
 from sim.options import RunOptions
 
 _SECTIONS = ("shape", "storm", "weather")
-"""Options that have parts, each of which may be given separately."""
+"""Options that consist of parts. Each part may be given separately."""
 
 __all__ = ["difference", "options_with", "replay_command"]
 

@@ -1,4 +1,4 @@
-"""Comparison of all replicas' logs, which are read from their disks without the nodes. PURE.
+"""Comparison of all replicas' logs, which are read from the disks without the nodes' help. PURE.
 
 Three rules:
 
@@ -23,7 +23,7 @@ _SEGMENT_NAME = re.compile(r"[0-9]{20}\.log\Z")
 
 @attrs.frozen
 class StoredBatch:
-    """One batch as it is stored on a disk."""
+    """One batch that is stored on a disk."""
 
     base_offset: int
     next_offset: int
@@ -60,7 +60,9 @@ def end_of(log: Sequence[StoredBatch]) -> int:
 
 
 def first_difference(one: Sequence[StoredBatch], other: Sequence[StoredBatch]) -> int | None:
-    """Return the first offset at which two logs differ, where both have records; None if they agree."""
+    """Return the first offset at which two logs differ, in the range where both have records; None if they agree
+    there.
+    """
     there = {batch.base_offset: batch for batch in other}
     start = max(start_of(one), start_of(other))
     end = min(end_of(one), end_of(other))

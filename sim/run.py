@@ -28,11 +28,11 @@ from sim.scenarios.cluster_scenario import ClusterScenario
 EXIT_STATUS: Mapping[str, int] = {"ok": 0, "safety": 1, "liveness": 2, "crash": 3}
 """The exit status of `python -m sim`, by verdict."""
 EVENT_WORDS = ("log", "boot", "exit", "poll", "group")
-"""Words of the trace whose events are printed for humans, in addition to those that begin with `crash`."""
+"""Events whose word is one of these, or begins with `crash`, are printed for humans."""
 EVENTS_MAX = 50_000
 COLLECTED_AFTER = (200_000, 20, 100)
-"""The thresholds of Python's garbage collector during a run. With the default thresholds, collections cost a tenth of
-the run's time. With these, a run of ten seconds has about 50 MB of cyclic garbage at its end.
+"""The thresholds of Python's garbage collector during a run. With Python's default thresholds, collections cost a
+tenth of the run's time. With these thresholds, a run of ten seconds has about 50 MB of cyclic garbage at its end.
 """
 _SIGNATURE_CHARACTERS_MAX = 160
 _REPOSITORY = Path(__file__).resolve().parent.parent
@@ -52,7 +52,7 @@ class Event:
 
 @attrs.frozen
 class RunResult:
-    """The verdict of a run, and what was counted in it.
+    """The verdict of a run, and its counts.
 
     `message` is for human readers; for a crash it is the whole traceback. `signature` groups equal failures.
     """
@@ -87,9 +87,9 @@ def run(
     own: Sequence[OwnWorkload] = (),
 ) -> RunResult:
     """Run the simulation to its end, and return the result. `trace(word, line)` is called for each event, and must
-    change nothing. `own` are the user's workloads, in addition to those of the options.
+    change nothing. `own` are the user's workloads, which run in addition to the workloads of the options.
     """
-    # The clients' log would have thousands of lines about faults that the run makes on purpose.
+    # Drop the clients' log: it would have thousands of lines about faults that the run makes on purpose.
     logging.getLogger("odradek.client").addHandler(logging.NullHandler())
     scenario = ClusterScenario.of(seed, options)
     scenario.own = own
@@ -163,7 +163,7 @@ def signature_of(message: str) -> str:
 
 
 def signature_of_crash(error: BaseException) -> str:
-    """Return the type of the exception, and the last place in the repository's own code that it passed."""
+    """Return the type of the exception, and the innermost function of the repository's own code in its traceback."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     place = ""

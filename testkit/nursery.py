@@ -185,8 +185,8 @@ class Nursling(subprocess.Popen[bytes]):
 
 
 def main(control: socket.socket) -> list[str]:
-    """Fork a node for each request of the parent process, until the parent ends. Return in each node, with the words
-    of its command.
+    """Fork a node for each request of the parent process, until the parent ends. In the process of each node,
+    return the words of its command.
     """
     nursery = os.getpid()
     reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)

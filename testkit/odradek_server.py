@@ -49,7 +49,8 @@ def prepare_odradek(
     properties = {**combined_node_properties(directory, port or spare[0], spare[1]), **(settings or {})}
     path = directory / "server.properties"
     path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
-    # In this process: tests prepare hundreds of nodes, and each start of the command costs a quarter of a second of CPU.
+    # Format in this process: tests prepare hundreds of nodes, and each start of the command would cost a
+    # quarter of a second of CPU.
     format_storage_of(str(path), cluster_id=None, ignore_formatted=False)
     return path
 

@@ -32,7 +32,8 @@ def format_disks(
 ) -> None:
     """Format the log directories of a simulated machine; do nothing if they are formatted.
 
-    The first directory has the metadata log. Its id is `directory_id`, or random, as the ids of the others.
+    The first directory has the metadata log. The id of the first directory is `directory_id`, or random if
+    this is empty. The ids of the other directories are random.
     """
     directories = [env.open_dir(path, create=True) for path in paths]
     if directories[0].list():

@@ -28,8 +28,8 @@ __all__ = [
 ]
 
 PRODUCE_ADVERTISED_MIN: Final = 0
-"""The first version of Produce that ApiVersions responses list. Like Kafka, Odradek lists 0 for librdkafka
-before 2.11.1, and refuses versions below 3 (KAFKA-18659).
+"""The first version of Produce that ApiVersions responses list. Versions below 3 are listed but refused, as
+in Kafka: librdkafka before 2.11.1 needs version 0 in the list (KAFKA-18659).
 """
 
 _requests: dict[int, type[Message]] = {}
@@ -49,8 +49,8 @@ def api_name(key: int) -> str:
 
 
 def api_versions(key: int, *, unstable: bool = False) -> tuple[int, int]:
-    """Return the first and last version of an API that Kafka 4.3 serves. If the last version is unstable, it
-    is counted only when `unstable` is true.
+    """Return the first and last version of an API that Kafka 4.3 serves. An unstable last version is left out
+    unless `unstable` is true.
     """
     api = _api(key)
     return api.first_version, api.last_version - (api.latest_version_unstable and not unstable)

@@ -20,20 +20,21 @@ from odradek.wire.structure import Message
 
 M = TypeVar("M", bound=Message)
 Spills: TypeAlias = list[tuple[int, Any]]
-"""Objects whose bytes are sent from elsewhere: (offset in the encoded bytes at which they belong, object), in
-order of offsets.
+"""Pairs (offset, object), in order of offsets. The object's bytes belong at this offset of the encoded bytes.
+The sender takes them from elsewhere, for example from a file.
 """
 
 ErrorCounts: TypeAlias = dict[int, int]
-"""Maps an error code to the number of times it was written, without code 0."""
+"""Maps each error code other than 0 to the number of times that it was written."""
 
 ELEMENTS_MAX = 40_000
-"""The most array elements of one request, including nested elements and tagged fields. In any API so many
-take at most 6 MiB of objects and a tenth of a second to decode (`python -m bench.budget.decoding`).
+"""The most array elements of one request, including nested elements and tagged fields. In each API, decoding
+this many elements takes at most a tenth of a second, and their objects at most 6 MiB (`python -m
+bench.budget.decoding`).
 
-Without this limit, a megabyte could have 350,000 of the smallest structures, which take most of a second. No
-client names so many things at once: Kafka itself accepts at most 10,000 records from one administrator's
-request.
+Without this limit, a request of one megabyte could have 350,000 of the smallest structures. Decoding them
+takes most of a second. No real client needs so many elements: Kafka accepts at most 10,000 metadata records
+from one administrator's request.
 """
 
 ELEMENTS_AT_ONCE = 4_000
@@ -65,8 +66,8 @@ def decoder(cls: type[M], version: int) -> Callable[[Buffer, int], tuple[M, int]
 def bounded_decoder(
     cls: type[M], version: int, elements_max: int = ELEMENTS_MAX
 ) -> Callable[[Buffer, int], tuple[M, int]]:
-    """Return a function like that of `decoder` for untrusted bytes. It raises TooManyElements (a
-    MalformedMessage) for more than `elements_max` array elements.
+    """Return the function that decodes one message from untrusted bytes. It is called like the function of
+    `decoder`. It raises TooManyElements (a MalformedMessage) for more than `elements_max` array elements.
 
     A message of at most `elements_max` bytes cannot have more elements. For such a message, `decoder` is as
     safe, and faster.
@@ -78,8 +79,8 @@ def bounded_decoder(
 
 
 def measuring_decoder(cls: type[M], version: int) -> Callable[[Buffer, int], tuple[M, int]]:
-    """Return a function like that of `bounded_decoder` with `ELEMENTS_MAX`. It returns (message, number of
-    its array elements).
+    """Return a function that decodes like the function of `bounded_decoder` with `ELEMENTS_MAX`. But it
+    returns (message, number of the message's array elements).
     """
     function = _measuring_decoders.get((cls, version))
     if function is None:
@@ -105,8 +106,8 @@ def encoder(cls: type[M], version: int) -> Callable[[bytearray, M, Spills | None
 def counting_encoder(
     cls: type[M], version: int
 ) -> Callable[[bytearray, M, Spills | None, ErrorCounts], None]:
-    """Return a function like that of `encoder` with a fourth argument: it adds to this dictionary how often
-    each error code is written.
+    """Return a function like the function of `encoder`, but with a fourth argument, a dictionary. The
+    function counts the error codes that it writes in this dictionary.
     """
     function = _counting_encoders.get((cls, version))
     if function is None:

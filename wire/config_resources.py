@@ -16,7 +16,7 @@ RESOURCE_BROKER = 4
 RESOURCE_BROKER_LOGGER = 8
 RESOURCE_CLIENT_METRICS = 16
 RESOURCE_GROUP = 32
-"""The resource type of groups. Resource types of ACLs have other numbers
+"""The resource type of groups. The resource types of ACLs are other numbers
 (`odradek.security.acls.rules.ResourceType`).
 """
 

@@ -17,11 +17,11 @@ def coordinator_partition(key: str, partitions: int) -> int:
     """Return the number of the partition whose leader is the coordinator of this group or transactional id.
     `partitions` is the number of partitions of the coordinators' topic.
 
-    Kafka's rule: the absolute value of Java's `String.hashCode` (over UTF-16 code units), modulo the number
-    of partitions.
+    The number is computed as in Kafka: the absolute value of Java's `String.hashCode` (over UTF-16 code
+    units), modulo the number of partitions.
     """
-    # A request may have many keys of up to 32 KiB: a Python loop over the characters would take 5 ms for each
-    # key.
+    # Avoid a Python loop over the characters, which would take 5 ms for a key of 32 KiB. A request may have
+    # many such keys.
     units = memoryview(key.encode(_NATIVE_UTF16, "surrogatepass")).cast("H").tolist()
     units.reverse()
     code, scale = 0, 1

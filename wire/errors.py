@@ -1,8 +1,8 @@
-"""Protocol errors: some are sent to a peer as a code, others close the connection.
+"""Defines the protocol errors: some are sent to the peer as a code, others close the connection.
 
-`KafkaError` carries one of Kafka's error codes and becomes part of a response. `ProtocolError` means that
-bytes do not fit the protocol. `RemoteProtocolError`: the peer is at fault, and the connection is closed.
-`LocalProtocolError`: this program tried to do something impossible (a bug).
+A `KafkaError` has one of Kafka's error codes, and becomes part of a response. A `ProtocolError` means that
+bytes do not fit the protocol. If the peer is at fault, it is a `RemoteProtocolError`, and the connection is
+closed. A `LocalProtocolError` means that this program tried something impossible (a bug).
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ class KafkaError(Exception):
         super().__init__(f"{self.code.name}: {self.message}" if self.message else self.code.name)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # By default, pickle would call the class with `self.args`, but subclasses take other arguments.
+        # Let pickle use `_remade`. By default pickle would call the class with `self.args`, but subclasses
+        # have other parameters.
         return _remade, (type(self), self.args, self.__dict__)
 
 

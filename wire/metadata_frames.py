@@ -1,13 +1,13 @@
-"""Encodes and decodes records that contain messages: metadata, control and coordinator records, each kind
-with its own frame.
+"""Encodes and decodes three kinds of records that contain messages: metadata, control and coordinator
+records. Each kind puts its messages into a frame of its own.
 
-- A metadata record is the value of a record in the metadata log or in a snapshot. It has the frame version 1,
-  record type, version (each an unsigned varint), and the message.
-- A control record: its key is an int16 version and an int16 type; its value is the message. The quorum's
-  messages begin with a field that repeats their version; an end-of-transaction marker has its version before
-  it.
-- A coordinator record (in `__consumer_offsets` and `__transaction_state`): key and value each begin with an
-  int16. In the key it is the record type, in the value the version of the message.
+- A metadata record is the value of a record in the metadata log or in a snapshot. It consists of frame
+  version (1), record type, message version, and the message. The first three are unsigned varints.
+- The key of a control record is an int16 version and an int16 type. Its value is the message. The quorum's
+  messages begin with a field that repeats the version. Before an end-of-transaction marker stands its
+  version.
+- The key and the value of a coordinator record (in `__consumer_offsets` and `__transaction_state`) each begin
+  with an int16. In the key this number is the record type; in the value it is the version of the message.
 
 All decoders raise MalformedMessage. They raise `UnknownRecord` (a MalformedMessage) for types or versions
 that Kafka 4.3 does not have.
@@ -134,8 +134,8 @@ def _known_version(cls: type[Message], version: int) -> int:
 def encode_control_record(message: Message, type: ControlRecordType | None = None) -> tuple[bytes, bytes]:
     """Encode key and value of a control record.
 
-    `type` is needed for an EndTxnMarker (COMMIT or ABORT). Every other message has a single type, and is written at
-    the version in its own field.
+    `type` is needed for an EndTxnMarker (COMMIT or ABORT). Every other message has a single type. It is
+    encoded at the version that its own version field names.
     """
     name = message.__class__.__name__
     chosen = _CONTROL_TYPES.get(name) if type is None else type

@@ -1,8 +1,8 @@
 """The encoding of a principal inside an Envelope request: a version number, then Kafka's
 DefaultPrincipalData, version 0.
 
-Kafka lets each installation choose a principal builder, which defines this encoding. Brokers and controllers
-must be able to read each other's bytes. This module has the format of Kafka's default builder.
+In Kafka each installation may choose a principal builder, which defines this encoding. All brokers and
+controllers of a cluster must use the same encoding. This module has the encoding of Kafka's default builder.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _VERSION = Struct(">h")
 
 
 def encode_principal(principal: str, by_token: bool = False) -> bytes:
-    """Encode a principal `User:name` as DefaultPrincipalData. Without a colon the text is the name, and the
-    type is User. `by_token` is true if the client logged in by a delegation token.
+    """Encode a principal `type:name` as DefaultPrincipalData. If the text has no colon, the whole text is the
+    name, and the type is User. `by_token` is true if the client logged in by a delegation token.
     """
     kind, colon, name = principal.partition(":")
     if not colon:

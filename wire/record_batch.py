@@ -1,13 +1,13 @@
-"""Record batches (format version 2), as brokers and clients handle them.
+"""Checks produced record batches (format version 2), and explains how brokers and clients handle batches.
 
 Theory of operation
 ===================
 
-A batch is a 61-byte header (`odradek.wire.batches.batch_header`) and its records, compressed as one block or not
-(`odradek.wire.batches.records`, `odradek.wire.batches.compression`). Brokers keep batches as bytes. A produced batch
-is checked by its header. Its base offset and leader epoch are patched in place (the checksum leaves these two out).
-Otherwise it goes to disk and to consumers unchanged. Records are parsed only where they are needed: clients,
-compacted topics, lookups by timestamp.
+A batch is a 61-byte header (`odradek.wire.batches.batch_header`) and its records, compressed as one block or
+not (`odradek.wire.batches.records`, `odradek.wire.batches.compression`). Brokers keep batches as bytes. A
+broker checks a produced batch by its header. It writes base offset and leader epoch into the header, which
+the checksum does not cover. Otherwise the batch goes to disk and to consumers unchanged. Records are parsed
+only by clients, for compacted topics, and for look-ups by timestamp.
 
 A broker's checks of a produced batch, in Kafka's order (`parse_produced`, then `validate_for_append`):
 
@@ -19,15 +19,16 @@ A broker's checks of a produced batch, in Kafka's order (`parse_produced`, then 
 3. the header's counts must agree, control batches are for brokers alone, and a producer id needs a sequence
    number (all INVALID_RECORD);
 4. compressed bytes must decompress (INVALID_RECORD), within a limit (MESSAGE_TOO_LARGE);
-5. as many records as the header counts must fit in the (decompressed) bytes (INVALID_RECORD). Each record takes an
-   offset. A batch with many offsets in few bytes would soon force the log to roll segments.
+5. the (decompressed) bytes must have room for as many records as the header counts (INVALID_RECORD). Each
+   record takes an offset. Without this check, small batches could use up so many offsets that the log would
+   soon need new segments.
 
-Deliberately absent, and different from Kafka: a walk over the records. It would take 0.8-1.3 us per record in
-Python, more than all other steps together. So a record that contradicts its batch reaches the consumer, which
-refuses it. Kafka answers an unknown codec and data that does not decompress with UNKNOWN_SERVER_ERROR. Here they
-are UNSUPPORTED_COMPRESSION_TYPE and INVALID_RECORD, which name the problem; clients retry none of the three. Kafka
-also ignores bytes behind the first gzip member or lz4 frame, if the batch's records end before them. Here such
-bytes are refused.
+Some points differ from Kafka on purpose. Brokers do not parse each record: that would take 0.8-1.3 us per
+record in Python, more than all other steps together. So a record that contradicts its batch reaches the
+consumer, which refuses it. Kafka answers an unknown codec, or data that does not decompress, with
+UNKNOWN_SERVER_ERROR. Here the codes are UNSUPPORTED_COMPRESSION_TYPE and INVALID_RECORD, which name the
+problem. Clients retry after none of the three codes. Kafka also ignores bytes behind the first gzip member or
+lz4 frame, if the batch's records end before them. Here such bytes are refused.
 """
 
 from __future__ import annotations
@@ -60,13 +61,16 @@ from odradek.wire.schema.versions import PRODUCE_ZSTD
 __all__ = ["Inflation", "RecordBatchBuilder", "check_timestamps", "parse_produced", "validate_for_append"]
 
 _MESSAGE_SIZE_MIN = 14
-"""The smallest message of format 0; Kafka calls a shorter one corrupt before it looks at the magic."""
+"""The least length in bytes that a message of format 0 can have. Like Kafka, this module takes a message with
+a shorter length for corrupt, whatever its magic.
+"""
 
 
 def parse_produced(buf: Buffer, api_version: int) -> BatchHeader:
     """Parse the header of the one batch in a Produce request's records field.
 
-    The batch is the first `size` bytes of `buf`: like Kafka, a cut tail behind it is ignored.
+    The batch is the first `size` bytes of `buf`. If an incomplete message follows it, that message is
+    ignored, as in Kafka.
 
     Raises:
         InvalidRecord: no whole batch, an older format, or a second batch.
@@ -125,8 +129,8 @@ def _whole_batch_missing(buf: Buffer) -> KafkaError:
 
 
 class Inflation(Protocol):
-    """A port that finds the decompressed size of records. An implementation may have computed the size
-    before.
+    """A port that returns the decompressed size of records. An implementation may return a size that it
+    computed earlier.
     """
 
     def size_of(self, compression_type: int, data: memoryview, size_max: int) -> int:
@@ -156,7 +160,7 @@ def validate_for_append(
 ) -> None:
     """Check a client's batch before its offsets are assigned; `header` is `parse_header(buf, offset)`.
 
-    It takes about 1 us for each batch, and the time of the checksum and of `inflation`.
+    It takes about 1 us for each batch, in addition to the times of the checksum and of `inflation`.
 
     Raises:
         InvalidRecord: base offset not 0, counts that disagree, more records than fit its bytes, a control
@@ -175,7 +179,7 @@ def validate_for_append(
     if size > size_max:
         raise KafkaError(
             ErrorCode.MESSAGE_TOO_LARGE,
-            f"the record batch has {size} bytes, and at most {size_max} are allowed",
+            f"the record batch has {size} bytes, but at most {size_max} are allowed",
         )
     end = offset + size
     if size < HEADER_SIZE or end > len(buf):
@@ -201,7 +205,7 @@ def validate_for_append(
         except DecompressionBomb:
             raise
         except CorruptBatch as error:
-            # The checksum was right, so the producer sent bad data. A producer would retry on CORRUPT_MESSAGE, in vain.
+            # The producer itself sent bad data: after CORRUPT_MESSAGE it would retry in vain.
             raise InvalidRecord(error.message) from error
     if record_count * RECORD_SIZE_MIN > room:
         raise InvalidRecord(f"the batch claims {record_count} records, too many for its {room} bytes")
@@ -212,8 +216,9 @@ def check_timestamps(
 ) -> bool:
     """Check a client's timestamps against the topic's `message.timestamp.type`, `.before.max.ms`, `.after.max.ms`.
 
-    Kafka checks each record. Here only the first record's timestamp and the header's largest timestamp are checked.
-    Returns True if these two contradict each other: then the largest timestamp must be computed from the records.
+    Kafka checks each record. Here only the first record's timestamp and the header's largest timestamp are
+    checked. Returns True if these two contradict each other. The caller must then compute the largest
+    timestamp from the records.
 
     Raises:
         KafkaError: INVALID_TIMESTAMP.

@@ -12,8 +12,8 @@ __all__ = ["HIDDEN", "holds_secret", "is_key_name", "is_secret_key", "shown", "s
 HIDDEN: Final = "[hidden]"
 """The text that replaces a secret; Kafka hides passwords by the same text."""
 SECRET_FIELDS = frozenset({"auth_bytes", "hmac", "salt", "salted_password", "server_key", "stored_key"})
-"""Names of message fields that always hold a secret. Somebody who has a stored key and its salt can try to
-guess the password.
+"""The names of message fields that always contain a secret. Even a stored key with its salt is secret,
+because it allows others to guess the password.
 """
 _SECRET_KEYS = (
     "sasl.jaas.config",
@@ -21,7 +21,7 @@ _SECRET_KEYS = (
     "ssl.keystore.certificate.chain",
     "ssl.truststore.certificates",
 )
-"""Configuration keys of Kafka's type `password` that `is_secret_key` would not recognize by their names."""
+"""Configuration keys of Kafka's type `password` that contain none of the words in `_SECRET_WORDS`."""
 _SECRET_WORDS = ("password", "passphrase", "secret")
 _SECRET_TEXT = re.compile(
     r"LoginModule|PRIVATE KEY|(?:password|passphrase|secret|jaas\.config|keystore\.key)[\w.]*\s*[=:]"
@@ -36,7 +36,7 @@ def is_secret_key(key: str) -> bool:
     `listener.name.NAME.`.
     """
     if key.endswith(".file"):
-        # The value is the place where a secret is stored, not the secret itself.
+        # The value of such a key names the place where a secret is stored, not the secret itself.
         return False
     return key.endswith(_SECRET_KEYS) or any(word in key for word in _SECRET_WORDS)
 
@@ -45,7 +45,8 @@ def holds_secret(text: str) -> bool:
     """True if a configuration value may contain a secret, whatever its key: a login module, a private key, or
     another setting.
 
-    If a line of the file ends with a backslash by mistake, the value contains the next line, too.
+    Any value may contain a secret, because a line of the configuration file may end with a backslash by
+    mistake. The value then also contains the next line.
     """
     return _SECRET_TEXT.search(text) is not None
 
@@ -58,8 +59,8 @@ def shown_value(key: str, value: Any) -> Any:
 
 
 def is_key_name(text: str) -> bool:
-    """True if a message may quote this text as a configuration key. Otherwise it may be the rest of a secret
-    value, whose line before lacks its backslash.
+    """True if a message may quote this text as a configuration key. A text that does not look like a key may
+    be the rest of a secret value, if the preceding line lacks its backslash.
     """
     return _KEY_NAME.fullmatch(text) is not None and not holds_secret(text)
 

@@ -4,9 +4,9 @@ Every class in `odradek.wire.messages` is a `Structure`; the top-level ones (a r
 record) are also a `Message`. A field's wire type and versions are in its attrs metadata, which `kafka(...)` makes.
 Both codecs use only this metadata.
 
-Comparison and representation are written here once, for all classes, so that attrs need not compile them for each.
-attrs compiles only `__init__`, and only at the first use of a class (`schema/lazy_attrs.py`). A node loads some 430
-classes at its start, and uses a few dozen of them.
+`__eq__` and `__repr__` are written here once, for all message classes, so that attrs need not compile them
+for each class. attrs compiles only `__init__`, and only when a class is first used (`schema/lazy_attrs.py`).
+This saves time: a node loads some 430 classes at its start, but uses only a few dozen of them.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 from odradek.wire.secret_fields import shown
 
 Records: TypeAlias = bytes | bytearray | memoryview
-"""The bytes of record batches. A decoder gives a `memoryview` into its buffer. An encoder also takes any sized object
-as a *spill* (see `odradek.wire.codec`), which callers pass through a `cast`.
+"""The bytes of record batches. A decoder returns a `memoryview` of its buffer. An encoder also accepts any
+sized object as a *spill* (see `odradek.wire.codec`). Since this type does not include spills, callers pass a
+spill through a `cast`.
 """
 
 VersionRange: TypeAlias = tuple[int, int]
@@ -43,14 +44,16 @@ class WireField(NamedTuple):
     """The description of one field on the wire, as the generated message classes state it."""
 
     type: str | type[Structure] | Sequence[str | type[Structure]]
-    """The name of a primitive type, or a structure class; for an array, a list that contains one of these."""
+    """The name of a primitive type, or a structure class. For an array, it is a list with the type of the
+    elements as its only item.
+    """
     versions: str
     nullable: str
     tagged: str
     tag: int
     flexible: bool
-    """False if the field keeps its old encoding in a flexible version. Only the client id of a request's
-    header does.
+    """False if the field has its old encoding even in flexible versions. The only such field is the client id
+    in a request's header.
     """
 
 
@@ -84,11 +87,11 @@ class Structure:
     __slots__ = ()
     __attrs_attrs__: ClassVar[tuple[Any, ...]]
     _unmade_fields: ClassVar[dict[str, Any]] = {}
-    """The attrs fields by name, as the sources of the class and of its bases declare them."""
+    """The attrs fields by name, as declared in the class and in its base classes."""
 
     def __init__(self, *values: Any, **named: Any) -> None:
-        """Let attrs make the real `__init__` of the class at the first call, and call it. Later calls go to
-        the real one.
+        """Let attrs make the real `__init__` of the class, and call it. This runs only at the first call:
+        afterwards the real `__init__` stands in its place.
         """
         cls = type(self)
         cls._make_attributes()

@@ -1,8 +1,8 @@
-"""Two named tuples that name a partition: by its topic's name, and by its topic's id.
+"""Defines two named tuples that identify a partition: one by its topic's name, the other by its topic's id.
 
-Each is equal to the plain tuple of its two fields and has the same hash, so either finds the same entry of a
-dict. To make a named tuple takes four times as long as to make a plain one. So code that makes a key per
-record or per request uses plain tuples, and its dict's type shows this.
+A named tuple is equal to the plain tuple of its two fields, and has the same hash. So both find the same
+entry of a dict. Making a named tuple takes four times as long as making a plain tuple. So code that makes a
+key for each record or request uses plain tuples. The type of its dict shows this.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class TopicPartition(NamedTuple):
 class TopicIdPartition(NamedTuple):
     """A topic's id (16 bytes) and a partition number. Unlike a name, an id is never given to a second topic.
 
-    Inside a broker it also names the broker's own replica of that partition.
+    Inside a broker, this tuple also identifies the broker's own replica of the partition.
     """
 
     topic_id: bytes

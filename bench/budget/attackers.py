@@ -1,7 +1,8 @@
 """A process with four connections that send one expensive frame, once a second or back to back.
 
-The process does as little work as possible. It gets the bytes of the frame, which are made once. The kernel discards
-answers (`MSG_TRUNC`) instead of copying them. `Sink` replaces the node when the instrument itself is measured.
+The process does as little work as possible. It gets the bytes of the frame, which are made once. The kernel
+discards answers (`MSG_TRUNC`) instead of copying them. When the cost of this process itself is measured,
+`sink` replaces the node.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ ATTACKERS = 4
 ANSWER_SECONDS_MAX = 60.0
 DRAIN_BYTES = 1 << 20
 REOPEN_SECONDS = 0.01
-"""The seconds between a connection that the node has closed and the next one: a round trip, which every client needs.
+"""The seconds from the end of a connection that the node has closed to the start of the next one. Every
+client needs a round trip to connect.
 """
 _NOWHERE = bytearray(DRAIN_BYTES)
 
@@ -46,7 +48,7 @@ class Attack:
 
 
 def _drain(connection: socket.socket, count: int) -> bool:
-    """Receive and discard `count` bytes. Return False if the stream ends before."""
+    """Receive and discard `count` bytes. Return False if the stream ends before that."""
     while count:
         got = connection.recv_into(_NOWHERE, min(count, DRAIN_BYTES), socket.MSG_TRUNC)
         if not got:

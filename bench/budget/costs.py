@@ -6,13 +6,14 @@
     python -m bench.budget.costs --ends-only --size 1M --rates-seconds 0   # without other clients: two minutes
     python -m bench.budget.costs --instrument                        # the cost of the measurement itself
 
-Each frame is sent alone first. Meanwhile a probe process sends ApiVersions every few milliseconds; its longest wait
-is the stall. Then, for each kind of request, the most expensive version is sent from four connections, once a second
-and back to back. Meanwhile three ordinary clients produce small records. Their rate is compared with the mean of the
-rates just before and after. If these two differ by more than a fifth, or the goal is missed, the measurement is
-repeated. The median of three measurements counts, because one run of three seconds has noise of 15 %. A frame that
-takes less than two milliseconds is an ordinary request, and its rates are not measured. (Any four additional clients
-would leave the three clients 43 %.) A frame without an answer for a minute is over its budget.
+Each frame is sent alone first. Meanwhile a probe process sends ApiVersions every few milliseconds; its
+longest wait is the stall. Then, for each kind of request, the most expensive version is sent from four
+connections, once a second and back to back. Meanwhile three ordinary clients produce small records. Their
+rate is compared with the mean of the rates just before and after. If these two differ by more than a fifth,
+or the goal is missed, the measurement is repeated. The median of three measurements counts, because one run
+of three seconds has noise of 15 %. A frame that takes less than two milliseconds is an ordinary request, and
+its rates are not measured. (Beside any four additional clients, the three clients would keep only 43 % of
+their rate.) A frame without an answer for a minute is over its budget.
 
 The four connections belong to one process that has the frame's bytes and copies nothing (`bench.budget.attackers`).
 Its own cost was measured with a sink instead of the node (`--instrument`, 2 cores). The attackers use 0.01 to 0.05
@@ -163,7 +164,7 @@ def attacked(
         time.sleep(0.05)
     met, took = attack.so_far(), time.monotonic() - began
     window = _observe(clients, pauses=True)
-    # Without the other clients, the last exchanges end soon.
+    # The ordinary clients are paused now, so the last exchanges of the attack end soon.
     unanswered = attack.end().unanswered
     for client in clients:
         client.resume()

@@ -117,8 +117,8 @@ _growing_names: dict[type[Structure], list[str]] = {}
 
 
 def _plan(cls: type[Structure], version: int) -> _Plan:
-    """Return name, wire format, whether it is an array, and type (of elements), for each field that a version
-    encodes.
+    """Return facts about each field that a version encodes: its name, its wire format, whether it is an
+    array, and the type of the field or of its elements.
     """
     found = _plans.get((cls, version))
     if found is None:

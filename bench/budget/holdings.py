@@ -1,7 +1,7 @@
 """Content as in a real cluster for the measured node, as the first records of its metadata log.
 
-By requests this would take minutes. By records in `bootstrap.checkpoint` it takes a second, with the same state. Most
-ACLs and quotas are about other clients. Some ACLs allow the measuring clients everything.
+To make this content by requests would take minutes. Records in `bootstrap.checkpoint` make the same content
+in a second. Most ACLs and quotas are about other clients. Some ACLs allow the measuring clients everything.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ JUDGES = ("User:ANONYMOUS", f"User:{JUDGE}")
 AWAY = 2
 """The id of a broker that is registered but does not exist. It hosts the partitions that the node does not host."""
 PER_TOPIC = 2
-"""The number of partitions of each topic on that broker."""
+"""The number of partitions of each topic on the broker `AWAY`."""
 RULED = (ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID)
 SOON_MS = 1 << 42
 """A time (milliseconds since 1970) after all measurements."""
@@ -61,8 +61,8 @@ class Holdings:
     """The number of partitions of broker 2, in addition to those that the node hosts."""
 
     def records(self) -> Iterator[Message]:
-        """Yield the metadata records for all of this except groups and transactional ids, which are not in the
-        metadata log.
+        """Yield the metadata records of all these things, except groups and transactional ids. The metadata
+        log does not have those.
         """
         yield from self._rules()
         for number in range(self.quotas):

@@ -20,7 +20,7 @@ _INFLATED_BYTES = 15 << 20
 
 
 def _small_fields(stage: Stage, size: int) -> bytes:
-    """Make as many empty resources as fit, of two bytes each."""
+    """Make as many empty resources as fit into `size` bytes; each takes two bytes."""
     return b"\x0a\x00" * (max(0, size - 64) // 2)
 
 

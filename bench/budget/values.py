@@ -8,9 +8,9 @@ from bench.budget.frames import Stage
 
 TIMEOUT_MS = 5000
 HARD_PATTERN = "(?i)" + "\\pL" * 6_000
-"""RE2 would read it for most of a second."""
+"""A pattern that RE2 would need most of a second to read."""
 DEAR_PATTERN = "[^a-z]\\W[a-z]" * 300
-"""RE2 reads it for some milliseconds, which a node permits."""
+"""A pattern that RE2 needs some milliseconds to read, which a node permits."""
 WITH_TIMEOUT = {"timeout_ms": TIMEOUT_MS}
 
 

@@ -20,9 +20,11 @@ PARTITIONS = 4
 
 STALL_SECONDS = 30.0
 WAIT_MS = 10
-"""fetch.max.wait.ms: at the end of the log, a seek has to wait for the long poll that is under way."""
+"""fetch.max.wait.ms, which must be short: at the end of the log, a seek waits until the long poll under way
+has ended.
+"""
 POLL_RECORDS = 500
-"""max.poll.records: the default of Java's and of most clients."""
+"""max.poll.records, with the default of Java's client and of most other clients."""
 
 
 class Reading(NamedTuple):

@@ -81,7 +81,9 @@ class TableReader:
         consumer.close()
 
     def read_until(self, ends: dict[int, int], known: threading.Event, failures: list[Exception]) -> None:
-        """Read new records like `read`, while `ends` is not known yet: it is filled in before `known` is set."""
+        """Read new records as `read` does, even before their end is known. The caller fills `ends` and then
+        sets `known`; the reading stops at the offsets in `ends`. An error is added to `failures`.
+        """
         try:
             consumer = self._consumer(range(PARTITIONS))
             while not known.is_set() or any(

@@ -171,7 +171,7 @@ def read_as_member(bootstrap: str) -> None:
         share[:] = places
         consumer.assign(places)
         complete = len(places) == PARTITIONS // CONSUMERS
-        # In librdkafka, a partition stays paused after a rebalance.
+        # In librdkafka, a partition stays paused after a rebalance, so resume the partitions explicitly.
         (consumer.resume if complete else consumer.pause)(places)
 
     consumer = confluent_kafka.Consumer(

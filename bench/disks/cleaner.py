@@ -239,8 +239,8 @@ BESIDE_SEGMENT_BYTES = 64 << 20
 
 
 def beside(contender: Contender, load: Load, pairs: int) -> Iterator[tuple[str, float]]:
-    """Yield ratios of the p99 latency of another topic's producer, with the cleaner to without it, for each pair of
-    measurements.
+    """Yield, for each pair of measurements, ratios of the p99 latency of another topic's producer. A ratio is
+    the latency while the cleaner runs, divided by the latency without the cleaner.
     """
     bootstrap = contender.server.bootstrap
     admin = create_topic(bootstrap, "probed", 1)

@@ -8,7 +8,7 @@ after kill -9.
   all members have it. `group.consumer.assignment.interval.ms` is one second on both servers.
 * **Heartbeat.** CPU of the server for a heartbeat without changes, minus that for ApiVersions on the same
   connections. Many are pipelined over 16 connections.
-* **Restore.** 1,000 groups of 10 members each; kill -9. The figures are the seconds until all groups are described
+* **Restore.** A server with 1,000 groups of 10 members each is killed (kill -9). The figures are the seconds until all groups are described
   with all their members: from the start of the process, and from its first answer.
 
 The servers run one after the other. Only the ratio is meaningful.

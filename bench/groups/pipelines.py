@@ -21,8 +21,8 @@ def pipelined_cpu(
 ) -> float:
     """Return the server's CPU microseconds for each request.
 
-    `frames` are `depth` requests for one connection, and `answer_bytes` is the size of all their answers. A quarter
-    of `seconds` is spent before the measurement. The connections are closed.
+    `frames` are `depth` requests for one connection, and `answer_bytes` is the size of all their answers. The
+    first quarter of `seconds` is not measured. The connections are closed at the end.
     """
 
     def rounds(until: float) -> int:

@@ -46,7 +46,7 @@ QUOTA = 500_000
 TOLERANCE = 0.05
 FULL_SECONDS, SHORT_SECONDS = (10.0, 30.0), (3.0, 4.0)
 BURST_SECONDS = 10
-"""The seconds of quota in a burst, by a server's defaults. The warm-up is longer."""
+"""By a server's defaults, a burst is the quota of this many seconds. The warm-up lasts longer."""
 SHORT_WINDOWS = {"quota.window.num": "2"}
 """A setting with two windows, so that the burst is only one second's quota."""
 ACTIONS = ("produce", "fetch")
@@ -144,7 +144,7 @@ class Kept:
 
 
 def polite(bootstrap: str, topic: str, seconds: float, times: list[float]) -> None:
-    """Send small requests at a steady rate, and add the seconds that each took to `times`."""
+    """Send small requests at a steady rate, and add the seconds that each request took to `times`."""
     frame, _, _ = request_frame(KINDS[1], topic)
     frame = frame.replace(b"bench", b"quiet", 1)
     with connect(bootstrap) as connection, connection.makefile("rb") as stream:

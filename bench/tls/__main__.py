@@ -247,8 +247,8 @@ class TlsBench:
         self.found["clients_cpu_seconds_per_gb"] = found
 
     def handshakes(self) -> None:
-        """Measure full TLSv1.3 handshakes per CPU second of the server, one after the other on each of two
-        connections.
+        """Measure full TLSv1.3 handshakes per CPU second of the server. The client makes two handshakes at a
+        time.
         """
         rates: dict[str, list[float]] = {}
         for number in range(self.options.passes + 1):

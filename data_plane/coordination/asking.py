@@ -24,7 +24,7 @@ class Reply(Protocol):
 
 
 Answers: TypeAlias = list[tuple[Reply, Any]]
-"""Pairs of a reply and its response. They are sent when the decision that made them is committed."""
+"""Pairs of a reply and its response. The responses are sent when the decision that made them is committed."""
 
 
 class Ask:
@@ -83,7 +83,8 @@ _COORDINATORS_CODES = {
 def refused(ask: Ask, code: ErrorCode, refusal: Callable[[Ask, ErrorCode], Any]) -> Answers:
     """Build the answer to a request that the runtime refuses with `code`.
 
-    The runtime uses the controller's codes, so they are first replaced by a coordinator's codes.
+    The runtime uses the controller's codes. Each of them is first replaced by the matching code of a
+    coordinator.
     """
     return [] if ask.reply is None else [(ask.reply, refusal(ask, _COORDINATORS_CODES.get(code, code)))]
 
@@ -102,8 +103,8 @@ TimerAction: TypeAlias = Callable[[Any], None]
 class Deadlines:
     """A heap of deadlines, each with the action to call.
 
-    Renewing a session does not move its entry: the action checks, when it is due, whether the session has
-    really ended.
+    When a session is renewed, its entry in the heap stays where it is. When the entry is due, its action
+    checks whether the session has really ended.
     """
 
     def __init__(self) -> None:

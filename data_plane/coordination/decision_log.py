@@ -1,8 +1,9 @@
-"""A partition of an internal topic as the log of a replicated state machine, and reading it back. PORTED.
-Every function here returns at once, except `read_latest`, which blocks and must run in a worker thread.
+"""A partition of an internal topic as the log of a replicated state machine, with the function that reads the
+log back. PORTED. Every function here returns at once, except `read_latest`, which blocks and must run in a
+worker thread.
 
-A decision is answered when the partition's high watermark has reached it. With one replica in sync the high watermark
-follows the append. With more, it rises with the followers' fetches.
+A decision is answered when the partition's high watermark has reached it. If only the leader is in sync, the
+high watermark rises at the append. Otherwise the high watermark rises when the followers fetch.
 
 A decision of a transaction (offsets that a transactional producer commits) is one batch of that producer. The end of a
 transaction is a decision of its own: its record is the marker.
@@ -29,7 +30,7 @@ from odradek.wire.record_batch import RecordBatchBuilder
 
 READ_BYTES = 1 << 20
 BATCH_BYTES = 1 << 20
-"""The limit of one batch, in bytes of keys and values. A decision with more continues in another batch."""
+"""The limit of one batch, in bytes of keys and values. A larger decision continues in another batch."""
 DECOMPRESSED_BYTES_MAX = 256 << 20
 
 
@@ -110,8 +111,8 @@ class CoordinatorLog:
         """Append one decision to the log, and return the offset of its last record. A large decision, e.g.
         the tombstones of all offsets in a topic, takes several batches.
 
-        After a crash between two batches, the log has only a part of the decision. That is allowed: only
-        decisions about offsets need several batches, and each offset is independent.
+        After a crash between two batches, the log has only a part of the decision. Such a part does no harm.
+        Only decisions about offsets need several batches, and each offset is independent.
 
         Raises:
             DiskError
@@ -157,7 +158,7 @@ class CoordinatorLog:
         return result.last_offset
 
     def catch_up(self) -> None:
-        """Advance the high watermark and pass it to all commit listeners, if it has risen.
+        """Advance the high watermark. If it has risen, pass it to all commit listeners.
 
         Called after each append, and when the partition wakes its watchers.
         """
@@ -219,10 +220,10 @@ class Latest:
 
 
 def read_latest(log: PartitionLog, skipped: list[str]) -> Latest:
-    """Read the whole log, and return the latest value of each key. It blocks.
+    """Read the whole log, and return the latest value of each key. The call blocks.
 
-    A batch with a valid checksum but malformed records was written by a client. It is left out, and a text
-    about it is appended to `skipped`. Raises `KafkaError` (the log cannot be read or is damaged),
+    A batch with a valid checksum but malformed records was written by a client. Such a batch is left out, and
+    a text about it is appended to `skipped`. Raises `KafkaError` (the log cannot be read or is damaged),
     `DiskError`.
     """
     latest = Latest()
@@ -249,8 +250,9 @@ def _take_batch(latest: Latest, data: Buffer, position: int, header: BatchHeader
     if header.is_control:
         if header.is_transactional:
             marker = parse_marker(memoryview(data)[position : position + header.size])
-            # Compaction has removed the record from this marker. Then it has removed an aborted transaction's
-            # records as well, so the marker may count as a commit.
+            # Compaction has removed the record from this marker, so commit and abort look the same. If the
+            # transaction was aborted, compaction has removed its records as well. So the marker may count as
+            # a commit.
             latest.end(header.producer_id, marker is None or not marker.is_abort)
         return
     found = records(data, position, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX)

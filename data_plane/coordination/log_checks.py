@@ -1,6 +1,5 @@
-"""Checks that a coordinator makes before it decides: would the log refuse the batch?
-
-If the log refused a batch after the decision, the coordinator would have to reload its state.
+"""Checks that a coordinator makes before it decides, to find out whether the log would refuse the batch. If
+the log refused a batch after the decision, the coordinator would have to reload its state.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from odradek.wire.errors import ErrorCode, KafkaError
 
 
 def check_producer(log: PartitionLog, producer: RecordProducer) -> None:
-    """Check the batch of a transaction, as the log does (`odradek.data_plane.log.transaction_rules`).
+    """Check the batch of a transaction by the log's rules (`odradek.data_plane.log.transaction_rules`).
 
     Raises:
         KafkaError: INVALID_TXN_STATE (the transaction is neither open here nor verified), INVALID_PRODUCER_EPOCH

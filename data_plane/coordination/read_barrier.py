@@ -2,12 +2,12 @@
 
 A deposed leader may still believe that it leads. Its writes fail, but its reads would return old state. So a
 read waits until each other in-sync replica has fetched twice, in one fetch session, since the read began. The
-replica sent the second fetch after the answer to the first. So it still followed this leader after the read
-began. Only in-sync replicas can be elected. So no successor had begun before the read. (The same argument as
-Raft's reads by an index, section 6.4 of Ongaro's dissertation.)
+replica sent the second fetch after the answer to the first. So the replica still followed this leader after
+the read began. Only in-sync replicas can be elected. So no later leader had begun before the read. (The same
+argument as Raft's reads by an index, section 6.4 of Ongaro's dissertation.)
 
-Two fetches of different sessions prove nothing: a leader that was paused may find both waiting in its
-sockets. For a follower without a session, its second fetch is accepted as proof.
+Two fetches of different sessions prove nothing: after a pause, a leader may find both fetches in its sockets.
+If a follower has no session, its second fetch is accepted as proof.
 """
 
 from __future__ import annotations
@@ -46,9 +46,8 @@ class ReadBarrier:
         return len(self._round) + len(self._next)
 
     def add(self, done: Done) -> None:
-        """Add a read: `done` is called when it is known whether this broker still was the leader.
-
-        Without other in-sync replicas `done` is called at once.
+        """Add a read. `done` is called when it is known whether this broker still was the leader when the
+        read began. If there are no other in-sync replicas, `done` is called at once.
         """
         self._next.append(done)
         if not self._round:
@@ -85,9 +84,8 @@ class ReadBarrier:
         partition.hear_fetches(None)
 
     def _note(self, replica: RemoteReplica | None) -> None:
-        """Record a follower's fetch, or (with None) a change of the in-sync set.
-
-        Whether reads may proceed is checked after this turn, since the answer to the fetch is not built yet.
+        """Record a follower's fetch, or (if `replica` is None) a change of the in-sync set. The check whether
+        reads may proceed follows after this turn, since the answer to the fetch is not built yet.
         """
         if replica is not None and replica.broker_id in self._missing:
             first = self._missing[replica.broker_id]

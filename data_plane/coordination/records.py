@@ -1,7 +1,7 @@
 """The records that coordinators write: keys with values or tombstones, and the markers that end transactions.
 PURE.
 
-Their frames are those of `odradek.wire.metadata_frames`. A record without a value is a tombstone.
+The records have the frames of `odradek.wire.metadata_frames`. A record without a value is a tombstone.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class RecordProducer:
     producer_id: int
     epoch: int
     guard: VerificationGuard
-    """The log's permission to append for this transaction: the transaction's coordinator has confirmed that
-    the partition is part of it.
+    """The log's permission to append for this transaction. It shows that the transaction's coordinator has
+    confirmed the partition as a part of the transaction.
     """
 
 

@@ -2,12 +2,17 @@
 
 Theory of operation
 -------------------
-A `Shard` begins when the broker becomes leader of the partition. A worker thread reads the log; until it is read, requests get COORDINATOR_LOAD_IN_PROGRESS. Then the shard runs its machine in a `ReplicatedStateMachine` over that log. The shard ends when the leadership ends, the leader epoch changes or the disk fails. Waiting requests then get NOT_COORDINATOR, and no state is kept. After a failed append, the log may lack records that the machine has decided. So a new shard loads the state from the log again; while a disk is full, this repeats. A record that fails to decode is skipped. Otherwise any client that may write to the topic could stop its
-coordinators for ever.
+A `Shard` begins when the broker becomes leader of the partition. A worker thread reads the log; until it is
+read, requests get COORDINATOR_LOAD_IN_PROGRESS. Then the shard runs its machine in a `ReplicatedStateMachine`
+over that log. The shard ends when the leadership ends, the leader epoch changes or the disk fails. Waiting
+requests then get NOT_COORDINATOR, and no state is kept. After a failed append, the log may lack records that
+the machine has decided. So a new shard loads the state from the log again. While a disk is full, one shard
+after the other does so. A record that fails to decode is skipped. Otherwise any client that may write to the
+topic could stop its coordinators for ever.
 
 A request is submitted with a reply. One decision may answer many requests (e.g. the end of a rebalance). All
-its answers are sent once the log has committed the decision. If that happens at once, the caller gets the
-response, otherwise a `Delayed`.
+its answers are sent once the log has committed the decision. If the log commits it at once, the caller gets
+the response, otherwise a `Delayed`.
 
 The machine keeps all its deadlines in `Deadlines`. The shard sets one timer of the broker, for the earliest
 deadline.
@@ -96,8 +101,8 @@ class Shard(ABC, Generic[S, D]):
     ) -> None:
         """`failed` is called with this shard if its state must be loaded from the log again.
 
-        `not_encoded` is shared by all shards: it logs decisions that could not be encoded. `compression_type`
-        is that of the batches that the shard writes.
+        `not_encoded` is shared by all shards: it logs decisions that could not be encoded. The shard writes
+        its batches with `compression_type`.
         """
         self._broker = broker
         self._failed = failed
@@ -141,8 +146,8 @@ class Shard(ABC, Generic[S, D]):
 
     @abstractmethod
     def waits_for_log(self, request: Any) -> bool:
-        """True if the answer to this request only waits until the log has committed a decision, never for
-        another client's request.
+        """True if this kind of request is answered as soon as the log has committed its decision. False if
+        the answer may also have to wait for another client's request.
         """
 
     @abstractmethod
@@ -161,14 +166,16 @@ class Shard(ABC, Generic[S, D]):
 
     @property
     def state(self) -> S | None:
-        """The newest committed state; None while the log is read. Metrics and descriptions use it."""
+        """The newest committed state; None while the log is being read. Metrics and descriptions are taken
+        from this state.
+        """
         return None if self._runtime is None else self._runtime.committed_state
 
     @property
     def newest_state(self) -> S:
         """The newest state, with decisions that are not committed yet.
 
-        Only for a shard that is loaded; soft state is derived from it.
+        Call this only for a loaded shard. The shard's soft state is derived from this newest state.
         """
         assert self._runtime is not None, "the state of a shard was asked for while its log was read"
         return self._runtime.state
@@ -228,8 +235,8 @@ class Shard(ABC, Generic[S, D]):
             )
 
     def now_ms(self) -> int:
-        """Return the monotonic time in milliseconds, rounded: a timer for millisecond n that fires on time
-        must never see n - 1.
+        """Return the monotonic time in milliseconds, rounded. A timer for millisecond n that fires on time
+        must never get the result n - 1.
         """
         return round(self._broker.clock.monotonic() * 1000)
 
@@ -243,8 +250,8 @@ class Shard(ABC, Generic[S, D]):
             return
         if not self.partition.has_min_isr and self.needs_replicas(ask.request):
             reached("coordination.refused_without_replicas")
-            # Too few replicas are in sync, so this is refused, like every write with acks=all. Heartbeats and reads go on, so
-            # that no session ends because of it.
+            # Too few replicas are in sync, so refuse this request, like every write with acks=all. Heartbeats
+            # and reads go on, so that the lack of replicas ends no session.
             if ask.reply is not None:
                 ask.reply.complete(self.refusal(ask, ErrorCode.COORDINATOR_NOT_AVAILABLE))
             return
@@ -272,7 +279,7 @@ class Shard(ABC, Generic[S, D]):
     def _end_node(self, error: BaseException) -> None:
         """End the node with this error, because a decision cannot be replayed.
 
-        A separate task raises it, as a caller of `submit` would catch it.
+        A separate task raises the error, because a caller of `submit` would catch it.
         """
 
         async def end() -> None:
@@ -281,8 +288,8 @@ class Shard(ABC, Generic[S, D]):
         self._broker.tasks.start_soon(end)
 
     def _watch_commits(self) -> None:
-        """Set the timer that limits how long a decision waits for the high watermark, if any decision waits
-        for the log.
+        """Set the timer that limits how long a decision waits for the high watermark. Nothing is done while
+        no decision waits.
         """
         oldest = next((ask for ask in self._unanswered.values() if self.waits_for_log(ask.request)), None)
         if oldest is not None:
@@ -300,8 +307,8 @@ class Shard(ABC, Generic[S, D]):
         late = [
             (reply, ask)
             for reply, ask in self._unanswered.items()
-            # Compute the deadline by the same sum as for the timer. A difference could be off by a rounding
-            # error, and set the timer for this very moment again.
+            # Add the timeout here, exactly as for the timer's deadline. A subtraction could differ by a
+            # rounding error. Then the timer would be set for this very moment again.
             if self.waits_for_log(ask.request) and ask.asked_at + timeout <= now
         ]
         for reply, _ in late:
@@ -332,7 +339,7 @@ class Shard(ABC, Generic[S, D]):
         if self._stopped:
             self._timer = None
             return
-        # First set the timer for a later time: if the decision fails, its deadline is still due.
+        # If the decision fails, its deadline stays due. So first set a timer for a later attempt.
         at = self._broker.clock.monotonic() + RELOAD_SECONDS
         self._timer = again = self._broker.timers.at(at, self._time_passes)
         self.submit(Ask(TimePasses(), 0, None, self._broker.agreed_clock.latest_ms()))

@@ -21,7 +21,7 @@ A = TypeVar("A")
 ShardT = TypeVar("ShardT", bound=Shard[Any, Any])
 
 DECISION_UNITS = 5
-"""The cost of one coordinator's decision, in units: describing one partition costs 1 unit."""
+"""The cost of one coordinator's decision, in units. One unit is the cost of describing one partition."""
 
 
 class Shards(ABC, Generic[ShardT]):
@@ -59,7 +59,8 @@ class Shards(ABC, Generic[ShardT]):
     def submit(self, key: str, ask: Ask) -> None:
         """Pass a request to the shard that coordinates `key`.
 
-        `ask.reply` gets the answer; it gets NOT_COORDINATOR at once if another node coordinates the key.
+        `ask.reply` gets the answer. If another node coordinates the key, the answer is NOT_COORDINATOR, and
+        comes at once.
         """
         index = self.partition_for(key)
         shard = None if index is None else self.shards.get(index)
@@ -90,10 +91,9 @@ class Shards(ABC, Generic[ShardT]):
     def answer(
         self, context: Context, key: str, request: Any, may_see: Callable[[str], bool] | None = None
     ) -> Result:
-        """Submit a client's request to the coordinator of `key`.
-
-        Returns the response if it is there at once, otherwise a `Delayed`. `may_see` returns True for a topic
-        that the client may DESCRIBE.
+        """Submit a client's request to the coordinator of `key`. Returns the response if the coordinator
+        answers at once, otherwise a `Delayed`. `may_see` returns True for a topic that the client may
+        DESCRIBE.
         """
         delayed = Delayed()
         self.submit(key, self.ask_of(context, request, delayed, may_see))
@@ -107,7 +107,7 @@ class Shards(ABC, Generic[ShardT]):
         may_see: Callable[[str], bool] | None,
         check_pattern: Callable[[str], None] | None = None,
     ) -> Ask:
-        """Make the question of a client to a coordinator, at the present time."""
+        """Make the `Ask` by which a client's request reaches a coordinator. It contains the present time."""
         return Ask(
             request,
             context.api_version,
@@ -166,9 +166,9 @@ class Shards(ABC, Generic[ShardT]):
     def hold(self, is_held: bool) -> None:
         """Stop all shards and begin none while `is_held` is true.
 
-        In old metadata, a restarted broker still is the leader, until its new registration has been replayed.
-        Its log may lack records that other replicas have. A coordinator on that log could send transaction
-        markers that the next coordinator contradicts.
+        After a restart, the old metadata still name this broker as the leader, until its new registration has
+        been replayed. This broker's log may lack records that other replicas have. A coordinator on such a
+        log could send transaction markers that the next coordinator contradicts.
         """
         self._is_held = is_held
         self.follow_leadership()

@@ -1,4 +1,6 @@
-"""Reports the directories of this broker's replicas to the controller (AssignReplicasToDirs, KIP-858). PORTED."""
+"""Reports to the controller in which directory each of this broker's replicas lies (AssignReplicasToDirs,
+KIP-858). PORTED.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +31,14 @@ _FINAL = frozenset(
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
     )
 )
-"""The answers after which a report is not sent again: it was accepted, or its replica no longer exists."""
+"""The error codes after which the report of a replica is not sent again. Either the controller has accepted
+it, or the replica no longer exists.
+"""
 
 
 class DirectoryAssignments:
-    """Assignments of replicas to directories that the controller has not confirmed yet: the newest for each
-    replica. They are sent until it confirms them.
+    """The assignments of replicas to directories that the controller has not confirmed yet. Only the newest
+    assignment of each replica is kept. Each is sent until the controller confirms it.
     """
 
     def __init__(
@@ -59,7 +63,9 @@ class DirectoryAssignments:
         self._wake = new_event()
 
     def note(self, topic_id: bytes, index: int, directory_id: bytes) -> None:
-        """Report a replica's directory to the controller soon, because the metadata does not name it yet."""
+        """Report a replica's directory to the controller soon. Called if the metadata does not name this
+        directory yet.
+        """
         self.pending[TopicIdPartition(topic_id, index)] = directory_id
         self._wake.set()
 

@@ -4,23 +4,24 @@ PORTED.
 Theory of operation
 -------------------
 * A directory in trouble (`odradek.data_plane.disks.disk_watch`) is listed in this broker's own configuration
-  (`odradek.serving.disk_troubles`). The controller moves its leaderships to replicas that are in sync and lie
-  on sound directories; without such a replica the leadership stays.
-* A **hung** directory cannot follow a leader either, and an acks=all write would wait for it. So heartbeats
-  name it among `offline_log_dirs` (Kafka's field), and its replicas leave the ISRs at once. This is done only
-  if each of its in-sync replicas has another sound one beside it in the ISR. While the directory hangs it
-  stays in that list. When the device answers again, the broker registers anew under the same incarnation,
-  with the directory. No replica on it begins anew: the directory's id is the same.
-* If **all** directories hang, the heartbeat asks for a fence instead, under the same condition: a
-  registration needs at least one directory.
-* A **full** directory stays online. Its replicas can be read, and leave the ISRs when they lag. The directory
-  gets no new replicas: it is cordoned (KIP-1066).
+  (`odradek.serving.disk_troubles`). For each leader in this directory, the controller elects another replica
+  that is in sync and lies in a sound directory. If a partition has no such replica, its leader stays.
+* Replicas in a **hung** directory cannot follow their leaders either, and a write with acks=all would wait
+  for them. So heartbeats list the directory in `offline_log_dirs` (Kafka's field), and its replicas leave the
+  ISRs at once. There is one condition. If a replica in the directory is in an ISR, this ISR must have another
+  sound replica. The directory stays in the list while it hangs. When the device answers again, the broker
+  registers anew, with the same incarnation and with the directory. The replicas keep their logs, because the
+  directory still has the same id.
+* If **all** directories hang, the heartbeat instead requests that the broker be fenced, under the same
+  condition. Not all directories can be offline, since a registration needs at least one.
+* A **full** directory stays online. Its replicas can be read. They leave the ISRs when they lag behind their
+  leaders. The directory gets no new replicas: it is cordoned (KIP-1066).
 
 * A directory that an operator has **demoted** (`odradek disk demote`) is listed too, so that other replicas
   lead. Nothing else about it changes.
 
-The list is compared with the metadata until both agree. This also covers a lost answer, a new controller, and
-an old list that a restarted broker finds in the metadata.
+The broker sends the list until the metadata contains the same list. So the list also arrives after a lost
+answer or a change of the controller. After a restart, it replaces an outdated list in the metadata.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ from odradek.wire.messages.incremental_alter_configs import (
 
 RETRY_SECONDS = 1.0
 SHOWN_SECONDS_MAX = 60.0
-"""The time in seconds after which the list is sent again, if the controller has accepted it but the metadata
-does not show it.
+"""The longest wait in seconds for the metadata to contain a list that the controller has accepted. After this
+time the list is sent again.
 """
 _SET, _DELETE = 0, 1
 
@@ -131,8 +132,8 @@ class DirectoryTroubles:
         return next(each.path for each in self._broker.log_dirs if each.directory_id == directory)
 
     def _may_go(self, directory: bytes) -> bool:
-        """True if the directory may be reported as offline: every partition in it has another in-sync replica
-        that can lead.
+        """True if the directory may be reported as offline. For each of its replicas that is in an ISR,
+        another replica in the ISR must be able to lead.
         """
         broker = self._broker
         me = broker.node_id

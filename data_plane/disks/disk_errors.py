@@ -1,7 +1,8 @@
-"""Log lines about requests that fail because of a disk: the first are written, the rest only counted
+"""Logs requests that fail because of a disk. The first lines are written, further lines are only counted
 (`line_budget`). PURE.
 
-While a disk is full, or the process is short of descriptors, every request to it fails.
+The lines are limited because every request to a disk fails while the disk is full, or while the process is
+short of descriptors.
 """
 
 from __future__ import annotations

@@ -1,24 +1,23 @@
-"""Watches for disks that hang or are full, logs them for the operator, and decides when their leaderships
-should move. PORTED.
+"""Detects disks that hang or are full, logs such disks for the operator, and decides when replicas on other
+disks should become leaders. PORTED.
 
-* **Suspected.** A call by the event loop is not answered within `odradek.disk.write.wait.ms`. Then the logs
-  of the directory refuse appends and reads at once, until the device answers (`LogDir.is_suspected`,
-  `odradek.env.bounded_calls`). This holds for all calls by the loop: with several disks it never waits
-  longer.
+* **Suspected.** A device has not answered a call of the event loop within `odradek.disk.write.wait.ms`. From
+  then on the directory's logs refuse appends and reads, until the device answers (`LogDir.is_suspected`,
+  `odradek.env.bounded_calls`). If a node has several disks, the loop never waits longer for any call.
 * **Hung.** When a device leaves a call unanswered for `WARN_SECONDS`, a line is logged for the operator.
   After `hung_seconds` its directory is in trouble. In a node with several directories, its logs then refuse
   appends and reads (KAFKA_STORAGE_ERROR, which clients retry). So the loop avoids the device and
   does not hang with it. The directory is sound again when the call returns.
-* **Full.** A directory is in trouble from `full_seconds` after a write that found no room, until there is
-  enough room again. A write finds no room when only the reserve is left
-  (`odradek.data_plane.log.directory.room`). Enough means two things. Beyond the reserve a twentieth of the
-  device or `ROOM_BYTES` is free, whichever is less; and no write was refused for `full_seconds`. With a lower
-  bar, an almost full disk would take leaderships and lose them every few seconds.
+* **Full.** A write finds no room when only the reserve is left (`odradek.data_plane.log.directory.room`).
+  `full_seconds` later the directory is in trouble, until it has enough room again. Enough room means two
+  things. First, beyond the reserve a twentieth of the device or `ROOM_BYTES` is free, whichever is less.
+  Second, no write was refused for `full_seconds`. With a weaker condition, an almost full disk would get
+  leaders and lose them again every few seconds.
 
 `DirectoryTroubles` reports each trouble to the controller.
 
-Deliberately absent: bounds for the only directory of a node. It also holds the metadata log, for which the
-node has to wait anyway.
+Deliberately absent: limited waits for a node's only directory. This directory also has the metadata log, for
+which the node has to wait anyway.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ HUNG_SECONDS = 15.0
 FULL_SECONDS = 5.0
 ROOM_BYTES = 1 << 30
 ROOM_SHARE = 20
-"""The share of a device that must be free before it counts as not full: one part in this many. `ROOM_BYTES`
-suffice, if they are less.
+"""A divisor: a full disk needs the device's size divided by this number as free space before it counts as not
+full. If `ROOM_BYTES` is less, that much free space suffices.
 """
 
 
@@ -104,8 +103,8 @@ class DiskWatch:
         if log_dir.offline_reason is None:
             seconds, call = log_dir.workers.oldest() or (0.0, "")
             if log_dir.unanswered is not None:
-                # Compute the age here: the upkeep task that waits for this call may run late, because of long
-                # work.
+                # Compute the age of the loop's late call here. The upkeep task that waits for its answer may
+                # be late itself, because of long work.
                 since, name = log_dir.unanswered
                 seconds, call = max((seconds, call), (self._clock.monotonic() - since, name))
         if seconds < min(WARN_SECONDS, self._hung_seconds):

@@ -3,19 +3,18 @@
 Theory of operation
 -------------------
 Making a log means making a directory and two files: a fraction of a millisecond on a quiet disk, several on a
-busy one. A few logs are made at once, when their metadata is applied. Logs beyond `INLINE_LOGS_MAX` of one
-change wait here, in a queue of their directory. A task makes them, a few dozen logs at a time in a worker.
-Then the broker reads the newest metadata, finds the logs and hosts them. Until then requests for the replica
-get NOT_LEADER_OR_FOLLOWER, which clients retry.
+busy one. When a change of the metadata is applied, the loop makes up to `INLINE_LOGS_MAX` logs itself. The
+other logs of this change wait here, in the queue of their directory. The task of the queue lets a worker make
+a few dozen logs at a time. After each such step, the broker reads the newest metadata, finds the logs and
+hosts their replicas. Until then requests for the replica get NOT_LEADER_OR_FOLLOWER, which clients retry.
 
 Rules
 * A directory that hangs delays only its own queue.
-* While a worker makes a log, no other task makes a log of the same name. Other replicas with the name
-  wait here as well.
-* A log that is no longer wanted once it is made (its replica was deleted, or moved away meanwhile) is removed
-  again.
-* If a worker could not make a log, the broker tries once more on the loop. It skips full directories, and its
-  result is final.
+* While a worker makes a log, no other task makes a log of the same name. Another replica with this name also
+  waits in a queue.
+* If a replica is deleted or moved away while its log is being made, the log is removed again.
+* If a worker could not make a log, the broker tries once more on the loop, and skips full directories. The
+  result of this attempt is final.
 
 PORTED.
 """
@@ -55,8 +54,8 @@ class _Wanted:
 
 
 class LogMaker:
-    """Tasks that make logs, one task per directory. Calls `hosted(topics)` after each step, so that the
-    broker hosts the partitions of these topics.
+    """Makes logs with one task per directory. After each step the task calls `hosted` with topics and
+    partition numbers, so that the broker hosts these partitions.
     """
 
     def __init__(
@@ -120,7 +119,9 @@ class LogMaker:
         queue[replica] = None
 
     def is_new(self, replica: TopicIdPartition) -> bool:
-        """True if this process has seen the creation of the replica, which waits here or has just been made."""
+        """True if the replica's log waits here or has just been made, and this process has seen the replica's
+        creation.
+        """
         return self._hosting.get(replica, False) or self._waiting.get(replica, False)
 
     def stop(self) -> None:
@@ -191,7 +192,9 @@ class LogMaker:
         return partition is not None and self._node_id in partition.replicas
 
     def _host(self, step: list[TopicIdPartition]) -> None:
-        """Let the broker host the replicas of this step. The broker itself makes logs that are still missing."""
+        """Let the broker host the replicas of this step. If a log is still missing, the broker itself tries
+        to make it.
+        """
         image = self._newest.image
         topics: dict[str, list[int]] = {}
         for topic_id, index in step:

@@ -6,22 +6,24 @@ Theory of operation
     requested -> copying -> caught up: reported to the controller -> its record names the new directory -> swapped
         '----------'-------------------'--- given up: the copy is removed
 
-A move makes a future replica in the other directory (`log/directory/future_logs`). A task per target
-directory copies one replica after the other: a worker reads from the live log, the loop appends as a follower
-does. If the live log is truncated, the copy is truncated by leader epochs, like a follower's. When it has
-caught up, the broker reports the new directory to the controller (AssignReplicasToDirs), and continues to
-copy. The swap comes after the controller's record in the metadata log. So a swapped replica is always in the
-directory that the metadata names, and a restart makes no empty log elsewhere.
+A move makes a future replica in the other directory (`log/directory/future_logs`). Each target directory has
+a task that copies one replica after the other. A worker reads from the live log, and the loop appends to the
+copy as a follower does. If the live log is truncated, the copy is truncated by leader epochs, as a follower's
+log is. When the copy has caught up, the broker reports the new directory to the controller
+(AssignReplicasToDirs). It continues to copy until the metadata log has the controller's record. Only then the
+swap is made. So the metadata always names the directory of a swapped replica, and a restart makes no empty
+log elsewhere.
 
 Rules
-* The live log is the truth until the swap, whatever the metadata says. If a move is given up after the report
-  of the new directory, the old directory is reported again.
-* The last records are copied in the turn of the swap, so the replica is served without a gap.
-* The cleaner leaves the live log alone meanwhile (Kafka's rule).
-* A restart continues with the copied part. A future replica whose topic is gone is removed.
-* The metadata may name a directory that has only a future replica, while no directory has the log. Then the
-  log is on a disk that is offline. The replica is reported as LOST to the controller, and nothing is made in
-  its place.
+* Until the swap the live log serves the replica, even if the metadata already names the new directory. If a
+  move is given up after the new directory was reported, the old directory is reported again.
+* The loop copies the last records in the same turn in which it makes the swap. So the replica is served
+  without interruption.
+* During a move the cleaner leaves the live log alone (Kafka's rule).
+* After a restart the copying continues where it ended. A future replica whose topic is gone is removed.
+* The directory that the metadata names may have only a future replica, and no other directory the log. Then
+  the log is on a disk that is offline. The broker reports the replica to the controller as LOST, and makes no
+  new log in its place.
 
 PORTED.
 """
@@ -61,7 +63,7 @@ CHUNK_BYTES = 1 << 20
 LAST_BYTES_MAX = 4 << 20
 """The most bytes that the event loop itself copies in the turn of the swap."""
 RETRY_SECONDS = 1.0
-"""The time in seconds after which a disk that refuses, hangs or is offline is tried again."""
+"""The time in seconds before a move tries a disk again that has refused an operation, hangs or is offline."""
 LOOK_SECONDS = 0.1
 """The time in seconds between two checks for the controller's record, and for new records to copy."""
 THROTTLE_SECONDS = 1.0
@@ -194,11 +196,9 @@ class ReplicaMoves:
         self._begin(Move(partition, target, name))
 
     def sync_given_up(self) -> None:
-        """Sync the removal of given-up moves to disk before the client gets its answer, so that no restart
-        resumes them.
-
-        If a device is slow, the answer does not wait for its sync. If the broker then dies before the sync
-        ends, the move resumes at the next start.
+        """Sync the renames of given-up future replicas before the client gets its answer, so that no restart
+        resumes these moves. If a device is slow, the answer does not wait for its sync. If the broker dies
+        before that sync ends, the next start resumes the move.
         """
         unsynced, self._unsynced = self._unsynced, {}
         for target in unsynced.values():
@@ -277,7 +277,9 @@ class ReplicaMoves:
         )
 
     def explains(self, partition: Partition, directory_id: bytes) -> bool:
-        """True if the metadata names this directory because the replica is about to move there."""
+        """True if the replica is about to move to this directory, which explains why the metadata already
+        names it.
+        """
         move = self.moves.get(TopicPartition(partition.log.topic, partition.log.partition))
         return move is not None and move.is_reported and move.target.directory_id == directory_id
 
@@ -322,7 +324,8 @@ class ReplicaMoves:
                 await self._carry_out(move)
             queue.remove(move)
             if not move.is_over and not self._is_stopped:
-                # This move waits for a disk; meanwhile other moves in the queue continue.
+                # This move waits for a disk, so put it at the end of the queue. Other moves in the queue
+                # continue meanwhile.
                 queue.append(move)
         self._queues.pop(path, None)
 
@@ -346,10 +349,11 @@ class ReplicaMoves:
                 pause = RETRY_SECONDS
             except (FileClosed, FileMissing):
                 reached("moves.segment_went")
-                # A segment or a log was removed while a worker used it.
+                # Try again soon: a segment or a log was removed while a worker used it.
                 pause = LOOK_SECONDS
             except (DiskError, KafkaError) as error:
-                # A disk that failed is offline by now, which has ended the move.
+                # If a disk has failed, it is offline by now, and the move is already given up. Other errors
+                # are tried again.
                 self._complain(move, str(error))
                 if isinstance(error, CorruptBatch) and move.future is not None:
                     reached("moves.rot_suspected")
@@ -386,7 +390,7 @@ class ReplicaMoves:
                 opened.abandon()
                 return 0
             move.future = opened
-            # The replica may have been copied before a restart: compare the epochs first.
+            # Compare the leader epochs first, because this copy may have been begun before a restart.
             move.truncations_seen = -1
         future = move.future
         self._match(move, current, future)
@@ -492,7 +496,7 @@ class ReplicaMoves:
         source = current.owner
         assert isinstance(source, LogDir)
         swap = Swap(current, source, future, move.target, move.name)
-        # From here on the move can no longer be given up, and other parts of the broker cannot find it.
+        # Remove the move from the list: from here on other parts of the broker must not give it up.
         key = TopicPartition(current.topic, current.partition)
         del self.moves[key]
         move.is_over = True
@@ -554,7 +558,7 @@ class ReplicaMoves:
         self.given_up += 1
         if isinstance(error, DiskHung):
             reached("moves.swap_put_off_for_hung_disk")
-            # The copy is removed when the device answers.
+            # `remove_future` removes the copy when the device answers.
             target.checkpoints.expect_no_longer(current.home.key)
             target.disk_refused(error)
         else:
@@ -568,8 +572,8 @@ class ReplicaMoves:
             self._assignments.note(current.topic_id, current.partition, current.owner.directory_id)
 
     def _swap_failed(self, swap: Swap, error: Exception) -> None:
-        """Take the target disk offline after a failed swap: the replica is complete, under the old or the new
-        name, but cannot be opened.
+        """Take the target disk offline after a swap that has failed after the point of no return. The copy
+        there is complete, under the old or the new name, but cannot be opened.
         """
         if not isinstance(error, DiskError):
             raise error

@@ -6,24 +6,26 @@ Theory of operation
 The metadata log has the directory of each replica (KIP-858). A broker with several directories chooses one
 when it makes the log, and reports it to the controller (`DirectoryAssignments`).
 
-* **The rule for a new log**: only directories with at least half as much free room as the roomiest one are
-  candidates. Of these the one with the fewest logs gets it (Kafka's rule); among equals, the roomiest. With
-  equal disks this spreads logs evenly; a disk that has filled up gets no more, and a new empty one is filled
-  first. A disk that turns out to be full is skipped.
-* **Nothing is made twice.** A replica whose directory is offline, or may be, is not served:
-  KAFKA_STORAGE_ERROR. The directory may be offline if the metadata names none, the replica existed before
-  this process, and some directory is offline. An empty log in its place would lose the records on the offline
-  disk.
-* If a replica's directory is no longer configured, and all configured directories are there, then its disk
-  has been replaced. The replica begins anew, with an error in the log. The controller takes it out of the
-  eligible leaders when the new directory is reported, and until then the replica is offline.
+* **The rule for a new log.** Directories with less than half as much free space as the emptiest directory are
+  tried last. Of the others, the directory with the fewest logs gets the new log (Kafka's rule). If several
+  have equally few logs, the one with the most free space gets it. This spreads logs evenly over equal disks.
+  A disk that has filled up gets no more logs while others have room, and a new empty disk is filled first. A
+  disk that turns out to be full is skipped.
+* **Nothing is made twice.** If a replica's directory is offline, or may be offline, requests for the replica
+  get KAFKA_STORAGE_ERROR. The directory may be offline under three conditions: the metadata names no
+  directory, the replica existed before this process, and some directory is offline. An empty log instead
+  would lose the records on the offline disk.
+* If a replica's directory is no longer configured, and all configured directories are online, then its disk
+  has been replaced. The replica begins anew with an empty log, and the broker logs an error. Until the new
+  directory is reported to the controller, the replica is offline. With this report the controller removes it
+  from the eligible leaders.
 * **No empty log takes the place of an unreadable one.** If `partition.metadata` is damaged, nobody knows
   which topic the log belongs to. The metadata then calls the replica LOST: another replica leads, or the
   partition waits for an operator.
-* Where two directories hold the same replica, the copy in the assigned one is used, and the other is set
-  aside as a stray.
+* If two directories have a log of the same replica, the log in the assigned directory is used. The other log
+  is set aside as a stray.
 
-PURE except for the logs' own files.
+PURE except for the files of the logs.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ _UNDECIDED = (UNASSIGNED_DIRECTORY, MIGRATING_DIRECTORY)
 
 
 class DirectoryAway(Exception):
-    """Raised if the directory of a replica is offline, or may be one of the offline directories."""
+    """Raised if the directory of a replica is offline, or is unknown and may be offline."""
 
 
 class LogUnreadable(DirectoryAway):
@@ -67,14 +69,14 @@ class ReplicaPlacement:
         KIP-1066).
         """
         self.preferred: dict[TopicPartition, bytes] = {}
-        """The directory that AlterReplicaLogDirs has named for a replica that does not exist yet, by
-        partition (KIP-113).
+        """Directory ids by partition: AlterReplicaLogDirs has named these directories for replicas that do
+        not exist yet (KIP-113).
         """
         self._log = log
 
     def prefer(self, topic: str, index: int, directory_id: bytes) -> None:
-        """Remember the directory for a replica that this broker may get later. If too many are remembered,
-        the oldest is dropped.
+        """Remember the directory for a replica that this broker may get later. Beyond `PREFERRED_MAX`
+        replicas, the oldest entry is dropped.
         """
         self.preferred.pop(TopicPartition(topic, index), None)
         if len(self.preferred) >= PREFERRED_MAX:

@@ -8,12 +8,13 @@ A disk may return other bytes than were written to it. Readers check only the by
 task that reads all of its logs, one after the other, past the page cache
 (`odradek.data_plane.log.directory.scrub`).
 
-* **Slow on purpose.** The rate follows from the bytes on the disk and the interval, so that a round takes
-  most of an interval. It is at least `BYTES_PER_SECOND_MIN`.
-* **A round survives a restart.** A checkpoint in the directory, at most a minute old, says how far the round
-  is.
-* **Findings** are treated as every rotten replica: it is replaced if other replicas are in sync, else it
-  stays and is reported. A finding does not count if a truncation or deletion has removed the bytes meanwhile.
+* **Slow on purpose.** The reading rate is computed from the bytes in the logs and the interval, so that a
+  round takes most of the interval. The rate is at least `BYTES_PER_SECOND_MIN`.
+* **A round survives a restart.** A checkpoint in the directory, at most a minute old, names the last log that
+  the round has finished.
+* **Damage** that a scrub finds is handled like damage that a reader finds. The replica is replaced if other
+  replicas are in sync; otherwise it stays, and the damage is reported. Damage does not count if a truncation
+  or deletion has removed the bytes meanwhile.
 * A disk that is hung, offline or closing is left alone.
 """
 
@@ -41,11 +42,13 @@ CHECKPOINT_FILE = "odradek-scrub-checkpoint"
 CHECKPOINT_SECONDS = 60.0
 BYTES_PER_SECOND_MIN = 1 << 20
 FIRST_ROUND_SECONDS = 3600.0
-"""The time in seconds before the first round in a directory without a checkpoint: right after a start, other
-reads matter more.
+"""The time in seconds from the start to the first round, in a directory without a checkpoint. Soon after a
+start, other reads matter more.
 """
 _HASTE = 1.25
-"""The factor by which a round is planned faster than the interval: it takes four fifths of an interval."""
+"""The factor by which the reading rate exceeds the rate that would need the whole interval. So a round takes
+four fifths of the interval.
+"""
 _LOOK_SECONDS = 10.0
 
 
@@ -171,7 +174,7 @@ class Scrubber:
             await self._rest(log_dir, clock.monotonic() + min(interval_seconds, FIRST_ROUND_SECONDS))
         while not self._is_over(log_dir):
             if state.began_ms < 0:
-                # After a wall clock was set back, the wait is still at most an interval.
+                # The `max` is for a wall clock that was set back: the wait is still at most an interval.
                 since_ms = max(0, clock.wall_ms() - state.ended_ms)
                 if state.ended_ms >= 0 and since_ms < self._interval_ms:
                     await self._rest(log_dir, clock.monotonic() + (self._interval_ms - since_ms) / 1000)
@@ -236,7 +239,8 @@ class Scrubber:
             try:
                 rot = await self._scrub_segment(log_dir, piece, state)
             except (FileMissing, DiskRefused):
-                # The segment is gone, or file descriptors are short: the next round reads it.
+                # Skip the segment: it was removed, or file descriptors are short. In the latter case the next
+                # round reads it.
                 continue
             except DiskError as error:
                 log.home.failed(error)
@@ -246,8 +250,8 @@ class Scrubber:
                 return
 
     async def _scrub_segment(self, log_dir: LogDir, piece: SegmentScrub, state: ScrubState) -> Rot | None:
-        """Read one segment, as fast as the interval requires. Returns the first damage, or None. Raises
-        `DiskError`.
+        """Read one segment, at the rate that follows from the interval. Returns the first damage, or None.
+        Raises `DiskError`.
         """
         clock, workers = self._broker.clock, log_dir.workers
         buffer = bytearray(min(CHUNK_BYTES, max(piece.end, 1)))

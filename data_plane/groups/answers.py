@@ -27,7 +27,7 @@ from odradek.wire.structure import Message
 
 
 def refused_like(response: Any, code: ErrorCode) -> Any:
-    """Build a response of the same type as `response`, which a member waited for, but with an error."""
+    """Build an error response of the same type as `response`, for which a member has waited."""
     if isinstance(response, JoinGroupResponse):
         return join_refused(UNKNOWN_MEMBER, code, 0)
     if isinstance(response, ConsumerGroupHeartbeatResponse):
@@ -39,7 +39,7 @@ def refused_like(response: Any, code: ErrorCode) -> Any:
 
 
 def refusal(ask: Ask, code: ErrorCode) -> Any:
-    """Build the response that refuses `ask` with `code`, as no decision was made."""
+    """Build the response that refuses `ask` with `code`, because no decision was made."""
     request = ask.request
     if isinstance(request, HeartbeatRequest) and code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
         # As in Kafka, a heartbeat succeeds while the coordinator is loading, so that no member loses its

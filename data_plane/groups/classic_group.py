@@ -131,8 +131,8 @@ class Member:
 
     def owes_rejoin(self, protocol: str) -> bool:
         """True if the member must soon join again: its assignment lacks partitions that it owned when it
-        joined. In the cooperative protocol (KIP-429) the member then revokes them and rejoins; until then
-        they have no owner.
+        joined. In the cooperative protocol (KIP-429) the member then revokes these partitions and joins
+        again. Until then nobody else owns them.
         """
         claimed = _claimed_partitions(self.metadata_for(protocol))
         return bool(claimed) and not claimed <= _given_partitions(self.assignment)
@@ -162,7 +162,7 @@ def _given_partitions(assignment: bytes) -> set[tuple[str, int]]:
 def _version_of(data: bytes) -> int:
     """Return the version with which to decode a member's metadata or assignment.
 
-    A newer version only appends fields, so it is read as the newest known one.
+    A version that is too new only appends fields, so such data is read as the newest known version.
     """
     newest = ConsumerProtocolSubscription.VALID_VERSIONS[1]
     return max(0, min(int.from_bytes(data[:2], "big", signed=True), newest))
@@ -314,10 +314,8 @@ class ClassicGroup:
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def validate_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """Check a member's id.
-
-        Returns UNKNOWN_MEMBER_ID for an unknown id, FENCED_INSTANCE_ID if its instance has joined under
-        another id (KIP-345), otherwise NONE.
+        """Check a member's id. Returns UNKNOWN_MEMBER_ID for an unknown id, and FENCED_INSTANCE_ID if the
+        instance has joined under another member id (KIP-345). Otherwise returns NONE.
         """
         if instance_id is not None:
             existing = self.static_members.get(instance_id)
@@ -329,8 +327,8 @@ class ClassicGroup:
         return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
 
     def supports_protocols(self, protocol_type: str, names: Sequence[str]) -> bool:
-        """True if a member with these protocols may join: they have the group's type, and every member
-        supports one of them.
+        """True if a member with these protocols may join: the protocols have the group's type, and every
+        present member supports one of them.
         """
         if self.phase is GroupPhase.EMPTY:
             return bool(protocol_type) and bool(names)
@@ -374,16 +372,17 @@ class ClassicGroup:
         return self.protocol_type != CONSUMER_PROTOCOL or not replaced.owes_rejoin(self.protocol or "")
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """True if some member may read the topic.
-
-        For a consumer group with unreadable subscriptions this is True for every topic.
+        """True if some member may read the topic. If the subscriptions of a consumer group are unreadable,
+        its members may read any topic.
         """
         if self.subscribed_topics is None:
             return self.protocol_type == CONSUMER_PROTOCOL
         return topic in self.subscribed_topics
 
     def compute_subscribed_topics(self) -> frozenset[str] | None:
-        """Compute the union of the topics in the members' subscriptions; None if they are unknown."""
+        """Compute the union of the topics in the members' subscriptions; None if the subscriptions are
+        unknown.
+        """
         if self.protocol_type != CONSUMER_PROTOCOL:
             return None
         if not self.members:
@@ -418,7 +417,7 @@ class ClassicGroup:
         self.set_join_reply(member, reply)
 
     def remove(self, member_id: str) -> Member | None:
-        """Remove a member, and choose another leader if it was the leader.
+        """Remove a member. If this member was the leader, choose another leader.
 
         The caller answers the member's waiting requests.
         """
@@ -436,16 +435,18 @@ class ClassicGroup:
         return member
 
     def set_join_reply(self, member: Member, reply: Reply | None) -> Reply | None:
-        """Store `reply` as the member's waiting JoinGroup, None if none waits any more.
+        """Store `reply` as the reply to the member's waiting JoinGroup. None means that no JoinGroup of the
+        member waits any more.
 
-        Returns the reply that waited before.
+        Returns the reply that was stored before.
         """
         before, member.join_reply = member.join_reply, reply
         self.awaiting_join += (reply is not None) - (before is not None)
         return before
 
     def elect_joined_leader(self) -> bool:
-        """Choose a leader that has joined: the present leader if it has, otherwise the first member that has.
+        """Choose a leader that has joined. This is the present leader if it has joined, otherwise the first
+        member that has joined.
 
         Returns False if no member has joined.
         """

@@ -1,7 +1,7 @@
 """The group coordinators of a broker: one shard per led partition of `__consumer_offsets`. PORTED.
 
-A shard also appends the transaction markers of its partition. A marker makes the offsets of its transaction
-valid, or drops them.
+A shard also appends the transaction markers of its partition. A commit marker makes the offsets of its
+transaction valid; an abort marker drops them.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from odradek.wire.messages.sync_group import SyncGroupRequest
 from odradek.wire.messages.write_txn_markers import WritableTxnMarker
 
 _WRITES = (CommitOffsets, DeleteOffsets, DeleteGroup, EndTransaction)
-"""Requests whose answers only wait until the log has committed the decision."""
+"""Requests that are answered as soon as the log has committed the decision."""
 _NEEDS_REPLICAS = (*_WRITES, JoinGroupRequest, SyncGroupRequest)
 """Requests that lead to records in the log, at once or later."""
 
@@ -117,10 +117,10 @@ class Shard(CoordinatorShard[GroupsState, None]):
         return state.group_count
 
     def submit(self, ask: Ask) -> None:
-        """Pass a request to the machine, after two kinds of checks and waits.
+        """Pass a request to the machine, after the checks and waits that it needs.
 
-        A transaction that the log would refuse is refused; heartbeats may wait for hashes, reads for the read
-        barrier.
+        A transactional commit or a marker that the log would refuse is refused here. A heartbeat may wait for
+        hashes of topics, and a read may wait for the read barrier.
         """
         code = None if self.is_loading else self._refused_by_log(ask.request)
         if isinstance(ask.request, FetchOffsets) and ask.request.is_confirmed and not self.is_loading:
@@ -130,7 +130,8 @@ class Shard(CoordinatorShard[GroupsState, None]):
                 self._hashes_for = [ask]
                 self._broker.tasks.start_soon(self._submit_hashed, unhashed)
             else:
-                # Only one run at a time: when many members join at once, they mostly read the same topics.
+                # When many members join at once, they mostly read the same topics. So only one run computes
+                # hashes at a time.
                 self._hashes_for.append(ask)
         elif code is None:
             self._decide(ask)
@@ -144,9 +145,8 @@ class Shard(CoordinatorShard[GroupsState, None]):
             self._broker.tasks.start_soon(self._do_in_worker, work)
 
     def _unhashed(self, request: Any) -> HashTopics | None:
-        """Find the large topics that a worker must hash before this heartbeat is decided.
-
-        None for other requests, or if there are none.
+        """Find the large topics that a worker must hash before this heartbeat is decided. Returns None for
+        other requests, or if there are no such topics.
         """
         if self.is_loading or not isinstance(request, ConsumerGroupHeartbeatRequest):
             return None
@@ -161,7 +161,8 @@ class Shard(CoordinatorShard[GroupsState, None]):
         try:
             self.machine.consumers.hashes.keep(await self._broker.env.workers.run(work.values))
         except Exception:
-            # Without the worker's hashes, the decision computes them, at the cost of the loop's time.
+            # The worker has failed. So the decision computes the hashes, at the cost of the event loop's
+            # time.
             self._broker.log.exception("groups.topics_not_hashed")
         waiting, self._hashes_for = self._hashes_for or [], None
         if not self._stopped:
@@ -235,7 +236,7 @@ class Shard(CoordinatorShard[GroupsState, None]):
     def forget_topics(self, topics: frozenset[str]) -> None:
         """Delete the offsets committed for these deleted topics.
 
-        While the log is still being read, this waits for its end.
+        If the log is still being read, the deletion waits until that has ended.
         """
         if self.is_loading:
             self._deleted_topics.update(dict.fromkeys(sorted(topics)))
@@ -243,7 +244,9 @@ class Shard(CoordinatorShard[GroupsState, None]):
             self.submit(Ask(ForgetTopics(topics), 0, None, self._broker.agreed_clock.latest_ms()))
 
     def topics_changed(self, topics: Sequence[str]) -> None:
-        """Mark the groups that read these topics, so that their next heartbeat compares the topics."""
+        """Mark the groups that read these topics. Then the next heartbeat of each such group compares the
+        hash of the group's topics.
+        """
         if not self.is_loading:
             self.machine.topics_changed(topics, self.newest_state)
 
@@ -252,9 +255,8 @@ class Shard(CoordinatorShard[GroupsState, None]):
 
 
 def _says_something(request: ConsumerGroupHeartbeatRequest) -> bool:
-    """True if a heartbeat reports something: it joins, leaves, or names partitions or subscriptions.
-
-    The decision may then need a record.
+    """True if a heartbeat reports something: its member joins or leaves, or the heartbeat names partitions or
+    subscriptions. The decision may then need a record.
     """
     return (
         request.member_epoch <= 0
@@ -331,7 +333,12 @@ class GroupCoordinator(Shards[Shard]):
 
         Among the keys of groups, only the assignment interval may change at run time.
         """
-        self.settings = settings_of(GroupSettings, layers)
+        self.settings = settings_of(
+            GroupSettings,
+            layers,
+            # A key of ours, which only the properties file has.
+            consumer_members_per_partition_max=self.settings.consumer_members_per_partition_max,
+        )
         for _, shard in sorted(self.shards.items()):
             shard.machine.consumers.settings_changed(self.settings)
 

@@ -109,8 +109,8 @@ def describe(
 ) -> DescribedGroup:
     """Describe a classic group; only a stable group has a protocol and metadata.
 
-    If the group is missing or of another kind, its state is `Dead`. From version 6 on this is also an error
-    (KIP-1043).
+    If the group is missing or of another kind, its state is `Dead`. From version 6 on, the description also
+    has the error GROUP_ID_NOT_FOUND (KIP-1043).
     """
     if group is None:
         if version >= DESCRIBE_GROUPS_NOT_FOUND:

@@ -1,9 +1,9 @@
 """The state machine of the groups in one partition of `__consumer_offsets`. PURE.
 
-`decide` takes an `Ask`. It first handles due deadlines, then one of the parts (`membership`, `offsets`,
-`listing`) decides. It returns records, and answers that are sent once the records are committed. Some answers
-may be to much earlier requests. `GroupsState` is replicated. Members in a rebalance, sessions and timers are
-soft state, and a new coordinator starts them again.
+`decide` takes an `Ask`. It first handles due deadlines. Then one of the machine's parts (`membership`,
+`offsets`, `listing`) decides about the request. `decide` returns records, and answers that are sent once the
+records are committed. Some answers may be to much earlier requests. `GroupsState` is replicated. Members in a
+rebalance, sessions and timers are soft state, and a new coordinator starts them again.
 """
 
 from __future__ import annotations
@@ -117,7 +117,8 @@ class GroupMachine:
             while (action := deadlines.pop_due(turn.now_ms)) is not None:
                 done = len(turn.records)
                 action(turn)
-                # The next deadline's action, and the request, must see these records as applied.
+                # Apply these records to the turn's state, because the next deadline's action and the request
+                # depend on them.
                 turn.catch_up(done)
         self._deciders[type(request.request)](turn, request)
         return Decision(turn.records, turn.answers)
@@ -143,8 +144,8 @@ class GroupMachine:
     ) -> Answers:
         """Withdraw a decision whose records do not fit into the log.
 
-        Its groups are reset to their state in the log, and their members join again. Returns error responses
-        for all its requests.
+        All groups in the decision are reset to their state in the log, and their members join again. Returns
+        error responses for all requests that the decision answered.
         """
         code = ErrorCode.UNKNOWN_SERVER_ERROR
         turn = Turn(state, context.now_ms, request.wall_ms, context.new_uuid)
@@ -160,11 +161,15 @@ class GroupMachine:
         return turn.answers
 
     def topics_created(self, offset: int) -> None:
-        """Record that the metadata at this offset has new topics, so that patterns are searched again."""
+        """Record that the metadata at this offset has new topics, so that the topics of patterns are searched
+        again.
+        """
         self.consumers.topics_created(offset)
 
     def topics_changed(self, topics: Sequence[str], state: GroupsState) -> None:
-        """Mark the consumer groups that read these topics, so that their next heartbeat compares the topics."""
+        """Mark the consumer groups that read these topics. Then the next heartbeat of each such group
+        compares the hash of the group's topics.
+        """
         self.consumers.topics_changed(list(state.consumers.values()), topics)
 
     def statistics(self) -> dict[str, int]:

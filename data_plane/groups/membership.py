@@ -3,19 +3,20 @@
 Theory of operation
 -------------------
 A rebalance begins when a member joins, changes its metadata, leaves or is lost. It has two halves. In the
-first half the coordinator collects JoinGroups. It waits for all members that it knows, at most for the
-longest rebalance timeout among them. A dynamic member that has not joined by then is removed. A static member
-stays until its session ends. A group that was empty waits `group.initial.rebalance.delay.ms` for further
-members. Then all JoinGroups are answered with the new generation; the leader also gets the metadata of all
-members. In the second half the leader sends the assignments with its SyncGroup. The coordinator writes them
-to the log. When they are committed, it answers the waiting SyncGroups.
+first half the coordinator collects JoinGroups. It waits until all known members have joined, but no longer
+than the longest rebalance timeout among them. A dynamic member that has not joined by then is removed. A
+static member stays until its session ends. A group that was empty waits `group.initial.rebalance.delay.ms`
+for further members. Then all JoinGroups are answered with the new generation; the leader also gets the
+metadata of all members. In the second half the leader sends the assignments with its SyncGroup. The
+coordinator writes the assignments to the log. When they are committed, it answers the waiting SyncGroups.
 
 Rules
-* A dynamic member first gets an id and joins with it again (KIP-394, from version 4). Until it does, it is
-  pending, and a rebalance waits for it as for a member.
+* A dynamic member first gets an id and joins with it again (KIP-394, from version 4). Until the second join
+  it is pending, and a rebalance waits for it as for a member.
 * A static member (KIP-345) that joins without a member id replaces its old entry. In a stable group whose
-  chosen protocol stays the same, the other members do not notice. If the old self had still to join once
-  more, to give partitions up (KIP-429), there is a rebalance. Apache Kafka has no such rule.
+  chosen protocol stays the same, the other members do not notice. But if the replaced member still had to
+  join once more, to give up partitions (KIP-429), a rebalance begins. Apache Kafka does not make this
+  exception.
 * A member that waits in a rebalance need not send heartbeats; its session goes on when it is answered.
 * Every check is in Kafka's order, since clients see which error comes first.
 """
@@ -54,8 +55,8 @@ from odradek.wire.schema.versions import (
 
 UNKNOWN_MEMBER = ""
 STATIC_WAIT_MS_MIN = 1_000
-"""The shortest time, in milliseconds, after which a rebalance that no member has joined is checked again. The
-members' rebalance timeout may be 0.
+"""The shortest time, in milliseconds, after which a rebalance that no member has joined is checked again.
+(The members' rebalance timeout may be 0, so there must be a least time.)
 """
 PREPARING, COMPLETING = GroupPhase.PREPARING_REBALANCE, GroupPhase.COMPLETING_REBALANCE
 EMPTY, STABLE = GroupPhase.EMPTY, GroupPhase.STABLE
@@ -64,7 +65,7 @@ EMPTY, STABLE = GroupPhase.EMPTY, GroupPhase.STABLE
 def join_refused(member_id: str, code: ErrorCode, version: int) -> JoinGroupResponse:
     """Build the response to a refused JoinGroup.
 
-    Before version 7 the protocol's name must not be null, so it is empty.
+    Before version 7 the name of the protocol must not be null, so the response has an empty name.
     """
     return JoinGroupResponse(
         error_code=code,
@@ -81,7 +82,7 @@ def sync_refused(code: ErrorCode) -> SyncGroupResponse:
 class LeaveMembers:
     """A LeaveGroup with very many members.
 
-    It is answered with an error code, and if this is NONE, with a code for each member.
+    The answer is an error code and, if this code is NONE, one more code for each member.
     """
 
     group_id: str
@@ -98,9 +99,8 @@ class Membership:
         """The groups in memory: all groups with members, and other groups that requests have named."""
 
     def find(self, turn: Turn, group_id: str) -> ClassicGroup | None:
-        """Return the classic group, from memory or restored from its record.
-
-        None if it does not exist or is a consumer group.
+        """Return the classic group from memory, or else restore it from its record. Returns None if it does
+        not exist or is a consumer group.
         """
         group = self.groups.get(group_id)
         if group is None and turn.state.has_classic_group(group_id):
@@ -149,7 +149,7 @@ class Membership:
             self._drop(turn, group_id, ErrorCode.REBALANCE_IN_PROGRESS)
 
     def take_over(self, turn: Turn, group: ClassicGroup, *, rebalances: bool) -> None:
-        """Add a stable group that was a consumer group so far. The caller writes its record."""
+        """Add a stable group that was a consumer group so far. The caller writes the group's record."""
         self.groups[group.group_id] = group
         for member in group.members.values():
             self._renew_session(turn, group, member)
@@ -255,8 +255,8 @@ class Membership:
             and (group.phase is COMPLETING or group.leader != member_id)
         ):
             reached("groups.join_repeated")
-            # The member sent the same metadata again, since it lost the first answer. (But if the leader of a
-            # stable group does this, it wants a rebalance.)
+            # The member sent the same metadata again, since it lost the first answer. So repeat the answer.
+            # (But if the leader of a stable group joins again, it wants a rebalance.)
             self._renew_session(turn, group, member)
             return turn.answer(ask.reply, self._joined(group, member))
         self._update(turn, member, group, ask, request)
@@ -278,8 +278,8 @@ class Membership:
         if group.phase is PREPARING and group.previous_phase is EMPTY:
             group.new_member_added = True
         group.add(member, request.protocol_type, ask.reply)
-        # The member has no id yet, so it cannot send heartbeats. Its first rebalance may take this long, so
-        # its session lasts as long.
+        # The member has no id yet, so it cannot send heartbeats. Its first rebalance may take as long as this
+        # timeout, so its session lasts as long.
         self._set_deadline(group, member, turn.now_ms + self._settings.new_member_join_timeout_ms)
         self._rebalance_or_complete(turn, group)
 
@@ -325,8 +325,9 @@ class Membership:
         """Answer a static member that returns under a new id: it stays in the generation and keeps its
         assignment.
 
-        From version 9 on (KIP-814) a returning leader gets all members, and a flag against a new assignment.
-        In earlier versions the answer names the leader before it, so that the member does not assign.
+        From version 9 on (KIP-814), a returning leader gets the list of all members, and a flag that forbids
+        a new assignment. In earlier versions the answer names the leader from before the return. So even a
+        returning leader computes no assignment.
         """
         turn.records.append(group_metadata_record(group.group_id, group.stored()))
         group.set_join_reply(member, None)
@@ -387,7 +388,8 @@ class Membership:
     def _wait_for_newcomers(self, turn: Turn, group: ClassicGroup, delay_ms: int, left_ms: int) -> None:
         """Wait `delay_ms` for new members, and then again while members keep joining.
 
-        `left_ms` bounds the further waits by the rebalance timeout.
+        `left_ms` is the rest of the rebalance timeout, in milliseconds: all further waits together take no
+        longer.
         """
 
         def expire(later: Turn) -> None:
@@ -579,7 +581,8 @@ class Membership:
     def _leave(self, turn: Turn, group: ClassicGroup, identity: MemberIdentity) -> ErrorCode:
         member_id, instance_id = identity.member_id, identity.group_instance_id
         if member_id == UNKNOWN_MEMBER:
-            # The administrator who removes a static member knows only its instance id.
+            # The administrator who removes a static member knows only its instance id. So find the member by
+            # that id.
             current = None if instance_id is None else group.static_members.get(instance_id)
             if current is None:
                 return ErrorCode.UNKNOWN_MEMBER_ID
@@ -592,7 +595,9 @@ class Membership:
         return ErrorCode.NONE
 
     def _forget(self, turn: Turn, group: ClassicGroup, member_id: str) -> None:
-        """Remove a member. If its JoinGroup or SyncGroup waits, it gets UNKNOWN_MEMBER_ID."""
+        """Remove a member. Answer its waiting JoinGroup or SyncGroup, if there is one, with
+        UNKNOWN_MEMBER_ID.
+        """
         member = group.remove(member_id)
         if member is not None:
             turn.answer(member.join_reply, join_refused(UNKNOWN_MEMBER, ErrorCode.UNKNOWN_MEMBER_ID, 0))

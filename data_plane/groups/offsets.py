@@ -1,9 +1,9 @@
 """Committed offsets: commit, fetch, delete, expiry. PURE.
 
-Offsets depend on replicated state only. Members matter only for the permission to commit: members of the
-present generation may commit, and any client while the group is empty. An offset expires
-`offsets.retention.minutes` after its group has become empty. In a group with members it expires that long
-after its commit, if no member reads its topic any more (KIP-211).
+Offsets depend on replicated state only. Members matter only for the permission to commit. Members of the
+present generation may commit. While the group is empty, any client may commit. An offset expires
+`offsets.retention.minutes` after its group has become empty. In a group with members, an offset expires the
+same time after its commit, if no member reads its topic any more (KIP-211).
 """
 
 from __future__ import annotations
@@ -65,15 +65,15 @@ class CommitOffsets:
     group_instance_id: str | None
     generation: int
     retention_ms: int
-    """The retention of these offsets, in milliseconds. -1: the coordinator's setting."""
+    """The retention of these offsets, in milliseconds. -1 stands for the coordinator's setting."""
     partitions: tuple[PartitionCommit, ...]
     bytes_of_all: int = 0
-    """The size of the whole request in the log, in bytes, if this is only a part of it. The size limit
-    applies to the whole request.
+    """If this is only a part of a request, the size in bytes that the whole request takes in the log. The
+    size limit applies to the whole request.
     """
     producer: RecordProducer | None = None
-    """The transactional producer, if the offsets take effect only when its transaction commits. None: they
-    take effect at once.
+    """The transactional producer, if the offsets take effect only when its transaction commits. None if the
+    offsets take effect at once.
     """
 
 
@@ -93,7 +93,9 @@ class FetchOffsets:
     member_id: str | None = None
     member_epoch: int = -1
     is_confirmed: bool = False
-    """True: answer only after the read barrier has confirmed that this broker still is the coordinator."""
+    """True if the answer must wait until the read barrier has confirmed that this broker still is the
+    coordinator.
+    """
 
 
 NONE_PENDING: frozenset[OffsetKey] = frozenset()
@@ -231,15 +233,16 @@ class OffsetStore:
             return ErrorCode.ILLEGAL_GENERATION
         if group.phase is GroupPhase.COMPLETING_REBALANCE:
             reached("groups.commit_without_assignment_refused")
-            # The member knows the new generation from its JoinGroup, but does not have its assignment yet.
+            # The member knows the new generation from its JoinGroup, but does not have its assignment yet. So
+            # it may not commit.
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
 
     def _may_commit_in_transaction(self, group: ClassicGroup | None, request: CommitOffsets) -> ErrorCode:
         """Return the error for a commit in a transaction, or NONE.
 
-        A member with an old generation is fenced (KIP-447). Producers of old versions send no generation, and
-        are accepted.
+        A member with an old generation is fenced (KIP-447). Producers of old versions send no generation.
+        Their commits are accepted.
         """
         generation = request.generation
         if group is None:

@@ -1,7 +1,7 @@
 """Sizes of a group's records, to be checked against the limits of a batch and of a string. PURE.
 
-Kafka detects a too large record only when it encodes or appends the record. Here the size is checked before
-the decision, so that only one request fails.
+Kafka detects that a record is too large only when it encodes or appends the record. Here the size is checked
+before the decision, so that only one request fails.
 """
 
 from __future__ import annotations

@@ -23,7 +23,8 @@ def offset_commit_record(
 ) -> CoordinatorRecord:
     """Make the record of a committed offset.
 
-    An expiry time, from a request of version 2 to 4, is written in value version 1; later versions have none.
+    A request of version 2 to 4 may have an expiry time. Such a value is written in version 1, since later
+    versions of the value have no expiry time.
     """
     version = OFFSET_COMMIT_VERSION if value.expire_timestamp < 0 else OFFSET_COMMIT_VERSION_WITH_EXPIRY
     return CoordinatorRecord(OffsetCommitKey(group, topic, partition), value, version, producer)
@@ -44,8 +45,8 @@ def group_metadata_tombstone(group: str) -> CoordinatorRecord:
 def decode_key(data: bytes) -> Message | None:
     """Decode the key of a coordinator record.
 
-    Returns None for an empty key, and for a type that only newer versions know (Kafka skips it, too). Raises
-    `MalformedMessage`.
+    Returns None for an empty key, and for a type of key that only newer versions know. (Kafka skips such
+    keys, too.) Raises `MalformedMessage`.
     """
     try:
         return decode_coordinator_key(data) if len(data) >= 2 else None

@@ -34,7 +34,7 @@ class Turn:
     def answer(self, reply: Reply | None, response: Any) -> None:
         """Add an answer: `response` is sent to `reply` once all records of this turn are committed.
 
-        None as `reply` is ignored.
+        If `reply` is None, do nothing.
         """
         if reply is not None:
             self.answers.append((reply, response))

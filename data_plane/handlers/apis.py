@@ -109,7 +109,7 @@ __all__ = ["APIS", "Api", "Place"]
 
 @attrs.frozen
 class Place:
-    """The broker for whose listener handlers are built, with the objects that they need."""
+    """A broker, with the objects that are needed to build the handlers for its listener."""
 
     broker: Broker
     authorizer: Authorizer | None
@@ -132,16 +132,20 @@ class Api:
     handler: Callable[[Place], Handler]
     door: Door
     decisions: Decisions | None = None
-    """Counts the access decisions that the door makes for a request; None if there are always few."""
+    """A function that counts the access decisions of the door for a request. None if the door always makes
+    few decisions.
+    """
     again: Again | None = None
-    """Checks the rights again for the answer of a request that had to wait. Fetch has none: when a parked
-    Fetch reads again, it checks them itself.
+    """A function that checks the rights again for the answer of a request that had to wait. None for Fetch: a
+    parked Fetch checks the rights itself when it reads again.
     """
     is_forwarded: bool = False
     """True if the broker forwards the request unchanged. The controller then checks the rights of the client.
     """
     is_of_cluster: bool = False
-    """True if the controller's release decides which versions of the API are served, not this broker's."""
+    """True if the served versions of the API are decided by the controller's release, not by this broker's
+    release.
+    """
 
 
 def _forwarded(refuse: Refuse, kind: type[ForwardingHandler] = ForwardingHandler) -> Api:
@@ -152,7 +156,7 @@ def _forwarded(refuse: Refuse, kind: type[ForwardingHandler] = ForwardingHandler
 
 
 def _about_topics(at: Place) -> Handler:
-    # These requests have a timeout, for which their client waits.
+    # These requests have a timeout, for which their client waits. So the broker waits no longer, either.
     return ForwardingHandler(at.forwarder, refuse, waits_as_asked=True).handle
 
 
@@ -173,7 +177,7 @@ APIS: Mapping[ApiKey, Api] = {
         needing(each=on_topic(Operation.DESCRIBE)),
         decisions.of_each("topics"),
     ),
-    # For brokers that create topics on Metadata, `build_table` installs another door.
+    # `build_table` replaces this door by a door that knows whether Metadata requests may create topics.
     ApiKey.METADATA: Api(
         lambda at: MetadataHandler(at.broker, at.broker.controller, at.broker.own_config).handle,
         topics.metadata_door(lambda: True),

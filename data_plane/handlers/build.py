@@ -17,8 +17,8 @@ from odradek.serving.contract import Handler
 from odradek.wire.api import PRODUCE_ADVERTISED_MIN, ApiKey, api_versions
 
 BETWEEN_BROKERS = (ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.WRITE_TXN_MARKERS)
-"""The APIs that brokers call on each other. They use the newest version that the cluster's feature level
-allows, without negotiation.
+"""The APIs that brokers call on each other. For these APIs, brokers use the newest version that the cluster's
+feature level allows, without negotiation.
 """
 
 

@@ -53,7 +53,7 @@ class Desk(BrokerHost, Protocol):
     def woken(self) -> list[Callable[[], None]]:
         """Requests that were parked and are to be served at the end of this turn.
 
-        After each serving this is a new list.
+        Each time the requests have been served, this property returns a new list.
         """
 
     def run_woken(self) -> None:

@@ -103,7 +103,8 @@ class MetadataHandler:
     ) -> Work[MetadataResponse]:
         """Describe each topic in `wanted`, and build the response.
 
-        An answer in `wanted` is used as it is; `None` (a topic that was described before) is skipped.
+        If an item of `wanted` is an answer already, it is used as it is. An item `None` stands for a topic
+        that was described before, and is skipped.
         """
         topics: list[MetadataResponseTopic] = []
         for found in wanted:
@@ -243,9 +244,8 @@ class MetadataHandler:
 
 
 def _controller_id(desk: Desk) -> int:
-    """Return the broker id that clients get as the controller's.
-
-    It is this broker, which forwards requests; -1 while it is fenced.
+    """Return the broker id that clients get as the controller's id. This is the id of this broker, which
+    forwards requests, or -1 while this broker is fenced.
     """
     own = desk.image.brokers.get(desk.settings.node_id)
     return -1 if own is None or own.fenced else desk.settings.node_id

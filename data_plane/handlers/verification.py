@@ -36,9 +36,10 @@ def verified(
 
     While the coordinator ends the previous transaction, a leader that adds partitions repeats the request for
     a short time (`add.partitions.to.txn.retry.backoff.max.ms`). A retry by the client would cost more. The
-    marker of the previous transaction invalidates the guards. `renew_guards` replaces invalid guards; if it
-    returns True, the coordinator is asked again. This is done only with `adds`, when the epoch grows with
-    each transaction. Otherwise the answer could be about another transaction of the same producer.
+    marker of the previous transaction invalidates the guards. `renew_guards` replaces invalid guards. If it
+    returns True, the coordinator is asked again. Guards are renewed only with `adds`, because then the epoch
+    grows with each transaction. Without `adds`, the answer could be about another transaction of the same
+    producer.
     """
     clock, settings = desk.clock, desk.settings
     codes: Mapping[VerifiedPartition, ErrorCode]

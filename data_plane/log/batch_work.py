@@ -1,21 +1,21 @@
-"""The costly checks of a client's batch: the event loop makes them up to a limit per turn, a worker thread
-beyond it.
+"""Divides the costly checks of clients' batches between the event loop and worker threads. The loop has a
+limit per turn; workers make the checks beyond it.
 
 Theory of operation
 ===================
 
 Two steps of an append cost more than writing the bytes. One is to decompress the records
-(`odradek.wire.record_batch.Inflation`). The other is to parse each record where a rule needs it. A request of
-kilobytes can decompress to 128 MiB, or have a quarter of a million records. The caller of an append passes a
-`BatchWork`, which decides where this work is done:
+(`odradek.wire.record_batch.Inflation`). The other is to parse each record, if a rule of the topic needs it. A
+request of a few kilobytes can decompress to 128 MiB, or contain a quarter of a million records. The caller of
+an append passes a `BatchWork`, which decides where this work is done:
 
-- `AT_ONCE`: in the calling thread. For tests and for programs without an event loop.
-- `LoopWork`: on the event loop, up to a ration for each turn. Work beyond it raises `OffLoop` before anything
-  has changed.
-- `HandedOff`: a worker has done the work for this one batch, and the append gets the results. The append
-  makes all other checks again.
+- `AT_ONCE`: the calling thread does the work. Tests use it, and programs without an event loop.
+- `LoopWork`: the event loop does the work, up to a ration for each turn. Work beyond the ration raises
+  `OffLoop` before anything has changed.
+- `HandedOff`: a worker has done the work for a single batch beforehand. The append uses the worker's results,
+  and makes all other checks again.
 
-`RequestBudget` bounds what workers do for one request, however often the request names a partition.
+`RequestBudget` bounds the work of workers for one request, even if the request names a partition many times.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from odradek.wire.record_batch import parse_produced
 from odradek.wire.schema.versions import PRODUCE_ZSTD
 
 RATION = 2 << 20
-"""The work that the loop does for batches in a turn, in decompressed bytes of the cheapest codecs: 1 to 3 ms
-(measured).
+"""The limit of the event loop's work for batches in one turn. The unit is one decompressed byte of the
+cheapest codecs, lz4 and zstd. The whole ration takes 1 to 3 ms (measured).
 
-Once it is used up the loop begins no further batch, so a turn costs at most twice as much.
+The loop begins no further batch once the ration is used up. So a turn costs at most twice the ration.
 """
 CODEC_COSTS: dict[int, int] = {
     CompressionType.GZIP: 4,
@@ -46,21 +46,21 @@ CODEC_COSTS: dict[int, int] = {
     CompressionType.LZ4: 1,
     CompressionType.ZSTD: 1,
 }
-"""The cost of one decompressed byte by codec, as bytes of the ration or of a request's budget."""
+"""For each codec, the number of bytes that one decompressed byte takes from the ration."""
 RATIO_MAX = 16.0
-"""The highest compression ratio that counts for the estimate. Otherwise decompression bombs would make small
-batches of other clients look large.
+"""The limit of a measured compression ratio before it changes a codec's estimate. Without the limit, one
+client's decompression bombs would raise the estimated sizes of other clients' batches.
 """
 RECORD_COST = 1024
-"""The cost of one parsed record, as bytes of the ration or of a request's budget (about 1.2 us)."""
+"""The number of bytes that one parsed record takes from the ration. Parsing it takes about 1.2 us."""
 REQUEST_BYTES_MIN = 128 << 20
 REQUEST_RATIO = 16
 """The allowed compression ratio of a request: its batches may decompress to `REQUEST_BYTES_MIN` plus this
 many times their size.
 """
 RECORD_BYTES = 16
-"""The number of request bytes that allow one more record to be checked, beyond the records that one batch may
-have.
+"""The size of a request, in bytes, that adds one record to its budget. The budget begins with
+`RECORDS_PARSED_MAX`, the most records of one batch.
 """
 SMALL_BYTES_MAX = 16 << 20
 """The largest decompressed size, in bytes, of a batch that counts as small."""
@@ -80,15 +80,15 @@ class BatchWork(Protocol):
     """A port that makes the costly checks of a batch, or refuses to make them on the event loop."""
 
     def size_of(self, compression_type: int, data: memoryview, size_max: int) -> int:
-        """Return the records' size after decompression, or raise `OffLoop`. Arguments and errors as for
+        """Return the records' size after decompression, or raise `OffLoop`. Arguments and errors are those of
         `odradek.wire.batches.compression.decompressed_size`.
         """
 
     def check_records(
         self, batch: memoryview, header: BatchHeader, config: LogConfig, now_ms: int, name: str
     ) -> int:
-        """Check each record, and return the newest timestamp; or raise `OffLoop`. Arguments and errors as for
-        `odradek.data_plane.log.record_rules.check_records`.
+        """Check each record, and return the newest timestamp; or raise `OffLoop`. Arguments and errors are
+        those of `odradek.data_plane.log.record_rules.check_records`.
         """
 
 
@@ -111,7 +111,8 @@ class LoopWork:
     """A `BatchWork` that does the work on the event loop, within the ration of a turn. `at_end_of_turn`
     receives the function that restores the ration.
 
-    It estimates sizes by the codec's recent compression ratio, because an abandoned decompression is wasted.
+    `LoopWork` first estimates the decompressed size by the codec's recent compression ratio. So it seldom
+    begins a decompression that the ration does not allow to end.
     """
 
     __slots__ = ("_at_end_of_turn", "_inflated", "_left", "_ratios", "_size")
@@ -121,8 +122,8 @@ class LoopWork:
         self._inflated = Inflated()
         self._left = RATION
         self._size = 0
-        """The decompressed size of the last batch. An append first asks for this size and then lets its
-        records be checked.
+        """The decompressed size of the last batch. An append first asks for this size, and then asks for the
+        check of its records.
         """
         self._ratios: dict[int, float] = dict.fromkeys(CODEC_COSTS, 1.0)
 
@@ -209,12 +210,14 @@ class RequestBudget:
         """Return the size after decompression like `decompressed_size`, but within the budget.
 
         Raises:
-            LargerThanThought: the data would take more than `at_once_max` bytes.
-            KafkaError: MESSAGE_TOO_LARGE beyond the budget, and as `decompressed_size`.
+            LargerThanThought: the data decompresses to more than `at_once_max` bytes, and the budget allows
+                more.
+            KafkaError: MESSAGE_TOO_LARGE beyond the budget; also the errors of `decompressed_size`.
         """
         allowed = min(size_max, self.bytes_left)
         counted = Inflated()
-        # Charge nothing if another attempt with more room follows, because that attempt is charged.
+        # An attempt that raises `LargerThanThought` takes nothing from the budget: the caller tries again
+        # with more room, and that attempt pays.
         is_charged = True
         try:
             return decompressed_size(compression_type, data, min(allowed, at_once_max), counted)
@@ -235,8 +238,8 @@ class RequestBudget:
             self._of_node.bytes_made += counted.bytes_made
 
     def take_records(self, count: int) -> None:
-        """Subtract records that are to be checked from the budget. Raises `KafkaError`: MESSAGE_TOO_LARGE
-        beyond the budget.
+        """Subtract `count` records, which are to be checked, from the budget. Raises `KafkaError`
+        MESSAGE_TOO_LARGE beyond the budget.
         """
         if count > self.records_left:
             raise KafkaError(
@@ -247,16 +250,16 @@ class RequestBudget:
 
 
 def _kept(error: KafkaError) -> KafkaError:
-    """Remove the traceback from an error that is stored: its frames would keep decompressed chunks and the
-    storing object in memory.
+    """Remove the traceback from an error that will be stored. Otherwise the traceback's frames would keep
+    decompressed chunks in memory, and also the object that stores the error.
     """
     error.__cause__ = error.__context__ = None
     return error.with_traceback(None)
 
 
 class HandedOff:
-    """A `BatchWork` for one batch, whose costly checks workers make between attempts to append it. Only one
-    thread uses it at a time.
+    """A `BatchWork` for one batch. After an attempt to append the batch, a worker makes the costly checks
+    that the attempt needs. Then the append is tried again. Only one thread at a time uses this object.
     """
 
     __slots__ = ("_budget", "_check", "_newest_ms", "_refusal", "config", "loop_work", "records", "size")
@@ -275,8 +278,8 @@ class HandedOff:
         self._budget = budget
         self._check: Callable[[], int] | None = None
         self._newest_ms: int | None = None
-        """The result of the check: the newest timestamp of the records. None before the check, or if it
-        refused them.
+        """The newest timestamp of the records, which their check has found. None before the check, or if the
+        check refused the records.
         """
         self._refusal: KafkaError | None = None
 
@@ -310,7 +313,9 @@ class HandedOff:
             raise
 
     def note_size(self) -> None:
-        """Report the batch's sizes to `LoopWork`, which estimates later batches by them."""
+        """Report the batch's sizes before and after decompression to `LoopWork`, which estimates the sizes of
+        later batches by them.
+        """
         if isinstance(self.size, int):
             self.loop_work.note_size(codec_of(self.records), len(self.records), self.size)
 
@@ -332,15 +337,15 @@ class HandedOff:
 
     @property
     def may_be_appended(self) -> bool:
-        """True if a worker should decompress the batch before the first append. It is compressed, its size is
-        unknown, and it is small enough to be appended.
+        """True if a worker should decompress the batch before the first append. Such a batch is compressed,
+        its decompressed size is unknown, and it is not larger than the topic allows.
         """
         is_asked = self.is_compressed and self.size is None
         return is_asked and len(self.records) <= self.config.max_message_bytes
 
     def inflate(self, at_once_max: int) -> None:
-        """Compute the decompressed size, or store the error that refuses the records. The append may still
-        refuse the batch for another reason.
+        """Compute and store the decompressed size. If the records are refused, store that error instead. The
+        append may still refuse the batch for another reason.
 
         Raises `LargerThanThought`.
         """
@@ -378,12 +383,12 @@ def check_rare(
     *,
     is_unsure: bool,
 ) -> BatchHeader:
-    """Make the checks that most batches do not need: of transactions, of each record, of an unexpected
-    timestamp type.
+    """Make the checks that most batches do not need. Checks that a transactional batch has a guard. Checks
+    each record if a rule needs that, or if `is_unsure` is true.
 
-    Returns the header that the batch has afterwards: its newest timestamp is that of the checked records, as
-    in Kafka. `is_unsure`: the newest timestamp in the header cannot be right, or is out of bounds. `log` is
-    named in messages. Raises `KafkaError`, and what `work` raises.
+    The newest timestamp in the header becomes that of the checked records, as in Kafka. Returns the header
+    that the batch has afterwards. `is_unsure` is true if the header's newest timestamp cannot be right, or is
+    out of bounds. Messages name `log`. Raises `KafkaError`, and the errors of `work`.
     """
     if header.is_transactional and guard is None:
         raise KafkaError(
@@ -394,7 +399,8 @@ def check_rare(
     if config.checks_records or is_unsure:
         newest = work.check_records(batch, header, config, now_ms, str(log))
     if not config.uses_append_time and (newest != header.max_timestamp or header.timestamp_type):
-        # With timestamp type LogAppendTime, consumers would use the newest timestamp for every record.
+        # Set the type to CreateTime (0). With LogAppendTime, consumers would take the newest timestamp for
+        # the timestamp of every record.
         set_max_timestamp(batch, 0, newest, 0)
         return parse_header(batch)
     return header

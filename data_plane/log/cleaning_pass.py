@@ -3,15 +3,15 @@
 Theory of operation
 -------------------
 `begin_cleaning` makes a pass. It handles groups of neighbouring segments, the oldest first. Each group
-becomes one segment, which is swapped in at once: the disk never has more than one group's copy. The README of
-`parts/` lists step by step how the cleaner's runtime must use a pass.
+becomes one segment, which replaces the group before the next group is begun. So the disk never needs room for
+more than one group's copy. The README of `parts/` lists the steps in which the cleaner must carry out a pass.
 
 Rules
-* Only durable records are cleaned: `end_offset` is at most the recovery point. A record is removed because a
-  later one has its key. So a power loss must not remove the later one.
+* Only durable records are cleaned: `end_offset` is at most the recovery point. The cleaner removes a record
+  because a later record has the same key. So the later record must survive a power loss.
 * Only committed records are cleaned, below the last stable offset, in finished segments.
 * A truncation, DeleteRecords, another policy, or closing the log aborts the pass. If retention has removed
-  segments of a group, the group is left as it is.
+  segments of a group, the pass skips that group.
 * If the disk is full, nothing is lost: the cleaned files are removed, the sources stay.
 """
 
@@ -71,8 +71,8 @@ class Group:
 
 @attrs.define(eq=False)
 class Cleaning:
-    """A cleaning pass over one log. The loop makes it, swaps segments and ends it; workers write the cleaned
-    segments.
+    """A cleaning pass over one log. The event loop begins the pass, swaps segments, and ends the pass.
+    Workers write the cleaned segments.
     """
 
     _log: PartitionLog
@@ -80,7 +80,7 @@ class Cleaning:
     end_offset: int
     """The offset below which the pass may clean records."""
     _doomed: list[str] = attrs.field(factory=list)
-    """Names of files of replaced segments that are still to be removed."""
+    """The names of files that are still to be removed; they belonged to replaced segments."""
     _is_prepared: bool = False
     _is_ended: bool = False
     bytes_before: int = 0
@@ -132,8 +132,9 @@ class Cleaning:
     def begin_segment(self, group: Group) -> CleanedSegment:
         """Create the cleaned segment that will replace the group (blocking, in a worker).
 
-        Before the first one, the recovery-point checkpoint is written. Recovery derives leader epochs from
-        the batches it reads, and must not read cleaned ones. Raises `CleaningAborted`, `DiskError`.
+        Writes the recovery-point checkpoint before the first cleaned segment. Recovery derives leader epochs
+        from the batches that it reads, and cleaning may have removed some of them. So recovery must begin
+        behind all cleaned batches. Raises `CleaningAborted`, `DiskError`.
         """
         log = self._log
         if not self._is_prepared and self.abort_reason is None:
@@ -149,12 +150,12 @@ class Cleaning:
     def swap(self, group: Group, cleaned: CleanedSegment) -> bool:
         """Replace the group by its cleaned segment, on the loop; afterwards call `settle` in a worker.
 
-        Returns False if the pass is aborted, or retention has removed segments of the group. Then nothing has
-        changed; discard `cleaned`.
+        Returns False if the pass is aborted, or retention has removed segments of the group. In these cases
+        nothing has changed, and the caller must discard `cleaned`.
 
         Raises:
-            DiskRefused: `cleaned` is to be discarded; nothing has changed, unless the device answers late
-                (`DiskHung`).
+            DiskRefused: nothing has changed, and the caller must discard `cleaned`. If it is `DiskHung`, the
+                swap may still happen when the device answers.
             DiskError: the directory is offline now. The next start finishes the swap or undoes it.
         """
         log = self._log
@@ -178,7 +179,7 @@ class Cleaning:
     def _note_doomed(self, names: list[str]) -> None:
         if self._is_ended:
             reached("cleaner.swapped_after_its_pass")
-            # The device has answered so late that the pass has ended.
+            # The pass ended before the device answered, so `settle` will not remove these files.
             self._log.home.remove_later(names)
         else:
             self._doomed += names
@@ -192,7 +193,8 @@ class Cleaning:
             return
         log.segment_list.sync_entry()
         pause()
-        # Take the whole list. If the pass ends meanwhile, the loop then removes only files that a later swap adds.
+        # Take the whole list here. If the pass ends meanwhile, `end` then removes only the files of later
+        # swaps, not these.
         doomed, self._doomed = self._doomed, []
         try:
             while doomed:
@@ -229,7 +231,9 @@ class Cleaning:
             log.home.remove_later(doomed)
 
     def check_end(self) -> None:
-        """Raise `AssertionError` if `end_offset` would let the pass clean records that must stay."""
+        """Raise `AssertionError` if `end_offset` lies too high: above the recovery point, uncommitted records
+        or the active segment's start.
+        """
         if self.end_offset > _bound(self._log):
             raise AssertionError(
                 f"{self._log}: the cleaning pass reaches up to offset {self.end_offset}, and only "
@@ -238,7 +242,9 @@ class Cleaning:
 
 
 def cleanable_end(log: PartitionLog) -> int:
-    """Return the offset up to which a pass may clean now: the base offset of a segment. A flush may raise it."""
+    """Return the offset below which a pass may clean now. It is the base offset of a segment. A flush of the
+    log may raise this offset.
+    """
     at = log.segment_list.index_of(_bound(log))
     return log.segments[max(at, 0)].base_offset
 

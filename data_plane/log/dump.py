@@ -1,4 +1,5 @@
-"""Shows and verifies the files of a partition: `odradek log dump` prints the result (PURE except for reads).
+"""Shows and verifies the files of a partition: `odradek log dump` prints the result. PURE except for reads of
+files.
 
 Each item is a dict whose `kind` says what it is: `batch`, `record`, `index_entry`, `time_index_entry`,
 `producer`, `aborted_transaction`, `epoch`, or `damage` (with `file`, `position` and `reason`).
@@ -38,9 +39,9 @@ def dump_segment(
 ) -> Iterator[dict[str, Any]]:
     """Yield the contents of one file in a partition's directory. The file's suffix decides how it is read.
 
-    A `.log` file ends with a `damage` item at the first batch that cannot be read. `verify` also checks
-    checksums, and compares the indexes with the batches. It continues behind a batch whose checksum alone is
-    wrong.
+    For a `.log` file, the first batch that cannot be read gives a `damage` item, which is the last item. With
+    `verify`, the checksums are checked too, and the indexes are compared with the batches. Verification
+    continues after a batch if only its checksum is wrong.
 
     Raises:
         FileMissing, DiskError
@@ -167,8 +168,9 @@ def _records(file: File, name: str, position: int, header: BatchHeader) -> Itera
 def _compare_index(
     directory: Dir, base_offset: int, log_bytes: int, batches: dict[int, tuple[int, int, int]]
 ) -> Iterator[dict[str, Any]]:
-    """Yield `damage` where an index contradicts the log. Each entry must point at a batch that ends at its
-    offset, and no earlier record may be newer than its time.
+    """Yield a `damage` item for each index entry that contradicts the log. An offset entry must point at a
+    batch whose last offset is the entry's offset. Up to the offset of a time entry, no record may be newer
+    than the entry's time.
     """
     name, time_name = file_name(base_offset, INDEX_SUFFIX), file_name(base_offset, TIME_INDEX_SUFFIX)
     try:

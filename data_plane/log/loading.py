@@ -10,23 +10,27 @@ the segment that holds the offset before the recovery point, and reads it and al
 starts. Every batch's checksum is checked, offsets must ascend, and a segment begins where its predecessor
 ends. Batches beyond the next segment's beginning are the rest of a truncation that the crash undid.
 
-A gap between two segments has one of two causes. Compaction leaves gaps. A crash leaves a gap if it removes
-the last batches of a finished segment and spares the next segment. Which cause holds does not follow from the
-topic's policy, which may have changed. So the log itself decides:
+A gap between two segments has one of two causes: compaction, or a crash. A crash leaves a gap if it removes
+the last batches of a finished segment and spares the next segment. The topic's policy does not show the
+cause, because the policy may have changed. So the log itself must show it:
 
-* A gap that begins below the recovery point is no loss: it existed when everything below was synced.
+* A gap that begins below the recovery point is no loss: all records below that point were synced, and the gap
+  existed then.
 * A gap that begins below the first dirty offset comes from the cleaner.
-* Above both, a gap is no loss if an earlier segment has gaps between its own batches. If no checkpoint names
-  the log (its directory was copied from elsewhere), gaps within later segments count as well.
-* Any other gap is a lost tail. The log ends before it, because a replica with a hole would never fetch the
-  missing records. Sound batches behind the gap are kept beside the log.
+* A gap that is too wide for one segment is no loss: a follower begins a new segment behind such a gap.
+* Another gap may come from compaction only if the log has no checkpoints, as in a directory that was copied
+  from elsewhere. Gaps between the batches of one segment are evidence of compaction. With such evidence, a
+  gap between segments is no loss.
+* Any other gap means that records are lost. The log then ends before the gap, because a replica with a gap
+  would never fetch the missing records. Sound batches behind the gap are kept in files beside the log.
 
 Batches behind the first damage do not belong to the log: the file is cut there and later segments are
-removed. A crash does not damage synced bytes, so bytes cut from below the recovery point are kept beside the
-log (`salvage`). Indexes, leader epochs and producer state of the part that is read are derived anew.
+removed. A crash does not damage synced bytes, so damage below the recovery point has another cause. The bytes
+that are cut off there are kept in a file beside the log (`salvage`). Indexes, leader epochs and producer
+state of the part that is read are derived anew.
 
-Foreign files and directories are left alone. An interrupted swap of a cleaner, ours or Kafka's, is finished
-or undone (`parts/swap_files.py`); `.deleted` files are removed.
+Foreign files and directories are left alone. If the cleaner of Odradek or of Kafka was interrupted in a swap,
+the swap is finished or undone (`parts/swap_files.py`). Files named `.deleted` are removed.
 """
 
 from __future__ import annotations
@@ -190,15 +194,16 @@ def _name_offset(name: str) -> int:
 
 
 def _read_epochs(segments: SegmentList, names: list[str], options: LoadOptions) -> LeaderEpochs:
-    """Read the leader epochs, and rewrite their file if it is unusable. A replica needs them to find where it
-    diverges from its leader.
+    """Read the leader epochs from their file. If the file is unusable, derive them from the batches. A
+    replica needs the epochs to find where its log diverges from its leader's log.
     """
     if EPOCHS_FILE_NAME not in names:
         return LeaderEpochs()
     try:
         data = segments.home.directory.read_bytes(EPOCHS_FILE_NAME, _SMALL_FILE_BYTES)
         epochs = LeaderEpochs.decode(data)
-        # Kafka makes an empty file for an empty log. If the log has records, a loss of power has emptied the file.
+        # An empty file is valid for an empty log: Kafka makes such files. If the log has records, a loss of
+        # power has emptied the file.
         if data or not any(segment.size for segment in segments.segments):
             return epochs
         reason = "the file is empty, although the log has records"
@@ -243,8 +248,8 @@ def _measure_end(segments: SegmentList, config: LogConfig, options: LoadOptions)
 
 
 def _split(segments: SegmentList, end_offset: int, options: LoadOptions) -> bool:
-    """Split the segments whose offsets are too far apart for an index. Returns True if there were any: then
-    the log must be opened again.
+    """Split each segment whose offsets are too far apart for its index. Returns True if a segment was split.
+    In that case the log must be opened again.
     """
     listed, directory = segments.segments, segments.home.directory
     ends = [*(each.base_offset for each in listed[1:]), end_offset]
@@ -266,9 +271,10 @@ def _split(segments: SegmentList, end_offset: int, options: LoadOptions) -> bool
 def _settle_offsets(log: PartitionLog, options: LoadOptions, *, was_clean: bool) -> None:
     """Make the log's offsets consistent with its files and its checkpoints.
 
-    If a log start offset lies beyond the log's end, a power failure has happened: records were deleted on
-    request, and then the tail of the log was lost. After a clean shutdown the checkpoint must be damaged, so
-    the records count. It may also be damaged after a crash, so removed records are kept beside the log.
+    The log start offset in the checkpoint may lie beyond the log's end. After a clean shutdown this means
+    that the checkpoint is damaged, so all records stay. After a crash there are two possible causes. Either
+    records were deleted on request, and a loss of power then removed the tail of the log. Or the checkpoint
+    is damaged. So the records leave the log, but are kept in files beside it.
     """
     segments = log.segment_list
     log_start_offset = max(options.log_start_offset, segments.base_offset)
@@ -294,8 +300,8 @@ def _settle_offsets(log: PartitionLog, options: LoadOptions, *, was_clean: bool)
 
 
 def _find_producers(log: PartitionLog, names: list[str]) -> None:
-    """Find the producers' state. After a clean shutdown, a snapshot at the log's end has it, which is read
-    when first needed. Otherwise the state is rebuilt.
+    """Find the producers' state. After a clean shutdown, a snapshot at the log's end contains the state; it
+    is read when the state is first needed. Without such a snapshot the state is rebuilt now.
     """
     directory, segments, end_offset = log.directory, log.segments, log.log_end_offset
     offsets = snapshot_offsets(names)
@@ -329,7 +335,7 @@ def read_topic_id(directory: Dir, names: list[str]) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _shared_id(topic_id: bytes) -> bytes:
-    """Return an equal id that was read before, if any, so that all logs of a topic share one object."""
+    """Return the same object for equal ids, so that all logs of a topic share one object."""
     return topic_id
 
 

@@ -54,22 +54,24 @@ class LogConfig:
     min_cleanable_dirty_ratio: float = topic_setting("min.cleanable.dirty.ratio")
     unclean_leader_election_enable: bool = topic_setting("unclean.leader.election.enable")
     verifies_transactions: bool = True
-    """True if a transaction may begin in this log only after its coordinator was asked (KIP-890)."""
+    """True if the broker must ask a transaction's coordinator before the transaction's first append to this
+    log (KIP-890).
+    """
     decompressed_bytes_max: int = 128 << 20
-    """The size in bytes to which a batch may decompress. It bounds the memory that a small request can cost.
-    Kafka has no such key.
+    """The largest allowed size in bytes of a batch after decompression. It limits the memory that a small
+    request can use. Kafka has no such limit.
     """
 
     is_compacted: bool = attrs.field(init=False)
     deletes_by_retention: bool = attrs.field(init=False)
     roll_ms: int = attrs.field(init=False)
-    """The age in milliseconds at which the active segment rolls. With it, each record gets into a cleanable
-    segment within `max.compaction.lag.ms`.
+    """The age in milliseconds at which the active segment is finished and a new one begins. In a compacted
+    topic it is at most `max.compaction.lag.ms`, because only finished segments are cleaned.
     """
     uses_append_time: bool = attrs.field(init=False)
     checks_records: bool = attrs.field(init=False)
-    """True if a rule of the topic needs every record: batch headers have neither keys nor the smallest
-    timestamp.
+    """True if a rule of the topic needs every record of a batch. The header of a batch lacks the keys and the
+    smallest timestamp.
     """
     codec: int = attrs.field(init=False)
     """The codec (`odradek.wire.batches.compression.CompressionType`) in which all batches are stored.
@@ -89,7 +91,7 @@ class LogConfig:
 
     @roll_ms.default
     def _roll_ms(self) -> int:
-        """Compute the age at which the active segment rolls: Kafka's `maxSegmentMs`."""
+        """Compute the age in milliseconds at which the active segment is finished (Kafka's `maxSegmentMs`)."""
         if self.is_compacted and self.max_compaction_lag_ms > 0:
             return min(self.max_compaction_lag_ms, self.segment_ms)
         return self.segment_ms
@@ -113,8 +115,9 @@ class LogConfig:
 
     @codec_level.default
     def _codec_level(self) -> int | None:
-        """Return the compression level for the codec; None for Kafka's default. In lz4, the default's number
-        means fast compression, higher numbers dense compression.
+        """Return the compression level for the codec. None means Kafka's default level, and is returned for
+        that level's number, too. With lz4, the number of Kafka's default level means fast compression, and
+        higher numbers mean dense compression.
         """
         level = {
             "gzip": self.compression_gzip_level,
@@ -130,8 +133,8 @@ class LogConfig:
 
     @time_index_entries_max.default
     def _time_index_entries_max(self) -> int:
-        """Compute the most entries of a time index while it grows. One more is reserved for the last entry,
-        which a segment gets when it is rolled.
+        """Compute the most entries that a time index may have while its segment is active. One more entry is
+        reserved: a segment gets a last entry when it is finished.
         """
         return max(1, self.segment_index_bytes // TIME_ENTRY_BYTES - 1)
 

@@ -29,8 +29,8 @@ class Origin(IntEnum):
 
 
 class AppendResult(NamedTuple):
-    """The result of an append. `log_append_time_ms` is -1 unless the log sets timestamps. For a duplicate, it
-    is the newest timestamp of the batch that was appended before.
+    """The result of an append. `log_append_time_ms` is -1 unless the topic has timestamp type LogAppendTime.
+    For a duplicate, `log_append_time_ms` is the newest timestamp of the batch that was appended before.
     """
 
     base_offset: int
@@ -41,10 +41,11 @@ class AppendResult(NamedTuple):
 
 
 class LogRead:
-    """The result of a read: `count` bytes of whole batches at `position` of the pinned `file`. Without any
-    bytes, `file` is None.
+    """The result of a read: `count` bytes of whole batches, from `position` of the pinned `file` on. If the
+    read found no bytes, `file` is None.
 
-    The next read begins at `next_offset`. The receiver must call `release` once, or pass the pin on.
+    The next read begins at `next_offset`. The receiver must call `release` once, or hand that duty on
+    together with the file.
     """
 
     __slots__ = ("count", "file", "next_offset", "position")
@@ -90,10 +91,12 @@ class LogOwner(Protocol):
     def change(
         self, work: Callable[[], T], end: Callable[[T], None], failed: Callable[[Exception], None]
     ) -> None:
-        """Let the disk do `work`, and call `end` with its result on the loop. The loop waits a limited time.
+        """Let the disk's thread do `work`, then call `end` with the result on the loop. The loop waits a
+        limited time for the thread.
 
-        Raises the errors of `work`, and `DiskHung`. If `DiskHung` says that the work continues, `end` or
-        `failed` is called when the device has answered. This comes before any other call to the device.
+        Raises the errors of `work`, and `DiskHung`. If `DiskHung` says that the work continues (`goes_on`),
+        `end` or `failed` is called when the device has answered. That call precedes any other call to the
+        device.
         """
 
     def disk_failed(self, error: DiskError) -> None:

@@ -4,7 +4,8 @@ Theory of operation
 -------------------
 A log is a list of segments with ascending base offsets. `append` writes to the last one, the active segment;
 all others never grow. Offsets are assigned at append, and the bytes go to the page cache at once. `flush`
-makes them durable, and replication protects them before. Four offsets matter, always in this order:
+makes them durable; until then the replicas on other brokers protect them. Four offsets matter. They are
+always in this order:
 
     log_start_offset <= high_watermark <= log_end_offset        recovery_point <= log_end_offset
 
@@ -14,20 +15,21 @@ Rules
 * A refused append (`KafkaError`) has left no trace. After `DiskRefused` (a lack of room or descriptors) the
   file is cut back to its former size, and later appends may succeed. A call that fails because the log was
   closed meanwhile does not count as a failure. Any other `DiskError` takes the whole log directory offline.
-* A new segment's base offset is the log end offset, so segments join without gaps. So recovery can
-  distinguish a lost tail from a log that goes on. Compaction makes gaps within segments only.
+* A new segment's base offset is the log end offset, so a segment begins where its predecessor ends.
+  Compaction makes gaps only within segments. So a gap between segments shows recovery that records are lost
+  (`loading` lists the exceptions).
 * Readers get ranges of pinned files: deletion, truncation and rolls do not disturb them.
-* One task (the loop) changes a log, and reads with `read`. `read_bytes`, the lookups by time and `flush` may
-  run in a worker at the same time. They share segment lists, indexes, epochs and remembered places with the
-  loop. All of these are replaced as a whole, or only grow. `flush` detects a truncation that happened
-  meanwhile.
-* A broken invariant raises `AssertionError` before any other step relies on it. Bytes that a disk has changed
-  break no invariant.
+* Only the loop changes a log and calls `read`. `read_bytes`, the lookups by time and `flush` may run in a
+  worker at the same time. Both sides use the same segment lists, indexes, epochs and remembered places. Each
+  of these is replaced as a whole, or only grows. `flush` detects a truncation that happened meanwhile.
+* A broken invariant raises `AssertionError` before any other step relies on it. Bytes that the disk has
+  damaged raise other errors.
 * An unexpected error after the write of an append ends all appends to this log until the next start.
 
 The parts of a log are in `parts/`: each owns its state and imports nothing of the code above it.
-`replica_append`, `retention`, `truncation` and `time_lookup` work on these parts. This module has the hot
-path of a leader. `loading` and `recovery` make the parts from a directory.
+`replica_append`, `retention`, `truncation` and `time_lookup` work on these parts. This module itself has the
+hot path of a leader: `append` and `read`. `loading` and `recovery` make the parts from the files of a
+directory.
 """
 
 from __future__ import annotations
@@ -127,7 +129,9 @@ class PartitionLog(LogOffsets):
 
     @property
     def cleaning(self) -> CleaningState:
-        """The state of the log's cleaning; made when first read, because most logs are not compacted."""
+        """The state of the log's cleaning. It is made at the first use of this property, because most logs
+        are not compacted.
+        """
         if self._cleaning is None:
             self._cleaning = CleaningState(self.home, NEVER_CLEANED)
         return self._cleaning
@@ -139,7 +143,9 @@ class PartitionLog(LogOffsets):
 
     @property
     def is_uncleanable(self) -> bool:
-        """True if cleaning passes over this log fail for a reason that will persist."""
+        """True if a cleaning pass over this log failed for a lasting reason, so that further passes would
+        fail as well.
+        """
         return self._cleaning is not None and self._cleaning.uncleanable_reason is not None
 
     def abort_cleaning(self, reason: str) -> None:
@@ -177,17 +183,16 @@ class PartitionLog(LogOffsets):
 
     @property
     def truncations(self) -> int:
-        """The number of times that the log was truncated. Bytes that a worker has read before a truncation
-        may be gone.
+        """A number that changes with each truncation of the log. If it has changed since a worker read bytes,
+        the log may no longer contain these bytes.
         """
         return self.durability.truncations
 
     @property
     def last_stable_offset(self) -> int:
-        """The offset below which every transaction is decided, and its marker is below the high watermark.
-
-        It is at most the high watermark. Read it on the loop only. Raises `DiskError` if producers must be
-        read from disk first.
+        """The last stable offset. Each transaction with records below it has ended, and its marker is below
+        the high watermark. The last stable offset is at most the high watermark. Read it on the loop only.
+        Raises `DiskError` if producers must be read from disk first.
         """
         producers = self.producers
         if producers.state is None:
@@ -218,7 +223,7 @@ class PartitionLog(LogOffsets):
 
     @property
     def has_unsynced(self) -> bool:
-        """True if there are appended records, or other data of the log, that a flush would make durable."""
+        """True if a flush would make something durable: appended records, or other data of the log."""
         return not self.home.offline and (
             self.log_end_offset > self.recovery_point
             or self.segment_list.entry_is_dirty
@@ -248,9 +253,9 @@ class PartitionLog(LogOffsets):
         """Append one batch and return the offsets that it got; `batch` is patched in place.
 
         With origin REPLICA or RAFT, `batch` has one or more batches that keep their offsets and epochs.
-        `guard` is the result of `begin_verification` before the coordinator was asked; None if the client
-        names no transaction. `work` decompresses and parses a client's batch. `transaction_version` is that
-        of a marker.
+        `guard` is the guard that `begin_verification` made before the coordinator was asked; None if the
+        request names no transactional id. `work` decompresses and parses a client's batch. For a marker,
+        `transaction_version` is the version of its transaction.
 
         Raises:
             KafkaError: the batch is refused; nothing has changed.
@@ -264,10 +269,11 @@ class PartitionLog(LogOffsets):
             parts = ReplicaAppend(self, self.segment_list, self.epochs, self.producers, self.config)
             takes_sound = origin is _REPLICA
             return parts.append(batch, leader_epoch, now_ms, self._truncation, takes_sound=takes_sound)
-        # One function on purpose: it takes 6 us, and each further call would cost 50 ns. Unpacking a whole
-        # header costs more than reading the few fields in use.
+        # The rest of the append is one function on purpose. An append takes 6 us, and each further call would
+        # add 50 ns. The few header fields are read one by one, which costs less than unpacking the whole
+        # header.
         config = self.config
-        # Rules for older Produce requests are checked by their handler.
+        # The handler of Produce requests checks the rules of older versions.
         header = parse_produced(batch, PRODUCE_ZSTD) if origin is _CLIENT else parse_header(batch)
         size = header.batch_length + SIZE_PREFIX
         if len(batch) != size:
@@ -292,15 +298,15 @@ class PartitionLog(LogOffsets):
                 )
             except KafkaError:
                 reached("log.header_doubted")
-                # The header may be wrong about its records, so check each record.
+                # The header's timestamps may differ from those of its records, so check each record.
                 is_unsure = True
             if config.checks_records or header.attributes & _RARE_ATTRIBUTES or is_unsure:
                 header = check_rare(batch, header, config, now_ms, guard, work, self, is_unsure=is_unsure)
         elif not check_crc(batch, 0, size):
             raise CorruptBatch("the checksum of the record batch is wrong")
         if size > config.segment_bytes and origin is not _COORDINATOR:
-            # A coordinator's larger batch gets a segment of its own: a lowered limit must not refuse a decision
-            # that was acknowledged.
+            # A coordinator's batch may be larger than a segment; it gets a segment of its own. Otherwise a
+            # lowered `segment.bytes` could refuse a decision that the coordinator has already acknowledged.
             raise KafkaError(
                 ErrorCode.RECORD_LIST_TOO_LARGE,
                 f"the record batch has {size} bytes, and a segment of this log holds only "
@@ -371,7 +377,7 @@ class PartitionLog(LogOffsets):
                     self._note_transaction(active, producers, producer_id, ended, guard)
         except Exception:
             reached("log.append_met_a_bug")
-            # Some parts of the log may have recorded the batch, and others not.
+            # After this error some parts of the log may know the new batch, and others not.
             self.home.break_down()
             raise
         return AppendResult(base_offset, last_offset, now_ms if append_time else -1, leader_epoch, False)
@@ -389,8 +395,9 @@ class PartitionLog(LogOffsets):
     ) -> VerificationGuard:
         """Make the guard for a producer's transactional batch, before its coordinator is asked (KIP-890).
 
-        `name` is `name_of` its transactional id. Returns `ONGOING` if the transaction is already open here,
-        and was verified for this id: then the coordinator need not be asked. `now_ms` is monotonic.
+        `name` is the transactional id in the short form of `name_of`. Returns `ONGOING` if the transaction is
+        already open in this log, and was verified for this transactional id. In that case the coordinator
+        need not be asked. `now_ms` is monotonic.
 
         Raises `DiskError`, and `KafkaError` INVALID_PRODUCER_EPOCH for an epoch that this log knows to be
         outdated.
@@ -501,8 +508,8 @@ class PartitionLog(LogOffsets):
         """Find the first record below `upper_bound` whose timestamp is at least `timestamp_ms`. Returns
         (timestamp, offset, leader epoch), or None.
 
-        It parses records, so it blocks: call it in a worker. `budget` bounds the records that it reads only
-        to check the claims of batch headers. Raises `KafkaError`, `DiskError`.
+        Call it in a worker, because it parses records, which blocks. `budget` limits the records that are
+        read only to check what batch headers claim. Raises `KafkaError`, `DiskError`.
         """
         return self._times(budget).offset_for_timestamp(timestamp_ms, upper_bound)
 
@@ -550,7 +557,8 @@ class PartitionLog(LogOffsets):
         """
         if self.home.is_closed:
             reached("log.flush_after_close_dropped")
-            # The path may now belong to a new log: a file written under it would land in that log's directory.
+            # Write nothing for a closed log. Its path may now belong to a new log, and the file would land in
+            # the new log's directory.
             return
         try:
             self._flush()
@@ -579,8 +587,8 @@ class PartitionLog(LogOffsets):
         Raises:
             KafkaError: KAFKA_STORAGE_ERROR, the device does not answer, or has no room to lower the recovery
                 point; nothing has changed.
-            DiskHung: the device has not answered in time. Either nothing has changed, or the log is truncated
-                when it answers, and refuses everything until then.
+            DiskHung: the device has not answered in time. Either nothing has changed, or the truncation
+                continues. In the latter case the log refuses everything until the device answers.
             DiskRefused: no room or no descriptor; nothing has changed.
             DiskError: the directory is offline now.
         """
@@ -607,8 +615,8 @@ class PartitionLog(LogOffsets):
         return retention.needs_look(self, self.segment_list, self.config, now_ms)
 
     def look_at_ages(self, now_ms: int, budget: WalkBudget) -> bool:
-        """Compute the ages of the oldest segments (in a worker). Reads their records where batch headers may
-        be wrong.
+        """Compute the ages of the oldest segments (in a worker). Where a batch header may be wrong, reads the
+        batch's records.
 
         Returns False if the budget is used up before all ages are known. Raises `FileClosed` for a segment
         that was removed meanwhile, and `DiskError`.
@@ -618,8 +626,9 @@ class PartitionLog(LogOffsets):
     def prepare_retention(self, now_ms: int) -> bool:
         """True if `delete_old_segments` would remove segments.
 
-        A flush in a worker between the two calls avoids a sync on the loop. If all records have expired, a
-        new segment is rolled here, so that the log keeps its end offset. Raises `DiskError` as `truncate_to`.
+        Between the two calls, the caller should flush the log in a worker. Otherwise the loop itself must
+        sync files. If all segments may be removed, this call begins a new segment, so that the log keeps its
+        end offset. Raises `DiskError` as `truncate_to`.
         """
         with self.home.reporting_failures():
             count = retention.deletable(self, self.segment_list, self.config, now_ms)
@@ -628,7 +637,8 @@ class PartitionLog(LogOffsets):
                     self.roll(now_ms)
                 except DiskFull:
                     reached("log.removed_before_roll")
-                    # Remove the older snapshots first: that may make room for the new one.
+                    # Keep the last segment for now. The removal of the older segments may make room for a new
+                    # one.
                     count -= 1
         return count > 0
 
@@ -672,8 +682,9 @@ class PartitionLog(LogOffsets):
         self.segment_list.write_indexes()
         end_offset = self.log_end_offset
         producers = self.producers
-        # A snapshot does not list ended transactions, so write one only if no ended transaction is undecided.
-        # After a bug in an append, the next start must read the producers' batches again.
+        # A snapshot does not list ended transactions. So write no snapshot while the marker of an ended
+        # transaction may still be truncated. Write none after a bug in an append either, so that the next
+        # start reads the producers' batches again.
         is_known = not self.home.is_broken and not producers.is_undecided(self.high_watermark)
         if end_offset and is_known and not producers.is_unread_at(end_offset):
             interval = self.config.index_interval_bytes

@@ -1,9 +1,9 @@
-"""The rules of a topic for single records: they have keys if the topic is compacted, and timestamps within
-its bounds.
+"""Checks the rules of a topic for single records. In a compacted topic each record has a key. The timestamps
+lie within the topic's bounds.
 
-Records are parsed in two cases only. Either a rule needs them (compacted topics, a bound on old timestamps),
-or the header's timestamps contradict each other or the topic's bounds. Error texts and the order of checks
-are Kafka's (KIP-467).
+Records are parsed in two cases only. First, a rule needs each record: the topic is compacted, or limits how
+old timestamps may be. Second, the timestamps in the batch's header contradict each other, or lie outside of
+the topic's bounds. Error texts and the order of checks are Kafka's (KIP-467).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from odradek.wire.batches.records import Record, records
 from odradek.wire.errors import ErrorCode, KafkaError
 
 RECORD_ERRORS_MAX = 1000
-"""The most record errors in the answer about one batch. Otherwise a small compressed batch could cause an
-answer of gigabytes.
+"""The most record errors in the answer about one batch. Without this limit, a small compressed batch could
+cause an answer of gigabytes.
 """
 RECORDS_PARSED_MAX = 262_144
 """The most records of a batch that are parsed. An uncompressed batch of the default size has fewer; each
@@ -25,8 +25,8 @@ _SHOWN = 3
 
 
 class RecordsRefused(KafkaError):
-    """Raised if some records break the topic's rules. `record_errors` has (index in the batch, reason) for
-    each, in order.
+    """Raised if some records break the topic's rules. `record_errors` lists them in order, as (index of the
+    record in the batch, reason).
     """
 
     def __init__(self, code: ErrorCode, message: str, record_errors: list[tuple[int, str]]) -> None:
@@ -45,7 +45,7 @@ def check_records(batch: memoryview, header: BatchHeader, config: LogConfig, now
     if header.record_count > RECORDS_PARSED_MAX:
         raise KafkaError(
             ErrorCode.MESSAGE_TOO_LARGE,
-            f"the batch has {header.record_count} records, and at most {RECORDS_PARSED_MAX} are allowed",
+            f"the batch has {header.record_count} records, but at most {RECORDS_PARSED_MAX} are allowed",
         )
     errors: list[tuple[int, str]] = []
     newest = NO_TIMESTAMP

@@ -1,8 +1,8 @@
 """Reads a log after a crash, from the segment with the recovery point on, and cuts it off at the first
 damage.
 
-The theory is in `loading`. Indexes, leader epochs and producer state of the part that is read are derived
-anew.
+`loading` explains the rules of recovery. While reading, recovery derives indexes, leader epochs and producer
+state anew.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from odradek.wire.batches.batch_header import BatchHeader
 
 @attrs.frozen(kw_only=True)
 class LoadOptions:
-    """What the directory knows about a log before it is opened. An offset of -1 is unknown."""
+    """The facts about a log that are known before it is opened. An offset of -1 means unknown."""
 
     is_clean: bool
     """True if the last process that used the log has closed it and synced everything."""
     recovery_point: int = 0
     is_known: bool = True
-    """True if a checkpoint names the log. Otherwise recovery may find cleaned segments above the recovery
-    point.
+    """True if a checkpoint has an entry for the log. Without an entry the recovery point is unknown, so
+    recovery may read cleaned segments, too.
     """
     log_start_offset: int = -1
     first_dirty_offset: int = -1
@@ -82,16 +82,18 @@ class LoadingStopped(Exception):
 
 @attrs.frozen
 class _Cut:
-    """The damage of a segment whose file continues behind its last good batch."""
+    """The damage at which a segment was cut: what was found behind its last good batch."""
 
     damage: str
     kept_as: str | None
-    """The name of the file that keeps bytes cut from below the recovery point; None if there is none."""
+    """The name of the file with the bytes that were cut off below the recovery point; None if there is no
+    such file.
+    """
 
 
 def _is_thinned(header: BatchHeader, end_offset: int) -> bool:
-    """True if compaction has removed records of this batch, or whole batches before it. `end_offset` is where
-    the batch before ends.
+    """True if compaction has removed records of this batch, or whole batches before it. `end_offset` is the
+    offset at which the preceding batch ends.
     """
     return header.base_offset > end_offset or header.record_count <= header.last_offset_delta
 
@@ -109,12 +111,12 @@ class Recovery:
         self._buffer = bytearray()
         known_offset = max(options.recovery_point, options.first_dirty_offset)
         self._known_offset = LONG_MAX if options.gaps_are_known else known_offset
-        """The offset below which gaps are no loss, because everything below it was on the device or has been
+        """The offset below which gaps are no loss: all records below it were on the device, or have been
         cleaned.
         """
         self._has_gaps = False
-        """True if batches at or above `_known_offset` have gaps between them, as in a log from a compacted
-        leader.
+        """True if a gap between or within batches was found at or above `_known_offset`, as in a log from a
+        compacted leader.
         """
         self.log_end_offset = 0
         self.producers = ProducerState()
@@ -157,8 +159,8 @@ class Recovery:
         listed = self._segments.segments
         directory = self._segments.home.directory
         start_offset = self.log_end_offset = listed[first].base_offset
-        # Below the recovery point the file of leader epochs is right, and has epochs whose batches compaction
-        # has removed.
+        # Keep the epochs that begin below the recovery point. There the epochs' file is right, and it also
+        # has epochs whose batches compaction has removed.
         self._epochs.truncate_from_end(max(start_offset + 1, self._options.recovery_point))
         interval = self._config.index_interval_bytes
         high_watermark = self._options.high_watermark
@@ -167,7 +169,8 @@ class Recovery:
         )
         if offset < start_offset:
             replay(listed, self.producers, offset, start_offset, interval)
-        # Later snapshots may be torn, or belong to records that were truncated. Recovery writes them again.
+        # Remove the later snapshots, because they may be incomplete, or belong to truncated records. Recovery
+        # writes new ones.
         remove_snapshots_above(directory, start_offset, names)
         if self._options.buffer is not None:
             self._buffer = self._options.buffer
@@ -192,12 +195,12 @@ class Recovery:
         return True
 
     def _is_vouched_for(self, at: int) -> bool:
-        """True if batches of the log have gaps between them, which shows that a gap before this segment is no
-        loss either.
+        """True if batches of the log have gaps between them. They show compaction, so that the gap before
+        this segment is no loss either.
 
-        This holds only for a log without checkpoints, as in a directory copied without them. Odradek begins
-        each segment at the end of the previous one, even on a compacted leader's follower. So a gap above its
-        checkpoints is a loss.
+        This evidence counts only for a log without checkpoints, for example in a directory that was copied
+        without them. If the log has checkpoints, Odradek has written it: each segment begins at the end of
+        the previous one, even on a follower of a compacted leader. So a gap above the checkpoints is a loss.
         """
         if self._options.is_known:
             return False
@@ -207,9 +210,7 @@ class Recovery:
         return self._has_gaps
 
     def _has_thinned_batch(self, segment: Segment) -> bool:
-        """True if compaction has removed records of a sound batch in this segment, or whole batches beside
-        one.
-        """
+        """True if this segment shows compaction: a sound batch lacks records, or there is a gap before it."""
         end_offset = segment.base_offset
         scan = SegmentScan(segment.file, 0, segment.size, end_offset, check_crc=True, buffer=self._buffer)
         found = False
@@ -224,7 +225,9 @@ class Recovery:
         return found
 
     def _take(self, at: int, limit: int | None, names: list[str], *, is_first: bool) -> bool:
-        """Read one segment and keep its good batches. Returns True if the log continues behind it."""
+        """Read one segment and keep its good batches. Returns True if the segment is not damaged, so that the
+        log may continue behind it.
+        """
         segments = self._segments
         segment = segments.segments[at]
         self.log_end_offset = segment.base_offset
@@ -232,8 +235,8 @@ class Recovery:
             write_snapshot(segments.home.directory, self.producers, segment.base_offset)
             segments.mark_dirty()
         size = segment.size
-        # Index files are written when a segment is rolled, or at the end of this recovery; the present ones are
-        # outdated.
+        # Remove the index files that the segment has now, because they may be outdated. New ones are written
+        # at the end of this recovery, or when the segment is finished.
         if segment.name(INDEX_SUFFIX) in names or segment.name(TIME_INDEX_SUFFIX) in names:
             segment.remove_index_files()
         if segment.name(TXN_INDEX_SUFFIX) in names:
@@ -260,11 +263,11 @@ class Recovery:
         return False
 
     def _read(self, segment: Segment, limit: int | None) -> SegmentScan:
-        """Check every batch of a segment, and derive index, epochs and producers. Returns the scan, which has
-        the end of the good batches and the fault behind them.
+        """Check every batch of a segment, and derive index, epochs and producers. Returns the ended scan; it
+        shows where the good batches end, and the fault behind them.
 
-        Batches from offset `limit` on, where the next segment begins, were truncated before the next segment
-        was made.
+        `limit` is the offset at which the next segment begins; None for the last segment. Batches at `limit`
+        or above are dropped: they had been truncated before the next segment was made.
         """
         interval = self._config.index_interval_bytes
         epochs = self._epochs
@@ -295,8 +298,9 @@ class Recovery:
                 self._has_gaps = True
             end_offset = last_offset + 1
             if is_in_reach:
-                # Old versions of Kafka wrote batches whose offsets do not fit this segment's index. They are split
-                # off once the whole log has been read (`parts/splitting.py`).
+                # Leave out a batch whose offset does not fit this segment's index; old versions of Kafka
+                # wrote such batches. The segment is split after the whole log has been read
+                # (`parts/splitting.py`).
                 note(position, header.size, last_offset, header.max_timestamp, interval)
             epoch = header.partition_leader_epoch
             if epoch != latest and (epoch > latest or header.base_offset >= recovery_point):
@@ -309,8 +313,8 @@ class Recovery:
         return scan
 
     def _cut(self, segment: Segment, scan: SegmentScan, limit: int | None) -> _Cut | None:
-        """Cut off the bytes behind the good batches. Returns the damage, or None if the log continues behind
-        it.
+        """Cut off the bytes behind the segment's good batches. Returns the damage; None if the log continues
+        behind this segment.
         """
         damage = None if scan.next_offset == limit else scan.damage
         kept_as = None
@@ -327,8 +331,8 @@ class Recovery:
         return None if damage is None else _Cut(damage, kept_as)
 
     def _drop_from(self, at: int, reason: str, *, is_kept: bool) -> None:
-        """Remove this segment and all later ones from the log. `is_kept` renames the files, so that their
-        bytes stay on disk.
+        """Remove this segment and all later ones from the log. If `is_kept` is true, their `.log` files are
+        renamed and stay on the disk.
         """
         segments = self._segments
         directory = segments.home.directory
@@ -344,5 +348,5 @@ class Recovery:
                 kept_as=kept_as,
             )
         segments.let_go(segments.mark_deleted(doomed))
-        # The removed segments must not reappear behind later appends.
+        # Sync the removals: after a loss of power, the removed segments must not reappear behind new records.
         directory.sync()

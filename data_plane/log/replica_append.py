@@ -58,11 +58,12 @@ class ReplicaAppend:
         *,
         takes_sound: bool,
     ) -> AppendResult:
-        """Append batches with the leader's offsets. Leaves out an incomplete batch at the end, and batches of
-        a later epoch than the leader's.
+        """Append batches with the leader's offsets. Leaves out an incomplete batch at the end. The first
+        batch of a later epoch than `leader_epoch`, and all batches behind it, are left out as well.
 
-        With `takes_sound`, also leaves out a batch with a wrong checksum and all batches behind it: the next
-        fetch begins there. Without it, a wrong checksum refuses everything.
+        If `takes_sound` is true, a batch with a wrong checksum is left out, and also all batches behind it.
+        The next fetch then begins at that batch. If `takes_sound` is false, or the first batch is damaged,
+        nothing is appended.
         """
         taken = self._parse(batches, leader_epoch, takes_sound=takes_sound)
         if self.producers.state is None and any(header.producer_id >= 0 for _, _, _, header in taken):
@@ -99,7 +100,8 @@ class ReplicaAppend:
             last_offset = base_offset + header.last_offset_delta
             if base_offset < next_offset <= last_offset and takes_sound and not taken and self._is_empty():
                 reached("replication.began_within_first_batch")
-                # The log begins within the leader's first batch: records were deleted up to the middle of that
+                # Accept this batch, although it begins below the log's end. The log is empty and starts
+                # within the leader's first batch, because records were deleted up to the middle of that
                 # batch.
                 next_offset = base_offset
             if base_offset < next_offset or last_offset < base_offset:

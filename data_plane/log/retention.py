@@ -76,10 +76,10 @@ def delete_old_segments(
 
 
 def deletable(offsets: LogOffsets, segments: SegmentList, config: LogConfig, now_ms: int) -> int:
-    """Return the number of the oldest segments that may be removed. If all may be, a new segment must be
-    begun first.
+    """Return how many segments may be removed, counted from the oldest. If all segments may be removed, the
+    caller must begin a new segment first.
 
-    A segment whose age `look_at_ages` has not determined stays.
+    A segment stays if its age matters but `look_at_ages` has not determined it.
     """
     limit_ms = now_ms - config.retention_ms
     return _count(offsets, segments, config, lambda segment: _is_known_to_be_old(segment, limit_ms))
@@ -91,9 +91,9 @@ def look_at_ages(
     """Determine the ages of the segments that retention would remove next (blocking, in a worker). Returns
     False if the budget is used up first.
 
-    An old timestamp in a batch header is believed if the file has not changed for as long. Otherwise, or if
-    batches claim a time in the future, the records are walked. Raises `FileClosed` for a segment that was
-    removed meanwhile, and `DiskError`.
+    An old timestamp in the batch headers is believed if the file has not changed since a time as old. The
+    records are read (`WalkedTimes`) if the file is younger, or if headers claim a time in the future. Raises
+    `FileClosed` for a segment that was removed meanwhile, and `DiskError`.
     """
     limit_ms = now_ms - config.retention_ms
 
@@ -112,9 +112,7 @@ def look_at_ages(
 
 
 def needs_look(offsets: LogOffsets, segments: SegmentList, config: LogConfig, now_ms: int) -> bool:
-    """True if `look_at_ages` may find further segments to remove, which `deletable` does not count yet (on
-    the loop).
-    """
+    """True if `look_at_ages` may find segments to remove that `deletable` does not count yet (on the loop)."""
     limit_ms = now_ms - config.retention_ms
     unknown = False
 
@@ -132,8 +130,8 @@ def needs_look(offsets: LogOffsets, segments: SegmentList, config: LogConfig, no
 def _count(
     offsets: LogOffsets, segments: SegmentList, config: LogConfig, is_old: Callable[[Segment], bool]
 ) -> int:
-    """Return the number of the oldest segments that may be removed by offset, size or age. `is_old` decides
-    about the age.
+    """Return how many segments may be removed, counted from the oldest, by their offsets, sizes or ages.
+    `is_old` returns True for a segment that is old enough.
     """
     listed = segments.segments
     excess = -1

@@ -1,7 +1,9 @@
-"""Searches a log for damaged bytes: reads batches again and compares their checksums (PURE except for reads).
+"""Searches a log for damaged bytes: reads batches again and compares their checksums. PURE except for reads
+of files.
 
-Only a suspected log is checked: appends have checked each batch, and reading everything again would cost what
-the page cache saves. The caller names the offset at which it found something wrong.
+Only a part of a log that is suspected of damage is checked. Each append has checked its batch already, and
+reading all logs again would take too long. The caller passes the offset at which it has found something
+wrong.
 """
 
 from __future__ import annotations
@@ -59,8 +61,8 @@ class Suspected:
 
 
 def suspected(log: PartitionLog, offset: int, bytes_max: int) -> Suspected | None:
-    """Find the bytes to check: those that a fetch at `offset` gets, or the whole segment if reading them
-    fails.
+    """Find the bytes to check: the bytes that a fetch at `offset` returns. If such a read finds damage, the
+    whole segment is checked instead.
 
     Returns None if there is nothing to check, or if the log is closed or offline.
 

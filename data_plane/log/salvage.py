@@ -1,11 +1,12 @@
-"""Keeps bytes that recovery removes from a log although they had been synced: as files beside the log.
+"""Keeps bytes that recovery removes from a log although they had been synced. The bytes become files beside
+the log.
 
-A crash tears only bytes that were not synced yet; recovery drops these. Damage below the recovery point is
-different: the device has changed stored bytes, and acknowledged, sound records may follow the damage. They
-are not part of the log any more (Kafka deletes them). If other replicas have them, they are fetched from
-there. If this was the only replica, the records exist nowhere else. So they stay as
-`<segment>.<position>.cut`: no part of the server reads or removes these files. `odradek log dump` shows such
-a file if its first batch is sound.
+A crash damages only bytes that were not synced yet, and recovery drops these bytes. Damage below the recovery
+point is different. The device has changed stored bytes, and sound, acknowledged records may follow the
+damaged ones. These records leave the log, too (Kafka deletes them). If other replicas have the records, this
+replica fetches them again. If this was the only replica, the records exist nowhere else. So the bytes from
+the damage on are kept in a file `<segment>.<position>.cut`. No part of the server reads or removes such
+files. `odradek log dump` shows such a file if its first batch is sound.
 """
 
 from __future__ import annotations

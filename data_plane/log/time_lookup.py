@@ -3,14 +3,14 @@ match, without making record objects.
 
 Theory of operation
 -------------------
-A look-up skips segments and batches whose records are all older than the wanted time. Their headers and time
-indexes only repeat what producers have claimed about the times. So the records are walked first
-(`segments/walked_times.py`), from where the last walk ended up to the match. A segment whose file is older
-than the wanted time is skipped by its headers, without a walk. Only records with a time in the future are
-newer than their append.
+A look-up skips segments and batches whose records are all older than the wanted time. But headers and time
+indexes only repeat timestamps that producers have sent, and these may be wrong. So a walk first reads the
+records (`segments/walked_times.py`). It begins where the last walk ended, and ends at the match. There is one
+exception. If a segment's file was last changed before the wanted time, its headers are believed, and it is
+skipped without a walk. All its records were appended earlier, so only a timestamp in the future could match.
 
-The caller's budget bounds the walks. If it is used up, headers are believed, and the next look-up continues
-the walk.
+The caller's budget limits the walks. If the budget is used up, headers are believed. The next look-up
+continues the walk.
 """
 
 from __future__ import annotations
@@ -84,7 +84,8 @@ class TimeLookup:
         if claimed < timestamp_ms and not self._may_be_newer(segment, timestamp_ms):
             return None
         size = segment.size
-        # If records of this segment were deleted, the first record found may be a deleted one.
+        # If records at the segment's start were deleted, a match may be a deleted record. So walk the whole
+        # segment in this case, not only up to the first match.
         until_ms = timestamp_ms if start_offset <= segment.base_offset else None
         walked = walk_times(segment, until_ms, self.budget, self.config)
         if walked.newest_ms < timestamp_ms:
@@ -104,8 +105,8 @@ class TimeLookup:
         return position
 
     def _may_be_newer(self, segment: Segment, timestamp_ms: int) -> bool:
-        """True if the segment may have a record of this time or later, although its batch headers claim older
-        times only.
+        """True if the segment may have a record of this time or later, although its batch headers name only
+        older times.
         """
         walked = segment.walked
         if walked is not None and walked.covers(segment.size):
@@ -160,7 +161,8 @@ class TimeLookup:
             newest = max(walked.newest_ms, segment.newest_timestamp_ms(self.config.index_interval_bytes))
         found = self._first_at(segment, newest, upper_bound)
         if found is None and walked.position < size:
-            # The header claims a newer timestamp than its records have, and no walk has reached this batch.
+            # No record has this timestamp. So the header of a batch that no walk has reached names a newer
+            # timestamp than its records have.
             found = self._first_at(segment, self._newest_below(segment, upper_bound), upper_bound)
         return found
 
@@ -204,7 +206,7 @@ class TimeLookup:
 
         Raises:
             CorruptBatch: there is no batch at the index's position.
-            InvalidRecord: a batch has more records than one answer may read.
+            InvalidRecord: a batch has more than `RECORDS_PARSED_MAX` records.
         """
         file = segment.pinned_file()
         try:
@@ -229,8 +231,8 @@ class TimeLookup:
             file.unpin()
 
     def _newest_of(self, segment: Segment, file: File, position: int, header: BatchHeader) -> int:
-        """Return the newest timestamp of a batch, as its header claims it. If headers of this segment were
-        found wrong, read the records instead.
+        """Return the newest timestamp of a batch from its header. If walks have found wrong headers in this
+        segment and have reached the batch, reads the records instead.
         """
         walked = segment.walked
         if walked is None or walked.are_claims_true or position >= walked.position:

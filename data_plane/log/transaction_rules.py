@@ -34,9 +34,10 @@ def check_transaction(
     """Check a transactional batch or a marker. Returns the earlier batch that it repeats, or None if it is
     new.
 
-    Raises `KafkaError` as `ProducerState.check` and `check_marker`. Also INVALID_TXN_STATE for a transaction
-    that is neither open here nor verified, and OUT_OF_ORDER_SEQUENCE_NUMBER for a batch that repeats a batch
-    from outside this transaction.
+    Raises the errors of `ProducerState.check` and `check_marker`, and two further `KafkaError`.
+    INVALID_TXN_STATE: the transaction is not open in this log, and `guard` is void or missing.
+    OUT_OF_ORDER_SEQUENCE_NUMBER: the batch repeats an earlier batch that does not belong to an open
+    transaction.
     """
     producer_id, epoch, sequence = header.producer_id, header.producer_epoch, header.base_sequence
     if header.is_control:
@@ -50,8 +51,8 @@ def check_transaction(
         if duplicate is not None:
             if config.verifies_transactions and not is_open:
                 reached("log.stolen_sequence_refused")
-                # Another client has written the earlier batch in this producer's name: no transaction would
-                # commit the producer's own batch.
+                # Another client has written the earlier batch in this producer's name. If the producer's own
+                # batch were taken for a duplicate, it would be in no transaction.
                 raise KafkaError(
                     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                     f"Sequence {sequence} of producer {producer_id} was used outside of a transaction",

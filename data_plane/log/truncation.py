@@ -1,18 +1,20 @@
-"""Truncates a log: from the offset where it diverges from its leader's log, or completely, so that it begins
-anew where the leader's log begins.
+"""Truncates a log: removes its records from an offset on, or removes all records. The offset is the place
+where the log diverges from its leader's log. Without any records, the log begins anew where the leader's log
+begins.
 
-A truncation is not on the device when it returns, and a power loss may bring the removed bytes back. So the
-next append goes to a new file: in one file, old and new bytes might survive side by side. Names in a
-directory change in order: if the new file is there, the later segments are gone. Recovery then cuts the
-segment before it where the new one begins.
+A truncation is not synced. So a power loss may bring the removed bytes back. If appends continued in the same
+file, old and new bytes might then lie side by side. So the next append goes to a new file. The names in a
+directory reach the device in the order of their changes. If the new file is there after a power loss, the
+removed later segments are gone. Recovery cuts the segment before the new one at the offset where the new
+segment begins.
 
-All bytes below the recovery point count as durable. So a lower recovery point is made durable before anything
+All bytes below the recovery point count as durable. So the recovery point is lowered durably before anything
 is removed.
 
     looked: where to cut -> begun: a flush counts no more -> files cut (the disk's thread) -> finished: the log is cut
 
-While a device does not answer, the truncation waits before the last step. The log is then unchanged, and
-unsettled (`LogHome.change`): it refuses appends and reads.
+If the device does not answer in time, the truncation waits before the last step. Until then the state in
+memory is unchanged. Meanwhile the log is unsettled (`LogHome.change`): it refuses appends and reads.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ _BEFORE_ALL = -1
 
 @attrs.frozen
 class _CutFiles:
-    """The changed files of a log after a truncation."""
+    """The result of cutting a log's files for a truncation."""
 
     renamed: list[str]
     """The names of files that are to be removed."""
@@ -70,13 +72,14 @@ class Truncation:
     def truncate_to(self, offset: int) -> None:
         """Remove all records from `offset` on. Raises `KafkaError` and `DiskError` as `PartitionLog.truncate_to`.
 
-        Only whole batches are removed or kept, and the log ends behind the last kept one, so that segments join
-        without gaps. The leader then sends the missing records again.
+        Only whole batches are removed. If `offset` lies within a batch, the whole batch is removed, and the
+        log ends behind the batch before it. So there is no gap. The leader sends the missing records again.
         """
         segments = self.segments
         if offset >= self.offsets.log_end_offset:
             reached("log.epoch_without_records_cut")
-            # Forget the epoch of a leader that appended nothing: the next leader may have used another epoch.
+            # Forget an epoch that begins at the log's end: its leader has appended nothing, and the next
+            # leader may have used another epoch.
             self.epochs.truncate_from_end(self.offsets.log_end_offset)
             return
         at = segments.index_of(offset)
@@ -144,7 +147,7 @@ class Truncation:
         self.producers.truncate(offset, self.offsets.high_watermark)
         try:
             if self.producers.is_unread_at(offset):
-                # Load the producers now, unless no file descriptor is left.
+                # Load the producers now. If no file descriptor is left, they are loaded later.
                 self.producers.load(segments, self.config.index_interval_bytes)
             roll(segments, self.producers, self.config, offset, last.created_ms)
         except DiskRefused as error:
@@ -163,8 +166,8 @@ class Truncation:
         self._start_over(offset, then)
 
     def reach_back(self, base_offset: int) -> None:
-        """Let an empty log's files begin below its log start offset, as the leader's files do. The log's
-        offsets do not change.
+        """Let the files of an empty log begin at `base_offset`, at or below its log start offset. They then
+        begin within or before the leader's first batch. The log's offsets do not change.
 
         Raises `DiskError`.
         """

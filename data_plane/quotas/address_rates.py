@@ -37,8 +37,8 @@ class AddressRates:
     def set_quota(self, written: str | None, rate: float | None) -> None:
         """Set the quota of one address, in connections per second.
 
-        None as `written` is the default of all addresses, None as `rate` removes the quota. If an address has
-        several spellings, the lowest quota applies.
+        If `written` is None, set the default of all addresses. If `rate` is None, remove the quota. If an
+        address has several spellings, the lowest quota applies.
         """
         if written is None:
             self._default = rate

@@ -4,23 +4,23 @@ Theory of operation
 -------------------
 `ClientQuotas` takes the quotas from the metadata image. Connections call it only while any quota exists.
 
-Each connection keeps a `ClientShare`: the accounts to which its present principal and client id are charged. It
-gets a new share when the client id changes, or when `generation` has grown. An `Account` belongs to all clients
-that share a quota (`quota_levels`), on all listeners. It has a token bucket, and counts the clients' usage and
-waits.
+Each connection keeps a `ClientShare`: the accounts to which its present principal and client id are charged.
+The connection gets a new share when the client id changes, or when `generation` has grown. An `Account`
+belongs to all clients that share a quota (`quota_levels`), on all listeners. An account has a token bucket,
+and counts the clients' usage and waits.
 
 * A **produce** request is charged with its bytes on arrival; the answer contains the time to wait.
 * A **fetch** is charged with the bytes of its answer. A client in debt gets an empty answer (KIP-219). One
   fetch returns at most the bytes that the quota allows in `quota.window.size.seconds`.
-* **Every request** is charged with its processor time. 100 % is one core. The wait is one window at most, so
-  that sessions do not expire.
+* **Every request** is charged with its processor time. 100 % is one core. The client waits for one window at
+  most, so that sessions do not expire.
 
 A client in debt is muted: no request is read from its connection until the wait is over.
 
 Clients may use any number of ids, so there are at most `ACCOUNTS_MAX` accounts. Further clients with a quota
 of the same kind and value share one account. An account that was idle for `IDLE_SECONDS_MAX` is dropped. If
-there are too many accounts, those with a full bucket are dropped at once, since a new account would be equal.
-So a client that changes its id all the time takes no accounts from other clients.
+there are too many accounts, accounts with a full bucket are dropped at once. Such an account equals a new
+one. So a client that changes its id all the time takes no accounts from other clients.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ SWEEP_SECONDS = 60.0
 SWEEP_SECONDS_MIN = 1.0
 """The shortest time between two searches for accounts to drop, in seconds."""
 GATHERED_SECONDS_MAX = 0.001
-"""The processor time, in seconds, up to which the turns of an account are gathered before they are charged
-together.
+"""Turns of an account that together take less processor time than this, in seconds, are gathered. Then they
+are charged together.
 """
 CHARGED_KEYS = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE)
 _OTHERS = ("", "<others>")
@@ -74,8 +74,8 @@ class QuotaSettings:
 
     @property
     def burst_seconds(self) -> float:
-        """The seconds whose quota an idle client may use at once: all windows except the present one, as in
-        Kafka.
+        """The time whose quota an idle client may use at once, in seconds. It is the length of all windows
+        except the present one, as in Kafka.
         """
         return float(max(1, self.windows - 1) * self.window_seconds)
 
@@ -83,7 +83,7 @@ class QuotaSettings:
 class Account(TokenBucket):
     """The account of one quota: a token bucket, and the usage of all clients that share it.
 
-    Its unit is a byte, or a second of processor time.
+    The unit of the account is a byte, or a second of processor time.
     """
 
     __slots__ = (
@@ -120,15 +120,16 @@ class Account(TokenBucket):
         """Apply a changed quota to this account. `change` is the number of the change."""
         self.holding, self.change = holding, change
         rate = _rate(self.key, holding.value)
-        # If the rate is the same, another entity has changed. That must not shorten the debt.
+        # If the rate is the same, the quota of another entity has changed. Such a change must not shorten the
+        # debt.
         if rate != self.rate:
             self.set_rate(rate, rate * burst_seconds, now)
 
     def charge_turn(self, seconds: float, now: float) -> None:
         """Charge the processor time of one turn, or add it to the time that is charged later.
 
-        There may be thousands of turns per second, of some microseconds each. They are charged together, once
-        they add up to the quota of a millisecond.
+        There may be thousands of turns per second, of some microseconds each. Turns are charged together,
+        once they add up to a millisecond, or to the quota of a millisecond if this is less.
         """
         seconds += self._gathered
         if seconds < GATHERED_SECONDS_MAX and seconds < self.rate * GATHERED_SECONDS_MAX:
@@ -271,7 +272,7 @@ class ClientQuotas:
         """Update all accounts after a change of the quotas, and remove those whose quota is gone. This is
         work in slices, because there may be thousands of accounts.
 
-        An account that a client uses before this work reaches it is updated then.
+        If a client uses an account before this work reaches the account, the account is updated at its use.
         """
         for at, account in list(self._accounts.items()):
             yield 1
@@ -292,8 +293,8 @@ class ClientQuotas:
         """
         if account.is_overflow:
             reached("quotas.account_shared")
-            # There was no room for more accounts, so all clients with a quota of this value share this
-            # account.
+            # This account was made when there was no room for more. All clients with a quota of this value
+            # share it.
             return account.holding if (account.key, account.holding.value) in self._values else None
         holding = holding_quota(self._quotas, account.key, *account.holding.sharers)
         return None if holding is None or holding.sharers != account.holding.sharers else holding

@@ -1,32 +1,32 @@
-"""The follower side of replication from one leader: fetches all partitions that this broker follows there,
-over one connection. PORTED.
+"""The follower side of replication from one leader. A fetcher fetches all partitions that this broker follows
+there, over one connection. PORTED.
 
 Theory of operation
 -------------------
 A round is one Fetch request and its answer. The answer's batches go to the logs unchanged, one write per
-partition. The next request's offsets confirm them. Batches are not parsed. They are synced only for topics
-with `flush.messages` (`synced_promises`), since a replica that restarts uncleanly leaves every ISR before it
-may lead.
+partition. The offsets of the next request confirm these batches. Batches are not parsed. They are synced only
+for topics with `flush.messages` (`synced_promises`). Others need no sync, since a replica that restarts
+uncleanly leaves every ISR before it may lead.
 
 * **An answer counts only if the partition's state has not changed since the request**: same leader epoch,
   same log end offset. Partitions that have changed meanwhile (a truncation, another leader, a log set aside)
   are fetched again.
 * **Logs are truncated by epoch only** (`truncation`), when the leader says that they diverge. An offset
-  outside the leader's log is settled with ListOffsets, as in Kafka. A follower ahead of its leader (after an
-  unclean election) is truncated to the leader's end. A follower that ends before the leader's start begins
-  anew there.
+  outside the leader's log is settled with ListOffsets, as in Kafka. If the follower's log reaches beyond the
+  leader's end (after an unclean election), it is truncated to that end. If the follower's log ends before the
+  leader's start, it begins anew at that start.
 * A partition that cannot be served backs off alone, outside the session; all other partitions go on. After an
   error of the connection, all partitions back off and a new session begins.
-* A partition that `follower.replication.throttled.*` slows waits in the same way while the quota is used up.
-  It is fetched nevertheless if it has all records that it knows to be committed.
+* A partition that is throttled by `follower.replication.throttled.*` waits in the same way while the quota is
+  used up. But it is fetched if the follower has all records that it knows to be committed.
 * Each batch's checksum is checked before it is written. Sound batches before a rotten batch are kept. The
-  rotten batch is fetched again and again, from which the leader concludes that it must check its own disk
+  rotten batch is fetched again and again. From this the leader concludes that it must check its own disk
   (`rotten_replicas`).
 
 A partition has no task or timer of its own. Changed partitions are kept in `_changed`. So the cost of a round
-depends on the partitions with new records, not on all followed ones. The next request is sent before local
-requests that wait for the new records are woken, because the leader waits for it. The connection has a module
-of its own (`leader_connection`).
+depends on the partitions with new records, not on all followed partitions. New records also wake local
+requests. The next request to the leader is sent before that, because the leader may wait for its
+confirmation. The connection has a module of its own (`leader_connection`).
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ _EXPECTED = frozenset(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     )
 )
-"""Errors that occur while the metadata of a leader or follower is older than the other's. They are too common
-to be logged.
+"""Errors that occur while the leader and the follower have metadata of different ages. They are too common to
+be logged.
 """
 
 
@@ -108,8 +108,8 @@ class Followed:
         """Return the fields of the partition's next fetch: (log end offset, leader epoch, epoch of the last
         record, log start offset).
 
-        The start offset is the one stored on disk, because the leader takes it as a confirmation of
-        deletions.
+        The log start offset is the stored offset from the disk, because the leader takes it as a confirmation
+        of deletions.
         """
         log = self.partition.log
         return log.log_end_offset, self.leader_epoch, log.epochs.latest, log.stored_start_offset
@@ -275,7 +275,7 @@ class LeaderFetcher:
                     self._changed[replica] = None
 
     async def _sync_before_promise(self, unsynced: list[Followed]) -> None:
-        """Sync the records that the next request would confirm to the leader. A partition is left out of
+        """Sync the records that the next request would confirm to the leader. Each partition is left out of
         requests until its sync is done.
         """
         self._after_round()
@@ -386,8 +386,8 @@ class LeaderFetcher:
         written = 0
         for topic in response.responses:
             for answer in topic.partitions:
-                # A plain tuple is an equal key, and is made in a quarter of the time. A key is made for every
-                # partition of every answer.
+                # A key is made for every partition of every answer. So use a plain tuple, which equals a
+                # `TopicIdPartition` and is made in a quarter of the time.
                 replica: Any = (topic.topic_id, answer.partition_index)
                 followed = self.followed.get(replica)
                 if followed is None:
@@ -400,7 +400,8 @@ class LeaderFetcher:
     def _take_partition(self, followed: Followed, answer: PartitionData, requested: Position | None) -> int:
         """Append the records that an answer has for one partition. Returns the number of appended bytes."""
         partition = followed.partition
-        # The log start may have been stored since the request. The answer still fits the log.
+        # The log start offset, the last field, may have been stored since the request. The answer still fits
+        # the log, so that field is not compared.
         if (
             requested is None
             or requested[:3] != followed.wanted()[:3]
@@ -408,7 +409,7 @@ class LeaderFetcher:
             or partition.is_leader
         ):
             reached("replication.outdated_answer_dropped")
-            # The state has changed since the request, so the next round fetches this partition again.
+            # The partition's state has changed since the request, so the next round fetches it again.
             self._changed[followed.replica] = None
             return 0
         if answer.error_code:
@@ -420,7 +421,7 @@ class LeaderFetcher:
         try:
             if log.offline:
                 reached("replication.append_put_off_for_hung_disk")
-                # The disk hangs: a call to it would block the loop, and so the whole node.
+                # The disk hangs. Any call to the disk would block the event loop, and so the whole node.
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the log directory does not answer")
             if answer.diverging_epoch.end_offset >= 0:
                 self._truncate(
@@ -479,7 +480,7 @@ class LeaderFetcher:
             partition.suspect(answer.diverging_epoch.end_offset)
 
     def _truncate(self, followed: Followed, offset: int) -> None:
-        """Truncate the log at `offset`, up to which it agrees with the leader's. Raises as
+        """Truncate the log at `offset`, up to which it agrees with the leader's log. Raises the errors of
         `PartitionLog.truncate_to`.
         """
         log = followed.partition.log
@@ -558,8 +559,8 @@ class LeaderFetcher:
                 self._changed[followed.replica] = None
 
     def _begin_anew(self, log: PartitionLog, start: int) -> None:
-        """Remove all records of a log and let it begin at `start`, because the leader's log begins behind its
-        end. Raises `DiskError`.
+        """Remove all records of a log and let it begin at `start`, because the leader's log begins behind the
+        end of this log. Raises `DiskError`.
         """
         self._log.warning(
             "replication.begun_anew",

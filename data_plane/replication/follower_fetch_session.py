@@ -5,7 +5,7 @@ partitions. Each answer is compared with the offset that the request asked for.
 
 A request names `PARTITIONS_MAX` partitions at most, since a server limits how much it decodes. A larger
 session begins with a part of its partitions, and the next requests add the rest. If the leader keeps no
-session, each full request names another part, until all partitions had their turn.
+session, each full request names another part of the partitions, until all have had their turn.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Asked = tuple[TopicIdPartition, Position]
 INITIAL_EPOCH = 0
 EPOCH_MAX = 2**31 - 1
 PARTITIONS_MAX = 8_000
-"""The most partitions that a request names, and the most that it forgets. With a topic for each, both
-together are 32,000 elements: fewer than `odradek.wire.codec.ELEMENTS_MAX`.
+"""The most partitions that a request names, and the most that it removes from the session. If each partition
+has another topic, both lists together are 32,000 elements: fewer than `odradek.wire.codec.ELEMENTS_MAX`.
 """
 
 
@@ -104,8 +104,8 @@ class ReplicaFetchSession:
         return NextRequest(list(topics.values()), list(forgotten.values()), left, left_unwanted, is_part)
 
     def _part_of(self, wanted: Sequence[Asked]) -> tuple[Sequence[Asked], list[TopicIdPartition], bool]:
-        """Choose the partitions that one full request names. Returns these, the remaining ones, and whether
-        another request should follow at once.
+        """Choose the partitions that one full request names. Returns the chosen partitions, the remaining
+        partitions, and True if another request should follow at once.
         """
         requested = self.requested
         news = [each for each in wanted if requested.get(each[0]) != each[1]]

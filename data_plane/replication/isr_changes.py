@@ -1,11 +1,11 @@
-"""Sends a leader's proposals for its in-sync replicas to the controller (AlterPartition), batched, one
-request at a time. PORTED.
+"""The sender of a leader's proposals for its in-sync replicas to the controller (AlterPartition). One request
+is sent at a time, and contains many proposals. PORTED.
 
-A proposal is sent until the controller has decided it, or until the partition has dropped it (newer metadata,
-the leadership gone). Repeating it is safe. The controller accepts a proposal only for the partition epoch in
-which it was made. It also checks that the proposed replicas are still the incarnations whose fetches the
-leader has counted (KIP-903). So a proposal keeps the broker epochs of that moment. A broker that restarted
-since then may have lost records.
+A proposal is sent until the controller has decided it, or until the partition has dropped it. The partition
+drops it when newer metadata arrive, or when the leadership ends. Repeating a proposal is safe. The controller
+accepts a proposal only for the partition epoch in which it was made. It also checks that the proposed
+replicas are still the incarnations whose fetches the leader has counted (KIP-903). So a proposal keeps the
+broker epochs from the time when it was made. A broker that restarted since then may have lost records.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ class AlterPartitionSender:
         self._is_running = False
 
     def _drop_outdated(self) -> bool:
-        """Drop proposals that are decided, replaced, or of partitions that this broker no longer leads.
-        Returns True if any proposal is left to send.
+        """Drop proposals that are decided or replaced, and proposals for partitions that this broker no
+        longer leads. Returns True if any proposal is left to send.
         """
         for replica, change in list(self._pending.items()):
             partition = change.partition

@@ -1,16 +1,17 @@
-"""The in-sync replicas as their leader knows them: decided by the controller, or proposed to it. PURE.
+"""The in-sync replicas as their leader knows them. The set has been decided by the controller, or it is
+proposed to the controller. PURE.
 
 While a proposal is pending, either the committed or the proposed set may be in force. So the high watermark
 depends on the *maximal* set. A record is committed only when every replica of both sets has it (KIP-497's
-argument, Kafka's `PartitionState`). `min.insync.replicas` is compared with the committed set, which certainly
-was in force.
+argument, Kafka's `PartitionState`). `min.insync.replicas` is compared with the committed set, which was in
+force for certain.
 
     CommittedIsr --propose--> PendingExpandIsr | PendingShrinkIsr --answered--> CommittedIsr (larger or as before)
                                      |
                                      +---- newer metadata --------------------> CommittedIsr
 
-A proposal with an unknown outcome (fenced, outdated) stays pending until metadata decides it. A smaller set
-that the controller has accepted stays pending, too: see `Partition.isr_decided`.
+If the outcome of a proposal is unknown (fenced, outdated), the proposal stays pending until newer metadata
+decide it. A smaller set that the controller has accepted stays pending, too: see `Partition.isr_decided`.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ class CommittedIsr:
 
 @lru_cache(maxsize=1024)
 def committed_isr(isr: tuple[int, ...]) -> CommittedIsr:
-    """Return the state for a set that the controller has decided. Partitions share equal objects: thousands
-    are in sync on the same brokers.
+    """Return the state for a set that the controller has decided. Partitions share equal objects, because
+    thousands of partitions are in sync on the same brokers.
     """
     return CommittedIsr(isr)
 

@@ -1,4 +1,5 @@
-"""A follower's connection to one leader: sends a request, then waits a limited time for the answer. PORTED.
+"""A follower's connection to one leader. It sends a request, then waits a limited time for the answer.
+PORTED.
 
 One timer serves all answers of a connection: a timeout per round would cost as much as sending the round's
 bytes.
@@ -27,8 +28,8 @@ into a buffer of its own.
 """
 CONNECT_SECONDS_MAX = 2.0
 LOW_WATER_BYTES_MAX = 1024 * 1024
-"""The most bytes of a large answer that a task waits for before it is woken. Otherwise each TCP segment would
-wake it.
+"""The most bytes of a large answer that must arrive before the waiting task is woken. Otherwise each TCP
+segment would wake the task.
 """
 NEVER = float("inf")
 
@@ -134,8 +135,8 @@ class LeaderConnection:
     async def send(self, request: Message, version: int, wait_ms: int, now: float) -> None:
         """Send a request; call `answer` next to receive its answer. Raises `ConnectionLost`.
 
-        The leader may wait `wait_ms` before it answers. The answer is overdue `replica.socket.timeout.ms`
-        after that.
+        The leader may wait `wait_ms` before it answers. The answer is overdue when another
+        `replica.socket.timeout.ms` have passed.
         """
         conn, wire = self._conn, self._wire
         if conn is None or wire is None:

@@ -1,13 +1,13 @@
-"""Reports the log ends of replicas without a leader, so that the controller can elect the replica with the
-longest log. Heartbeats carry the reports. PURE.
+"""Reports about the log ends of replicas without a leader. By them the controller can elect the replica with
+the longest log. Heartbeats carry the reports. PURE.
 
-A partition waits if it has neither a leader nor an ISR nor eligible replicas: all of its replicas may have
-lost records. Then the controller compares the remaining logs (KIP-966, `unclean_recovery.py` of the
-controller). Each broker sees in its image which partitions wait, and reports the ends of its logs without a
-request. Until a replica leads, these logs do not change.
+A partition waits for an election if it has neither a leader nor an ISR nor eligible replicas. All of its
+replicas may have lost records. Then the controller compares the remaining logs (KIP-966,
+`unclean_recovery.py` of the controller). Each broker sees in its image which partitions wait, and reports the
+ends of its logs without a request. Until a replica leads, these logs do not change.
 
-A new report is urgent: the next heartbeat is sent at once and carries it. Afterwards each report is repeated,
-in turns, with the usual heartbeats. So a new controller, which has no reports, gets them again.
+A new report is urgent: the next heartbeat is sent at once and carries it. Afterwards the usual heartbeats
+repeat all reports, a part of them at a time. So a new controller, which has no reports, gets them again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Epochs(Protocol):
 
 
 class LeaderlessReplicas:
-    """Knows which replicas have to be reported to the controller, and in which order."""
+    """The replicas that have to be reported to the controller, in the order of their reports."""
 
     def __init__(self, node_id: int, newest: NewestImage, hosted: HostedTopics, controller: _Epochs) -> None:
         self._node_id = node_id
@@ -55,8 +55,8 @@ class LeaderlessReplicas:
         self._asked: list[TopicIdPartition] = []
 
     def follow(self, image: MetadataImage, delta: MetadataDelta) -> None:
-        """Add the partitions that have lost their leader and all eligible replicas, and remove those that no
-        longer wait.
+        """Add the partitions that have lost their leader and all eligible replicas. Remove the partitions
+        that no longer wait.
         """
         for topic_id, topic in delta.deleted_topics.items():
             for number in topic.partitions:
@@ -88,7 +88,9 @@ class LeaderlessReplicas:
         return bool(self._urgent)
 
     def next_reports(self) -> list[TopicPartitionLogInfo]:
-        """Return the reports for the next heartbeat; empty if a controller lacks the feature."""
+        """Return the reports for the next heartbeat. The list is empty if any controller does not support
+        such reports.
+        """
         epoch = self._controller.leader_epoch
         if epoch != self._controller_epoch:
             self._controller_epoch = epoch
@@ -132,8 +134,8 @@ class LeaderlessReplicas:
         log = partition.log
         if log.offline:
             return None
-        # At a start, this broker may have stored a leader epoch of its own without records, because it led by
-        # metadata from before its registration. So the epoch of the last record counts.
+        # At its start, this broker may have led by metadata from before its registration. Then its log has a
+        # leader epoch without records. So report the epoch of the last record.
         written = log.epoch_for_offset(log.log_end_offset - 1)
         epoch = NO_EPOCH if written is None else written
         return PartitionLogInfo(key.partition, epoch, partition.leader_epoch, log.log_end_offset, 0)

@@ -13,15 +13,16 @@ advances
 * never past a follower that has just caught up and is about to join. Otherwise the follower would never reach
   the high watermark, which runs ahead of it.
 
-A follower's fetch offset confirms that it has everything below. It joins the ISR when three things hold. The
-offset reaches both the high watermark and the start of the leader's epoch; then it has every record that may
-have been acknowledged. Its broker is neither fenced nor shutting down. And the broker epoch of its fetch is
-the one in the metadata. Otherwise a fetch of its former process could let in a replica that restarted without
-its data (KIP-903). A fetch with any other broker epoch confirms nothing. An earlier epoch comes from a former
-process. A later epoch is ahead of the metadata here (the follower may copy meanwhile), or invented by a
-stranger. Only the metadata changes the known epoch.
+A follower's fetch offset confirms that it has everything below. It joins the ISR when three things hold.
+First, its fetch offset reaches both the high watermark and the start of the leader's epoch. Then it has every
+record that may have been acknowledged. Second, its broker is neither fenced nor shutting down. Third, the
+broker epoch of its fetch is the one in the metadata. Otherwise a fetch of its broker's former process could
+let in a replica that restarted without its data (KIP-903). A fetch with any other broker epoch confirms
+nothing. An earlier epoch comes from a former process. A later epoch is ahead of the metadata on this broker,
+or a stranger has invented it. In the first case the follower may copy records meanwhile. Only metadata change
+the epoch that the leader knows.
 
-With replication factor 1 a partition needs none of this: its `followers` is None.
+A partition with replication factor 1 needs none of these rules: its `followers` is None.
 
 PURE: the log's files are reached only through its own methods, brokers and the controller through
 `PartitionCluster`.
@@ -159,7 +160,8 @@ class Partition:
             )
         if image.leader_epoch == self.leader_epoch and image.partition_epoch < self.partition_epoch:
             reached("replication.answer_overtook_record")
-            # The answer to AlterPartition arrived before its record; the newer record follows.
+            # The answer to AlterPartition arrived before the metadata record of the change. That newer record
+            # follows, so ignore this image.
             return
         self._assert_sound(image)
         begins = image.leader_epoch > self.leader_epoch or not self.is_leader
@@ -218,14 +220,14 @@ class Partition:
 
     def look_again(self) -> None:
         """Recompute the high watermark. Called because time has passed or a broker was fenced, so that a
-        replica may no longer hold it back.
+        replica may no longer hold the high watermark back.
         """
         if self._raise_high_watermark():
             self._announce_high_watermark()
 
     def delete_records(self, offset: int) -> None:
         """Delete the records below `offset` by raising the log start offset. The followers' fetches are
-        answered at once, so that they follow (KIP-107).
+        answered at once, so that the followers raise their log start offsets, too (KIP-107).
 
         Raises `KafkaError` OFFSET_OUT_OF_RANGE.
         """
@@ -287,7 +289,7 @@ class Partition:
         """Append one batch of a client. `guard` proves that the transaction of a transactional batch was
         verified (KIP-890).
 
-        If it raises `KafkaError`, `DiskError` or an error of `work`, nothing was appended.
+        After a `KafkaError`, a `DiskError` or an error of `work`, nothing was appended.
         """
         result = self.log.append(batch, Origin.CLIENT, self.leader_epoch, now_ms, guard, work)
         if self.advances_alone:
@@ -307,8 +309,8 @@ class Partition:
         """Append a marker that ends a transaction, at its coordinator's request.
 
         Raises:
-            KafkaError: NOT_ENOUGH_REPLICAS, or an epoch is outdated (`ProducerState.check_marker`).
-            DiskError
+            KafkaError: NOT_ENOUGH_REPLICAS, or the error for an outdated epoch
+            (`ProducerState.check_marker`). DiskError
         """
         if not self.has_min_isr:
             reached("replication.marker_waits_for_replicas")
@@ -364,10 +366,9 @@ class Partition:
         return True
 
     def _synced_end(self) -> int:
-        """Return the end of the leader's log, up to which the high watermark may rise. With `flush.messages`
-        it is the end of the synced records, and a sync begins if needed.
-
-        One sync runs at a time: appends that come meanwhile share the next.
+        """Return the end of the leader's log, up to which the high watermark may rise. If the topic has
+        `flush.messages`, return the end of the synced records, and begin a sync if it is needed. One sync
+        runs at a time. Appends that come meanwhile share the next sync.
         """
         log = self.log
         if not log.needs_flush:
@@ -433,7 +434,7 @@ class Partition:
 
     def follower(self, broker_id: int, has_epoch: bool) -> RemoteReplica:
         """Return the follower that sent a fetch. Raises `KafkaError` if this partition has no such replica,
-        perhaps because its metadata is older.
+        perhaps because the metadata here are older than the follower's.
         """
         replica = None if self.followers is None else self.followers.get(broker_id)
         if replica is None:
@@ -451,10 +452,9 @@ class Partition:
         return [each for each in self.isr_state.maximal_isr if each != self.image.leader]
 
     def hear_fetches(self, listener: Callable[[RemoteReplica | None], None] | None) -> None:
-        """Set a listener, which is called with the follower for each of its fetches, before the fetch is
-        answered.
-
-        It is called with None if the in-sync replicas or the leader may have changed.
+        """Set a listener. For each fetch of a follower, the listener is called with the follower, before the
+        fetch is answered. The listener is called with None if the in-sync replicas or the leader may have
+        changed.
         """
         self._hears_fetch = listener
 
@@ -476,11 +476,11 @@ class Partition:
         self, replica: RemoteReplica, broker_epoch: int, offset: int, log_start_offset: int, now_ms: int
     ) -> bool:
         """Record that a follower has all records below `offset`, from which it fetches. The caller has
-        checked that both logs agree up to there.
+        checked that both logs agree up to `offset`.
 
         Returns False if the fetch confirms nothing, because its broker epoch is newer than the metadata here.
-        Raises `KafkaError` NOT_LEADER_OR_FOLLOWER for a fetch of an earlier incarnation than the registered
-        one (Kafka's `updateFetchStateOrThrow`), or without a broker epoch.
+        Raises `KafkaError` NOT_LEADER_OR_FOLLOWER for a fetch without a broker epoch, or with an earlier one
+        than the registered epoch (Kafka's `updateFetchStateOrThrow`).
         """
         registered = self._cluster.registered_epoch(replica.broker_id)
         if broker_epoch < max(0, registered):
@@ -558,9 +558,10 @@ class Partition:
     ) -> None:
         """Called when the controller has accepted the proposal, or the ISR already was as proposed.
 
-        A smaller ISR counts only when the metadata log shows it, with the `min.insync.replicas` by which it
-        was decided. The controller may know a higher value than this leader. Then it may have made a removed
-        replica eligible to lead, because that replica has all committed records (KIP-966).
+        A smaller ISR counts only when it arrives through the metadata log, with the `min.insync.replicas` by
+        which it was decided. The controller may know a higher `min.insync.replicas` than this leader. Then
+        the controller may have made a removed replica eligible to lead, because that replica has all
+        committed records (KIP-966).
         """
         if (
             self.isr_state is not proposal
@@ -596,8 +597,8 @@ class Partition:
 
     @property
     def low_watermark(self) -> int:
-        """The lowest stored log start offset of all live replicas: all of them have deleted the records below
-        it (KIP-107).
+        """The lowest stored log start offset of all live replicas: all of these replicas have deleted the
+        records below it (KIP-107).
 
         Eligible leader replicas count as well, since they may lead next (KIP-966).
         """
@@ -608,7 +609,7 @@ class Partition:
         return lowest
 
     def _may_serve(self, broker_id: int) -> bool:
-        """True if a broker is alive, or if its replica may be elected when the broker comes back."""
+        """True if the broker is alive, or if its replica may be elected when the broker comes back."""
         return self._cluster.is_alive(broker_id) or (self.image is not None and broker_id in self.image.elr)
 
     # -- waiting requests -----------------------------------------------------------------------------------------
@@ -676,8 +677,9 @@ class Partition:
         NONE if it can.
 
         After a start a follower has a log and a checkpoint of the high watermark. Its machine may have lost
-        power after a truncation that was not synced. Then both may have records that were never committed. So
-        it answers consumers with OFFSET_NOT_AVAILABLE until its log has once agreed with the leader's.
+        power after a truncation that was not synced. Then the log may have records that were never committed,
+        even below the checkpoint. So consumers get OFFSET_NOT_AVAILABLE until the log has once agreed with
+        the leader's log.
         """
         code = self.epoch_error(current_leader_epoch)
         if not code and not self.knows_high_watermark:

@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 from odradek.data_plane.replication.remote_replica import UNKNOWN_BROKER_EPOCH
 
 P_contra = TypeVar("P_contra", contravariant=True)
-"""The type of a partition. A type variable, because the module of `Partition` imports this one."""
+"""The type of a partition. It is a type variable, because the module of `Partition` imports this module."""
 
 
 class PartitionCluster(Protocol[P_contra]):
@@ -24,7 +24,7 @@ class PartitionCluster(Protocol[P_contra]):
     def is_eligible(self, broker_id: int, broker_epoch: int, directory: bytes) -> bool:
         """True if a fetch with this broker epoch shows that the broker's replica may join the ISR.
 
-        The metadata must know the broker with this epoch, neither fenced nor shutting down. Besides, the
+        In the metadata, the broker must have this epoch, and be neither fenced nor shutting down. The
         replica's directory must be online.
         """
 

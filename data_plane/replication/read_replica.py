@@ -1,7 +1,7 @@
-"""Chooses the replica that a consumer should read from: an in-sync replica in its rack, or else the leader
-(KIP-392). PURE.
+"""The choice of the replica that a consumer should read from: an in-sync replica in the consumer's rack, or
+else the leader (KIP-392). PURE.
 
-This is Kafka's `RackAwareReplicaSelector`. Among the replicas in the consumer's rack it prefers the leader,
+This is Kafka's `RackAwareReplicaSelector`. Among the replicas in the consumer's rack the leader is preferred,
 and then the replica with the greatest log end offset. Only in-sync replicas count, and their log must contain
 the offset. Without such a replica, the consumer reads from the leader.
 """

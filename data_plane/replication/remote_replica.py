@@ -23,7 +23,9 @@ class Cursor(Protocol):
 
 
 class RemoteReplica:
-    """What a leader knows about one follower while it leads. Times are monotonic milliseconds."""
+    """The state of one follower, as its leader knows it during its leadership. Times are monotonic
+    milliseconds.
+    """
 
     __slots__ = (
         "broker_epoch",
@@ -69,7 +71,7 @@ class RemoteReplica:
 
         The follower's previous session is marked dirty, although it has usually ended. A leader that was
         paused may read a request of the old session after the first request of the new one. Then the old
-        session must not withhold changes from the new session.
+        session must not keep changes from the new session.
         """
         before, self.cursor = self.cursor, cursor
         if before is not None and before is not cursor:
@@ -78,9 +80,9 @@ class RemoteReplica:
     def note_fetch(self, offset: int, log_start_offset: int, leader_end_offset: int, now_ms: int) -> None:
         """Record a fetch at `offset`: the follower has all records below it.
 
-        If `offset` is the leader's log end, the follower is caught up now. If it reaches what was the
-        leader's log end at the follower's last fetch, the follower was caught up at that time. So a follower
-        under steady load, always one fetch behind, counts as caught up.
+        If `offset` is the leader's log end, the follower is caught up now. If `offset` reaches the log end
+        that the leader had at the follower's last fetch, the follower was caught up at that fetch. So a
+        follower under steady load, always one fetch behind, counts as caught up.
         """
         if offset >= leader_end_offset:
             caught_up_ms = now_ms
@@ -100,8 +102,8 @@ class RemoteReplica:
         """Count repeated fetches at this offset although records lie behind it. Returns True if the leader
         should search for the cause.
 
-        One repetition may be chance: the fetch came before the leader had records. From the second one on,
-        and then at every doubling, the follower may be unable to use the answer.
+        One repetition may be chance: the fetch came before the leader had records. At the second repetition,
+        and whenever their number has doubled, the follower may be unable to use the answer.
         """
         if self.stuck_at != offset:
             self.stuck_at, self.stuck_count = offset, 1

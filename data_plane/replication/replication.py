@@ -1,10 +1,10 @@
-"""Replication of a broker: fetches from leaders, sends its partitions' requests to the controller, and finds
-lagging followers. PORTED.
+"""Replication of a broker: the fetches from leaders, the requests of its partitions to the controller, and
+the search for lagging followers. PORTED.
 
 A broker has one object of this kind. Partitions use it to learn the state of the cluster
 (`PartitionCluster`). The broker passes to it every partition that the metadata changes (`follow_metadata`),
-and every partition that it no longer serves (`forget`). Tasks begin when there is something to do: a broker
-runs them only when one of its partitions has other replicas.
+and every partition that it no longer serves (`forget`). The tasks of this object begin when there is
+something to do. A broker runs them only if one of its partitions has other replicas.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from odradek.wire.topic_partition import TopicIdPartition
 
 NO_BROKER_EPOCH = -1
 SYNC_PAUSE_SECONDS = 1.0
-"""The time in seconds after which a leader tries a sync again that the disk has refused."""
+"""The time in seconds after which a leader repeats a sync that the disk has refused."""
 
 
 class ReplicationHost(BrokerHost, Protocol):
@@ -112,8 +112,8 @@ class Replication:
     def set_throttled_rates(self, layers: BrokerConfigLayers) -> None:
         """Set the rates of both throttles from the broker's configuration.
 
-        Partitions that wait because of the follower's former rate try again at once: at 1 KB/s they may have
-        hours to wait.
+        Partitions that wait because of the follower's former rate try again at once. At a former rate of 1
+        KB/s they might otherwise wait for hours.
         """
         self.leader_throttle.set_rate(layers)
         if self.follower_throttle.set_rate(layers):
@@ -179,7 +179,8 @@ class Replication:
             if failure is None and partition.log.recovery_point > recovery_point:
                 ended()
             else:
-                # The cause may be temporary: a lack of room or descriptors, or a truncation in progress.
+                # The cause may be temporary: a lack of room or descriptors, or a truncation in progress. So
+                # let the caller try again after a pause.
                 broker.timers.at(broker.clock.monotonic() + SYNC_PAUSE_SECONDS, ended)
 
         broker.sync_partition(partition, done)
@@ -301,7 +302,7 @@ class Replication:
                 self._look_at_lag(partition, now_ms)
             except Exception:
                 reached("replication.look_failed")
-                # A bug in one partition must not stop the other partitions' turns.
+                # A bug in one partition must not stop the search in the other partitions.
                 self._broker.log.exception("isr.look_failed", topic=log.topic, partition=log.partition)
 
     def troubles_changed(self) -> None:

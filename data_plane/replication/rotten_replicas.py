@@ -1,33 +1,33 @@
-"""Replicas whose bytes differ from the written ones: finds them, takes them out of the ISR, and lets them
-begin anew. PORTED.
+"""Rotten replicas, whose bytes differ from the written bytes. This module finds them, takes them out of the
+ISR, and lets them begin anew. PORTED.
 
 Theory of operation
 -------------------
 A disk may return other bytes than were written to it, without reporting an error. A slow scrub reads all logs
-now and then (`odradek.data_plane.disks.scrubber`). Until then readers check: a follower each batch before it
-appends, a client before it uses a record. So a replica is *suspected* in two cases. A follower fetches at one
-offset over and over although there are records behind it, or the bytes at an offset make no batches. A worker
-then checks the bytes of that fetch against their checksums. Only if a checksum is wrong, the replica is
-rotten; otherwise the follower had another problem.
+now and then (`odradek.data_plane.disks.scrubber`). Until the scrub comes, readers check the bytes. A follower
+checks each batch before it appends the batch. A client checks a batch before it uses a record. So a replica
+is *suspected* in two cases. A follower fetches at one offset over and over although there are records behind
+it, or the bytes at an offset make no batches. A worker then checks the bytes at that offset against their
+checksums. The replica is rotten only if a checksum is wrong. Otherwise the reader had another problem.
 
     sound --suspected, wrong checksum--> rotten --others are in sync--> lost --another leads--> set aside, begun anew
                                            |                            (the controller decides)       |
                                            '-- the last in sync: serves on, and reports it             '--> sound
 
 * **Given up through the controller.** The broker reports that the replica lies in the LOST directory
-  (KIP-858's word for a replica of a failed directory). In one record the controller takes it out of the ISR
-  and of the eligible replicas. If it led, the same record elects another leader. The leader epoch rises, so
-  that earlier fetches no longer count.
-* **Never empty and in sync.** The log is set aside only when the metadata says that another broker leads and
-  that this one is neither in sync nor eligible. While the metadata says LOST no leader takes it into an ISR;
-  the directory is reported only when the new, empty log is there. From then on it is a follower like any
-  other: it joins when it has everything.
-* **The last replica in sync keeps its records.** No other replica has all acknowledged ones. If the other
-  replicas fail just when this one has been given up, the broker withdraws its report, and the replica leads
-  again.
+  (KIP-858's word for a replica of a failed directory). In one record the controller takes the replica out of
+  the ISR and out of the eligible replicas. If the replica led, the same record elects another leader. The
+  leader epoch rises, so that earlier fetches no longer count.
+* **Never empty and in sync.** The log is set aside only when the metadata says two things: another broker
+  leads, and this broker's replica is neither in sync nor eligible. While the metadata says LOST, no leader
+  takes the replica into an ISR. The directory is reported only when the new, empty log is there. From then on
+  the replica is a follower like any other: it joins the ISR when it has all records.
+* **The last replica in sync keeps its records.** No other replica has all acknowledged records. If all others
+  fail just when this replica has been given up, the broker withdraws its report, and the replica leads again.
 * **Nothing is removed.** The old log's directory is renamed to `-stray`; its good parts are for the operator.
 * A crash in between does no harm: the metadata says LOST until a new log has begun. A log that is found at
-  the start is then set aside like a rotten one. If that was the new log, the replica begins once more.
+  the start is then set aside like a rotten one. If the log found at the start was the new log, the replica
+  begins once more.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ AGAIN_SECONDS = 2.0
 
 
 class Fate(Enum):
-    """What happens next to a replica that the metadata calls LOST."""
+    """The next step for a replica that the metadata calls LOST."""
 
     FOLLOW = "the replica has begun anew already, and the controller will get a report of that"
     BEGIN_ANEW = "other replicas have all records, so this replica is set aside"
@@ -128,7 +128,9 @@ class RottenReplicas:
     # -- is it rotten? --------------------------------------------------------------------------------------------
 
     def suspect(self, partition: Partition, offset: int) -> None:
-        """Check the log's bytes at this offset against their checksums, because a reader could not use them."""
+        """Check the log's bytes at this offset against their checksums, because a reader could not use these
+        bytes.
+        """
         log = partition.log
         replica = TopicIdPartition(log.topic_id, log.partition)
         now = self._broker.clock.monotonic()
@@ -162,7 +164,8 @@ class RottenReplicas:
             or not self._broker.hosted.holds(partition)
         ):
             reached("rot.suspicion_outdated")
-            # The log may have been truncated since the suspected bytes were read.
+            # The log may have been truncated since the suspected bytes were read. So the result of the check
+            # means nothing.
             return
         if rot is None:
             self._broker.log.info(
@@ -176,8 +179,8 @@ class RottenReplicas:
         self.note_rot(partition, rot)
 
     def note_rot(self, partition: Partition, rot: Rot) -> None:
-        """Called when bytes of a replica differ from the written ones. Gives the replica up if others are in
-        sync.
+        """Called when bytes of a replica differ from the written bytes. Gives the replica up if other
+        replicas are in sync.
         """
         log = partition.log
         replica = TopicIdPartition(log.topic_id, log.partition)
@@ -199,9 +202,8 @@ class RottenReplicas:
     # -- giving it up ---------------------------------------------------------------------------------------------
 
     def look_again(self) -> None:
-        """Decide about all rotten replicas again, after a change of the metadata.
-
-        Other replicas may be in sync now, or a replica may count as sound again.
+        """Decide about all rotten replicas again, after a change of the metadata. Other replicas may be in
+        sync now, or a rotten replica may count as sound again.
         """
         for replica in list(self._renewed):
             image = self._image_of(replica)
@@ -273,8 +275,9 @@ class RottenReplicas:
     def holds_promises(self, image: PartitionImage) -> bool:
         """True if this broker's replica may be needed to keep acknowledged records.
 
-        It is needed if it leads, is in sync or eligible. A last known member of the ISR is needed only while
-        there is no leader: a leader from the ISR has all its records.
+        The replica is needed if it leads, is in sync, or is eligible. A replica that is only a last known
+        member of the ISR is needed while there is no leader. A leader from the ISR has all records of such a
+        replica.
         """
         node_id = self._node_id
         if node_id in (image.leader, *image.isr, *image.elr):
@@ -313,8 +316,9 @@ class RottenReplicas:
         self._broker.assignments.note(*replica, directory_id)
 
     def directory_for(self, replica: TopicIdPartition, image: PartitionImage) -> bytes:
-        """Choose the directory for a new log of a replica: the directory in the metadata, or else that of the
-        lost log.
+        """Choose the directory for a new log of a replica. This is the directory in the metadata. If the
+        metadata say LOST, and the replica holds no promises, it is the directory of the lost log (unassigned
+        if unknown).
         """
         assigned = image.directory_of(self._node_id)
         if assigned != LOST_DIRECTORY or self.holds_promises(image):

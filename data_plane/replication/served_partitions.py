@@ -1,4 +1,5 @@
-"""Finds the partition for a request, or the error for a partition that this broker does not serve. PURE.
+"""The look-up of the partition for a request, or of the error for a partition that this broker does not
+serve. PURE.
 
 `HostedTopics` has the hosted partitions, and the image has the partitions that should be hosted: an error
 depends on both.
@@ -33,8 +34,8 @@ class ServedPartitions:
         making: Container[TopicIdPartition],
         workers: Workers,
     ) -> None:
-        """Take the collections to search. `making` are the replicas whose logs are still to be made.
-        `workers` serve logs that are on no disk of this broker.
+        """Take the collections to search. `making` has the replicas whose logs are still to be made.
+        `workers` are the threads for logs that are on no disk of this broker.
         """
         self.by_name, self.by_id = hosted.by_name, hosted.by_id
         self.recompressed = hosted.recompressed

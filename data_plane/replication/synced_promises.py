@@ -1,9 +1,9 @@
 """Applies `flush.messages` on a follower: records are synced before the next fetch confirms them, as in
 Kafka. PORTED.
 
-A follower's fetch offset confirms that it has all records below. If a topic has `flush.messages`, the flush
-comes before that fetch. If a device does not answer in time, only its own partitions are left out of the
-request.
+A follower's fetch offset confirms that the follower has all records below this offset. If a topic has
+`flush.messages`, the follower flushes these records before that fetch. If a device does not answer in time,
+only the partitions on this device are left out of the request.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["SYNC_AGAIN_SECONDS", "SYNC_SECONDS_MAX", "Sync", "sync_partitions"]
 
 SYNC_SECONDS_MAX = 0.5
 SYNC_AGAIN_SECONDS = 60.0
-"""The time in seconds after which a late flush no longer counts as running, and is tried again."""
+"""The time in seconds after which a late flush no longer counts as running, so that a new flush is tried."""
 
 Sync: TypeAlias = "Callable[[Partition, Callable[[KafkaError | None], None]], None]"
 """A function that flushes the partition's log, and then calls the given callback with None or the error."""
@@ -28,10 +28,9 @@ Sync: TypeAlias = "Callable[[Partition, Callable[[KafkaError | None], None]], No
 async def sync_partitions(
     env: Env, sync: Sync, partitions: list[Partition], late: Callable[[Partition], None]
 ) -> tuple[list[Partition], list[Partition]]:
-    """Flush the logs of these partitions, and wait a limited time. Returns the partitions whose flush failed,
-    and those whose flush still runs.
-
-    `late` is called with a partition of the second list when its flush ends later.
+    """Flush the logs of these partitions, and wait a limited time. Returns the partitions whose flush has
+    failed, and the partitions whose flush still runs. When a flush of the second list ends at last, `late` is
+    called with its partition.
     """
     ended = env.event()
     running = dict.fromkeys(partitions)

@@ -1,8 +1,9 @@
 """Rate limits for replication outside of the ISR: `*.replication.throttled.*` (KIP-73). PURE.
 
-Only partitions that their topic's configuration names are slowed. The leader slows followers outside of the ISR. A
-follower slows itself while it lacks records that it knows to be committed. So a move leaves enough bandwidth to
-clients, and acknowledgements never wait for it. A bucket holds one second of the rate.
+Only partitions that are named in their topic's configuration are slowed. The leader slows followers outside
+of the ISR. A follower slows itself while it lacks records that it knows to be committed. So a move leaves
+enough bandwidth to clients, and acknowledgements never wait for it. The token bucket of a throttle holds the
+bytes of one second.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def replicas_key(side: str) -> str:
 
 
 class ReplicationThrottle:
-    """The throttle of one broker as leader or as follower (`side`). Rates in bytes a second, times in
+    """The throttle of one broker as leader or as follower (`side`). Rates are in bytes a second, times in
     monotonic milliseconds.
     """
 
@@ -122,6 +123,8 @@ class ReplicationThrottle:
         return now_ms + (int(-self._room * 1000 / self._rate) + 1 if self._rate else NEVER_MS)
 
     def note(self, count: int) -> None:
-        """Count bytes that were served or fetched. If they exceed the rate, later bytes have to wait."""
+        """Reduce the bucket's room by the bytes that were served or fetched. If the bytes exceed the rate,
+        later bytes have to wait.
+        """
         self._room -= count
         self.bytes_counted += count

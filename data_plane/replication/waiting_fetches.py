@@ -1,11 +1,12 @@
-"""Keeps the fetches that wait until a partition has more records. PURE.
+"""The fetches that wait until a partition has more records. PURE.
 
 Each fetch has a mark. The mark is an offset that the high watermark, the last stable offset or the log end
 must reach. Or it is a size that the log must reach. An append compares only the smallest mark of each kind,
 and wakes only fetches whose mark is reached. So an append costs the same with one waiting fetch as with
 thousands. A woken fetch has left the queue: if there are still too few bytes for it, it waits anew.
 
-A truncated log needs a while to reach a size again, so a fetch may wait until its timeout.
+A truncated log needs a while to reach its former size again. So a fetch that waits for a size may wait until
+its timeout.
 """
 
 from __future__ import annotations
@@ -89,8 +90,8 @@ class WaitingFetches:
             place = (active.base_offset, active.size)
             if size[0][0] <= place:
                 reached += _cut(size, place)
-        # A reader of committed records never reads past the high watermark. So this comparison usually
-        # suffices, without computing the last stable offset.
+        # A reader of committed records never reads past the high watermark. So this comparison usually saves
+        # the computation of the last stable offset.
         if stable and stable[0][0][0] <= log.high_watermark:
             reached += _cut(stable, (log.last_stable_offset, 0))
         return reached

@@ -118,8 +118,8 @@ class WaitingRequests:
         done = []
         while waiting and waiting[0].last_offset < high_watermark:
             done.append(waiting.popleft())
-        # Complete the newest first. A connection answers in order, so the oldest answer comes last and lets all be
-        # sent at once.
+        # Complete the newest first. A connection sends answers in order of the requests. So the oldest answer
+        # should come last: then all are sent together.
         for waiter in reversed(done):
             waiter.acknowledged(code)
 

@@ -4,20 +4,21 @@ accepted pushes. PURE.
 Theory of operation
 -------------------
 A client asks any broker for its subscription. The answer has an id for the client instance, the metrics to
-push, and the interval. Then it pushes to any broker. A broker keeps a `ClientInstance` for each instance id
-that it has seen, with the times of its requests. All answers are those of Apache Kafka 4.3:
+push, and the interval. Then the client pushes to any broker. A broker keeps a `ClientInstance` for each
+instance id that it has seen, with the times of its requests. All answers are those of Apache Kafka 4.3:
 
 * A request that arrives before the interval is over gets THROTTLING_QUOTA_EXCEEDED. After a new subscription
-  the first push may arrive at once. So may a request for the subscription after an error that this request
-  resolves.
+  the first push may arrive at once. If the last push got an error that a new request for the subscription
+  resolves, this request may arrive at once, too.
 * A push for an older subscription gets UNKNOWN_SUBSCRIPTION_ID: the client then asks for its subscription
   again. A subscription's id is computed from its metrics, its interval and the instance id, so that all
   brokers compute the same id.
 * A client that terminates may send its last push early. Any later push is refused.
 
-Clients choose their instance ids, so there are at most `INSTANCES_MAX` instances. A new one then replaces the
-instance that was silent for longest. An instance is also dropped when its connection ends, and when it was
-silent for three intervals. This does no harm: the client's next request creates the instance again.
+Clients choose their instance ids, so there are at most `INSTANCES_MAX` instances. If there are as many, a new
+instance replaces the instance that was silent for longest. An instance is also dropped when its connection
+ends, and when it was silent for three intervals. A drop does no harm: the client's next request creates the
+instance again.
 
 Figures are kept for each user and client id (`odradek.data_plane.telemetry.known_clients`), so that clients
 cannot create any number of time series.
@@ -45,7 +46,9 @@ __all__ = ["ACCEPTED", "INSTANCES_MAX", "Asker", "ClientTelemetry", "is_reserved
 INSTANCES_MAX = 5_000
 SILENT_SECONDS_MIN = 60.0
 SILENT_INTERVALS = 3
-"""An instance is dropped when it was silent for so many intervals, but not before a minute of silence."""
+"""The number of intervals of silence after which an instance is dropped. It is never dropped before a minute
+of silence.
+"""
 SWEEP_SECONDS = 30.0
 ACCEPTED = (CompressionType.ZSTD, CompressionType.LZ4, CompressionType.GZIP, CompressionType.SNAPPY)
 """The accepted compression types, in the order in which clients should choose. A push without compression is
@@ -113,10 +116,8 @@ class ClientTelemetry:
     def instance(
         self, instance_id: bytes, asker: Asker, now: float, made: Callable[[bytes], None]
     ) -> Work[ClientInstance]:
-        """Return the instance with this id, or create it.
-
-        After a change of the subscriptions it is created again. `made` is called with the id of each created
-        instance.
+        """Return the instance with this id, or create it. After a change of the subscriptions the instance is
+        created again. `made` is called with the id of each created instance.
         """
         self._sweep(now)
         found = self._instances.get(instance_id)
@@ -160,8 +161,8 @@ class ClientTelemetry:
             gone.client.forget(gone, now)
 
     def refuse_question(self, instance: ClientInstance, now: float) -> ErrorCode:
-        """Check a request for a subscription: NONE accepts it, THROTTLING_QUOTA_EXCEEDED refuses a request
-        that arrives too early.
+        """Check a request for a subscription. Returns NONE to accept it, or THROTTLING_QUOTA_EXCEEDED if it
+        arrives too early.
         """
         last = max(instance.got_at, instance.pushed_at)
         if now - last >= instance.interval_ms / 1000:
@@ -218,7 +219,7 @@ class ClientTelemetry:
         client = self.clients.find(asker.principal, asker.client_id, now)
         if client is not instance.client:
             # The instance's client was dropped to make room, or a client with another name uses this instance
-            # id.
+            # id. So move the instance to the client that was found.
             instance.client.forget(instance, now)
             instance.client = client
         if self._instances.get(instance.instance_id) is instance:
@@ -249,7 +250,7 @@ class ClientTelemetry:
 def subscription_id(instance_id: bytes, metrics: Iterable[str], interval_ms: int) -> int:
     """Compute the id of one client's subscription, as a signed 32-bit number.
 
-    It is the same on all brokers, and differs after a change (KIP-714).
+    The id is the same on all brokers. After a change of the subscription, the id differs (KIP-714).
     """
     text = f"[{', '.join(metrics)}]{interval_ms}"
     low = int.from_bytes(instance_id[:8]) ^ int.from_bytes(instance_id[8:])

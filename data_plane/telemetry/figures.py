@@ -2,9 +2,8 @@
 instances are combined. PURE.
 
 A client may use any names for metrics and labels. A node reads only the metrics in this table, and only
-numbers without labels. So the memory that a client can use up is bounded. As an exception, a client may
-report a figure only with labels, e.g. the request time of each node. Then the mean or the largest number
-counts.
+numbers without labels. So the memory that a client can use up is bounded. There is one exception. If a client
+reports a figure only with labels, e.g. the request time of each node, the mean or the largest number counts.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ PREFIX = "org.apache.kafka."
 ROLES = ("producer", "consumer", "admin")
 """The kinds of clients. The metrics of an admin client begin with `admin.client.`."""
 VALUE_MAX = 1e15
-"""The largest number. Larger ones are replaced by it, so that sums stay finite."""
+"""The largest number that a figure may have. Larger numbers are replaced by it, so that sums stay finite."""
 
 
 class Way(Enum):
@@ -43,13 +42,14 @@ class Figure:
     way: Way
     described: str
     sources: tuple[str, ...]
-    """The names of the pushed metrics that it is read from, without the common prefix and the role."""
+    """The names of the pushed metrics from which the figure is read, without the common prefix and the role.
+    """
     scale: float = 1.0
     """The factor that converts the metric's unit to the figure's unit."""
 
 
 def _times(name: str, described: str, *sources: str) -> tuple[Figure, Figure]:
-    """Make two figures of a time, the mean and the longest. Clients report it in milliseconds."""
+    """Make two figures about a time that clients report in milliseconds: the mean time and the longest time."""
     mean = tuple(f"{source}.avg" for source in sources)
     longest = tuple(f"{source}.max" for source in sources)
     return (

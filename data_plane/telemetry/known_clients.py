@@ -2,9 +2,10 @@
 pushed. PURE.
 
 Programs choose their client ids, and many use the same default. So a client here is a user together with a
-client id. There are at most `CLIENTS_MAX` clients. A further client replaces one without instances, or else
-one of the user who has most clients. If this is the new client's own user, all further clients share one
-entry. So no user can displace other users' clients.
+client id. There are at most `CLIENTS_MAX` clients. A further client replaces a client without instances. If
+there is none, it replaces a client of the user who has the most clients. But if the new client's own user has
+about as many, the new client shares one entry with all further clients. So no user can displace other users'
+clients.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ __all__ = ["CLIENTS_MAX", "KEPT_SECONDS", "ClientInstance", "KnownClient", "Know
 
 CLIENTS_MAX = 1_000
 KEPT_SECONDS = 300.0
-"""The time, in seconds, for which a client is shown after its last instance has gone. An instance sends its
-last push when it ends.
+"""The time, in seconds, for which a client is shown after its last instance has gone. (An instance sends its
+last push when it ends.)
 """
 NAME_LETTERS_MAX = 200
 """The longest name of a user, client or library, in characters. Longer ones are cut."""
@@ -132,7 +133,8 @@ class KnownClients:
     def _make_room(self, principal: str) -> bool:
         """Drop one client, so that this user may add another.
 
-        Returns False if this user itself has the most clients, so that none is dropped.
+        Returns False and drops none if all clients have instances, and no other user has at least two clients
+        more than this user.
         """
         gone = min(
             (each for each in self._clients.values() if not each.instances),

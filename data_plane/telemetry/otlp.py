@@ -1,8 +1,9 @@
 """A bounded reader of pushed metrics: gauges and sums in OTLP's message `MetricsData`. PURE.
 
-Clients push a protobuf message (OpenTelemetry's protocol, version 1). A node needs only few of its numbers,
-by known names. So this reader skips all other fields without decoding them. The levels are fixed: resource,
-scope, metric, point. It does not recurse, and reads a bounded number of fields.
+Clients push a protobuf message (OpenTelemetry's protocol, version 1). A node needs only a few numbers of the
+message, whose names it knows. So this reader skips all other fields without decoding them. The levels are
+fixed: resource, scope, metric, point. So the reader needs no recursion, and it reads a bounded number of
+fields.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ import attrs
 __all__ = ["FIELDS_MAX", "MalformedMetrics", "Point", "TooManyFields", "read_points"]
 
 FIELDS_MAX = 100_000
-"""The most fields that are read of one payload. A consumer of 2,000 partitions pushes as many. To read them
-takes some 50 ms.
+"""The most fields that are read of one payload. A consumer of 2,000 partitions pushes about that many.
+Reading them takes some 50 ms.
 """
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
@@ -64,9 +65,8 @@ def read_points(data: bytes, wanted: Container[bytes], fields_max: int = FIELDS_
 
 
 class _Reader:
-    """A reader of one payload.
-
-    Each call gets a position in the payload; the reader itself only counts fields.
+    """A reader of one payload. Each call gets a position in the payload as an argument. The reader itself
+    stores only the number of fields.
     """
 
     __slots__ = ("_data", "_left")
@@ -126,7 +126,7 @@ class _Reader:
     def _fields(self, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
         """Yield each field's number, wire type, and the start and end of its value.
 
-        For a varint, the value takes the place of the start.
+        For a varint, the value itself is yielded in place of the start.
         """
         data = self._data
         while at < end:

@@ -19,14 +19,14 @@ ALL_METRICS = "*"
 INTERVAL_MS_DEFAULT = 300_000
 """The interval, in milliseconds, at which clients without a subscription ask for one again."""
 _LETTERS_PER_UNIT = 500
-"""The number of letters of a client's properties that all patterns compare in one unit of work, the time to
-describe a partition.
+"""The number of letters that all patterns together compare in one unit of work. (A unit is the time to
+describe one partition.) The letters are those of a client's properties.
 """
 _KEY_METRICS, _KEY_INTERVAL, _KEY_MATCH = "metrics", "interval.ms", "match"
 
 Attributes = Mapping[str, str | None]
-"""The properties of a client, by the names that patterns use for them. None: the client has not sent the
-property.
+"""The properties of a client, by the names that patterns use for them. The value is None if the client has
+not sent the property.
 """
 
 
@@ -35,7 +35,9 @@ class Wanted:
     """The metrics that one client is asked to push, and the interval."""
 
     metrics: tuple[str, ...]
-    """Prefixes of metric names, sorted. Empty: push nothing. `("*",)`: push all."""
+    """Prefixes of metric names, sorted. An empty tuple means that the client pushes nothing. `("*",)` means
+    that it pushes all metrics.
+    """
     interval_ms: int
 
 
@@ -76,7 +78,7 @@ class Subscriptions:
         configs: Mapping[tuple[int, str], Mapping[str, str]],
         changed: Iterable[tuple[int, str]],
     ) -> None:
-        """Apply those of the changed configurations that are telemetry subscriptions."""
+        """Apply those changed configurations that are telemetry subscriptions. Ignore all others."""
         for kind, name in changed:
             if kind != RESOURCE_CLIENT_METRICS:
                 continue
@@ -94,8 +96,8 @@ class Subscriptions:
                 self._log_unreadable(name, str(error))
 
     def wanted_of(self, attributes: Attributes) -> Work[Wanted]:
-        """Compute what a client is asked to push: the metrics of all matching subscriptions, at the shortest
-        of their intervals. This is work in slices.
+        """Compute which metrics a client is asked to push, and how often. These are the metrics of all
+        matching subscriptions, at the shortest of their intervals. This is work in slices.
         """
         metrics: set[str] = set()
         interval_ms = INTERVAL_MS_DEFAULT

@@ -2,7 +2,8 @@
 leads. PORTED.
 
 A new coordinator first completes the transactions that an earlier coordinator has decided to end. Once the
-loaded log is committed, it writes the markers of all transactions in PrepareCommit and PrepareAbort again.
+loaded log is committed, the new coordinator writes the markers of all transactions in PrepareCommit and
+PrepareAbort again.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ error.
 
 
 class OldestOpen(NamedTuple):
-    """The start times of the two oldest open transactions, in milliseconds since 1970: one with a timeout,
-    one without (prepared, KIP-939). None if there is none.
+    """Two start times, in milliseconds since 1970: of the oldest open transaction with a timeout, and of the
+    oldest one without (prepared, KIP-939). A time is None if there is no such transaction.
     """
 
     timed_ms: int | None
@@ -142,8 +143,8 @@ class TransactionShard(Shard[TransactionsState, Changed]):
             self._markers.begin(self, transaction)
 
     def has_completed(self, transaction: Transaction) -> bool:
-        """True if this transaction has left the state in `transaction`, by the newest state of the shard,
-        committed or not.
+        """True if the transaction is no longer in the state that `transaction` describes. The newest state of
+        the shard decides, committed or not.
         """
         if self._runtime is None:
             return False
@@ -161,7 +162,8 @@ class TransactionShard(Shard[TransactionsState, Changed]):
         return not isinstance(request, _READS)
 
     def needs_replicas(self, request: Any) -> bool:
-        # Always accept due deadlines: a refused one would stay due, and its timer would fire again and again.
+        # Always accept due deadlines. A refused deadline would stay due, and its timer would fire again and
+        # again.
         return not isinstance(request, (*_READS, TimePasses))
 
     def size_of(self, state: TransactionsState) -> int:
@@ -206,7 +208,7 @@ class TransactionCoordinator(Shards[TransactionShard]):
     ) -> None:
         """`write_here` writes markers to partitions that this broker leads.
 
-        `peers` replaces the connections to other brokers.
+        `peers` sends requests to other brokers; None makes an object for this.
         """
         super().__init__(broker, TRANSACTIONS_TOPIC)
         self._host = broker
@@ -262,9 +264,8 @@ class TransactionCoordinator(Shards[TransactionShard]):
             self._check(shard, request)
 
     def _check(self, shard: TransactionShard, request: Callable[[int], Any]) -> None:
-        """Submit a periodic check of a shard's transactions.
-
-        Submit it again in later turns while it reports that some are left.
+        """Submit a periodic check of a shard's transactions. If the check reports that transactions are left,
+        submit it again in a later turn.
         """
         if shard.is_loading or shard.is_stopped:
             return

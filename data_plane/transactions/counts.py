@@ -1,4 +1,6 @@
-"""Counters of a broker's transaction coordinators. They stay when a shard ends with its leadership. PURE."""
+"""Counters of a broker's transaction coordinators. They keep their values when a leadership ends, and its
+shard with it. PURE.
+"""
 
 from __future__ import annotations
 

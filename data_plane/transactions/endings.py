@@ -31,7 +31,7 @@ __all__ = [
 def expected_producer(transaction: Transaction) -> tuple[int, int]:
     """Return the producer id and epoch that requests must have.
 
-    For a resumed transaction they are those of the resuming producer.
+    For a resumed transaction, they are the id and epoch of the resuming producer.
     """
     if transaction.next_producer_epoch >= 0 and not transaction.status.is_ending:
         return transaction.next_producer_id, transaction.next_producer_epoch
@@ -41,14 +41,15 @@ def expected_producer(transaction: Transaction) -> tuple[int, int]:
 def may_end(transaction: Transaction, request: EndTransaction) -> ErrorCode:
     """Check a request to end a transaction.
 
-    Returns NONE, or the error: another producer sent it, or markers are being written.
+    Returns NONE if the transaction may end. Otherwise returns the error: another producer sent the request,
+    or markers are being written.
     """
     if transaction.status.is_ending and request.client_version >= EPOCHS_GROW_LEVEL:
         return ErrorCode.CONCURRENT_TRANSACTIONS
     producer_id, epoch = expected_producer(transaction)
     if request.producer_epoch == EPOCH_MAX:
         reached("transactions.reserved_epoch_refused")
-        # Only the coordinator uses this epoch, for fencing. A client can only have guessed it.
+        # Only the coordinator uses this epoch, for fencing. A client that sends it must have guessed it.
         return (
             ErrorCode.PRODUCER_FENCED
             if request.producer_id == producer_id
@@ -66,8 +67,8 @@ def may_end(transaction: Transaction, request: EndTransaction) -> ErrorCode:
 
 
 def _repeats_overflow(transaction: Transaction, request: EndTransaction) -> bool:
-    """True if the request is a retry of an EndTxn that was sent before the producer id was replaced, because
-    its epochs were used up.
+    """True if the request is a retry of an EndTxn that was sent before the producer id was replaced. (An id
+    is replaced when its epochs are used up.)
     """
     return (
         request.producer_id == transaction.previous_producer_id
@@ -81,8 +82,8 @@ def _is_retry(transaction: Transaction, request: EndTransaction) -> bool:
 
 
 def outcome_of(transaction: Transaction, request: EndTransaction) -> TransactionStatus | ErrorCode:
-    """Return the next state of the transaction, or the error code of the answer (also NONE for a retry) if
-    the state stays.
+    """Return the next state of the transaction. If its state stays the same, return the error code of the
+    answer instead; for a retry this is NONE.
     """
     status, is_commit = transaction.status, request.is_commit
     grows = request.client_version >= EPOCHS_GROW_LEVEL
@@ -102,7 +103,7 @@ def outcome_of(transaction: Transaction, request: EndTransaction) -> Transaction
 
 
 def needs_next_id(transaction: Transaction) -> bool:
-    """True if the producer needs a new id after this transaction, because the next epoch would reach the last
+    """True if the producer needs a new id after this transaction, because its next epoch would be the last
     one.
     """
     return expected_producer(transaction)[1] >= EPOCH_MAX - 1
@@ -111,7 +112,8 @@ def needs_next_id(transaction: Transaction) -> bool:
 def decided(
     transaction: Transaction, status: TransactionStatus, client_version: int, next_id: int, wall_ms: int
 ) -> Transaction:
-    """Return the transaction with its decided outcome. Its markers will have the epoch of this new state.
+    """Return the transaction with its decided outcome. Its markers will have the producer epoch of the
+    returned state.
 
     `next_id` is the producer id after this transaction if `needs_next_id` is true, else -1.
     """
@@ -152,7 +154,8 @@ def _next_epoch(next_epoch: int, next_id: int) -> int:
 
 
 def fenced(transaction: Transaction, wall_ms: int, next_id: int = NO_PRODUCER_ID) -> Transaction:
-    """Return the open transaction as aborted by the coordinator. Its epoch grows, which fences its producer.
+    """Return the open transaction in the state after its abort by the coordinator. Its epoch grows, which
+    fences its producer.
 
     If `needs_next_id` is true, the producer id has no epochs left, and `next_id` replaces it. If no new id is
     available, `next_id` is -1: the last epoch stays, and the next InitProducerId gets a new id.

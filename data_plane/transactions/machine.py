@@ -20,33 +20,34 @@ Each row is a state of the transactional id. Each column is a request with the r
     CompleteAbort     Empty, epoch + 1   Ongoing               INVALID_TXN_STATE        v1 NONE, v2 NONE if it is a
                                                                                         retry, otherwise PrepareAbort
 
-`waits`: where Kafka answers CONCURRENT_TRANSACTIONS at once, the request is held until the markers are
-written, for `HELD_MS_MAX` at most. Markers mostly take a few milliseconds, but a client pauses longer before
-it repeats a request.
+`waits` means: the request is held until the markers are written, but for `HELD_MS_MAX` at most. (Kafka
+answers CONCURRENT_TRANSACTIONS at once.) Markers mostly take a few milliseconds, but a client pauses longer
+before it repeats a request.
 
-Wrong producers: another producer id gets INVALID_PRODUCER_ID_MAPPING, another epoch PRODUCER_FENCED
-(InitProducerId: PRODUCER_FENCED for both). While markers are being written, they get CONCURRENT_TRANSACTIONS
-and repeat the request. Only a verification, and an EndTxn before client version 2, get the error at once.
+A wrong producer gets an error. This is INVALID_PRODUCER_ID_MAPPING for another producer id, and
+PRODUCER_FENCED for another epoch. (InitProducerId gets PRODUCER_FENCED in both cases.) While markers are
+being written, wrong producers get CONCURRENT_TRANSACTIONS instead, and repeat the request. Only a
+verification, and an EndTxn before client version 2, get the proper error even then.
 
 Since client version 2 the epoch grows with every end of a transaction. So an EndTxn with the epoch before the
 newest one is a retry. It gets the answer of the first request.
 
-A partition may know a higher epoch of a producer id than the coordinator, from an admin client's marker. When the
-transaction has ended, its epochs count as used up (`EPOCH_MAX - 1`). So its producer is fenced, and the next producer
-has a new id.
+By an admin client's marker, a partition may know a higher epoch of a producer id than the coordinator. When
+that producer's transaction has ended, the id's epochs count as used up (`EPOCH_MAX - 1`). So its producer is
+fenced, and the next producer gets a new id.
 
-The last epoch, `EPOCH_MAX`, belongs to no producer. If it fences a producer, the transaction completes under a new
-producer id, as in Kafka. A request with this epoch has guessed it. The log of an earlier release may have
-transactions in this epoch, which are aborted like all others.
+The last epoch, `EPOCH_MAX`, belongs to no producer. If a fencing needs this epoch, the transaction completes
+under a new producer id, as in Kafka. A client that sends this epoch must have guessed it. The log of an
+earlier release may have transactions in this epoch, which are aborted like all others.
 
 A transaction's state is one record, with all its partitions. As in Kafka, a batch beyond the topic's
-`max.message.bytes` or `segment.bytes` is refused with UNKNOWN_SERVER_ERROR. This is checked when a transaction
-grows, for the largest record that it may ever need. Its end is never refused: the log accepts it even if these
-limits have been lowered meanwhile.
+`max.message.bytes` or `segment.bytes` is refused with UNKNOWN_SERVER_ERROR. The size is checked when a
+transaction grows, for the largest record that the transaction may ever need. The end of a transaction is
+never refused: the log accepts its record even if the limits have been lowered meanwhile.
 
 A producer whose transaction the coordinator has aborted sends InitProducerId with its own id and epoch to
-continue (KIP-360). It gets the epoch of that abort. A new producer gets the next epoch, which fences the old
-producer.
+continue (KIP-360). This producer gets the epoch of that abort. A new producer gets the next epoch, which
+fences the old producer.
 """
 
 from __future__ import annotations
@@ -138,7 +139,7 @@ class Turn:
     def answer(self, reply: Reply | None, response: Any) -> None:
         """Add an answer: `response` is sent to `reply` once all records of this turn are committed.
 
-        None as `reply` is ignored.
+        If `reply` is None, do nothing.
         """
         if reply is not None:
             self.answers.append((reply, response))
@@ -324,7 +325,7 @@ class TransactionMachine:
         is_new_producer = request.producer_epoch == NO_PRODUCER_EPOCH
         goes_on = request.producer_epoch == epoch or (
             # The coordinator has aborted the producer's transaction with the last epoch, which no producer
-            # may use.
+            # may use. So the producer continues with its own epoch, the one before.
             epoch == EPOCH_MAX and request.producer_epoch == transaction.last_producer_epoch
         )
         if transaction.is_epoch_exhausted and (is_new_producer or goes_on):
@@ -356,7 +357,8 @@ class TransactionMachine:
         """
         producer_id, epoch = expected_producer(transaction)
         if epoch >= EPOCH_MAX - 2:
-            # At the end of the transaction the epoch grows by one, and must not reach the last epoch.
+            # At the end of the transaction the epoch grows by one. It must not reach the last epoch then, so
+            # take a new producer id now.
             fresh = self._take_producer_id()
             if fresh is None:
                 return turn.answer(ask.reply, Producer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
@@ -411,7 +413,7 @@ class TransactionMachine:
         """Check added partitions. Returns an error if the transaction becomes too large for one record, or
         the coordinator has no room for it.
 
-        Only growth is refused. An accepted transaction can always end, also when there is no room left.
+        Only growth is refused. So an accepted transaction can always end, even when there is no room left.
         """
         if record_bytes_max(after) > self._append_bytes_max():
             return ErrorCode.UNKNOWN_SERVER_ERROR
@@ -519,9 +521,8 @@ class TransactionMachine:
     def _narrow_aborts(
         self, state: TransactionsState, records: Sequence[CoordinatorRecord | TransactionEnd]
     ) -> None:
-        """Prepare the next abort after a batch of aborts could not be written: abort half as many at once.
-
-        A single id that fails is skipped from then on.
+        """Prepare the next abort after a batch of aborts could not be written. The next batch aborts half as
+        many. If a batch with a single id fails, that id is skipped from then on.
         """
         ids = [record.transactional_id for record in records if isinstance(record, TransactionRecord)]
         self._counts.timed_out -= len(ids)
@@ -548,7 +549,8 @@ class TransactionMachine:
     def _busy(self, turn: Turn, ask: Ask, *, holds: bool) -> None:
         """Answer a request while the transaction's markers are being written.
 
-        With `holds`, the right producer sent it, and it may wait; otherwise it gets CONCURRENT_TRANSACTIONS.
+        If `holds` is true, the right producer has sent the request, and the request may wait. Otherwise its
+        answer is CONCURRENT_TRANSACTIONS.
         """
         if holds:
             self._hold(turn, ask)
@@ -558,7 +560,7 @@ class TransactionMachine:
     def _hold(self, turn: Turn, ask: Ask) -> None:
         """Hold the request until the markers are written.
 
-        After `HELD_MS_MAX`, or if too many wait, it gets CONCURRENT_TRANSACTIONS.
+        After `HELD_MS_MAX`, or at once if too many requests wait, the answer is CONCURRENT_TRANSACTIONS.
         """
         if ask.reply is None:
             return
@@ -617,7 +619,7 @@ def _is_known(transaction: Transaction, request: InitProducer) -> bool:
 def _find(
     state: TransactionsState, request: AddPartitions | VerifyPartitions
 ) -> tuple[Transaction | None, ErrorCode]:
-    """Find the transaction that a request to add or verify partitions is about.
+    """Find the transaction of a request to add or verify partitions.
 
     Returns an error code other than NONE if the request may not use it.
     """

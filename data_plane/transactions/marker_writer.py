@@ -1,8 +1,8 @@
 """The writer of transaction markers to partitions that this broker leads, for coordinators on any broker. PORTED.
 
 A marker is a control batch. It is acknowledged when all in-sync replicas have it. In a partition of
-`__consumer_offsets`, the group coordinator also applies or drops the offsets of the transaction. Only then
-the marker is acknowledged.
+`__consumer_offsets`, the group coordinator also applies or drops the offsets of the transaction. The marker
+is acknowledged only after that.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from odradek.wire.messages.write_txn_markers import (
 )
 
 APPEND_UNITS = 8
-"""The cost of one append, in units of work: to look up a partition costs 1."""
+"""The cost of one append, in units of work: the look-up of a partition costs 1."""
 
 
 class WritingBroker(BrokerHost, Protocol):
@@ -214,8 +214,8 @@ class MarkerWriter:
             for topic in marker.topics:
                 for index in topic.partition_indexes:
                     if (topic.name, index) in named:
-                        # A partition that is named several times gets only one marker, which ends the
-                        # transaction.
+                        # A partition that is named several times gets only one marker, since the first marker
+                        # ends the transaction.
                         yield 1
                         continue
                     named.add((topic.name, index))
@@ -231,15 +231,15 @@ class MarkerWriter:
         key = (marker.producer_id, topic, index)
         found = self._partitions.get(topic, index)
         if marker.transaction_version < 0:
-            # Kafka uses this version only if the version is unknown, and its brokers never write such a
-            # marker.
+            # A negative version means that the version is unknown. Kafka's brokers never write such a marker,
+            # so refuse it.
             delayed.note(key, ErrorCode.UNKNOWN_SERVER_ERROR)
         elif found is None:
             delayed.note(key, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         elif not found.is_leader:
             delayed.note(key, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         elif marker.producer_id == NO_PRODUCER_ID or marker.producer_epoch == NO_PRODUCER_EPOCH:
-            # Kafka uses this producer id or epoch for batches without a producer, so no marker can have it.
+            # Kafka uses -1 as producer id or epoch in batches without a producer, so no marker can have it.
             delayed.note(key, ErrorCode.UNKNOWN_SERVER_ERROR)
         elif topic == OFFSETS_TOPIC:
             delayed.wait_for_group(key)

@@ -2,22 +2,24 @@
 
 A transaction's outcome is final as soon as its state record is committed. From then on markers are sent until
 every partition has one, also across changes of leaders. A partition whose topic is deleted needs none. When
-all are written, the machine gets `MarkersWritten`, and the producer's next transaction may begin.
+all markers are written, the machine gets `MarkersWritten`, and the producer's next transaction may begin.
 
-Markers are appended when a high watermark has risen, often in the turn of a follower's fetch. The fetch would
-then be parked without the new records. So all work here is done after the turn (`woken`). One turn handles
-only a few transactions (`PacedActions`), since a new coordinator may have many thousands to complete.
+Work on markers begins when a high watermark has risen, often in the turn of a follower's fetch. If markers
+were appended at once, the fetch would then be parked without the new records. So all work here is done after
+the turn (`woken`). One turn handles only a few transactions (`PacedActions`), since a new coordinator may
+have many thousands to complete.
 
 Markers carry the coordinator's leader epoch. A partition that has a marker of a newer coordinator refuses
-those of an older one (TRANSACTION_COORDINATOR_FENCED). The newer coordinator then writes them.
+markers of an older coordinator (TRANSACTION_COORDINATOR_FENCED). The newer coordinator then writes the
+markers.
 
-A partition that knows a higher producer epoch refuses the marker, too (INVALID_PRODUCER_EPOCH). Either a
-newer coordinator assigned this epoch, and this coordinator cannot commit decisions any more. Or an admin
-client sent a marker with this epoch. So this broker asks the partition's leader whether a transaction is open
-there. If none is open, the marker is left out. The producer id can no longer be used, because the partition
-would refuse all its batches, so the next producer gets a new id. If a transaction is open, an operator has to
-end it. Until then the transactional id stays in PrepareCommit or PrepareAbort. (In Kafka it does so in both
-cases.)
+A partition that knows a higher producer epoch refuses the marker, too (INVALID_PRODUCER_EPOCH). There are two
+possible causes. A newer coordinator has assigned the higher epoch, and this coordinator cannot commit
+decisions any more. Or an admin client has sent a marker with the higher epoch. So this broker asks the
+partition's leader whether a transaction is open there. If none is open, the marker is left out. The producer
+id can no longer be used, because the partition would refuse all its batches, so the next producer gets a new
+id. If a transaction is open, an operator has to end it. Until then the transactional id stays in
+PrepareCommit or PrepareAbort. (In Kafka the id stays in this state even if no transaction is open there.)
 """
 
 from __future__ import annotations
@@ -75,8 +77,8 @@ class MarkerShard(Protocol):
     def submit(self, ask: Ask) -> None: ...
 
     def has_completed(self, transaction: Transaction) -> bool:
-        """True if this transaction has left the state in `transaction`, by the newest state of the shard,
-        committed or not.
+        """True if the transaction is no longer in the state that `transaction` describes. The newest state of
+        the shard decides, committed or not.
         """
 
 
@@ -254,7 +256,7 @@ class MarkerSender:
 
     def _answered(self, leader: int, parts: list[_Part], response: WriteTxnMarkersResponse | None) -> None:
         """Handle the response to a request for markers: record written markers, retry failed ones, and finish
-        complete endings. None as `response`: no answer came.
+        complete endings. If `response` is None, no answer came.
         """
         destination = self._destinations[leader]
         destination.under_way -= 1
@@ -365,8 +367,8 @@ class MarkerSender:
         )
         shard.submit(Ask(written, 0, None, self._broker.agreed_clock.latest_ms()))
         if shard.has_completed(transaction):
-            # The same decision may have started and ended the next transaction, by requests that were held.
-            # Then the entry belongs to that one.
+            # With requests that were held, the same decision may have started and ended the next transaction.
+            # Then the entry belongs to the next transaction, and must stay.
             if not self._is_over(ending):
                 del self._endings[shard, transaction.transactional_id]
         elif not shard.is_stopped:
@@ -401,8 +403,8 @@ def _open_in(response: Any, producer_id: int) -> dict[TopicPartitionPair, bool]:
     """Read a DescribeProducers response: for each partition, True if this producer has an open transaction
     there.
 
-    A partition that this broker may not describe may have one, so it counts as True. Partitions with any
-    other error are left out.
+    If this broker may not describe a partition, an open transaction is possible there, so the partition
+    counts as True. Partitions with any other error are left out.
     """
     if response is None:
         return {}

@@ -1,10 +1,11 @@
 """The ages of open transactions, measured with the coordinator's monotonic clock, which never jumps. PURE.
 
 A transaction's record has its start time by the wall clock, which may jump. The coordinator checks its open
-transactions periodically. The last check before the start and the first one after it give two bounds of the
-age by the monotonic clock. Between these bounds, the start time in the record decides whether the transaction
-is late. For a transaction that an earlier coordinator began, it also decides, until this coordinator has had
-the transaction for its whole timeout.
+transactions periodically. A transaction starts between two checks. The monotonic times of these two checks
+give an upper and a lower bound of its age. If the timeout lies between the bounds, the start time in the
+record decides whether the transaction is late. For a transaction that an earlier coordinator began, the upper
+bound is missing. So the start time decides until this coordinator has had the transaction for its whole
+timeout.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ __all__ = ["OpenAges"]
 class _Seen:
     """One open transaction.
 
-    `start_ms` and the epoch distinguish it from other transactions of its id; the other two times are
-    monotonic.
+    `start_ms` and `producer_epoch` distinguish it from other transactions of its transactional id. `start_ms`
+    is a wall-clock time, the other two times are monotonic.
     """
 
     start_ms: int
@@ -54,8 +55,8 @@ class OpenAges:
         """True if the transaction has been open for longer than its timeout. It must have been open at the
         last call of `look`.
 
-        `earliest_ms` is the wall-clock time with which the start in the record is compared, `now_ms` the
-        monotonic time.
+        `earliest_ms` is the wall-clock time with which the end of the timeout, by the record's start time, is
+        compared. `now_ms` is the monotonic time.
         """
         if transaction.is_timeless:
             return False

@@ -13,8 +13,8 @@ from odradek.data_plane.coordination.shard import CoordinatorHost
 class PacedActions:
     """A queue of actions.
 
-    The first ones run after the current turn, the rest in later turns, in order. For instance, a new
-    coordinator may have to complete 100,000 transactions, which would block the event loop for seconds.
+    The actions run in order: the first ones after the current turn, the rest after later turns. For instance,
+    a new coordinator may have to complete 100,000 transactions, which would block the event loop for seconds.
     """
 
     __slots__ = ("_host", "_is_set", "_per_turn", "_queue")

@@ -32,7 +32,7 @@ class TransactionHost(CoordinatorHost, Protocol):
 
 
 class BrokerPeers:
-    """Requests to other brokers, with one connection for each kind of request."""
+    """The sender of requests to other brokers. It has one connection for each kind of request."""
 
     def __init__(self, broker: TransactionHost) -> None:
         self._broker = broker

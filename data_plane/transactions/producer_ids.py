@@ -51,7 +51,8 @@ class ProducerIds:
     async def fill(self) -> ErrorCode:
         """Fetch a new block from the controller if the block is used up.
 
-        Returns NONE, or COORDINATOR_LOAD_IN_PROGRESS if the controller does not give a block.
+        Returns NONE if the block has unused ids, or COORDINATOR_LOAD_IN_PROGRESS if the controller allocates
+        no block.
         """
         while self.is_empty:
             if self._fetching is not None:

@@ -26,8 +26,8 @@ class Producer:
     producer_epoch: int = NO_PRODUCER_EPOCH
     ongoing_producer_id: int = NO_PRODUCER_ID
     ongoing_producer_epoch: int = NO_PRODUCER_EPOCH
-    """The producer epoch of the transaction that is still prepared, if there is one (KIP-939).
-    `ongoing_producer_id` is its producer id.
+    """The producer epoch of the transaction that is still prepared; -1 if there is none (KIP-939).
+    `ongoing_producer_id` is the producer id of this transaction.
     """
 
 
@@ -41,7 +41,7 @@ class Verified:
 
 @attrs.frozen
 class InitProducer(Asks[Producer]):
-    """An InitProducerId with a transactional id."""
+    """An InitProducerId request with a transactional id."""
 
     transactional_id: str
     timeout_ms: int
@@ -80,9 +80,8 @@ class VerifyPartitions(Asks[Verified]):
 
 @attrs.frozen
 class EndTransaction(Asks[Producer]):
-    """An EndTxn: commit or abort.
-
-    From client version 2 on, the answer has the producer epoch for the next transaction.
+    """An EndTxn request to commit or abort a transaction. From client version 2 on, the answer has the
+    producer epoch for the next transaction.
     """
 
     transactional_id: str
@@ -94,7 +93,9 @@ class EndTransaction(Asks[Producer]):
 
 @attrs.frozen
 class MarkersWritten:
-    """The report that all partitions of a transaction have their markers. It has no answer."""
+    """A request to complete a transaction, because all of its partitions have their markers. It has no
+    answer.
+    """
 
     transactional_id: str
     producer_id: int

@@ -22,13 +22,13 @@ NO_TIME = -1
 RECORD_VERSION_FLEXIBLE = 1
 """The first version of the record's value that has the fields of transaction version 2."""
 CLIENT_VERSION_MAX = (1 << 7) - 1
-"""The largest transaction version that a marker's request can hold: the request has one byte for it, the
-record two.
+"""The largest transaction version that fits into a request to write markers. The request has one signed byte
+for it; the transaction's record has two bytes.
 """
 CHARACTERS_PER_WEIGHT = 256
 PARTITIONS_PER_WEIGHT = 8
 """The number of partitions in a transaction that count as one unit of weight, about 1 KiB of memory.
-`CHARACTERS_PER_WEIGHT` is the same for the characters of an id.
+`CHARACTERS_PER_WEIGHT` characters of a transactional id count as one unit, too.
 """
 SHOWN_BYTES = 64
 """The most bytes of an unreadable key that are shown in a log line."""
@@ -85,8 +85,8 @@ class Transaction:
     start_ms: int = NO_TIME
     last_update_ms: int = NO_TIME
     last_producer_epoch: int = NO_PRODUCER_EPOCH
-    """The epoch before the present one, as long as its producer may still use it. As in Kafka, it is not
-    written to the log.
+    """The epoch before the present one, as long as a producer may still send it. As in Kafka, this field is
+    not written to the log.
     """
     previous_producer_id: int = NO_PRODUCER_ID
     next_producer_id: int = NO_PRODUCER_ID
@@ -188,7 +188,8 @@ def record_bytes_max(transaction: Transaction) -> int:
     """Compute the largest size, in bytes, of a batch with any later record of this transaction, until its
     markers are written.
 
-    Later records have the same partitions, and may have all tagged fields. Their version may differ, too.
+    Later records have the same partitions, and may have all tagged fields. The version of later records may
+    differ, too.
     """
     topics = {topic for topic, _ in transaction.partitions}
     return (
@@ -259,8 +260,8 @@ def _transaction(transactional_id: str, value: TransactionLogValue) -> Transacti
 def state_of(latest: Latest, skipped: list[str]) -> TransactionsState:
     """Build the state from the latest value of every key in the log.
 
-    A malformed record cannot come from a coordinator. It is left out, and a text about it is appended to
-    `skipped`.
+    A malformed record cannot come from a coordinator. Such a record is left out, and a text about it is
+    appended to `skipped`.
     """
     transactions: dict[str, Transaction] = {}
     is_open: dict[str, int] = {}

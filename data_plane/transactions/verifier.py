@@ -1,7 +1,7 @@
 """Requests of partition leaders to transaction coordinators, to verify or add partitions (KIP-890). PORTED.
 
-The coordinator may be on this broker. Otherwise, one request at a time is sent to its broker. Questions that
-arrive meanwhile are sent together in the next request.
+The coordinator may be on this broker. Otherwise, questions are sent to the coordinator's broker, in one
+request at a time. Questions that arrive meanwhile are sent together in the next request.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from odradek.wire.messages.add_partitions_to_txn import (
 
 TRANSACTIONS_PER_REQUEST = 500
 ADDED_BY_BROKERS = 2
-"""The client version of transactions to which brokers, instead of the client, add the partitions."""
+"""The transaction version of clients that leave it to brokers to add partitions to their transactions."""
 
 Codes = Mapping[VerifiedPartition, ErrorCode]
 

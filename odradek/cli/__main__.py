@@ -2,7 +2,7 @@
 
 Only the module of the requested group is imported. Neither this module nor the top of such a module imports
 anything heavy, such as trio or cattrs (tests/cli/test_import_budget.py). A command imports what it needs when
-it runs, so that every command answers at once.
+it runs, so that every command starts quickly.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ GROUPS = (
 parser.
 """
 _HOMES = {"metadata": "odradek.cli.recovering.metadata"}
-"""The modules of groups that are not in the package `commands`, by group."""
+"""Each command group whose module is not in the package `commands`, with the name of that module."""
 PROGRAMS = {
     "mirror": (
         "odradek.spark.pipelines.mirror.command",
@@ -54,8 +54,8 @@ PROGRAMS = {
     ),
     "spark": ("odradek.spark.__main__", "run jobs on Spark, and tools for queries that write exactly once"),
 }
-"""Commands with a parser of their own, by name: the module whose `main` gets all following words, and the
-line for the help.
+"""Commands with a parser of their own, by name. Each value is the module whose `main` gets all words after
+the name, and the command's line in the help.
 """
 
 
@@ -110,7 +110,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         give_up(sys.stdout)
         return FAILURE
     except OSError as error:
-        # Commands handle errors of the files that they name, so this is an error of the output.
+        # Commands handle the errors of files that they name. So this error comes from writing to the standard
+        # output.
         give_up(sys.stdout)
         complain(output_failure(error))
         return FAILURE

@@ -1,4 +1,4 @@
-"""Conflicts between a topic's configuration keys: each value is valid, but together they have another effect
+"""Conflicts between a topic's configuration keys: each value is valid, but together they do something else
 than documented. PURE.
 
 `odradek config get topic NAME --explain` shows them.
@@ -18,7 +18,7 @@ def conflicts(
     remedy.
 
     `values` are all effective values of one topic, and `own` the keys set on the topic itself.
-    `replication_factor` is the smallest of its partitions.
+    `replication_factor` is the smallest replication factor of the topic's partitions.
     """
     number = {key: int(value) for key, value in values.items() if value and value.lstrip("-").isdigit()}
     policy = {each.strip() for each in (values.get("cleanup.policy") or "").split(",")}

@@ -34,8 +34,8 @@ __all__ = [
 ]
 
 LOOK_SECONDS_MAX = 3.0
-"""The most seconds that a command which only reads waits for a node or the quorum. Then it prints what it
-has.
+"""The limit, in seconds, for how long a read-only command waits for a node or the quorum. After this time the
+command prints what it has.
 """
 FOR_CONTROLLERS = "odradek.controller."
 """The prefix of keys in --command-config for the controllers' listener, which often needs other credentials."""
@@ -46,7 +46,9 @@ _PERHAPS_DONE = "the change may have been made anyway: check before you try agai
 
 
 def security_properties(args: argparse.Namespace) -> dict[str, str]:
-    """Read the keys of --command-config except addresses; empty without that option. Raises `CliError`."""
+    """Read the keys of --command-config except addresses. Return an empty dict if the option is not given.
+    Raises `CliError`.
+    """
     return {
         key: value
         for key, value in _command_config(args).items()
@@ -100,7 +102,7 @@ def _read_command_config(path: str | None) -> dict[str, str]:
 
 @contextmanager
 def keys_judged() -> Iterator[None]:
-    """Turn an error about a key of --command-config into `CliError`, while the block makes a client."""
+    """Guard a block that makes a client: turn an error about a key of --command-config into `CliError`."""
     try:
         yield
     except ValueError as error:
@@ -148,7 +150,8 @@ def _client(args: argparse.Namespace, address: str, properties: dict[str, str]) 
 def connected(args: argparse.Namespace, kind: str | None = None) -> Iterator[Client]:
     """Open the blocking client for --bootstrap-server and --timeout. Turn the client's errors into `CliError`.
 
-    `kind` names the settings of another client that the command opens; --command-config may hold their keys, too.
+    `kind` names the settings class of a consumer or producer that the command also opens. The file of
+    --command-config may then have keys of this class, too.
     """
     from odradek.client.errors import ClientError
     from odradek.wire.errors import KafkaError, LocalProtocolError
@@ -204,7 +207,7 @@ def present_quorum(args: argparse.Namespace, client: Client) -> QuorumDescriptio
     from odradek.client.errors import RequestTimedOut
     from odradek.wire.errors import KafkaError
 
-    # Fail first, with its own message, if no broker is reachable.
+    # Fail here, with a message of its own, if no broker can be reached.
     client.admin.describe_cluster()
     try:
         return client.admin.describe_quorum(timeout=min(args.timeout, LOOK_SECONDS_MAX))
@@ -229,7 +232,7 @@ def say_if_past(survey: ClusterSurvey) -> None:
 def call_failure(error: Exception, *, changes: bool = False) -> CliError:
     """Turn the error of a call, or of one item in a call, into a `CliError` with the cause and the remedy.
 
-    `changes`: true if the call would have changed something.
+    `changes` is true if the call was a change of the cluster.
     """
     from odradek.client.errors import (
         BrokerUnavailable,
@@ -273,8 +276,8 @@ def call_failure(error: Exception, *, changes: bool = False) -> CliError:
 
 
 def failure_of_some(failed: Sequence[tuple[str, Exception]]) -> CliError:
-    """Make the error for changes of which some failed. It has the reason for the first one, and the names of
-    the others.
+    """Make one error from several changes that failed. Its text has the reason of the first failed change,
+    and the names of the others.
     """
     (_, error), *others = failed
     text = str(call_failure(error, changes=True))

@@ -32,11 +32,11 @@ def decoded_record(topic: str, key: bytes | None, value: bytes | None) -> dict[s
     """Decode a record in `topic` into the fields `record` (its type), `decoded_key` and `decoded_value`
     (None: a tombstone).
 
-    For topics other than the coordinators' and the metadata log's, the result is empty. If the bytes cannot
-    be decoded, the field `undecodable` has the reason.
+    The result is empty unless `topic` is the metadata log or a topic of a coordinator. If the bytes cannot be
+    decoded, the field `undecodable` has the reason.
     """
     if topic == METADATA:
-        # Control records have a key, and no secrets.
+        # A record with a key is a control record. It has no secrets, so it may be shown as it is.
         return {} if value is None or key is not None else _metadata_record(value)
     log = _LOGS.get(topic)
     if log is None or key is None:

@@ -1,5 +1,5 @@
-"""Closing the connections of principals on all brokers. A dynamic configuration value requests this, and each
-broker shows the value once it has closed them.
+"""Closing the connections of principals on all brokers. The request is a dynamic configuration value. A
+broker shows this value once it has closed the connections.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def disconnect(client: Client, principals: Iterable[str], timeout_seconds: float
     them.
 
     A broker closes the connections in the same step in which it applies the value. So a broker that reports
-    the value has closed them. Raises `CliError` for brokers that do not show it in time.
+    the value has closed them. Raises `CliError` for brokers that do not report the value in time.
     """
     from odradek.client.admin import AlterConfig, ConfigResource, ResourceType
     from odradek.metadata_quorum.config.config_defs import DISCONNECT_PREFIX

@@ -43,9 +43,9 @@ class Replica(NamedTuple):
 
 
 class Leaderless(NamedTuple):
-    """One partition without a leader. `complete` has the brokers whose replicas hold all acknowledged records (in
-    sync or eligible). If `complete` is empty, `last` has the last leader. Both are None if the brokers are too old
-    to report them.
+    """One partition without a leader. `complete` lists the brokers whose replicas hold all acknowledged
+    records, because they are in sync or eligible. If `complete` is empty, `last` lists the last leader. Both
+    attributes are None if the brokers are too old to report them.
     """
 
     key: TopicPartition
@@ -225,7 +225,7 @@ def _waits_text(each: Leaderless) -> str:
 
 
 def _choice_text(each: Leaderless) -> str:
-    """Write the advice for the case that the awaited broker cannot come back."""
+    """Write what the operator can do if the awaited broker cannot come back."""
     best = each.best
     waits = each.complete is None or each.complete or each.last
     when = "if that is impossible" if waits else "an operator has to choose"

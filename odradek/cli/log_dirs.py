@@ -51,7 +51,8 @@ def ask_log_dirs(client: Client, args: argparse.Namespace) -> LogDirs:
     stranger = next((node for node in wanted if node not in known), None)
     if stranger is not None:
         raise CliError(f"there is no broker {stranger} (brokers: {', '.join(map(str, known))})")
-    # Do not ask a fenced broker: it might answer, or not until the time is up, and its state is enough to show.
+    # Do not ask fenced brokers: their answer may not come before the time limit. The output shows only that
+    # they are down.
     down = [node for node in wanted if node in cluster.fenced]
     alive = [node for node in wanted if node not in cluster.fenced]
     answers = (

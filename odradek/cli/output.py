@@ -283,9 +283,9 @@ def _text(value: object) -> str:
 
 
 class Progress:
-    """A line on a terminal that shows the progress of long work. It goes to standard error. It is left out if
-    standard error is no terminal, or if the output on the terminal already shows progress. With `always` the
-    latter does not matter. Use it as a context manager, which removes the line at the end.
+    """A line on a terminal that shows the progress of long work. The line goes to standard error, and is left
+    out if standard error is no terminal. It is also left out if the standard output shows the progress on a
+    terminal already, unless `always` is true. Use it as a context manager, which removes the line at the end.
     """
 
     def __init__(self, what: str, *, always: bool = False) -> None:

@@ -48,7 +48,7 @@ _OTHERS_NAMES = {
     "--brokers": "--bootstrap-server",
     "--broker-list": "--bootstrap-server",
 }
-"""Options of Kafka's tools and of rpk, with our names for the same options."""
+"""Options of Kafka's tools and of rpk, each with the name of the same option here."""
 
 
 _TEXT_BYTES_MAX = (1 << 15) - 1
@@ -133,8 +133,8 @@ class _Timeout(argparse.Action):
 
 
 class DefaultAddress(str):
-    """The default of --bootstrap-server, of a type of its own: `bootstrap.servers` in --command-config may
-    replace it.
+    """The default address of --bootstrap-server. Its own type distinguishes it from an address that the user
+    has typed: only the default gives way to `bootstrap.servers` in --command-config.
     """
 
     __slots__ = ()

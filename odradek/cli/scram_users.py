@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_ITERATIONS", "read_password", "scram_record"]
 
 DEFAULT_ITERATIONS = 4096
-"""Kafka's default number of iterations. Answers about unknown users have it, too, so it does not show whether
-a user exists.
+"""Kafka's default number of iterations. A broker also answers with this number if a user does not exist. So
+the number does not reveal which users exist.
 """
 _FORM = re.compile(r"(?P<mechanism>[A-Za-z0-9-]+)=\[(?P<parts>.*)\]\Z", re.DOTALL)
 _PARTS = ("name", "password", "passwordfile", "salt", "saltedpassword", "iterations")

@@ -1,5 +1,5 @@
-"""`odradek txn find-hanging`: open transactions that block `read_committed` consumers, and the command that
-ends each.
+"""`odradek txn find-hanging`: open transactions that block `read_committed` consumers, and the commands that
+end them.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ def _sentence(each: OldTransaction, now_ms: int) -> str:
     start = each.producer.current_transaction_start_offset
     where = f"{each.topic}-{each.partition}"
     idle = span_text(max(0, now_ms - each.producer.last_timestamp))
-    # Readers are stopped earlier, by another transaction that begins before this one.
+    # Another transaction, which began earlier, already stops readers at an earlier offset.
     held = (
         f"read_committed consumers wait at offset {start}"
         if each.holds

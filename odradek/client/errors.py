@@ -1,4 +1,5 @@
-"""The errors that a client detects itself; error codes in brokers' answers are `odradek.wire.errors.KafkaError`.
+"""The errors that a client itself detects. An error code in a broker's answer becomes an
+`odradek.wire.errors.KafkaError` instead.
 
 A request that fails without an answer from a broker ends in a `ClientError`. Both kinds have the attribute
 `retriable`. It is true if the same operation may succeed later.
@@ -97,7 +98,9 @@ class TransactionAborted(TransactionError):
 
 
 class TransactionFatalError(TransactionError):
-    """This producer can only be closed. A new producer with the same `transactional.id` aborts its open transaction."""
+    """This producer can only be closed. A new producer with the same `transactional.id` aborts the transaction that
+    this producer has open.
+    """
 
 
 class ProducerFencedError(TransactionFatalError):
@@ -123,8 +126,8 @@ def error_code(number: int) -> ErrorCode:
 
 
 def broker_error(number: int, text: str | None, subject: str) -> KafkaError:
-    """Make the `KafkaError` of a broker's answer about `subject`. Its text is the broker's own, or else the standard
-    text of the code.
+    """Make the `KafkaError` of a broker's answer about `subject`. The error has the broker's text, or else
+    the standard text of the code.
     """
     code = error_code(number)
     if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and text in (None, "", code.message):

@@ -1,8 +1,10 @@
-"""Bounds of the right time while the wall clock jumps: the earliest and the latest time that it may be. PURE.
+"""Computes bounds for the present time when the wall clock jumps: the earliest and the latest time that it
+may be. PURE.
 
-The wall clock is compared with the monotonic clock. Their difference is stable except for drift and jumps. A jump of
-more than `TOLERANCE_MS` is accepted when the wall clock has kept its new time for an interval. Until then two times
-are possible: the old time, continued by the monotonic clock, and the new time.
+The wall clock is compared with the monotonic clock. Their difference is stable except for drift and jumps. A
+jump of more than `TOLERANCE_MS` is accepted when the wall clock has kept its new time for an interval. Until
+then two times are possible: the wall clock's new time, and the old time plus what the monotonic clock has
+counted since.
 
 * **Whatever is deleted or aborted because of its age** must have expired by the earlier of the two times. So one jump
   deletes nothing.
@@ -11,7 +13,8 @@ are possible: the old time, continued by the monotonic clock, and the new time.
 * A jump backward moves the earliest time at once, a jump forward moves the latest time at once. So nothing waits for
   a time in the far future.
 
-A process that starts with a wrong clock accepts its time, because there is no other clock to compare.
+A process that starts while the clock is wrong accepts the wrong time, because there is no other clock to
+compare with.
 """
 
 from __future__ import annotations
@@ -45,10 +48,11 @@ class Moment:
 
 
 class _Side:
-    """The accepted difference of the wall clock and the monotonic clock in ms. A fall is accepted at once, a rise
-    only after an interval.
+    """The accepted difference of the wall clock and the monotonic clock in ms. If the difference falls, the
+    new value is accepted at once. If it rises by more than `TOLERANCE_MS`, the new value is accepted only
+    after an interval.
 
-    Two threads may call this at the same time, so each value is read only once per call.
+    Two threads may call `observe` at the same time, so a call reads each value only once.
     """
 
     __slots__ = ("_jumped", "believed")
@@ -59,8 +63,8 @@ class _Side:
         """A rise that is not accepted yet: the new difference, and the monotonic time at which it was first seen."""
 
     def observe(self, distance_ms: int, now_ms: int, interval_ms: int) -> int:
-        """Compare a new difference with the accepted one. Return the size of a rise that is seen for the first time,
-        else 0.
+        """Compare a new difference with the accepted difference. Return the size of a rise that is seen for
+        the first time, otherwise 0.
         """
         believed, jumped = self.believed, self._jumped
         if distance_ms <= believed + TOLERANCE_MS:
@@ -74,8 +78,8 @@ class _Side:
 
 
 class AgreedClock:
-    """A node's wall clock, with the bounds of the right time. Each reading compares both clocks, so there must be one
-    each second.
+    """A node's wall clock, with the bounds of the right time. Jumps are found when the clock is read, so it
+    must be read every second.
     """
 
     __slots__ = ("_backward", "_clock", "_forward", "_interval_ms", "_log")
@@ -123,7 +127,7 @@ class AgreedClock:
         return self.observe() - self._backward.believed
 
     def moment(self) -> Moment:
-        """Return the present time by the wall clock, with both bounds."""
+        """Return the present time by the wall clock, with the earliest and the latest time that it may be."""
         now_ms, wall_ms = self.observe(), self._clock.wall_ms()
         return Moment(
             min(wall_ms, now_ms + self._forward.believed),

@@ -1,10 +1,10 @@
-"""Calls to one disk, for each of which the event loop waits at most a given time. SHELL.
+"""Makes the event loop's calls to one disk in a separate thread, so that the loop waits only a limited time
+for each call. SHELL.
 
 Theory of operation
--------------------
-A call to a device that hangs cannot be interrupted: its thread waits in the kernel until the device answers. So in a
-node with several disks, the loop makes its calls through one thread per disk. It waits for each call, but only for a
-limited time.
+------------------- A call to a device that hangs cannot be interrupted: its thread waits in the kernel until
+the device answers. So in a node with several disks, there is one thread per disk, which makes the loop's
+calls to this disk. The loop waits for each call, but only for a limited time.
 
     idle -> called -> answered in time -----------------------------> idle
                  '-> abandoned (`CallHangs`) -> undone, or finished ---'
@@ -12,10 +12,12 @@ limited time.
 * The caller of an abandoned call gets `CallHangs`, and chooses how the call ends. When the device finally answers,
   the thread undoes the call, or finishes it. Until then every further call is refused at once, so no call overtakes
   another.
-* Only calls of the thread that made this object are limited. Workers may wait, so they call the device directly.
+* Only calls of the thread that made the `BoundedCalls` object are limited. Workers may wait, so they call the
+  device directly.
 * Data to be written is copied, because the caller may reuse its buffer before an abandoned write ends.
-* A call needs the interpreter lock three times: to begin, to end, and to continue the loop. If a worker runs pure
-  Python, each time costs the switch interval. So the interval is made short while the loop waits, and only then.
+* A call needs the interpreter lock three times: to begin, to end, and to continue the loop. If a worker runs
+  Python code, each time the call waits for the switch interval. So the interval is made short, but only while
+  the loop waits.
 
 `bench/disks/README.md` has the measured cost of a call.
 """
@@ -35,7 +37,9 @@ HAND_OVER_SECONDS = 0.00002
 Undo = Callable[[Any], None]
 """A function that undoes or finishes an abandoned call. Its argument is the call's result."""
 Outcome: TypeAlias = tuple[T | None, Exception | None]
-"""The result of a call, or its exception; the other one is None."""
+"""The outcome of a call, as (result, exception). The exception is None if the call has returned. The result is None
+if it has raised.
+"""
 
 
 class CallHangs(Exception):
@@ -77,8 +81,8 @@ class BoundedCalls:
     )
 
     def __init__(self, wait_seconds: float, *, bounds_looks: bool = True) -> None:
-        """Make the object; the thread that does so is the one whose calls are limited. With `bounds_looks`, calls
-        that only read are limited as well.
+        """Make the object. The calls of the current thread are limited. With `bounds_looks`, calls that only
+        read are limited as well.
         """
         self.bounds_looks = bounds_looks
         self._wait_seconds = wait_seconds
@@ -113,8 +117,8 @@ class BoundedCalls:
     def run(self, function: Callable[..., T], abandon: Callable[[], Undo], *args: object) -> T:
         """Call `function` in the other thread, and wait for its result. `function` must not raise.
 
-        If that takes too long, call `abandon`, and raise `CallHangs`. `abandon` returns a function that undoes or
-        finishes the call; it is run when the device has answered.
+        If the call takes too long, call `abandon`, and raise `CallHangs`. `abandon` returns a function that
+        undoes or finishes the call. The other thread runs this function when the device has answered.
         """
         if self.hangs or self._is_closed:
             raise CallHangs

@@ -9,9 +9,9 @@ pipe closes. The kernel then ends the companion at once, even in the middle of a
 Of all other descriptors, the companion inherits only standard error. If it had the files of log directories' locks,
 those `flock`s would outlive the node.
 
-There are two locks: `_turn` is held for a whole call, `_state` only briefly. `close` shuts the socket down, which
-ends a call under way, and ends the process. It closes the descriptors only after that call has returned, because the
-call might otherwise use a reused number.
+There are two locks: `_turn` is held for a whole call, `_state` only briefly. `close` shuts the socket down,
+which ends a call under way, and ends the process. It closes the descriptors only after that call has
+returned. Otherwise the system might reuse their numbers for other files while the call still uses them.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from odradek.env.ports import Companion, CompanionLost, CompanionRefused
 from odradek.env.real_files import RealFile
 
 END_SECONDS_MAX = 1.0
-"""Seconds that an idle companion has to end by itself, which takes it some milliseconds."""
+"""The seconds that an idle companion gets to end by itself. It normally needs some milliseconds."""
 KILLED_SECONDS_MAX = 3.0
-"""Seconds to wait for a killed process. If it reads from a hung device, it ends only when the device answers; the
-next start of any process then reaps it (`subprocess`).
+"""Seconds to wait for a killed process. A process that reads from a hung device ends only when the device
+answers. It is then reaped when `subprocess` starts the next process.
 """
 ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"
 )
-"""The environment that limits numeric libraries to one thread. By default they start one per core, each with its own
-memory, but the node needs the cores.
+"""The environment that limits numeric libraries to one thread. By default such a library starts one thread per core,
+each with its own memory. But the node needs the cores.
 """
 
 
 class _LendingPickler(FramePickler):
-    """A pickler that replaces each lent file by its descriptor."""
+    """A pickler that sends the descriptor of each `File` instead of the object."""
 
     def persistent_id(self, value: object) -> Any:
         if not isinstance(value, RealFile):
@@ -54,7 +54,9 @@ class _LendingPickler(FramePickler):
 
 
 class _Process:
-    """A started process, with the descriptors that connect it. Raises `OSError` if the system has none left."""
+    """A started process, with the two descriptors that connect it to the node. Raises `OSError` if the system has no
+    descriptors left.
+    """
 
     def __init__(self, factory: str) -> None:
         with contextlib.ExitStack() as opened:
@@ -98,7 +100,7 @@ class _Process:
 
 
 def _spawn(factory: str, channel: int, lifeline: int) -> subprocess.Popen[bytes]:
-    """Start the companion's program. `factory` is among its arguments, so that it can be seen in a list of processes."""
+    """Start the companion's program. `factory` is among its arguments, so that a list of processes shows it."""
     program = [*child_program("odradek.env.companion_main"), str(channel), str(lifeline), factory]
     return subprocess.Popen(
         program,
@@ -194,7 +196,8 @@ class RealCompanion:
         try:
             raise value
         finally:
-            # Otherwise error, traceback and frame would keep each other in memory until a garbage collection.
+            # The error refers to its traceback, the traceback to this frame, and this frame's variable to the
+            # error. Without `del`, they would stay in memory until a garbage collection.
             del value
 
     def _lose(self, process: _Process) -> None:

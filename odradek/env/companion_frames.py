@@ -1,8 +1,9 @@
 """Messages between a node and its companion: values as frames on a Unix stream socket. SHELL.
 
-A frame is a head, a table, a pickle (protocol 5, PEP 574), and the buffers that the table lists. Byte strings of
-`APART_BYTES_MIN` or more are such buffers. They are sent from the sender's memory, and received into their final
-memory, so each side copies them only once. Descriptors are sent together with the head (SCM_RIGHTS).
+A frame consists of a head, a table, a pickle (protocol 5, PEP 574), and the buffers that the table lists.
+Each byte string of `APART_BYTES_MIN` bytes or more is such a buffer. A buffer is sent from the sender's
+memory and received into its final place, so each side copies it only once. Descriptors are sent together with
+the head (SCM_RIGHTS).
 
 Both processes run the same release, and no other process can reach the socket. So frames need neither versions nor
 checksums.
@@ -22,13 +23,15 @@ from typing import Any, TypeAlias
 from odradek.env.ports import FILES_MAX
 
 APART_BYTES_MIN = 32 << 10
-"""The size from which a byte string is sent as a separate buffer. For a smaller one, another system call costs more
-than the copy.
+"""The size in bytes from which a byte string is sent as a separate buffer. For a smaller byte string, one
+more system call costs more than a copy.
 """
 _HEAD = struct.Struct("!QII")
-"""Size of the pickle in bytes, number of buffers, number of descriptors."""
+"""The head of a frame: the size of the pickle in bytes, the number of buffers, the number of descriptors."""
 _ROW = struct.Struct("!?Q")
-"""For each buffer: true if the receiver may write to it; its size in bytes."""
+"""A row of the table, which describes one buffer: true if the receiver may write to it, and its size in
+bytes.
+"""
 _APART = 0
 """The persistent id that stands for the next buffer in a pickle. A lent file has a tuple instead."""
 
@@ -94,7 +97,7 @@ class Outgoing:
         self._descriptors = writer.descriptors
         if len(self._descriptors) > FILES_MAX:
             raise ValueError(
-                f"one call lends {len(self._descriptors)} files, and at most {FILES_MAX} are allowed"
+                f"one call passes {len(self._descriptors)} files to a companion, but at most {FILES_MAX} are allowed"
             )
         table = b"".join(_ROW.pack(is_writable, view.nbytes) for is_writable, view in apart)
         body = file.getbuffer()
@@ -123,7 +126,7 @@ class Incoming:
     def value(self, lend: Callable[..., Any] | None = None) -> Any:
         """Read the value of the frame. `lend` makes the lent files, in the order of the descriptors.
 
-        Raises the errors of pickle, and of making the value.
+        Raises pickle's errors, and the errors of code that runs when the value is made.
         """
         return _Unpickler(io.BytesIO(self._body), iter(self._apart), lend).load()
 

@@ -1,7 +1,8 @@
 """The program of a companion process: `python -m odradek.env.companion_main CHANNEL LIFELINE FACTORY`. SHELL.
 
-`odradek.env.companion` starts it. The first frame has the arguments for the factory, which makes the companion's
-object. Each further frame names a method of the object to call. The process ends when the channel does.
+`odradek.env.companion` starts it. The first frame has the arguments for the factory, which makes the
+companion's object. Each further frame names a method of the object to call. The process ends when the node
+closes the channel.
 """
 
 from __future__ import annotations
@@ -89,8 +90,8 @@ class _Server:
 
 
 def _failure(error: Exception) -> Outgoing:
-    """Make the frame that raises this error in the node. If pickle would change the error, the frame has its text
-    instead.
+    """Make the frame that raises this error in the node. If pickle would change the error, the frame has the
+    error's text instead.
     """
     frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     places = " > ".join(

@@ -18,7 +18,9 @@ __all__ = ["fetch_document"]
 
 BYTES_MAX = 1 << 20
 FETCH_SECONDS_MAX = 10.0
-"""Seconds within which the whole answer must arrive. A server that sends a byte now and then gets no more time."""
+"""Seconds within which the whole answer must arrive. The limit also holds for a server that sends a byte now
+and then.
+"""
 
 
 def fetch_document(address: DocumentAddress) -> bytes:
@@ -73,8 +75,8 @@ def _ask(parts: SplitResult, address: DocumentAddress) -> bytes:
 
 @contextmanager
 def _ended_when_late(sock: socket.socket) -> Iterator[None]:
-    """Shut the connection down after `FETCH_SECONDS_MAX`, during a `with` block. It uses a copy of the descriptor,
-    because TLS takes over the original.
+    """Run a `with` block, and shut the connection down if the block takes longer than `FETCH_SECONDS_MAX`.
+    The shutdown uses a copy of the descriptor, because TLS takes over the original.
 
     Raises `DocumentMissing` after that time, even if the body was complete.
     """

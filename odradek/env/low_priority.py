@@ -1,9 +1,10 @@
-"""Gives this process a low priority: it yields the processor at once, but still gets a fair share (SHELL, Linux).
+"""Gives this process a low priority: it yields the processor at once, but still gets a fair share. SHELL. The
+module works only on Linux.
 
-A low nice value alone is not enough. Another process that wakes up still waits for the end of the running process's
-time slice (about 3 ms). Since Linux 6.12 a process that wakes up preempts a process with a longer slice than its own.
-So this process requests the longest slice there is (sched_setattr(2)). `SCHED_IDLE` would yield as fast, but gets
-almost no time on a machine that is busy for hours.
+A low nice value alone is not enough. Another process that wakes up must still wait until the time slice of the
+running process ends (about 3 ms). Since Linux 6.12 a process that wakes up preempts a process with a longer slice
+than its own. So this process requests the longest possible slice (sched_setattr(2)). A process with the policy
+`SCHED_IDLE` would yield as fast, but would get almost no time on a machine that is busy for hours.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import platform
 import struct
 
 NICENESS = 5
-"""With this nice value, threads of normal priority get three times as much time (sched(7): each step is a factor of
-about 1.25).
+"""The nice value of this process. A thread of normal priority gets three times as much time as this process
+(sched(7): each step is a factor of about 1.25).
 """
 SLICE_NANOSECONDS = 100_000_000
 _SCHED_SETATTR = {"x86_64": 314, "aarch64": 274, "riscv64": 274}

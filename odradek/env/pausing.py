@@ -1,8 +1,9 @@
-"""Marks the points at which a function in a worker may be delayed. In production they have no effect; the simulator
-runs the loop there. PURE.
+"""Marks the points at which a function in a worker may be delayed. In production these points have no effect.
+In the simulator, other work of the event loop runs at these points. PURE.
 
-A thread may lose the interpreter anywhere. A function in a worker calls `pause()` where that matters: between two
-reads of state that the loop may change, or between two files. It must hold no lock there.
+A thread may lose the interpreter anywhere. A function in a worker calls `pause()` where such a delay matters.
+Examples are the time between two reads of state that the loop may change, and between two files. The function
+must hold no lock at that point.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ _act: Callable[[], None] | None = None
 
 
 def pause() -> None:
-    """Let the simulator run the loop here, before the worker continues. It does nothing in production."""
+    """Let the simulator run the event loop before the worker continues. In production, do nothing."""
     if _act is not None:
         _act()
 

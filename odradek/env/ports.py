@@ -10,18 +10,18 @@ only way to start a node, so the simulator runs the code that production runs.
 Rules
 -----
 * Only `Clock.sleep_until`, `Conn.readable`, `Conn.writable`, `Listener.accept`, `Network.connect`, `Event.wait` and
-  `Workers.run` await. All other calls return at once, so no other task can run between a receive and its dispatch.
-  (`Companion` blocks; only workers use it.)
-* `File` and `Dir` calls block the caller. On the loop that is allowed for appends, and for reads that do not wait for
-  the device according to `File.is_warm`. (`File.read_warm` makes only such reads.) Calls that may wait for a device
-  go through `Workers.run`: sync, cold reads, listing big trees.
-* A file may be closed, removed or renamed while a worker reads it. So a worker pins the files that it reads. If a
-  worker gets `FileClosed`, it was too late; the device works. When the loop gets the worker's result, the file may
-  have changed again.
+  `Workers.run` await. All other calls return at once, so no other task can run between the receipt of bytes and their
+  handling. (`Companion` blocks; only workers use it.)
+* `File` and `Dir` calls block the caller. On the loop that is allowed for appends, and for reads that do not
+  wait for the device according to `File.is_warm`. (`File.read_warm` only makes reads that do not wait.) Calls
+  that may wait for a device go through `Workers.run`: sync, cold reads, listing big trees.
+* A file may be closed, removed or renamed while a worker reads it. So a worker pins the files that it reads.
+  If a worker gets `FileClosed`, the file was closed before the worker could read it; the device is not at
+  fault. When the loop gets the worker's result, the file may have changed again.
 * A failed file operation raises `DiskError`, which names the log directory that it came from: one bad disk takes down
-  only its own partitions. Calls to a dead device raise only `DiskError`; even `exists` does not return False. Calls
-  that release a file or a lock succeed even then: `unpin`, `rest`, `close`, `unlock`.
-* A value that a node and its companion have exchanged must not be changed by either. In the simulator both have the
+  only its own partitions. Calls to a dead device raise only `DiskError`; this is true even of `exists`. Calls that
+  release a file or a lock succeed even then: `unpin`, `rest`, `close`, `unlock`.
+* Neither a node nor its companion may change a value that they have exchanged. In the simulator both have the
   same object.
 * mmap is not used, because it would bypass the port. Clean-up code (`finally`) must not rely on the ports: after a
   simulated crash they fail at once.
@@ -82,9 +82,11 @@ class ResourcesShort(DiskRefused):
 
 
 class DiskHung(DiskRefused):
-    """The device has not answered in time. The call has no effect: when the device answers, it is undone.
+    """The device has not answered in time. The call has no effect: when the device answers, the call is
+    undone.
 
-    If `goes_on` is true, the call is completed instead (`Dir.in_time`); `Dir.settle` waits for that.
+    If `goes_on` is true, the call is completed instead (`Dir.in_time`). `Dir.settle` waits until the call is
+    undone or completed.
     """
 
     goes_on = False
@@ -160,7 +162,9 @@ class Clock(Protocol):
         """Return milliseconds since 1970 by the system's wall clock; the value may jump."""
 
     async def sleep_until(self, deadline: float) -> None:
-        """Wait until `monotonic()` reaches `deadline`. This is a checkpoint even if the deadline has passed."""
+        """Wait until `monotonic()` reaches `deadline`. Other tasks may run meanwhile, even if the deadline has passed
+        already.
+        """
 
     def timeout_at(self, deadline: float) -> AbstractContextManager[Scope]:
         """End the `with` block early at `deadline`. It costs microseconds, so never use it per frame."""
@@ -200,8 +204,8 @@ class File(Protocol):
     def append(self, data: Buffer) -> int:
         """Append all of `data`; return the position of its first byte.
 
-        Raises `DiskFull` or `DiskError`. Then the file may have a prefix of the data (`size` includes it), and the
-        owner must truncate. After `DiskHung` the file has nothing of the data.
+        Raises `DiskFull` or `DiskError`. Then the file may have a prefix of the data (`size` includes it),
+        and the owner must truncate. After `DiskHung` the file has no part of the data.
         """
 
     def pread(self, count: int, offset: int) -> bytes:
@@ -219,7 +223,9 @@ class File(Protocol):
         """
 
     def read_warm(self, count: int, offset: int) -> bytes | bytearray | None:
-        """Read `count` bytes at `offset`. Return None if that would wait for the device, or if the file ends before."""
+        """Read `count` bytes at `offset`. Return None if the read would wait for the device, or if the file
+        has fewer bytes there.
+        """
 
     def open_past_cache(self) -> UncachedFile:
         """Open the file for reads that bypass the page cache. It blocks, so call it in a worker. Raises `DiskError`."""
@@ -228,7 +234,8 @@ class File(Protocol):
         """Shorten the file to `size` bytes."""
 
     def sync(self) -> int:
-        """Make all bytes durable that were written before the call. Return the size of the file that is durable now.
+        """Make all bytes durable that were written before the call. Return the number of bytes from the start
+        of the file that are durable now.
 
         A failure is final, because the kernel may have dropped the dirty pages. So the caller must take the directory
         offline, and never sync again.
@@ -242,8 +249,8 @@ class File(Protocol):
     def rest(self) -> bool:
         """Close the descriptor unless the file is pinned; the next use opens it again. Return True if it was closed.
 
-        Only the thread that uses the file without a pin (the loop) may call this. Any thread may do so while no other
-        thread uses the file.
+        Only the thread that uses the file without a pin (the loop) may call this. Another thread may call
+        this only while no thread uses the file.
         """
 
     def close(self) -> None:
@@ -300,7 +307,7 @@ class Dir(Protocol):
         """
 
     def rename(self, old: str, new: str) -> None:
-        """Rename a file or directory within this directory. The change is durable after `sync`."""
+        """Rename a file or directory within this directory. The change is durable after the next `sync`."""
 
     def remove(self, name: str) -> None:
         """Remove a file. Raises `FileMissing`."""
@@ -314,20 +321,21 @@ class Dir(Protocol):
     def bound_calls(self, wait_seconds: float, *, looks: bool = True) -> None:
         """Limit the time for which calls of the current thread wait for the disk of this directory.
 
-        From then on, the thread's appends and creations in or below this directory raise `DiskHung` if the device
-        does not answer in `wait_seconds`. While a call hangs, truncations raise it as well. With `looks`, reads,
-        openings and listings do the same. All other work of that thread on the disk must use `in_time`. This applies
-        to files that are opened later, from this directory or below it. It does not apply to other results of
-        `Env.open_dir` for the same path.
+        From then on, the thread's appends and creations in or below this directory raise `DiskHung` if the
+        device does not answer in `wait_seconds`. While a call hangs, truncations raise `DiskHung` as well.
+        With `looks`, this is also true of reads, openings and listings. All other work of that thread on the
+        disk must use `in_time`. This applies to files that are opened later, from this directory or below it.
+        It does not apply to other results of `Env.open_dir` for the same path.
         """
 
     def in_time(self, work: Callable[[], T], undo: Callable[[T], None] | None = None) -> T:
         """Do work on files below the root as one call with limited time, and return its result.
 
-        If the caller's calls have no limit, `work` is simply called. Otherwise another thread may call it while the
-        caller waits; so `work` and the caller must not change shared data. If the time is up, raises `DiskHung`; the
-        work is done when the device answers. Then the other thread calls `undo` with its result. Without `undo` the
-        work `goes_on`: it is completed, and its result is dropped. While an earlier call hangs, `work` is not
+        If the caller's calls have no limit, `work` is simply called. Otherwise another thread may call it
+        while the caller waits; so `work` and the caller must not change shared data. If the time is up,
+        raises `DiskHung`. The other thread still finishes the work when the device answers, and then calls
+        `undo` with the work's result. Without `undo` (`DiskHung.goes_on`), the effect of the work stays, and
+        its result is dropped. While an earlier call hangs, `DiskHung` is raised at once, and `work` is not
         started. Also raises the errors of `work`.
         """
 
@@ -351,14 +359,14 @@ class Dir(Protocol):
         """Release the lock. After that, this directory must not be used any more."""
 
     def is_open(self) -> bool:
-        """True while this process has any file or directory below the root open. As long as that is so, the disk
-        cannot be unmounted.
+        """True while this process has any file or directory below the root open. While anything is open, the
+        disk cannot be unmounted.
         """
         ...
 
 
 class PeerEnd(Enum):
-    """The state of the peer's half of a connection: it may send more, or it has ended."""
+    """The state of the peer's half of a connection: the peer may send more, or the half has ended."""
 
     OPEN = "it may send more"
     BEHIND_DATA = "it sends no more, but earlier bytes are still to be received"
@@ -400,7 +408,7 @@ class Conn(Protocol):
         """Send the concatenated chunks. Return the number of bytes accepted; 0 if it would block. Raises
         `ConnectionLost`.
 
-        `more` says that other bytes follow at once (MSG_MORE).
+        `more` is true if other bytes follow at once (MSG_MORE).
         """
 
     def sendfile(self, file: File, offset: int, count: int) -> int:
@@ -456,7 +464,9 @@ class Network(Protocol):
         """
 
     async def connect(self, host: str, port: int, *, address: str | None = None) -> Conn:
-        """Connect to a host; with `address`, only to that one of the host's addresses. Raises `ConnectionLost`."""
+        """Connect to a host. With `address`, which is one of the host's addresses, connect only to this
+        address. Raises `ConnectionLost`.
+        """
 
     async def addresses_of(self, host: str, port: int) -> tuple[str, ...]:
         """Return all IP addresses of a host name. Raises `ConnectionLost`."""
@@ -519,7 +529,8 @@ class Meter(Protocol):
         """
 
     def turn_cpu_seconds(self, seconds: float) -> float:
-        """Return the processor time of a turn of the loop that ends now and took `seconds` of wall-clock time.
+        """Return the processor time, in seconds, of the turn of the loop that ends now. The turn took
+        `seconds` of wall-clock time.
 
         Call it at the end of each turn. The result is at most `seconds`. A short turn was hardly interrupted, so the
         result may be `seconds` itself; several such turns share one reading of the thread's clock.
@@ -560,8 +571,9 @@ class Env(Protocol):
     def random(self) -> _random.Random: ...
 
     def new_workers(self, threads_max: int | None = None) -> Workers:
-        """Make a separate set of threads, for work that may block all of them. Examples are calls to one of several
-        disks, and work that any client may request. With None, it has as many threads as the node's other workers.
+        """Make a separate set of threads, for work that may block all threads of the set. Examples are calls
+        to one of several disks, and work that any client may request. With `threads_max` None, the set has as
+        many threads as the node's other workers.
         """
 
     def new_companion(self, factory: str, *args: Any) -> Companion:
@@ -577,7 +589,8 @@ class Env(Protocol):
     def is_blank_disk(self, path: str) -> bool:
         """True if a separate file system is mounted at `path` or above it, and `path` has only empty folders.
 
-        It is false on the root's file system, because the disk may merely be unmounted. Raises `DiskError`.
+        If `path` is on the root file system, the answer is false, because a disk may be missing that should
+        be mounted there. Raises `DiskError`.
         """
 
     def event(self) -> Event: ...
@@ -589,7 +602,9 @@ class Env(Protocol):
 
     @property
     def provokes(self) -> bool:
-        """True if `buggify` may ever return true, for hot loops that check this once. False in production."""
+        """True if `buggify` may ever return true. A hot loop reads this once instead of calling `buggify`
+        each time. False in production.
+        """
 
     def buggify(self, point: str) -> bool:
         """True if the caller should cause trouble at this point (simulator only).
@@ -613,12 +628,14 @@ def carried_error(error: Exception) -> Exception:
 
 
 def load_factory(name: str) -> Callable[..., Any]:
-    """Import the callable that the name of a companion's factory means: "package.module:Class"."""
+    """Import the callable with this name, which has the form "package.module:Class". It is the factory of a
+    companion.
+    """
     module, _, attribute = name.partition(":")
     factory: Callable[..., Any] = getattr(import_module(module), attribute)
     return factory
 
 
 def never(point: str) -> bool:
-    """Return False. It replaces `Env.buggify` in parts that have no `Env`."""
+    """Return False. Code that has no `Env` uses this function instead of `Env.buggify`."""
     return False

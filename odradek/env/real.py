@@ -135,7 +135,7 @@ def _without_frames(error: Exception) -> Exception:
     error.add_note("a worker thread raised this at: " + " > ".join(places[1:]))
     seen: list[BaseException] = []
     chained: BaseException | None = error
-    # An error may be its own cause. Then the chain of causes has no end.
+    # An error may be its own cause. Then the chain of causes is a circle.
     while chained is not None and chained not in seen:
         seen.append(chained)
         chained.__traceback__ = None
@@ -144,9 +144,9 @@ def _without_frames(error: Exception) -> Exception:
 
 
 UNREAD_SECONDS_MAX = 0.00025
-"""Turns that together take less than this many seconds are charged by the wall clock, which is read anyway. Reading
-the thread's clock is a system call of half a microsecond. A turn that was interrupted is longer, so the clock is read
-for it.
+"""While successive turns together take less than this many seconds, their processor time is taken from the
+wall clock, which is read anyway. Reading the thread's clock would be a system call of half a microsecond. A
+turn that was interrupted is longer, so the thread's clock is read after it.
 """
 
 
@@ -175,7 +175,8 @@ class RealMeter:
         ended = time.thread_time()
         took = ended - self._read_at - self._unread_seconds
         self._read_at, self._unread_seconds = ended, 0.0
-        # Between two turns the loop does other work, which is not charged to a client.
+        # The thread's clock also counts the loop's other work between two turns. That work must not be
+        # charged to a client.
         return seconds if took > seconds else max(took, 0.0)
 
 
@@ -230,7 +231,9 @@ class RealEnv:
         return False
 
     def close(self) -> None:
-        """End the companions, and release the locks of the directories. The end of the process does so as well."""
+        """End the companions, and release the locks of the directories. The end of the process has the same
+        effect.
+        """
         for companion in self._companions:
             companion.close()
         for directory in self._dirs:
@@ -244,8 +247,8 @@ if TYPE_CHECKING:
 
 
 def is_valid_uuid(value: bytes) -> bool:
-    """True if Kafka may generate this id. It is neither zero nor one. Its text has no leading dash, which tools would
-    take for a flag.
+    """True if Kafka may generate this id. It is neither zero nor one. Its text does not begin with a dash,
+    because tools would take such a text for an option.
     """
     return value not in (_UUID_ZERO, _UUID_ONE) and value[0] >> 2 != _DASH_SEXTET
 

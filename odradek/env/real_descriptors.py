@@ -1,13 +1,14 @@
-"""File descriptors of this machine: checks and closes them even on a dead device, and reads past the page cache
-(SHELL, Linux).
+"""File descriptors of this machine: checks and closes them even on a dead device, and reads past the page
+cache. SHELL. The module works only on Linux.
 
 A dead device answers every call with an error, even a `stat` of an open file. Only closing a descriptor never fails:
 Linux frees it whatever the device answers (close(2)).
 
-A search for silent rot must read the bytes that are on the device now. The page cache may have the bytes that were
-once written, and it serves readers of newer records. So the file is opened with O_DIRECT (open(2)): reads neither use
-nor fill the cache. If a file system does not support such reads, the cached pages of a range are dropped before it is
-read (posix_fadvise(2)). Then the bytes also come from the device, but other readers find the cache empty.
+A search for silent rot must read the bytes that are on the device now. The page cache may have the bytes that
+were once written, and it serves readers of newer records. So the file is opened with O_DIRECT (open(2)):
+reads neither use nor fill the cache. If a file system does not support such reads, the cached pages of a
+range are dropped before it is read (posix_fadvise(2)). Then the bytes also come from the device, but other
+readers of this range no longer find it in the cache.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from odradek.env import ports
 from odradek.env.ports import DiskError, FileMissing
 
 _ALIGNMENT_BYTES = 4096
-"""The largest block size of devices in common use."""
+"""The alignment of uncached reads, in bytes: the largest block size of devices in common use."""
 _BUFFER_BYTES = 1 << 20
 
 
@@ -30,8 +31,8 @@ def disk_error(directory: str, path: str, operation: str, error: OSError) -> Dis
 
 
 def stat_opened(fd: int) -> os.stat_result:
-    """Return the `stat` of a file that was just opened. If that fails, close the file and raise `OSError`: the device
-    may die between.
+    """Return the `stat` of a file that was just opened. If `stat` fails, close the file and raise `OSError`.
+    The device may have died after the file was opened.
     """
     try:
         return os.fstat(fd)
@@ -43,8 +44,8 @@ def stat_opened(fd: int) -> os.stat_result:
 def close_descriptor(fd: int) -> None:
     """Close a descriptor. It is free afterwards, even if the device answers with an error.
 
-    Such an error means that written bytes may be lost. Bytes that must be durable were synced before, and that sync
-    has then failed.
+    Such an error means that written bytes may be lost. It needs no handling: bytes that must be durable were
+    synced before, and that sync has reported the loss.
     """
     try:
         os.close(fd)
@@ -63,7 +64,7 @@ class RealUncachedFile:
         self._path = path
         self._fd = fd
         self._is_direct = is_direct
-        # `mmap` gives memory at a page boundary: the device needs an aligned address.
+        # `mmap` returns memory at a page boundary. The device needs such an aligned address.
         self._buffer = mmap.mmap(-1, _BUFFER_BYTES)
 
     def pread_into(self, buffer: bytearray | memoryview, offset: int) -> int:

@@ -50,9 +50,10 @@ class _Disk:
 
 
 class RealDir:
-    """Implements `odradek.env.ports.Dir` for a path. The only descriptor that it keeps open is that of the lock.
+    """Implements `odradek.env.ports.Dir` for a path. The only descriptor that it keeps open is the lock's.
 
-    Its path is built when needed: a node has a directory for each of its thousands of partitions.
+    The path is built each time that it is needed, which saves memory: a node has a directory for each of its
+    thousands of partitions.
     """
 
     __slots__ = ("_disk", "_name")
@@ -194,8 +195,8 @@ class RealDir:
         return self._ask(path, "read", self._read_all, path, size_max)
 
     def _read_all(self, path: str, size_max: int) -> bytes:
-        # A node reads tens of thousands of small files at its start, and a file object makes twice as many system
-        # calls.
+        # A node reads tens of thousands of small files at its start. A Python file object would make twice as
+        # many system calls for each file.
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             size = os.fstat(fd).st_size
@@ -205,7 +206,7 @@ class RealDir:
                     path,
                     "read",
                     errno.EFBIG,
-                    f"the file has {size} bytes, and at most {size_max} are allowed",
+                    f"the file has {size} bytes, but at most {size_max} are allowed",
                 )
             data = os.read(fd, size + 1)
             while len(data) < size and (more := os.read(fd, size - len(data))):
@@ -219,7 +220,8 @@ class RealDir:
         temporary = path + ".tmp"
         operation = "write"
         try:
-            # Open the directory first. If there are no descriptors left, the old file must stay in place.
+            # Open the directory before the new file replaces the old one. If there are no descriptors left,
+            # the old file must stay in place.
             directory = _open_directory(os.path.dirname(path))
             try:
                 fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
@@ -290,8 +292,9 @@ class RealDir:
     def lock(self) -> None:
         """Lock Kafka's `.lock` file, so that Kafka and Odradek never use the same directory.
 
-        Java uses POSIX locks, with which `flock` does not conflict. A lock of the open file description does
-        (F_OFD_SETLK in fcntl(2)). Unlike a POSIX lock, it stays when the process closes the file elsewhere.
+        Java uses POSIX locks. A lock by `flock` would not conflict with them, but a lock of the open file
+        description does (F_OFD_SETLK in fcntl(2)). Such a lock also stays when the process opens the file a
+        second time and closes it, unlike a POSIX lock.
         """
         if self._disk.lock is not None:
             return
@@ -313,8 +316,8 @@ class RealDir:
         self._disk.lock = file
 
     def unlock(self) -> None:
-        """Release the lock, and end the thread. This is for processes that outlive their node (tests, embedded
-        nodes).
+        """Release the lock, and end the thread that makes the limited calls. Only a process that goes on
+        after its node has stopped needs this (tests, embedded nodes).
         """
         if self._disk.calls is not None:
             self._disk.calls.close()
@@ -350,7 +353,9 @@ def _abandon_create() -> Undo:
 
 
 def _close_created(result: tuple[int, OSError | None]) -> None:
-    """Close a file that an abandoned call has created. The empty file stays for the next attempt to create it."""
+    """Close a file that an abandoned call has created. The empty file stays on the disk, and the next attempt
+    to create the file uses it.
+    """
     fd, error = result
     if fd >= 0:
         close_descriptor(fd)
@@ -366,7 +371,9 @@ def _forget_look(outcome: Outcome[object]) -> None:
 
 
 def _stat_if_there(look: Callable[[str], os.stat_result], path: str) -> os.stat_result | None:
-    """Return the `stat` of a path; None if nothing is there. Raises `OSError` if the device answers with an error."""
+    """Return the `stat` of a path; None if there is no such file. Raises `OSError` if the device answers with
+    an error.
+    """
     try:
         return look(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -411,7 +418,7 @@ def _raise(error: OSError) -> None:
 
 
 def open_dir(path: str, *, create: bool = False) -> RealDir:
-    """Open a log directory. Raises `FileMissing` if it does not exist, unless `create`, and `DiskError`."""
+    """Open a log directory. Raises `FileMissing` if it does not exist and `create` is false. Also raises `DiskError`."""
     path = os.path.abspath(path)
     try:
         if create:

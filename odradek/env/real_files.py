@@ -1,15 +1,14 @@
 """Files of this machine: implements `odradek.env.ports.File` with a descriptor. SHELL.
 
-Theory of operation
--------------------
-A `RealFile` is a name in a directory, a size that it tracks itself, and a descriptor. The descriptor is opened at
-first use, because a node has tens of thousands of segments and reads few of them. For the same reason the path is
-built when needed. The inode is remembered from the first `stat`. So if another file has taken the name, it is never
-read by mistake.
+Theory of operation ------------------- A `RealFile` is a name in a directory, a size that it tracks itself,
+and a descriptor. The descriptor is opened at first use, because a node has tens of thousands of segments and
+reads few of them. For the same reason the path is built only when it is needed. The inode is remembered from
+the first `stat`. So another file that has got the same name later is never read by mistake.
 
-References are counted under one lock for the whole process. A worker that syncs must keep the loop from closing the
-descriptor, whose number could then be reused. No thread calls a device while it holds that lock: a hung device would
-block all threads. Except for pins and syncs, one thread at a time calls the methods.
+References are counted under one lock for the whole process. A worker that syncs must keep the loop from
+closing the descriptor, whose number could then be reused. A thread that holds this lock never calls a device:
+if the device hung, all threads would wait for the lock. Except for pins and syncs, one thread at a time calls
+the methods.
 
 A dead device answers every call with an error, even a `stat`. All such errors become `DiskError`, with one exception:
 closing a file never fails. Linux frees a descriptor whatever the device answers (close(2)).
@@ -51,7 +50,7 @@ _PROBES_UNSUPPORTED = frozenset((errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS))
 _references_lock = threading.Lock()
 _FREED_AT_ONCE_BYTES = 1 << 20
 _probe = (bytearray(1),)
-"""The buffer that probes of the page cache read into; its content is not used."""
+"""The buffer into which probes of the page cache read. Its content is not used."""
 
 
 class Folder(Protocol):
@@ -113,7 +112,7 @@ class RealFile:
             if not is_closed and known < 0:
                 self._fd = fd
                 return fd
-        # Another thread has opened the file first, or the owner has closed it meanwhile.
+        # Another thread has opened the file in the meantime, or the owner has closed it.
         close_descriptor(fd)
         if is_closed:
             raise self._closed()
@@ -177,8 +176,8 @@ class RealFile:
             raise self._error("append", error) from error
 
     def _abandon_append(self) -> Undo:
-        """Leave the descriptor to the thread that is still writing. Return the function that cuts off what it writes
-        late.
+        """Leave the descriptor to the thread that is still writing. Return the function that later removes
+        the bytes that this thread writes.
         """
         with _references_lock:
             self._references += 1
@@ -196,8 +195,8 @@ class RealFile:
         return undo
 
     def _append_rest(self, rest: memoryview) -> None:
-        """Write the remaining bytes after a short write. The next write either succeeds, or raises the reason (mostly
-        a full disk).
+        """Write the remaining bytes after a short write. The next write either succeeds, or raises the reason
+        for the short write (mostly a full disk).
         """
         while rest:
             written = os.write(self._fd, rest)
@@ -222,7 +221,7 @@ class RealFile:
 
     def _read_in_time(self, calls: BoundedCalls, buffer: bytearray | memoryview, offset: int) -> int:
         """Read from memory, or let the disk's thread read. That thread reads into its own buffer, because an
-        abandoned read must not change the caller's.
+        abandoned read must not change the caller's buffer later.
         """
         fd = self._fd
         try:
@@ -237,8 +236,8 @@ class RealFile:
         return len(data)
 
     def _ask(self, calls: BoundedCalls, operation: str, work: Callable[[], T]) -> T:
-        """Let the disk's thread make a call that changes nothing, and return its result. The descriptor stays open
-        until then. Raises `DiskError`.
+        """Let the disk's thread make a call that changes nothing, and return its result. The descriptor stays
+        open until the call has ended. Raises `DiskError`.
         """
         self.pin()
 
@@ -273,8 +272,8 @@ class RealFile:
         return count
 
     def is_warm(self, offset: int, count: int) -> bool:
-        """Return True if the first and the last page are in memory. Also return True if the file system does not
-        report it (tmpfs, which is in memory).
+        """Return True if the first and the last page are in memory. Also return True if the file system does
+        not report which pages are in memory (tmpfs, whose files are in memory).
         """
         last = offset + max(count, 1) - 1
         if not self._page_is_warm(offset):
@@ -343,8 +342,9 @@ class RealFile:
                 close_descriptor(fd)
 
     def _descriptor_for_sync(self) -> tuple[int, bool]:
-        """Return the pinned descriptor and False, or a new descriptor and True; the caller must close a new one. A
-        recovery syncs thousands of files that are not read.
+        """Return the pinned descriptor and False, or a new descriptor and True; the caller must close a new
+        one. A new descriptor is opened if the file has none: a recovery syncs thousands of files that are not
+        read.
         """
         return (self._fd, True) if self._pin_open() else (self._open_anew(), False)
 
@@ -399,7 +399,7 @@ def _write_all(fd: int, data: bytes) -> tuple[int, OSError | None]:
 
 
 def disk_hung(directory: str, path: str, operation: str) -> DiskHung:
-    """Make the error for a call that the device has not answered in time."""
+    """Make the error for a call to which the device has not answered in time."""
     return DiskHung(directory, path, operation, 0, "the disk does not answer")
 
 
@@ -430,9 +430,9 @@ def raise_unless_passing(error: Exception | None) -> None:
 def _let_go(fd: int, *, is_bounded: bool) -> None:
     """Close a descriptor, whatever the device answers.
 
-    Closing the last descriptor of a removed file frees its disk space. For 64 MiB that took 16 ms on ext4, and on a
-    hung disk it never ends, so a separate thread closes it. A device that answers with an error frees nothing, and
-    takes no time.
+    Closing the last descriptor of a removed file frees its disk space. For 64 MiB this took 16 ms on ext4,
+    and on a hung disk it never ends. So a separate thread closes such a descriptor. A device that answers
+    with an error frees nothing, and takes no time.
     """
     try:
         found = os.fstat(fd)

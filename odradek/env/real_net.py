@@ -1,13 +1,13 @@
 """TCP of this machine: non-blocking sockets, with trio's waits for readable and writable. SHELL.
 
-Theory of operation
--------------------
-A `TcpConn` is part of the hot path: a wait is one epoll round, a receive is one `recv_into`, an answer is one `send`.
-Bound methods of the socket are not stored: looking one up costs 20 ns, storing it costs 80 bytes per idle connection.
+Theory of operation ------------------- A `TcpConn` is part of the hot path. A wait is one epoll round, a
+receive is one `recv_into`, and an answer is one `send`. Bound methods of the socket are not stored. To look a
+method up costs 20 ns, but to store it costs 80 bytes for each idle connection.
 
-`send(..., more=True)` lets the kernel hold back the last bytes (MSG_MORE) until the following bytes are sent. These
-come from a `send` without `more`, or from a `sendfile`, whose last page sends everything. If the file is shorter than
-expected, `sendfile` raises `DiskError` and the caller closes the connection.
+`send(..., more=True)` lets the kernel hold back the last bytes (MSG_MORE) until the following bytes are sent.
+The following bytes come from a `send` without `more`, or from a `sendfile`, which sends everything with its
+last page. If the file is shorter than expected, `sendfile` raises `DiskError` and the caller closes the
+connection.
 
 Exceptions of trio and of the system are translated. If a connection is closed while a task waits for it, the task
 gets `ConnectionLost`, as after a reset.
@@ -106,7 +106,8 @@ class TcpConn:
             return PeerEnd.OPEN
         except OSError as error:
             raise ConnectionLost(str(error)) from error
-        # Unread bytes hide the end of the stream, or a reset, from MSG_PEEK.
+        # `poll` is used because MSG_PEEK sees unread bytes first, and does not show the end of the stream or
+        # a reset behind them.
         poll = select.poll()
         poll.register(self._fd, select.POLLRDHUP)
         for _, event in poll.poll(0):
@@ -190,7 +191,9 @@ class TcpListener:
                 connected.close()
 
     async def _survive(self, error: OSError) -> None:
-        """Handle a failed accept. Errors that `accept(2)` reports about a peer's network are ignored."""
+        """Handle a failed accept. Errors that `accept(2)` reports about the network of a single peer are
+        ignored.
+        """
         if self._socket.fileno() < 0:
             raise ConnectionLost("the listener is closed") from error
         if error.errno in _DESCRIPTORS_USED_UP and self._reserve >= 0:
@@ -243,7 +246,8 @@ class TcpNetwork:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
                 listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-            # Accepted sockets inherit both sizes, so they need no system calls per connection.
+            # Accepted sockets inherit both sizes from the listening socket, so no system calls per connection
+            # are needed.
             if send_buffer_bytes is not None:
                 listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
             if receive_buffer_bytes is not None:
@@ -274,7 +278,8 @@ class TcpNetwork:
         try:
             return list(await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
         except (OSError, UnicodeError, RuntimeError, MemoryError) as error:
-            # RuntimeError: the system cannot start a thread, in which the name would be resolved.
+            # The reason may be a `RuntimeError`: the name is resolved in a thread, and the system cannot
+            # start one now.
             raise ConnectionLost(f"cannot connect to {host}:{port}: {error}") from error
 
     async def _connect_one(self, family: int, kind: int, protocol: int, address: tuple[Any, ...]) -> TcpConn:

@@ -30,7 +30,7 @@ def open_tls(settings: TlsSettings) -> RealTls:
 
 
 class RealTls:
-    """Implements `odradek.env.tls_ports.Tls`. Contexts are made anew only when the files have changed."""
+    """Implements `odradek.env.tls_ports.Tls`. The SSL contexts are replaced only when the files have changed."""
 
     def __init__(self, settings: TlsSettings) -> None:
         self._seen = _state_of(settings)
@@ -82,8 +82,8 @@ class _Ends:
 
 
 def _state_of(settings: TlsSettings) -> tuple[tuple[int, int, int] | None, ...]:
-    """Return (modification time, size, inode) of each file of these settings, None for a missing file. They change
-    when a file is written or replaced.
+    """Return (modification time, size, inode) of each file of these settings, None for a missing file. These
+    values change when a file is written or replaced.
     """
     found: list[tuple[int, int, int] | None] = []
     for path in settings.files:
@@ -145,8 +145,8 @@ class RealTlsSession:
             raise _failure(error) from error
 
     def read_records(self, count: int, buffer: memoryview, begin: int) -> tuple[int, int, TlsFailed | bool]:
-        # Read in a tight loop. For clients that send dozens of small records, one Python call per record would be a
-        # tenth of the cost.
+        # Read in a tight loop. If a client sends dozens of small records, one more Python call per record
+        # would take a tenth of the whole time.
         read, filled, room, reads = self._tls.read, begin, len(buffer), 0
         try:
             while reads < count:
@@ -198,7 +198,8 @@ def _server_context(settings: TlsSettings, key: KeyStore) -> ssl.SSLContext:
     context.verify_mode = _CLIENT_AUTH[settings.client_auth]
     if settings.client_auth != "none":
         _load_anchors(context, settings)
-        # A resumed session would accept a certificate that has expired meanwhile.
+        # Session tickets are off, because a resumed session would accept a certificate that has expired since
+        # the first session.
         context.options |= ssl.OP_NO_TICKET
         context.num_tickets = 0
     return context

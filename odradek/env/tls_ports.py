@@ -45,7 +45,7 @@ class TlsSettings:
     truststore_password: str | None = attrs.field(default=None, repr=False)
     truststore_certificates: str | None = attrs.field(default=None, repr=False)
     client_auth: str = "none"
-    """Whether a server requests a certificate from clients: `none`, `requested` or `required`."""
+    """A server's demand for certificates of clients: `none`, `requested` or `required`."""
     protocols: tuple[str, ...] = ("TLSv1.2", "TLSv1.3")
     ciphers: tuple[str, ...] = ()
     """Java's cipher names; if empty, the library chooses."""
@@ -74,7 +74,7 @@ class TlsSession(Protocol):
         """True if `read_into` may return bytes without another `feed`."""
 
     def feed(self, data: Buffer) -> None:
-        """Add encrypted bytes that were received. Empty `data` means that the peer sends no more."""
+        """Add encrypted bytes that were received. Empty `data` means that the peer sends no more bytes."""
 
     def take(self) -> bytes:
         """Return the encrypted bytes that must be sent now, and remove them."""
@@ -90,10 +90,12 @@ class TlsSession(Protocol):
     def read_records(self, count: int, buffer: memoryview, begin: int) -> tuple[int, int, TlsFailed | bool]:
         """Read the decrypted bytes of `count` complete TLS records into `buffer`, from index `begin` on.
 
-        Returns the index after the bytes, the number of reads that returned bytes, and whether the stream has ended.
+        Returns three values: the index after the bytes, the number of reads that returned bytes, and True if
+        the stream has ended.
 
-        It stops if the buffer is full, and at records without data. A `TlsFailed` is returned as the last value
-        instead of raised, because it happened after the returned bytes.
+        The method stops early if the buffer is full, or at a record without data. If TLS has failed, the
+        third value is the `TlsFailed` instead. It is not raised, because the bytes before the failure are
+        valid.
         """
 
     def write(self, data: Buffer) -> None:

@@ -1,7 +1,8 @@
 """Reads key stores and trust stores: PEM files, PEM texts in the configuration, PKCS12 files. SHELL.
 
-A private key is passed to OpenSSL through a file in memory (memfd), so it is never written to a disk. A file is read
-only once. So its key and its certificates belong together even if the file is being replaced.
+A private key is passed to OpenSSL through a file in memory (memfd), so it is never written to a disk. A file
+is read only once. So the key and the certificates come from the same version of the file, even if the file is
+being replaced.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ class KeyStore:
         return min(each.not_valid_after_utc.timestamp() for each in self.chain)
 
     def check_successor(self, before: KeyStore, settings: TlsSettings) -> None:
-        """Check the new certificate of a running broker by Kafka's rule. It must have the names of the old
-        certificate, unless configuration keys allow other names.
+        """Check the new certificate of a running broker by Kafka's rule: it must have the same names as the
+        old certificate `before`. Configuration keys may allow other names.
 
         Raises `TlsRefused`.
         """
@@ -73,7 +74,9 @@ def _names(certificate: x509.Certificate) -> frozenset[x509.GeneralName]:
 
 
 def read_key(settings: TlsSettings) -> KeyStore:
-    """Read the private key and certificates of these settings, which must have some. Raises `TlsRefused`."""
+    """Read the private key and the certificates to which these settings refer. The settings must have a key
+    store. Raises `TlsRefused`.
+    """
     where = settings.keystore_location or "ssl.keystore.key"
     try:
         if settings.keystore_key is not None:
@@ -108,7 +111,9 @@ def load_key(context: ssl.SSLContext, key: KeyStore) -> None:
 
 
 def load_trust(context: ssl.SSLContext, settings: TlsSettings) -> None:
-    """Load the truststore into a context; without one, the system's authorities, as in Java. Raises `TlsRefused`."""
+    """Load the truststore into a context. Without a truststore, load the system's trusted authorities, as in
+    Java. Raises `TlsRefused`.
+    """
     where = settings.truststore_location or "ssl.truststore.certificates"
     try:
         if settings.truststore_certificates is not None:
@@ -139,8 +144,8 @@ def tls_reason(error: Exception) -> str:
 
 
 def _read(path: str) -> bytes:
-    # A client that may change a running broker's configuration may name any path, even a pipe. It must not block a
-    # worker for ever.
+    # A client that may change a running broker's configuration may name any path, even a pipe. Opening that
+    # path must not block a worker for ever.
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise ValueError("the path does not name a regular file")
@@ -170,7 +175,8 @@ def _unfolded(text: str) -> bytes:
     found = []
     for match in _PEM.finditer(text):
         if ":" in match[2]:
-            # This PEM has the headers of an old encrypted key, which cannot be restored without their line breaks.
+            # This PEM text has the headers of an old encrypted key. If it is on one line, the headers' line
+            # breaks cannot be restored.
             found.append(match[0])
             continue
         body = "".join(match[2].split())

@@ -1,6 +1,7 @@
-"""The port for tokens: documents that are fetched from an address, and the tokens with which a client logs in.
+"""The ports for documents that are fetched from an address, and for the tokens with which a client logs in.
 
-`odradek.env.documents` and `odradek.env.tokens` implement it. This module is a leaf that every package may import.
+`odradek.env.documents` and `odradek.env.tokens` implement these ports. This module is a leaf that every package may
+import.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ ATTEMPTS_MAX = 3
 
 
 def open_tokens(request: TokenRequest) -> Tokens:
-    """Make a function that returns a token. It caches a token for `refresh_window_factor` of its lifetime, and
-    fetches one token at a time.
+    """Make a function that returns a token. The function keeps a token for the share `refresh_window_factor`
+    of the token's lifetime. It never fetches two tokens at the same time.
     """
     return _Keeper(request).token
 
@@ -45,7 +45,7 @@ class _Keeper:
                 try:
                     token = self._fetch()
                 except TokenUnavailable:
-                    # If the issuer does not answer, use the old token while it is valid.
+                    # If the issuer has not answered, the old token is used as long as it is valid.
                     if time.time() >= self._expires_at:
                         raise
                     return self._token
@@ -81,8 +81,8 @@ def _asking(request: TokenRequest) -> DocumentAddress:
     fields = {"grant_type": "client_credentials"}
     if request.scope:
         fields["scope"] = request.scope
-    # RFC 6749, section 2.3.1, demands form encoding of both before they are joined. Kafka's clients omit it, and
-    # issuers accept that.
+    # RFC 6749, section 2.3.1, demands that id and secret are form-encoded before they are joined. Kafka's
+    # clients omit this encoding, and issuers accept that.
     pair = f"{request.client_id}:{request.client_secret}"
     return attrs.evolve(
         request.token_endpoint,
@@ -107,7 +107,7 @@ def _access_token(data: bytes, request: TokenRequest) -> str:
 
 
 def _text(data: bytes) -> str:
-    """Decode a token: printable ASCII, without the spaces around it."""
+    """Decode a token, which must be printable ASCII, and remove the spaces around it."""
     try:
         text = data.decode("ascii").strip()
     except UnicodeDecodeError:
@@ -118,8 +118,8 @@ def _text(data: bytes) -> str:
 
 
 def _life(token: str) -> tuple[float, float]:
-    """Return the times at which a token was issued and expires, in Unix seconds. An unreadable token counts as
-    expired, so it is fetched for each login.
+    """Return the times at which a token was issued and expires, in Unix seconds. If these times cannot be
+    read, the token counts as expired, so another token is fetched for each login.
     """
     now = time.time()
     try:

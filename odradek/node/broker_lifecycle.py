@@ -1,15 +1,16 @@
 """A broker's registration at the controller: register, send heartbeats, become unfenced, shut down in order. PORTED.
 
-The broker and the controller exchange only messages, over a `PeerChannel`, even within one process. It registers
-again when a heartbeat is refused because the controller knows another epoch of this broker. A new active controller
-alone is no reason, because the registration is in the metadata log. A broker that was unregistered while it runs does
-not come back by itself: as in Kafka, an operator has to start it again. A broker also registers again when a
-directory that hung answers again (`odradek.data_plane.disks.directory_troubles`).
+The broker and the controller exchange only messages, over a `PeerChannel`, even within one process. The
+broker registers again when a heartbeat is refused because the controller knows another epoch of this broker.
+A change of the active controller is no reason to register again, because the registration is in the metadata
+log. A broker that was unregistered while it runs does not come back by itself: as in Kafka, an operator has
+to start it again. A broker also registers again when a directory that hung answers again
+(`odradek.data_plane.disks.directory_troubles`).
 
-Two processes that run on copies of one disk would take the registration from each other for ever. (On one host, the
-locks of the directories prevent that.) So a broker ends itself when the same other process has taken its registration
-repeatedly. It waits longer than a late request of a dead process could still arrive. The other process then keeps the
-registration.
+Two processes that run on copies of one disk would take the registration from each other for ever. (On one
+host, the locks of the directories prevent that.) So a broker ends itself when the same other process has
+taken its registration repeatedly. Before that, it waits so long that a late request of a dead process can no
+longer arrive. The other process then keeps the registration.
 """
 
 from __future__ import annotations
@@ -42,20 +43,23 @@ ATTEMPT_SECONDS_MIN = 1.0
 UNANSWERED_MAX = 2
 """The number of successive unanswered heartbeats after which a broker that shuts down stops waiting."""
 DUPLICATE_SESSIONS = 2.5
-"""The number of session timeouts for which another incarnation must hold the registration before it counts as alive.
+"""The number of session timeouts for which another incarnation must hold the registration before this
+incarnation counts as alive.
 
 It must be more than two, because a new controller gives a new session even to a dead incarnation of this broker.
 """
 DEFAULT_SESSION_SECONDS = 9.0
-"""The session timeout in seconds that controllers have by default. They may use it even if this broker is configured
-with a shorter one.
+"""The session timeout in seconds that controllers have by default. The controllers may use this timeout even
+if this broker is configured with a shorter one.
 """
 RIVAL_TIMES = 3
-"""The number of times that another incarnation must take the registration before this broker ends. They must extend
-over more than `DUPLICATE_SESSIONS` session timeouts.
+"""The number of times that another incarnation must take the registration before this broker ends. These
+takeovers must extend over more than `DUPLICATE_SESSIONS` session timeouts.
 """
 RIVAL_SEEN_SECONDS_MAX = 1.0
-"""The seconds that a broker whose heartbeat was refused waits for metadata that show the reason."""
+"""If a heartbeat is refused, the broker waits at most this number of seconds for the metadata that show the
+reason.
+"""
 FINAL_REFUSALS = (
     ErrorCode.INCONSISTENT_CLUSTER_ID,
     ErrorCode.INVALID_REGISTRATION,
@@ -139,8 +143,9 @@ class BrokerLifecycle:
         """Register, then send heartbeats until the controller has allowed the shutdown, or no longer knows this
         broker.
 
-        Raises `RegistrationRefused`, also when another live process repeatedly registers as this broker. Raises
-        `ControllerOutOfReach` when no controller can be reached in time.
+        Raises `RegistrationRefused` if the controller refuses this broker, or if another live process
+        repeatedly registers as this broker. Raises `ControllerOutOfReach` when no controller can be reached
+        in time.
         """
         self._register_until = self._broker.clock.monotonic() + self._settings.initial_registration_ms / 1000
         await self._register()
@@ -217,8 +222,8 @@ class BrokerLifecycle:
                 )
 
     async def _watch_rival(self) -> None:
-        """Find out whether another process has taken the registration. Raises `RegistrationRefused` if a live one
-        does so repeatedly.
+        """Find out whether another process has taken the registration. Raises `RegistrationRefused` if a live
+        process takes it repeatedly.
         """
         clock = self._broker.clock
         patience = clock.monotonic() + RIVAL_SEEN_SECONDS_MAX
@@ -244,8 +249,9 @@ class BrokerLifecycle:
         return self._registration() is None and self._broker.image.offset >= self.broker_epoch >= 0
 
     async def _stay_away(self) -> None:
-        """Wait for the stop: a broker that an operator has unregistered stays out of the cluster until its next
-        start."""
+        """Wait until the node is stopped, because a broker that an operator has unregistered stays out of the
+        cluster until its next start.
+        """
         self._log.error(
             "broker.unregistered",
             broker_epoch=self.broker_epoch,
@@ -261,8 +267,8 @@ class BrokerLifecycle:
     def metadata_applied(self) -> None:
         """Called when new metadata are applied: begins to serve clients once they show this broker unfenced.
 
-        It does not wait for the answer to the heartbeat, because the controller that unfenced the broker may hang by
-        now.
+        The broker does not wait for the answer to its heartbeat, because the controller that unfenced the
+        broker may hang by now.
         """
         own = self._registration()
         if own is not None and own.epoch == self.broker_epoch:
@@ -332,7 +338,8 @@ class BrokerLifecycle:
         while True:
             response: BrokerRegistrationResponse | None = await self._ask(request)
             if response is None or broker.controller.leader_epoch != leader_epoch:
-                # A new controller gives every incarnation a new session, even a dead one.
+                # A new controller gives every incarnation a new session, even a dead one. So count the time
+                # anew.
                 duplicate_since = None
                 leader_epoch = broker.controller.leader_epoch
             if response is not None and response.error_code == ErrorCode.NONE:
@@ -379,8 +386,8 @@ class BrokerLifecycle:
         broker = self._broker
         failed = [each.directory_id for each in broker.log_dirs if each.offline_reason is not None]
         hung = broker.troubles.given_up()
-        # If the last directory were reported as offline, it could not come back. A fence, however, is lifted by
-        # the next heartbeat.
+        # If the last directory were reported as offline, it could not come back. So if all directories hang,
+        # ask only to be fenced: the next heartbeat can lift the fence.
         all_hang = bool(hung) and len(failed) + len(hung) == len(broker.log_dirs)
         if not all_hang:
             self._reported.update(dict.fromkeys(hung))
@@ -401,8 +408,8 @@ class BrokerLifecycle:
         return response
 
     async def _ask(self, request: Any) -> Any:
-        """Send a request to the controller and return the answer; None if no controller answered in time. The time is
-        short enough to try again within a session.
+        """Send a request to the controller and return the answer; None if no controller answered in time. The
+        time limit is short, so that another attempt fits into the same session.
         """
         self._check_times()
         broker = self._broker

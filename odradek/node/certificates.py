@@ -141,7 +141,9 @@ class Certificates:
             listener.warned_at = now
 
     def statistics(self) -> dict[str, dict[str, float]]:
-        """Return for each listener: days until its certificate expires (if it has one), reloads, and refused changes."""
+        """Return figures of each listener: the days until its certificate expires (if it has one), and the
+        numbers of reloads and of refused changes.
+        """
         now = self._env.clock.wall_ms() / 1000
         found: dict[str, dict[str, float]] = {}
         for name, listener in self._listeners.items():

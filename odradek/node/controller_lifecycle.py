@@ -1,7 +1,7 @@
 """The registration of a controller in the cluster: its endpoints and feature levels (KIP-919). PORTED.
 
-Every start registers again, as in Kafka, because each start is a new incarnation. Only brokers are fenced, so a
-controller sends no heartbeats. The quorum decides whether it votes.
+Every start registers again, as in Kafka, because each start is a new incarnation. Only brokers are fenced, so
+a controller sends no heartbeats. The quorum decides whether the controller votes.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class Directories:
         on_answer: Callable[[], None],
         config_for: Callable[[str], LogConfig],
     ) -> None:
-        """`config_for` returns the configuration of a topic's logs; it is called from `load` on."""
+        """`config_for` returns the configuration of a topic's logs. It is not called before `load`."""
         self._config = config
         self._env = env
         self._log = log
@@ -109,7 +109,7 @@ class Directories:
         directory = env.open_dir(path)
         context = attrs.evolve(context, workers=workers)
         log_dir = LogDir.open(directory, context, config_for=self._config_for)
-        # Calls are bounded only from here on, because a start waits for all disks.
+        # Only now limit the time of calls to the disk, because the opening itself must wait for every disk.
         self._bound_calls(directory)
         return log_dir
 
@@ -169,7 +169,7 @@ class Directories:
         if isinstance(error, FileMissing):
             reason = f"log directory {path} is missing or was never formatted ({self._way_out(path)})"
         if isinstance(error, DiskError) and (error.operation, error.errno) == ("lock", errno.EWOULDBLOCK):
-            # The disk works, but another node runs on it.
+            # The disk works, but another node uses it. So this node must not continue without the directory.
             raise error
         if path == self._config.metadata_log_dir or len(self._config.log_dirs) == 1:
             if self._may_be_unmounted(path, error):
@@ -187,8 +187,8 @@ class Directories:
         return isinstance(error, FileMissing)
 
     def _way_out(self, path: str) -> str:
-        """Return advice about a directory that is missing. If another directory is present, the node was formatted
-        before.
+        """Return advice about a directory that is missing. If another directory is present, the node was
+        formatted before. The advice then names ways to replace only the missing directory.
         """
         if path == self._config.metadata_log_dir or not self.log_dirs:
             return "`odradek storage format` formats it"
@@ -216,8 +216,8 @@ class Directories:
         """
         path = self._config.metadata_log_dir
         if path in self.by_path:
-            # Its calls are bounded separately from those of partitions, because only the quorum's tasks wait for its
-            # writes.
+            # Open the directory once more for the metadata log. Calls of the log are bounded separately from
+            # those of partitions, because only the quorum's tasks wait for its writes.
             self.metadata_root = self._env.open_dir(path)
             self._bound_calls(self.metadata_root, looks=False)
             self.metadata_directory_id = self.by_path[path].directory_id
@@ -305,8 +305,8 @@ class Directories:
         return left_behind
 
     def unlock(self, left_behind: Collection[str]) -> None:
-        """Release the locks of all directories except `left_behind`. The process may have to live on until those
-        devices answer.
+        """Release the locks of all directories except `left_behind`. These stay locked, because the process
+        may have to live on until their devices answer.
         """
         for log_dir in self.log_dirs:
             if log_dir.path not in left_behind:

@@ -38,7 +38,9 @@ from odradek.serving.node_env import NodeEnv
 __all__ = ["Entrances", "World"]
 
 STRANGERS_OVERHEAD_BYTES_MAX = 64 * 1024
-"""The most bytes that TLS may add to those of a login: 700 records of any size, while a login needs about a dozen."""
+"""The most bytes that TLS may add to the bytes of a login. They suffice for 700 TLS records of any size, and
+a login needs only about a dozen.
+"""
 
 
 @attrs.frozen
@@ -118,8 +120,8 @@ class Entrances:
         apply()
 
     def world(self, listener: str) -> NodeEnv:
-        """Return the ports for connections to other nodes' listeners of this name: the network encrypts and logs in
-        as configured.
+        """Return the ports for connections to the listeners of this name at other nodes. Their network
+        encrypts the connections and logs in, as configured.
         """
         security = self._config.security[listener]
         if security.protocol == "PLAINTEXT":
@@ -260,7 +262,9 @@ class ServerEncryption:
         return secured, principal, name
 
     def _name_in(self, certificate: bytes) -> str:
-        """Return the subject of a client's certificate that is valid now. Raises `NotAuthenticated`, `MalformedName`."""
+        """Return the subject of a client's certificate, which must be valid now. Raises `NotAuthenticated`,
+        `MalformedName`.
+        """
         name = distinguished_name(subject_of(certificate))
         if refusal := refusal_by_time(certificate, self._agreed_clock.moment()):
             raise NotAuthenticated(f"the TLS handshake was refused: {refusal}", tls_subject=name)

@@ -16,7 +16,9 @@ from odradek.wire.messages.fetch import FetchRequest
 __all__ = ["ListenersCharging"]
 
 _UNITS_OF_A_WAIT = 4
-"""The units of work for one waiting client: three accounts bound its wait, and checking one takes about 3 us."""
+"""The cost of checking one waiting client, in units of long work. The client's wait depends on three
+accounts, and checking one account takes about 3 us.
+"""
 
 
 class ListenersCharging:
@@ -60,8 +62,9 @@ class ListenersCharging:
                 broker.tasks.start_soon(rest.run)
 
     def _judge(self) -> Work[None]:
-        """Apply the present quotas to all waiting clients and all accounts. A change meanwhile applies to the rest of
-        this round, and starts another round. So a series of changes does not delay anybody.
+        """Apply the present quotas to all waiting clients and all accounts. If quotas change meanwhile, the
+        rest of this round uses the new quotas, and another round follows. So a series of changes does not
+        keep any client waiting.
         """
         broker, judged = self._broker, 0
         while judged != self._changes:
@@ -69,7 +72,7 @@ class ListenersCharging:
             for services, _ in self._listeners:
                 for connection in list(services.muted):
                     yield _UNITS_OF_A_WAIT
-                    # A quota that was set by mistake may have muted clients for hours.
+                    # Shorten the wait: a quota that was set by mistake may have muted clients for hours.
                     if connection in services.muted:
                         connection.judge_wait()
             yield from broker.quotas.judge_accounts(broker.clock.monotonic)

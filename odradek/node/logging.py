@@ -1,4 +1,4 @@
-"""Structured logs on stderr: one line per event that an operator needs (SHELL: it writes)."""
+"""Structured logs on stderr: one line for each event that an operator needs (SHELL: it writes)."""
 
 from __future__ import annotations
 

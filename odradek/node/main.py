@@ -67,7 +67,7 @@ OPERATORS_ERRORS = (
     NotALogDirectory,
     RegistrationRefused,
 )
-"""Errors that only an operator can fix. Of the subclasses, `NodeCannotStartYet` is an exception."""
+"""Errors that only an operator can fix. The subclass `NodeCannotStartYet` is an exception."""
 
 
 def serve(
@@ -111,7 +111,8 @@ def serve(
 def _needs_operator(reason: BaseException) -> bool:
     """True if the next start would fail for the same reason until an operator changes something.
 
-    A log that lacks committed records, by another node's answer, is an exception: the answer may have been forged.
+    An exception is a log that lacks committed records according to another node's answer, because the answer
+    may have been forged.
     """
     return isinstance(reason, OPERATORS_ERRORS) and not isinstance(reason, NodeCannotStartYet | LogLeftBehind)
 

@@ -65,7 +65,7 @@ from odradek.wire.messages.broker_registration import Listener as RegisteredList
 __all__ = ["HostProcess", "Node", "NodeCannotStart", "NodeCannotStartYet", "NodeFailed"]
 
 LOCALHOST = "localhost"
-"""The advertised host of a listener on every interface, if no host is configured."""
+"""The advertised host of a listener that listens on every interface, if no advertised host is configured."""
 OTHERS_SECONDS_MAX = 3.5
 """The most seconds that a stopping node waits for other nodes."""
 PATIENCE_SECONDS = 1.0
@@ -93,7 +93,7 @@ class HostProcess:
     world: World = attrs.field(factory=World)
     """Functions for TLS, and for documents at web addresses."""
     leave_behind: Callable[[Sequence[str]], None] = attrs.field(default=_wait_for_answers)
-    """Called when the node has stopped or failed, except for calls to these directories that hang."""
+    """Called when the node has stopped or failed, but calls to these directories still hang."""
 
 
 class Node:
@@ -536,7 +536,9 @@ class Node:
         self._tasks.start_soon(server.reap_loop)
 
     def _run_woken(self) -> None:
-        """Run the broker's requests that answers of the controller in this process have completed."""
+        """Run the requests of the broker that wait for the controller in this process and that the controller
+        has now answered.
+        """
         if self._broker is not None:
             self._broker.run_woken()
 

@@ -36,10 +36,12 @@ def what_is_missing(quorum: RaftQuorum, config: NodeConfig) -> str:
 def check_refusals(quorum: RaftQuorum, config: NodeConfig, cluster_id: str) -> None:
     """Raise `NodeCannotStart` if the other controllers refuse this node.
 
-    It is raised if a majority of the controllers answers that this node belongs to another cluster. It is also raised
-    on a node that is only a broker, if they name its id as their leader's: two nodes share the id. Fewer controllers
-    of another cluster do not stop the node. Nor do strangers at addresses from the log, as long as a bootstrap server
-    may know the voters' new addresses.
+    There are two cases. In the first, a majority of the controllers answers that this node belongs to another
+    cluster. In the second, this node is only a broker, and the controllers name its id as the id of their
+    leader. So two nodes share the id.
+
+    A minority of controllers from another cluster does not stop the node. Strangers at addresses from the log
+    do not stop it either, as long as a bootstrap server may know the voters' new addresses.
     """
     if not config.is_controller and quorum.peers.is_named_leader:
         raise NodeCannotStart(_of_a_voter(config.node_id))

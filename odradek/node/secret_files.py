@@ -77,7 +77,7 @@ def open_to_everybody(paths: Iterable[str]) -> list[str]:
 
 def _is_open(path: Path) -> bool:
     try:
-        # If a directory above is closed, this one is, too.
+        # If other users cannot enter a directory above, they cannot reach this one.
         return bool(path.stat().st_mode & stat.S_IRWXO) and all(
             each.stat().st_mode & stat.S_IXOTH for each in path.parents
         )

@@ -65,8 +65,8 @@ class StopSignals:
                 )
 
     def leave_behind(self, directories: Sequence[str]) -> None:
-        """Called when the node has ended, except for calls to these directories that hang. Ends the process unless
-        they return soon.
+        """Called when the node has ended, but calls to these directories still hang. Ends the process unless
+        the calls return soon.
         """
 
         def end() -> None:

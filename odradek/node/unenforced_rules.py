@@ -1,9 +1,9 @@
 """ACLs and tokens in the metadata log that this node does not enforce: it refuses to start, or logs a warning.
 
-Kafka may have written ACLs and tokens. A node with an authorizer enforces the ACLs. Without one it would let every
-client do everything, perhaps unnoticed. So it starts only if `odradek.start.without.acls` is true. ACLs may also
-arrive later, from Kafka's controllers in a mixed cluster. They do not end a running node, because all nodes would end
-at once. Each node writes an error to its log, and refuses at its next start.
+Kafka may have written ACLs and tokens. A node with an authorizer enforces the ACLs. Without one it would let
+every client do everything, perhaps unnoticed. So it starts only if `odradek.start.without.acls` is true. ACLs
+may also arrive later, from Kafka's controllers in a mixed cluster. They do not end a running node, because
+all nodes would end at once. Each node writes an error to its log, and refuses to start the next time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Turns records about users, rights, delegation tokens and quotas into sentences without secrets. Operations, PURE."""
+"""Turns records about users, rights, delegation tokens and quotas into sentences without secrets. PURE."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _MECHANISMS = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 
 
 class AccessNarrator:
-    """Makes events from records about users, rights, tokens and quotas. It remembers all rules, because a removal
-    names only an id.
+    """Makes events from records about users, rights, tokens and quotas. It remembers all rules (ACLs),
+    because the record of a removal names a rule only by its id.
     """
 
     def __init__(self) -> None:

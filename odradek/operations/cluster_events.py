@@ -1,10 +1,11 @@
-"""Turns the metadata log into sentences for people: changes of leaders with their reasons, and of nodes. PURE.
+"""Turns the metadata log into sentences for people about changes of leaders, with the reasons, and about
+changes of nodes. PURE.
 
 `Narrator` reads the records of the log. It remembers the facts that its sentences need: names of topics, leaders and
 replicas, the state of brokers. It infers a reason from neighbouring records: a broker was fenced, a controlled
 shutdown or reassignment began, the preferred replica is in sync again. Otherwise the sentence gives no reason.
 
-Records that are of no use to people (ids of producers, empty ones) are left out.
+Records that are of no use to people (blocks of producer ids, empty records) are left out.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Event:
     epoch: int = -1
     """The epoch of the controller that wrote the record."""
     by_quorum: bool = False
-    """True for elections and the first set of voters, which no client requests."""
+    """True if no client has requested the change: for elections, and for the first set of voters."""
 
     def __str__(self) -> str:
         return f"{self.subject} {self.text}"
@@ -116,7 +117,9 @@ class Narrator:
         }
 
     def load(self, records: Iterable[Message | None]) -> None:
-        """Read the records of a snapshot without making events, because its state is older than the first event."""
+        """Read the records of a snapshot. No events are made from them, because the snapshot's state is older
+        than the first event.
+        """
         for record in records:
             for _ in self._sentences(record, 0, 0):
                 pass
@@ -137,7 +140,8 @@ class Narrator:
                 name = "?" if topic is None else topic.name
                 first, count, _ = created.get(name, (offset + place, 0, 0))
                 created[name] = (first, count + 1, len(record.replicas))
-            # The first set of voters is written by the first leader, as the log was formatted.
+            # The first leader writes the first set of voters, with the values that were given when the log
+            # was formatted.
             by_quorum = isinstance(record, control_records.LeaderChangeMessage) or (
                 isinstance(record, control_records.VotersRecord) and not self._voters
             )
@@ -146,7 +150,8 @@ class Narrator:
         for name, (first, count, replicas) in created.items():
             what = f"has {_counted(count, 'new partition')} with {_counted(replicas, 'replica')}"
             events.append(Event(first, time_ms, "partitions", f"topic {name}", what, epoch))
-        # The records of a broker's change come after those of its consequences; people want the cause first.
+        # In the log, the record of a broker's change comes after the records of its consequences. People want
+        # to read the cause first.
         return sorted(events, key=lambda event: (event.kind != "broker", event.offset))
 
     def _sentences(self, record: Message | None, time_ms: int, epoch: int) -> Iterator[tuple[str, str, str]]:
@@ -392,7 +397,7 @@ class Narrator:
 
 
 def _leaving(record: Message | None) -> Iterator[int]:
-    """Yield the id of the broker that this record fences, if it fences one."""
+    """Yield the id of the broker that this record fences, or nothing if it fences no broker."""
     if isinstance(record, metadata_records.FenceBrokerRecord):
         yield record.id
     elif isinstance(record, metadata_records.BrokerRegistrationChangeRecord) and record.fenced == 1:

@@ -1,9 +1,9 @@
-"""Finds the clients that requested changes in the metadata log, from controllers' audit logs. Operations, PURE.
+"""Reads controllers' audit logs to find out which client requested a change in the metadata log. PURE.
 
-Kafka's records do not name the client that requested them. The active controller's audit log does, with the epoch and
-the offsets of the records. Only one controller writes records in an epoch. So a line of the audit log is about a
-record exactly if epoch and offset match. This is also true if the records were not yet committed when the line was
-written.
+Records of the metadata log do not name the client that requested a change. The active controller's audit log names
+this client, with the epoch and the offsets of the records. Only one controller writes records in an epoch. So a line
+of the audit log belongs to a record if, and only if, epoch and offset match. The match is right even if the records
+were not yet committed when the line was written.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MARKS = (b'"metadata.changed"', b'"lines.missing"')
 
 @attrs.frozen
 class Author:
-    """The client whose request has made a record. The principal `node N` means controller N itself."""
+    """The client whose request has led to a record. The principal `node N` means controller N itself."""
 
     principal: str
     address: str | None
@@ -85,8 +85,8 @@ class EventAuthors:
         return epoch.changes[place][2]
 
     def gaps(self, events: Iterable[Event], controllers: Mapping[int, int]) -> list[str]:
-        """Return a phrase for each epoch with events whose author is unknown. `controllers` has the controller that
-        led, by epoch.
+        """Return a phrase for each epoch with events whose author is unknown. `controllers` maps an epoch to
+        the id of the active controller.
 
         Elections are left out, since no client requests them.
         """

@@ -1,7 +1,8 @@
 """Reads the cluster's events from the controller that leads the quorum, even if the leader changes. SHELL.
 
-The reader remembers the offset up to which it has read the metadata log. When the leader changes, it finds the new
-one and continues at this offset. If the log begins later by then, a snapshot replaces the missing part.
+The reader remembers the offset up to which it has read the metadata log. When the leader changes, the reader
+finds the new leader and continues at this offset. If the new leader's log begins at a later offset, a
+snapshot replaces the missing part.
 """
 
 from __future__ import annotations
@@ -24,13 +25,16 @@ __all__ = ["EventReader"]
 
 _RETRY_SECONDS = 0.3
 _ANSWER_SECONDS_MAX = 2.0
-"""The seconds that a leader may be silent beyond its long poll, before the reader looks for another leader."""
+"""The seconds that a leader may be silent after the end of its long poll. Then the reader looks for another
+leader.
+"""
 
 
 class EventReader:
     """Reads the metadata log from its oldest offset on, and turns it into events.
 
-    `client` is connected to any broker. `connect` opens a connection to the leader of a quorum that was described.
+    `client` is connected to any broker. `connect` is a function that opens a connection to the leader of the
+    described quorum.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
-"""Reads the metadata log from the controller that leads the quorum. Operations, PURE.
+"""Reads the metadata log from the controller that leads the quorum. The functions are operations. PURE.
 
-The reader fetches without a replica id, as a consumer does, and the leader answers up to the end of its log. Records
-beyond the high watermark may still be lost, so they are left out here. If the log begins after the requested offset,
-the answer names a snapshot, which is read in chunks.
+The reader fetches without a replica id, as a consumer does, and the leader answers up to the end of its log.
+Records beyond the high watermark may still be lost, so the reader leaves them out. If the log begins after
+the requested offset, the answer names a snapshot, which is read in chunks.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ _BATCH_BYTES_MAX = 64 << 20
 
 @attrs.frozen
 class LogBatch:
-    """A batch of the metadata log, with the epoch of its leader and its time. A record of an unknown type is None."""
+    """A batch of the metadata log, with its time and the epoch of the leader that wrote it. A record of an
+    unknown type is None.
+    """
 
     offset: int
     next_offset: int
@@ -161,7 +163,8 @@ def batches_in(data: bytes) -> Iterator[LogBatch]:
                 else:
                     found.append(decode_metadata_record(record.value or b""))
             except UnknownRecord:
-                # The record is of a newer version of the cluster; the other records are still valid.
+                # A newer version of the cluster's software has written this record. The other records are
+                # still valid.
                 found.append(None)
         yield LogBatch(
             header.base_offset,

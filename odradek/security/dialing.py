@@ -42,7 +42,7 @@ earliest.
 
 
 class RenewableConn:
-    """A connection whose login expires, so that it must be replaced before."""
+    """A connection whose login expires, so that the connection must be replaced before that time."""
 
     __slots__ = ("_conn", "peer_host", "peer_port", "renew_at")
 
@@ -90,7 +90,7 @@ class SecuredNetwork:
     ) -> None:
         """`tokens` returns the tokens for logins by OAUTHBEARER."""
         self._tokens = tokens
-        # A separate thread for tokens, so that a slow issuer delays only logins.
+        # Use a separate thread for tokens, so that a slow issuer delays only logins.
         self._token_workers = None if tokens is None else env.new_workers(1)
         self._env = env
         self._tls = tls
@@ -140,7 +140,7 @@ class SecuredNetwork:
     async def _log_in(self, conn: Conn, credentials: Credentials) -> float | None:
         """Log in. Return the monotonic time in seconds from which the login should be renewed (None: never)."""
         wire = ClientConnection(ANSWER_BYTES_MAX, client_id="")
-        # The other node may be of an older release, or another program.
+        # Ask for the versions first, because the other node may be of an older release, or another program.
         served = await _ask(conn, wire, ApiVersionsRequest(), VERSIONS_VERSION)
         tokens_version = min(
             TOKENS_VERSION,
@@ -159,7 +159,7 @@ class SecuredNetwork:
             own_token = await self._token_workers.run(self._tokens)
         client = SaslClient(credentials, self._nonce, own_token)
         token: bytes | None = client.first()
-        # The lifetime is counted from before the last token was sent, because the server begins to count later.
+        # Count the lifetime from a time before the last token is sent. The server begins to count it later.
         lifetime_ms, asked_at = 0, 0.0
         while token is not None:
             asked_at = self._env.clock.monotonic()

@@ -43,9 +43,8 @@ class MalformedName(ValueError):
 
 
 def signed_fields(certificate: bytes) -> list[tuple[int, bytes, bytes]]:
-    """List the fields of a certificate's DER without the version (RFC 5280, section 4.1). Raises `MalformedName`.
-
-    They begin with serial number, signature algorithm, issuer, validity and subject.
+    """List the fields of a certificate's DER without the version (RFC 5280, section 4.1). The list begins
+    with serial number, signature algorithm, issuer, validity and subject. Raises `MalformedName`.
     """
     body = inside(inside(certificate, SEQUENCE), SEQUENCE)
     fields = [element for element in elements(body) if element[0] != _VERSION]

@@ -4,14 +4,14 @@ A handshake takes up to a millisecond of computing, so its steps run in one work
 the event loop at once. A step begins only when a whole record has arrived, so single bytes cause no work. A session
 is made only when the first bytes have arrived.
 
-A limited number of handshakes may wait for their turn. Addresses take turns, regardless of how many handshakes each
-has. If the queue is full, the address with the most loses one to an address with fewer. So a flood delays only
-itself. IPv6 addresses that share 64 bits count as one. A step receives a limited number of bytes, because other data
-may follow the handshake.
+A limited number of handshakes may wait for their turn. Addresses take turns, regardless of how many
+handshakes each has. If the queue is full, the address with the most waiting handshakes loses one of them to
+an address with fewer. So a flood delays only itself. IPv6 addresses that share 64 bits count as one. A step
+receives a limited number of bytes, because other data may follow the handshake.
 
-Between two turns, other work (if there is any) runs for `OTHERS_SHARE` times the CPU time of a turn. So a flood of
-handshakes takes an eighth of a busy node, and all of an idle one. CPU time counts, because on a busy node a turn
-mostly waits for the interpreter lock.
+Between two turns, other work (if there is any) runs for `OTHERS_SHARE` times the CPU time of a turn. So a
+flood of handshakes takes an eighth of a busy node, and all of an idle one. CPU time is used instead of
+duration, because on a busy node a turn mostly waits for the interpreter lock.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ T = TypeVar("T")
 WAITING_MAX = 256
 """The most handshakes that wait for their turn."""
 STEP_BYTES_MAX = 4 * 1024
-"""The most bytes that are received for one step. Most messages of a handshake fit, or 150 key updates after the last
-one.
+"""The most bytes that are received for one step. This is enough for most messages of a handshake. It is also
+enough for 150 key updates that follow the last message.
 """
 OTHERS_SHARE = 7
 IDLE_PASS_SECONDS = 0.0002
@@ -114,8 +114,8 @@ def _not_tls(data: memoryview) -> str:
 
 
 def _finished_comes_next(flight: bytes) -> bool:
-    """True if the peer's next step is the Finished of TLSv1.3, which costs 60 us. The key exchange of TLSv1.2 costs
-    100 us.
+    """True if the peer's next step is the Finished of TLSv1.3. This step costs 60 us, whereas the key
+    exchange of TLSv1.2 costs 100 us.
 
     A ServerHello of TLSv1.3 names its version in an extension. A HelloRetryRequest does so, too, but has a fixed "random" (RFC 8446, section 4.1.3), and the whole key exchange follows.
     """

@@ -1,7 +1,8 @@
 """A limit for TLS records without plain bytes, such as key updates, that a peer may send. PURE.
 
-A key update costs OpenSSL 6 us, and its sender a seventh of that. Tickets and alerts cost as much, and no quota is
-charged for them. Normal peers send very few: Java renews its keys after 128 GiB, and a server sends a ticket or two.
+A key update costs the receiver's OpenSSL 6 us, and costs the sender a seventh of that. Tickets and alerts
+cost as much, and no quota is charged for them. Normal peers send very few: Java renews its keys after 128
+GiB, and a server sends a ticket or two.
 
 The allowance is refilled by time alone. If data refilled it, a peer could hide key updates among its requests.
 """
@@ -20,8 +21,8 @@ is at most 64 KiB. (A record may hold hundreds of tickets.)
 """
 IDLE_BYTES_MAX = 64 * 1024
 PLAIN_BYTE_WORTH = 64
-"""The encrypted bytes that are accepted for each plain byte. A record with a single plain byte has fewer, in TLS 1.2
-and 1.3.
+"""The encrypted bytes that are accepted for each plain byte. In TLS 1.2 and 1.3, even a record with a single
+plain byte has fewer than these encrypted bytes.
 """
 
 

@@ -1,10 +1,9 @@
 """The forms of salts, so that a challenge to an unknown user looks like a challenge to a real one. PURE.
 
-Theory of operation
--------------------
-Users' credentials come from different tools. Ours makes salts of 16 bytes, Kafka's a number of 130 bits in base 36,
-other tools 64 bytes or a text. Some users have more iterations. So if all made-up challenges had one fixed form, any
-other form would reveal that a user exists.
+Theory of operation ------------------- Users' credentials come from different tools. Our tool makes salts of
+16 bytes. Kafka's tool writes a number of 130 bits in base 36. Other tools make 64 bytes, or a text. Some
+users have more iterations. So if all made-up challenges had one fixed form, any other form would reveal that
+a user exists.
 
 * **A made-up challenge has the form of some user's.** `SaltForms` counts the users of each form. A keyed hash maps an
   unknown name to one of all users, and the name gets the form of this user. So each form is as frequent among unknown
@@ -49,8 +48,8 @@ KAFKAS = "Kafka's number"
 
 @attrs.frozen(order=True)
 class SaltForm:
-    """The properties of a challenge that an attacker sees: the salt's alphabet and length, and the iterations. For
-    numbers of Kafka's tools the length varies, and is 0 here.
+    """The properties of a challenge that an attacker sees: the salt's alphabet and length, and the
+    iterations. The salts of Kafka's tools vary in length, so `length` is 0 for them.
     """
 
     alphabet: str
@@ -71,7 +70,7 @@ class SaltForm:
 
 
 OUR_FORM = SaltForm("bytes", 16, 4096)
-"""The form of credentials that `odradek user` makes, and of delegation tokens."""
+"""The form of two kinds of credentials: those that `odradek user` makes, and those of delegation tokens."""
 
 
 def _is_kafkas(salt: bytes) -> bool:

@@ -1,8 +1,9 @@
 """The server's side of a SASL login on one connection (KIP-43, KIP-152, KIP-368). PURE.
 
-Before the login succeeds, a client may send ApiVersions once, name a mechanism (SaslHandshake) and exchange tokens.
-After SaslHandshake version 0 tokens come as bare frames; after version 1 in SaslAuthenticate. A refused login gets an
-answer, and its connection ends. The texts of refusals are Kafka's, and reveal nothing to strangers.
+Before the login succeeds, a client may send ApiVersions once, name a mechanism (SaslHandshake) and exchange
+tokens. After version 0 of SaslHandshake, tokens come as bare frames. After version 1, they come in
+SaslAuthenticate requests. A refused login gets an answer, and its connection ends. The texts of refusals are
+Kafka's, and reveal nothing to strangers.
 
 A login that expires can be renewed by another `handshake`, with the same mechanism and principal.
 """
@@ -120,9 +121,11 @@ class Login:
         token_of: Callable[[str, ScramMechanism, bool], TokenLogin | None] = lambda *_: None,
         forms: Callable[[], SaltForms] = lambda: NO_USERS,
     ) -> None:
-        """`keys_of` returns a user's SCRAM keys for a mechanism's number. `nonce` returns a random text, `now` the
-        time in seconds. `token_of` returns the delegation token of an id (KIP-48); its last argument is false if it
-        may raise `KeysMissing`. `forms` returns the forms of the users' salts."""
+        """`keys_of` returns a user's SCRAM keys for a mechanism's number. `nonce` returns a random text,
+        `now` the time in seconds. `token_of` returns the delegation token of an id (KIP-48); if its last
+        argument is false, the function may raise `KeysMissing`. `forms` returns the forms of the users'
+        salts.
+        """
         self._forms = forms
         self._settings = settings
         self._keys_of = keys_of
@@ -193,7 +196,8 @@ class Login:
         """Answer a client's choice of a mechanism. Afterwards `state` has the message that must come next."""
         if self.state is LoginState.DONE:
             if not self.may_renew or version < SASL_HANDSHAKE_FRAMED_TOKENS:
-                # A bare token could be mistaken for a request.
+                # With version 0, the tokens of a renewal would come as bare frames, which could be mistaken
+                # for requests.
                 return SaslHandshakeResponse(ErrorCode.ILLEGAL_SASL_STATE)
             self._renewed_at = self._now()
         elif self.state not in (LoginState.VERSIONS, LoginState.HANDSHAKE):
@@ -224,8 +228,8 @@ class Login:
 
     def _scram_server(self, mechanism: ScramMechanism) -> ScramServer:
         def token_keys_of(token_id: str) -> ServerKeys | None:
-            # The first message of an unknown client must cost the event loop little. For a renewal, the token's keys
-            # are computed at once.
+            # A client that is still unknown must cost the event loop little, so it computes no keys for such
+            # a client's first message. For a renewal, it computes the token's keys at once.
             at_once = bool(self.principal) or self._token is not None
             token = self._token = self._token_of(token_id, mechanism, at_once)
             return None if token is None else token.keys
@@ -260,8 +264,8 @@ class Login:
         return self.state is LoginState.DONE
 
     def take_token(self, token: bytes) -> bytes:
-        """Check a SASL token of the client, and return the server's answer to it. Raises `LoginRefused`, and
-        `KeysMissing` before anything has changed.
+        """Check a SASL token of the client, and return the server's answer to it. Raises `LoginRefused`.
+        Raises `KeysMissing` if a token's keys must be computed first; the login's state is then unchanged.
         """
         try:
             if self._scram is not None:

@@ -99,7 +99,7 @@ def mechanism_of_number(number: int) -> ScramMechanism | None:
 
 @attrs.frozen
 class ServerKeys:
-    """What a server stores about one password (RFC 5802)."""
+    """The data that a server stores about one password (RFC 5802)."""
 
     salt: bytes = attrs.field(repr=False)
     stored_key: bytes = attrs.field(repr=False)
@@ -274,7 +274,7 @@ class ScramClient:
 def _decoded(message: bytes) -> str:
     if len(message) > MESSAGE_BYTES_MAX:
         raise ScramError(
-            f"the peer sent a message of {len(message)} bytes, and at most {MESSAGE_BYTES_MAX} are allowed"
+            f"the peer sent a message of {len(message)} bytes, but at most {MESSAGE_BYTES_MAX} are allowed"
         )
     try:
         return bytes(message).decode()

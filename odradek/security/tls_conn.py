@@ -2,8 +2,9 @@
 difference. PORTED.
 
 * A send encrypts records one by one, and passes many of them to the connection below at once. Plain bytes count as
-  sent only when that connection has accepted their encrypted form. So nothing stays here once a caller has sent
-  everything. A caller that has sent a part passes the rest again, and bytes that are encrypted already are skipped.
+  sent only when that connection has accepted their encrypted form. So this object holds no unsent bytes once a
+  caller has sent everything. A caller that has sent a part passes the rest again; bytes of it that were encrypted
+  before are then skipped.
 * A receive reads as much from the connection below as fits the caller's buffer. It feeds whole records to OpenSSL,
   about the bytes of one full record at a time. So OpenSSL's memory for a connection stays at about one record in each
   direction. Some clients send many small records: librdkafka makes two of each message. OpenSSL is only called when
@@ -37,8 +38,8 @@ HEADER_BYTES = 5
 _unpack_size = struct.Struct(">H").unpack_from
 RECEIVE_BYTES = 128 * 1024
 SPARE_BYTES = 8 * 1024
-"""The number of bytes by which fed bytes may exceed received plain bytes before a receive stops. One feed has at most
-600 key updates, which take 3 ms, or 700 records of a byte.
+"""The number of bytes by which fed bytes may exceed received plain bytes before a receive stops. One feed has
+at most 600 key updates, which take 3 ms, or 700 records of one byte each.
 """
 SEND_BYTES = 128 * 1024
 """The most plain bytes that are encrypted before they are sent together. This much memory is held for a peer that
@@ -49,7 +50,9 @@ ANSWERS_BYTES_MAX = 64 * 1024
 
 
 class Scratch:
-    """The buffer for encrypted bytes that all connections of one event loop share. Its user must not await meanwhile."""
+    """The buffer for encrypted bytes that all connections of one event loop share. A connection must not
+    await while it uses the buffer.
+    """
 
     __slots__ = ("view",)
 
@@ -83,8 +86,8 @@ class TlsConn:
     def __init__(
         self, conn: Conn, tls: TlsSession, clock: Clock, scratch: Scratch, head: bytes = b"", missing: int = 0
     ) -> None:
-        """`head` has the first bytes of a record's header, which have arrived but were not fed to `tls`. `missing` is
-        the number of bytes that have not arrived yet of a record that was fed in part.
+        """`head` has the first bytes of a record's header, which have arrived but were not fed to `tls`. If a
+        record was fed only in part, `missing` is the number of its bytes that have not arrived yet.
         """
         self._conn = conn
         self._held = head
@@ -233,8 +236,9 @@ class TlsConn:
         return filled, bound + filled - at + self._begun, is_ended
 
     def _read_records(self, records: int, fed: int, buffer: memoryview, filled: int) -> tuple[int, bool]:
-        """Read the plain bytes of whole records, of which `fed` bytes were fed. Return the number of plain bytes in
-        the buffer, and True if the stream has ended. Raises `TlsFailed`, `ConnectionCut`.
+        """Read the plain bytes of `records` whole records. Together, these records had `fed` encrypted bytes.
+        Return the number of plain bytes in the buffer, and True if the stream has ended. Raises `TlsFailed`,
+        `ConnectionCut`.
         """
         begin = filled
         filled, reads, end = self._tls.read_records(records, buffer, begin)

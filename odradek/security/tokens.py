@@ -29,7 +29,9 @@ __all__ = [
 ]
 
 LOGINS_MAX = 1000
-"""The number of tokens whose keys are remembered, because making the keys of one takes milliseconds."""
+"""The number of tokens whose keys are remembered, because it takes milliseconds to compute the keys of one
+token.
+"""
 
 
 class Token(Protocol):
@@ -81,7 +83,7 @@ class TokenSecrets:
 
 @attrs.frozen
 class TokenLogin:
-    """What a login by a delegation token needs to know about it."""
+    """The facts about a delegation token that a login by this token needs."""
 
     keys: ServerKeys
     owner: str

@@ -25,7 +25,9 @@ class RepeatedSize:
         self._left = bytes_max
 
     def has_room(self, count: int) -> bool:
-        """Count `count` more bytes. Return False if this exceeds the limit, and from then on always."""
+        """Count `count` more bytes. Return False once the sum exceeds the limit; all later calls then return
+        False, too.
+        """
         self._left = self._left - count if count <= self._left else -1
         return self._left >= 0
 

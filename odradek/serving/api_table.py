@@ -1,8 +1,8 @@
 """The API versions that this node supports: the versions in the table, and no others, are advertised.
 
-An entry binds decoder, encoder and handler of one API version. It is built when the first such request comes, so
-message classes load at first use. It also counts requests and bytes in plain numbers, which the connection loop
-increases and the metrics page reads.
+An entry binds decoder, encoder and handler of one API version. An entry is built when the first request of
+its version comes, so message classes load at first use. It also counts requests and bytes in plain numbers,
+which the connection loop increases and the metrics page reads.
 """
 
 from __future__ import annotations

@@ -21,7 +21,9 @@ from odradek.wire.schema.versions import API_VERSIONS_FEATURE_ZERO, API_VERSIONS
 SOFTWARE_LETTERS_MAX = 200
 """The most letters of the name or version of a client's library; the rest is cut."""
 SOFTWARE_MAX = 1_000
-"""The most pairs of library name and version that connections share. When they are exceeded, all are forgotten."""
+"""The most pairs of library name and version that connections share. If there are more, all pairs are
+forgotten.
+"""
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 

@@ -33,7 +33,9 @@ UNKNOWN_SOFTWARE = ("unknown", "unknown")
 
 
 class Login(Protocol):
-    """The SASL login of a connection, as needed to answer requests for it and to renew it (KIP-368)."""
+    """The SASL login of a connection, as far as handlers need it: to answer requests about the login, and to
+    renew the login (KIP-368).
+    """
 
     refusal_delay_seconds: float
     """The seconds by which the answer to a refused login is delayed (`connection.failed.authentication.delay.ms`)."""

@@ -1,10 +1,10 @@
 """The list of full or hung disks, which accept no records now, as a broker reports it to the controllers. PURE.
 
-KRaft's messages have no field for such a directory: one in `offline_log_dirs` is gone for good, and a cordoned one
-still has leaders. So a broker keeps a list in a configuration of its own BROKER resource (`TROUBLED_LOG_DIRS`). Every
-controller stores it, and Kafka's does nothing more. Our controller lets replicas on a listed directory lead only if
-no other replica can. Leaderships move in the decision that stores the list. They may return once the directory has
-left the list.
+KRaft's messages have no field for such a directory. A directory in `offline_log_dirs` is gone for good, and a
+cordoned directory still has leaders. So a broker keeps a list in a configuration of its own BROKER resource
+(`TROUBLED_LOG_DIRS`). Every controller stores this configuration, and Kafka's controller does nothing else
+with it. Our controller lets replicas on a listed directory lead only if no other replica can. Leaderships
+move in the decision that stores the list. They may return once the directory has left the list.
 
 An entry is `ID:full:SINCE:PATH`, or has `hung` or `demoted` instead of `full`. ID is the directory's id as Kafka
 writes it, SINCE is in milliseconds of the wall clock. PATH has `%2C` for a comma and `%25` for a per cent sign. Other
@@ -21,17 +21,18 @@ import attrs
 from odradek.wire.uuid_text import uuid_from_text, uuid_to_text
 
 RETIRING_LOG_DIRS = "odradek.retiring.log.dirs"
-"""A broker configuration: the paths that `odradek disk retire` has cordoned, separated by commas. The command undoes
-only these.
+"""A broker configuration: the paths that `odradek disk retire` has cordoned, separated by commas. The command
+removes only the cordons of these paths.
 """
 RELEASED_LOG_DIRS = "odradek.released.log.dirs"
 """A broker configuration: paths that the broker must stop using as soon as they are empty, separated by commas."""
 DIRECTORY_LISTS = frozenset((RETIRING_LOG_DIRS, RELEASED_LOG_DIRS))
 """Configurations that are lists of paths: commands append to them and subtract from them (KIP-339)."""
 RATE_BEFORE = "odradek.copies.rate.before"
-"""The bytes per second of copies between directories before a command set its `--throttle`; `none` for no limit.
+"""A dynamic configuration of one broker: its rate of copies between directories (bytes per second) before a
+command set its `--throttle`. The value `none` means no limit.
 
-A dynamic configuration of one broker. It exists while such a command runs, and after such a command was killed.
+The configuration exists while such a command runs, and after such a command was killed.
 """
 TROUBLED_LOG_DIRS = "odradek.troubled.log.dirs"
 DEMOTED_LOG_DIRS = "odradek.demoted.log.dirs"

@@ -7,9 +7,9 @@ loop for some milliseconds (`Share.on_loop`), or in a worker thread for any time
 piece at a time. Two rules decide when the next one begins:
 
 * **Others first.** If a connection has had a turn since the last piece began, only connections run for `REST_FACTOR`
-  times as long as that piece took. So all long work of a node together takes a twelfth of the loop, from any number
-  of connections. If the loop is otherwise idle, the next piece begins at once. The pause is never longer than
-  `REST_SECONDS_MAX`, because a longer piece was probably delayed by a paused machine.
+  times as long as that piece took. So all long work of a node together takes a twelfth of the loop, however many
+  connections cause it. If the loop is otherwise idle, the next piece begins at once. The pause is never longer than
+  `REST_SECONDS_MAX`: if a piece took so long that its pause would be longer, the machine was probably paused.
 * **The smallest share next.** A `Share` belongs to one request and counts the time of its pieces. Of the waiting
   shares, the smallest is next (start-time fair queueing, Goyal, Vin and Cheng, SIGCOMM 1996). So a request of two
   pieces does not wait for all the pieces of another.
@@ -26,7 +26,7 @@ from odradek.named_states import reached
 T = TypeVar("T")
 
 REST_SECONDS_MAX = 5.0
-"""The longest pause in seconds after one piece. It is complete for pieces of up to 0.4 s."""
+"""The longest pause in seconds after one piece. Pieces of up to 0.4 s get their full pause."""
 REST_FACTOR = 11
 """The ratio of pause to piece: connections keep eleven twelfths of the loop while there is long work."""
 
@@ -68,7 +68,9 @@ class _Asker(Protocol):
 
 
 class _Waiter:
-    """A request that waits for a turn. It is less than another one if its share is smaller, or equal and older."""
+    """A request that waits for a turn. Of two such requests, the one with the smaller share is less; if the
+    shares are equal, the older one is less.
+    """
 
     __slots__ = ("_key", "event", "is_next")
 
@@ -112,7 +114,9 @@ class LongWork:
         meter: _Meter,
         of_node: LongWork | None = None,
     ) -> None:
-        """`worker` must be a thread for this object alone. `beside` passes the node's first object as `of_node`."""
+        """`worker` must be a thread for this object alone. `of_node` is the node's first schedule, and is
+        only passed by `beside`.
+        """
         self.meter = meter
         self._of_node = self if of_node is None else of_node
         self.clock = clock
@@ -161,8 +165,9 @@ class LongWork:
     async def _enter(self, share: Share) -> None:
         """Wait for a turn of long work.
 
-        A request that finds no piece under way, or that `_leave` wakes, first lets connections run. Then it chooses
-        the next request. By then, the request of the last piece may wait again and have the smallest share.
+        If no piece is under way, or if `_leave` wakes this request, the call first lets connections run. Then
+        it chooses the request that gets the turn, which may be another one. It chooses only after the pause:
+        by then, the request of the last piece may wait again, and may have the smallest share.
         """
         share.taken = max(share.taken, self._floor)
         self.in_progress += 1

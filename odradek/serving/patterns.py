@@ -1,10 +1,12 @@
-"""Regular expressions of clients: which ones a node reads, and which names they match.
+"""Regular expressions from clients: which expressions a node accepts, and which names they match.
 
-RE2 matches in linear time. But it takes up to a second to read 30 KB that are made for this purpose. It holds Python's
-lock meanwhile, in any thread. So the time is estimated before, and a pattern that takes longer than some milliseconds is
-refused. Properties of Unicode (`\\pL`) take longest, and whatever is repeated a thousand times.
+RE2 matches in linear time. But it may take up to a second to read a pattern of 30 KB that is made for this
+purpose. Meanwhile RE2 holds Python's interpreter lock, in whatever thread it runs. So a node first estimates
+the time, and refuses a pattern that would take longer than some milliseconds. Properties of Unicode (`\\pL`)
+take longest, and so do parts that are repeated a thousand times.
 
-A pattern's automaton grows to `AUTOMATON_BYTES_MAX`. `re2` keeps 128 patterns in a cache, which is emptied after each use.
+A pattern's automaton grows to at most `AUTOMATON_BYTES_MAX`. `re2` keeps 128 patterns in a cache, which is
+emptied after each use.
 """
 
 from __future__ import annotations
@@ -18,10 +20,12 @@ import re2
 __all__ = ["compile_pattern", "forget_compiled", "is_pattern", "matching_names", "reading_microseconds"]
 
 READING_MICROSECONDS_MAX = 10_000
-"""The longest estimated time for one pattern; it was measured to be 5 ms at most."""
+"""The longest estimated time of an accepted pattern. Patterns with this estimate were measured to take 5 ms
+at most.
+"""
 AUTOMATON_BYTES_MAX = 1 << 20
 _REPEATS_MAX = 1_000
-"""RE2 refuses more repetitions, also where they are nested."""
+"""The most repetitions that RE2 accepts, in one repetition or in nested ones together."""
 _PROPERTY_MICROSECONDS, _CLASS_MICROSECONDS, _LARGE_CLASS_MICROSECONDS = 500.0, 2.5, 12.0
 _DOT_MICROSECONDS, _CHARACTER_MICROSECONDS = 3.0, 0.6
 _PROPERTY = re.compile(r"\\[pP]")
@@ -33,10 +37,11 @@ _OPTIONS.max_mem = AUTOMATON_BYTES_MAX
 
 
 def reading_microseconds(pattern: str) -> float:
-    """Estimate the time in which RE2 reads a pattern; most take less.
+    """Estimate the microseconds in which RE2 reads a pattern; most patterns take less.
 
-    A group's repetition is taken to repeat the whole pattern, one of a class or character what lies behind the repetition
-    before. Where properties are, each repetition counts for all.
+    A repetition of a group counts as a repetition of the whole pattern. A repetition of a class or character
+    counts as a repetition of the text since the previous repetition. If the pattern has Unicode properties,
+    every repetition counts as a repetition of the whole pattern.
     """
     properties = len(_PROPERTY.findall(pattern))
     is_small = pattern.isascii() and "(?" not in pattern and "\\x" not in pattern
@@ -84,7 +89,7 @@ def forget_compiled() -> None:
 
 
 def is_pattern(pattern: str) -> bool:
-    """Return True if a node reads the pattern."""
+    """True if a node accepts the pattern."""
     try:
         compile_pattern(pattern)
     except re2.error:
@@ -95,7 +100,7 @@ def is_pattern(pattern: str) -> bool:
 
 
 def matching_names(pattern: str, names: Sequence[str]) -> set[str]:
-    """Return those names that a readable pattern matches from the first character to the last."""
+    """Return those names that an accepted pattern matches from the first character to the last."""
     expression = compile_pattern(pattern)
     try:
         return {name for name in names if expression.fullmatch(name) is not None}

@@ -13,7 +13,9 @@ __all__ = ["authenticate", "handshake"]
 
 
 def handshake(context: Context, request: SaslHandshakeRequest) -> Result:
-    """Answer SaslHandshake (API 17): ILLEGAL_SASL_STATE on a listener without SASL, or too early for a renewal."""
+    """Answer SaslHandshake (API 17): the error is ILLEGAL_SASL_STATE if the listener has no SASL, or if it is
+    too early for a renewal.
+    """
     if context.login is None:
         return SaslHandshakeResponse(ErrorCode.ILLEGAL_SASL_STATE)
     answer: SaslHandshakeResponse = context.login.handshake(request, context.api_version)

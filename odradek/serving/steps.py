@@ -50,7 +50,7 @@ class _Workers(Protocol):
 
 
 class Pace:
-    """The shares of long work of one waiting request, which its client pays for."""
+    """The shares that one waiting request has in long work. The client of the request pays for them."""
 
     __slots__ = ("_shares", "long_work", "share")
 
@@ -104,7 +104,9 @@ class Answers(Delayed):
         self._driver, self._runner = driver, runner
 
     def _follow(self, driver: StepDriver, result: Result) -> None:
-        """Complete this delayed request with the result of the work after the wait, now or later."""
+        """Complete this delayed request with the result that the work returns after its wait. If that result
+        is itself delayed, complete the request later.
+        """
         if isinstance(result, Suspend):
             assert driver.tasks is not None, "long work that asks other nodes must have tasks"
             driver.tasks.start_soon(self._follow_later, driver, result)
@@ -125,8 +127,9 @@ class Answers(Delayed):
 
 
 Wait: TypeAlias = int | Callable[[Pace], Awaitable[Any]] | Answers
-"""What a generator yields: a function that waits and returns a value for the generator, or `Answers`. A number is the
-units of work done: the generator waits if they fill a slice.
+"""A value that a generator yields. A function waits, and returns a value for the generator. `Answers` waits
+for the answers to other requests. A number is the units of work done: the generator waits if they fill a
+slice.
 """
 Steps: TypeAlias = Generator[Wait, Any, T]
 """The work of a request: a generator that yields what it waits for, and returns the result."""
@@ -187,8 +190,8 @@ def _run_all() -> Generator[Any, Any, None]:
     result.
 
     At its end, a generator raises `StopIteration`, which costs as much as the rest of this module for a small
-    request. A generator that uses `yield from` gets the result without this exception. Meanwhile, its `gi_yieldfrom`
-    is set.
+    request. A generator that uses `yield from` gets the result without this exception. While a work runs, the
+    `gi_yieldfrom` of the outer generator is set.
     """
     came = None
     while True:

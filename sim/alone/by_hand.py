@@ -1,5 +1,5 @@
-"""The environment of a coordinator that is simulated alone: timers, tasks and workers that advance only when the
-schedule steps them.
+"""The environment of a coordinator that is simulated without its broker. Timers, tasks and workers advance only when
+the schedule steps them.
 
 PORTED.
 """
@@ -22,15 +22,17 @@ T = TypeVar("T")
 
 
 class Pause:
-    """Awaitable with which a simulated task gives up control until the schedule steps it again."""
+    """An awaitable for simulated tasks. A task that awaits it gives up control until the schedule steps the task
+    again.
+    """
 
     def __await__(self) -> Generator[None, None, None]:
         yield
 
 
 class _Workers:
-    """Simulated `odradek.env.ports.Workers`: the function runs at a later step of the task, and its caller resumes at
-    the step after.
+    """Simulated `odradek.env.ports.Workers`: the function runs at the task's next step, and the task resumes at the
+    step after that.
     """
 
     async def run(self, function: Callable[..., T], *args: Any) -> T:
@@ -41,7 +43,9 @@ class _Workers:
 
 
 class _Event:
-    """Stand-in for the event that wakes the task of `Timers`. There is no such task: the schedule fires due timers."""
+    """Stand-in for the event that would wake the task of `Timers`. Schedules have no such task: they fire due timers
+    themselves.
+    """
 
     def set(self) -> None:
         """Do nothing: no task waits for the event."""
@@ -68,7 +72,7 @@ class _Clock:
 
 
 class _Log:
-    """Log that turns error lines into exceptions, since a coordinator logs an error and goes on after a bug."""
+    """Log that raises an exception for each error line. A coordinator with a bug would only log an error and go on."""
 
     def info(self, event: str, /, **fields: Any) -> None:
         """Ignore a log line that is no error."""
@@ -76,7 +80,7 @@ class _Log:
     warning = info
 
     def error(self, event: str, /, **fields: Any) -> None:
-        """Raise `SafetyViolation`, except for `coordinator.not_written`: a correct run logs no other error."""
+        """Raise `SafetyViolation`, unless the event is `coordinator.not_written`. A correct run logs no other error."""
         if event != "coordinator.not_written":
             raise SafetyViolation(f"{event}: {fields}")
 
@@ -93,7 +97,9 @@ class _Env:
 
 
 class ByHand:
-    """The part of a broker that a coordinator uses (`CoordinatorHost`), for one process run of the broker."""
+    """The part of a broker that a coordinator uses (`CoordinatorHost`). Each run of the broker's process has its own
+    object.
+    """
 
     def __init__(self, broker: Broker, now_ms: Callable[[], int]) -> None:
         self.broker = broker
@@ -111,8 +117,8 @@ class ByHand:
         return _Workers()
 
     def run_woken(self) -> None:
-        """Run the actions that were deferred to the end of the current turn. An append defers none: the schedule lets
-        followers fetch.
+        """Run the actions that were deferred to the end of the current turn. An append defers no action here, since
+        the schedule decides when followers fetch.
         """
         while self.woken:
             woken, self.woken = self.woken, []
@@ -122,13 +128,13 @@ class ByHand:
     def start_soon(
         self, function: Callable[..., Awaitable[Any]], *args: Any, name: str | None = None
     ) -> None:
-        """Add a task, which runs when `work` steps it (`TaskGroup`)."""
+        """Add a task, as a `TaskGroup` does. The task runs when `work` steps it."""
         coroutine = function(*args)
         assert isinstance(coroutine, Coroutine)
         self._coroutines.append(coroutine)
 
     def work(self, random: Random) -> None:
-        """Run one random task until its next `Pause`, if there is any."""
+        """Run one random task until its next `Pause`, provided that there is a task."""
         if self._coroutines:
             coroutine = random.choice(self._coroutines)
             try:

@@ -1,8 +1,8 @@
 """Base class of schedules for one coordinator: a partition with three replicas, and a coordinator on each broker.
 PURE.
 
-The partition is that of `sim.alone.replication_alone`. When a broker becomes the partition's leader, its
-coordinator starts a shard and loads the log, while other events go on. When the broker stops leading, the shard
+The partition is simulated as in `sim.alone.replication_alone`. When a broker becomes the partition's leader, its
+coordinator starts a shard and loads the log; other events happen meanwhile. When the broker stops leading, the shard
 ends.
 """
 
@@ -25,7 +25,9 @@ class _Coordinator(Protocol):
 
 
 class _Host(Protocol):
-    """A coordinator and its simulated broker, as far as every schedule uses them (`sim.alone.by_hand`)."""
+    """A coordinator and its simulated broker (`sim.alone.by_hand`): the members that the schedules of all
+    coordinators use.
+    """
 
     @property
     def coordinator(self) -> _Coordinator:
@@ -35,7 +37,7 @@ class _Host(Protocol):
         """Run one random task of the coordinator until its next pause."""
 
     def die(self) -> None:
-        """End the broker's process, and with it all tasks."""
+        """End the broker's process and all its tasks."""
 
 
 HostT = TypeVar("HostT", bound=_Host)
@@ -57,7 +59,9 @@ def draw_partition(random: Random, steps: int, weights: Mapping[str, tuple[float
 
 
 class CoordinatorRun(PartitionRun, ABC, Generic[HostT]):
-    """Base of a schedule at work: brokers, each with a coordinator that starts and ends with the broker's process."""
+    """Base class for one run of a schedule: brokers, each with a coordinator that starts and ends with the broker's
+    process.
+    """
 
     def __init__(self, plan: ReplicationPlan, random: Random) -> None:
         self._hosts: dict[int, HostT] = {}
@@ -97,7 +101,7 @@ class CoordinatorRun(PartitionRun, ABC, Generic[HostT]):
                 self._hosts.pop(node_id).die()
 
     def _work(self) -> None:
-        """Step one task of a random broker's coordinator, for example the load of its log."""
+        """Step one task of a random broker's coordinator, such as the task that loads the log."""
         if self._hosts:
             self._work_at(self.random.choice(list(self._hosts.values())))
 

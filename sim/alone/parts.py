@@ -1,4 +1,6 @@
-"""The parts of the product that can be simulated alone, and how many schedules of each a campaign runs per seed."""
+"""The parts of the product that can be simulated without the rest, and how many schedules of each a campaign runs per
+seed.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ PARTS: Mapping[str, Callable[[int], object]] = {
     "consumers": consumers_alone.run,
     "transactions": transactions_alone.run,
 }
-"""By the name that `python -m sim --alone` takes: the function that runs one schedule from a seed."""
+"""By the name of the part in `python -m sim --alone PART`: the function that runs one schedule from a seed."""
 SCHEDULES: Mapping[str, int] = {
     "raft": 16,
     "quorum": 10,
@@ -36,8 +38,8 @@ SCHEDULES: Mapping[str, int] = {
     "consumers": 16,
     "transactions": 16,
 }
-"""How many schedules of each part a campaign runs per seed. Together they take about 6 s of CPU time, the cluster run
-about 10 s.
+"""How many schedules of each part a campaign runs per seed. All schedules of a seed take about 6 s of CPU time; the
+run of the cluster takes about 10 s.
 """
 
 __all__ = ["PARTS", "SCHEDULES", "FailedSchedule", "knobs_of", "run_part", "run_schedules", "schedules_of"]
@@ -59,7 +61,9 @@ class FailedSchedule:
 
 
 def knobs_of(part: str, seed: int) -> dict[str, int]:
-    """Draw tuning constants for a schedule from its seed. Return only those that differ from their defaults, by name."""
+    """Draw tuning constants for a schedule from its seed. Return, by name, only the constants that differ from their
+    defaults.
+    """
     return draw_knobs(Random(f"{seed}/knobs of {part}"))
 
 

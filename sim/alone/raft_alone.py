@@ -1,13 +1,13 @@
 """Schedules for Raft cores, drawn from a seed, without nodes, encoded bytes or a task scheduler. PURE.
 
 `run(seed)` draws voters, observers and the steps of a schedule. Messages arrive in any order, late, twice or never.
-Nodes crash between any two effects, and restart with what was synced. Nodes see time advance at different steps.
-Voters are added and removed. Snapshots replace the log. `sim.alone.raft_cluster` checks Raft's safety properties
-(figure 3 of the paper) after each step. At the end the network heals; then a leader must be elected and its records
-committed on every node.
+Nodes crash between any two effects, and restart with their synced entries. Time advances for each node at other steps
+of the schedule. Voters are added and removed. Snapshots replace the log. `sim.alone.raft_cluster` checks Raft's
+safety properties (figure 3 of the paper) after each step. At the end the network heals; then a leader must be elected
+and its records committed on every node.
 
-It covers less than a simulated cluster, since it has neither bytes nor disks. It runs thousands of schedules per
-minute, so it finds faults that need a rare order of few events.
+Such a schedule covers less than a simulated cluster, since it has neither bytes nor disks. But thousands of schedules
+run per minute, so they find faults that need a rare order of few events.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class _Run:
             self._cluster.settle(0.3)
 
     def _append(self) -> None:
-        """Append a batch at a random node that considers itself the leader; it may be deposed."""
+        """Append a batch at a random node that considers itself the leader. This node may be a deposed leader."""
         leaders = self._cluster.all_leaders()
         if leaders:
             leader = self._random.choice(leaders)
@@ -170,7 +170,9 @@ class _Run:
         self._cluster.write_snapshot(self._node())
 
     def _voters(self) -> None:
-        """Let the leader add a random node as a voter or, if it is one, remove it. The leader may remove itself."""
+        """Let the leader choose a random node: add it as a voter or, if it is a voter, remove it. The leader may
+        remove itself.
+        """
         cluster = self._cluster
         leader = cluster.leader()
         if leader is None or leader.core is None:
@@ -189,7 +191,7 @@ class _Run:
             self._cluster.tick(leader.key.node_id, 0.0)
 
     def _isolate(self) -> None:
-        """Cut up to two random nodes off from the others, or reconnect all."""
+        """Cut up to two random nodes off from all other nodes, or reconnect all nodes."""
         count = self._random.choice((0, 0, 1, 1, 2))
         self._cut_off = frozenset(self._random.sample(self._ids, min(count, len(self._ids) - 1)))
 

@@ -53,7 +53,9 @@ def must(holds: bool, promise: str) -> None:
 
 @attrs.frozen
 class Question:
-    """A request on its way. `life` is the sender's process run: after a restart the sender ignores the answer."""
+    """A request on its way. `life` is the number of the sender's present process: after a restart the sender ignores
+    the answer.
+    """
 
     sender: int
     life: int
@@ -81,7 +83,7 @@ class Snapshot:
 
 @attrs.define
 class Node:
-    """A replica: its disk, and its Raft core while its process runs. `core` is None while it is down."""
+    """A replica: its disk, and its Raft core while its process runs. `core` is None while the replica is down."""
 
     key: ReplicaKey
     core: RaftCore | None = None
@@ -124,7 +126,7 @@ class Cluster:
     """
 
     dies: Callable[[], bool] = _never
-    """Called before each effect of a step: True crashes the node there."""
+    """Called before each effect of a step. If it returns True, the node crashes before that effect."""
 
     @classmethod
     def of(cls, voters: Sequence[int], observers: Sequence[int] = ()) -> Cluster:
@@ -171,8 +173,8 @@ class Cluster:
         self.nodes[node_id] = Node(ReplicaKey(node_id, directory_id), life=old.life)
 
     def tick(self, node_id: int, seconds: float) -> None:
-        """Advance time by `seconds`. Let this node handle its deadlines, and fail its requests that crashed nodes had
-        received.
+        """Advance time by `seconds`. Let this node handle its deadlines. Fail those of its requests that crashed
+        nodes had received.
         """
         self.now += seconds
         node = self.nodes[node_id]
@@ -212,7 +214,7 @@ class Cluster:
         self._perform(node)
 
     def deliver(self, at: int, *, keep: bool = False) -> None:
-        """Deliver the message at this index; with `keep` a copy of it remains on its way."""
+        """Deliver the message at this index. With `keep` a copy of the message stays on its way."""
         letter = self.letters[at] if keep else self.letters.pop(at)
         if isinstance(letter, Question):
             node = self.nodes[letter.receiver]
@@ -245,7 +247,7 @@ class Cluster:
             self._perform(node)
 
     def write_snapshot(self, node_id: int) -> None:
-        """Write a snapshot of the committed entries that are synced, and drop them from the log."""
+        """Write a snapshot of the committed entries that are synced, and drop these entries from the log."""
         node = self.nodes[node_id]
         core = node.core
         if core is None:
@@ -281,7 +283,7 @@ class Cluster:
     # -- questions about the state ----------------------------------------------------------------------------
 
     def leader(self) -> Node | None:
-        """Return the leader of the newest epoch that has one now, or None."""
+        """Return the present leader with the highest epoch; None if no node considers itself the leader."""
         leading = self.all_leaders()
         return max(leading, key=lambda node: node.core.epoch if node.core else -1, default=None)
 
@@ -406,7 +408,7 @@ class Cluster:
             must(mine.get(offset) == batch, f"leader completeness at offset {offset}")
 
     def check_log_matching(self) -> None:
-        """Check log matching: if two logs share an entry, all earlier entries are equal too."""
+        """Check log matching: if two logs have the same entry, all entries before it are equal, too."""
         logs = [self.whole_log(node) for node in self.nodes.values()]
         for at, first in enumerate(logs):
             for second in logs[at + 1 :]:

@@ -2,10 +2,10 @@
 PURE.
 
 The parts are the product's: `Partition`, its log on a simulated disk, both ends of fetch sessions, and truncation
-(`sim.alone.replication_broker`). Requests and answers arrive late, twice over several connections, or never. Each
-broker learns new metadata at any time. Processes crash and keep their page cache, or lose power while another
-in-sync replica is up (the fault model of `sim.storm.storm`). Leaders are elected, pause, and learn late that they
-were deposed.
+(`sim.alone.replication_broker`). Requests and answers arrive late, twice over several connections, or never. A broker
+may receive new metadata at any later time. Brokers crash and keep their page caches. They lose power only while
+another in-sync replica is up (the fault model of `sim.storm.storm`). Leaders are elected, pause, and learn late that
+they were deposed.
 
 Two idempotent producers send batches with acks=all. Each has one batch in flight and repeats it until it is
 acknowledged. `sim.alone.replication_checks` checks every step: synced records survive, and records that a consumer
@@ -50,8 +50,8 @@ class ReplicationPlan:
     lookups use the index.
     """
     remembers: bool = False
-    """True if brokers write recovery points: then a start reads only the bytes after them, and a saved state of
-    producers.
+    """True if brokers write recovery points. Then a starting broker reads a saved state of the producers, and only
+    the bytes after the recovery point.
     """
 
     @classmethod
@@ -102,7 +102,7 @@ def run(seed: int, plan: ReplicationPlan | None = None) -> Mapping[str, int]:
 
 
 class PartitionRun:
-    """A schedule at work: brokers that crash and restart, and the leaders' ISR proposals to the controller."""
+    """One run of a schedule: brokers that crash and restart, and the leaders' ISR proposals to the controller."""
 
     def __init__(self, plan: ReplicationPlan, random: Random) -> None:
         self.plan = plan
@@ -153,11 +153,13 @@ class PartitionRun:
         node.start()
         self._born(node)
         node.broker_epoch = self._controller.register(node_id)
-        # A broker serves no request before it knows of its own registration.
+        # Apply the metadata at once, since a broker serves no request before it knows of its own registration.
         self._apply_all(node)
 
     def _born(self, node: Broker) -> None:
-        """Called when a broker's process has started, before it gets any metadata. Subclasses override it."""
+        """Called when a broker's process has started, before the broker receives any metadata. Subclasses override
+        this method.
+        """
 
     def _apply(self, node: Broker) -> None:
         """Apply the newest metadata that the broker has received to its partition."""
@@ -168,7 +170,9 @@ class PartitionRun:
         self.proposals.append(Proposal.of(node))
 
     def _decide(self) -> None:
-        """Let the controller decide a random ISR proposal, or deliver its decision to the leader."""
+        """Choose a random ISR proposal. Let the controller decide it, or deliver the decision to the leader if there
+        is one already.
+        """
         if not self.proposals:
             return
         asked = self.random.choice(self.proposals)
@@ -200,7 +204,7 @@ class PartitionRun:
         return [node for node in self.nodes.values() if node.lives]
 
     def _learn(self) -> None:
-        """Let a random broker receive the next metadata change, or all that it has not seen."""
+        """Let a random broker receive the next metadata change, or all changes that it has not received yet."""
         node = self.random.choice(list(self.nodes.values()))
         if node.lives and node.images_seen < len(self.images):
             behind = len(self.images) - node.images_seen
@@ -270,7 +274,9 @@ class PartitionRun:
             self._controller.fence(node.node_id)
 
     def _has_lost_power(self, node: Broker) -> bool:
-        """True if another in-sync replica is down: this broker's page cache may then hold the only copy."""
+        """True if another in-sync replica is down. It may have lost power, so that this broker's page cache may hold
+        the only copy of some records.
+        """
         return any(not self.nodes[each].lives for each in self._controller.state.isr if each != node.node_id)
 
     def _start(self) -> None:

@@ -1,7 +1,7 @@
 """A broker with one replica of the simulated partition, without the product's IO layers. PURE.
 
-`Partition`, the log on its simulated disk and both ends of fetch sessions are the product's. This module has the
-steps that the product's `LeaderFetcher` and Fetch handler make between them.
+`Partition`, the log on its simulated disk and both ends of fetch sessions are the product's. This module replaces the
+product's `LeaderFetcher` and Fetch handler: it calls these parts as they do.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ BATCH_BYTES_MAX = 1 << 20
 __all__ = ["BATCH_BYTES_MAX", "START_MS", "Answer", "Broker", "Fetching", "Image", "Surroundings"]
 
 Image = tuple[PartitionImage, Mapping[int, tuple[int, bool]]]
-"""The partition's metadata, and by broker id: its broker epoch and whether it is unfenced."""
+"""The partition's metadata, and by broker id a pair: the broker's epoch, and True if the broker is unfenced."""
 
 
 class Surroundings(Protocol):
@@ -102,7 +102,7 @@ class _LogDir:
         end(work())
 
     def recovery_point_lowered(self, topic: str, partition: int, offset: int) -> None:
-        """Called when synced bytes from this offset on will be rewritten. Lowers the recovery point in the checkpoint."""
+        """Called before synced bytes from this offset on are rewritten. Lowers the recovery point in the checkpoint."""
         broker = self._broker
         broker.recovery_point_kept = min(broker.recovery_point_kept, offset)
 

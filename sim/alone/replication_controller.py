@@ -26,7 +26,9 @@ class Proposal:
     leader_epoch: int
     partition_epoch: int
     isr: tuple[tuple[int, int], ...]
-    """(broker id, broker epoch) of each proposed in-sync replica; the epoch is the one with which it fetched."""
+    """(broker id, broker epoch) of each proposed in-sync replica. A follower's epoch is the broker epoch in its Fetch
+    requests.
+    """
     broker_epoch: int
     code: ErrorCode | None = None
     state: PartitionImage | None = None
@@ -59,7 +61,7 @@ class Controller:
         self.state = PartitionImage(-1, 0, 0, NODES, NODES, (bytes(16),) * len(NODES))
         self.images: list[Image] = []
         self._brokers: dict[int, tuple[int, bool]] = {}
-        """By broker id: its broker epoch, and whether it is unfenced."""
+        """By broker id: the broker's epoch, and True if the broker is unfenced."""
         self._next_epoch = 100
 
     def _change(self, **fields: object) -> None:
@@ -74,7 +76,8 @@ class Controller:
         return self._brokers.get(node_id, (0, False))[1]
 
     def register(self, node_id: int) -> int:
-        """Register a broker and return its new broker epoch. It is removed from the ISR if others are in it (KIP-966).
+        """Register a broker and return its new broker epoch. The broker is removed from the ISR unless it is the only
+        member (KIP-966).
 
         If the partition has no leader and the broker is in the ISR, the broker becomes the leader.
         """
@@ -89,8 +92,8 @@ class Controller:
         return self._next_epoch
 
     def fence(self, node_id: int) -> None:
-        """Fence a broker: another in-sync replica becomes the leader if it led. It stays in the ISR only if no other
-        replica is in it.
+        """Fence a broker. If it was the leader, another in-sync replica becomes the leader. The fenced broker stays
+        in the ISR only if it is the only member.
         """
         if node_id in self._brokers:
             self._brokers[node_id] = (self._brokers[node_id][0], False)

@@ -67,7 +67,7 @@ class Fetches:
             node.break_off()
 
     def lose_one(self) -> None:
-        """Break the connection of a random follower; its Fetch may still arrive."""
+        """Break the connection of a random follower. The follower's Fetch may still arrive."""
         if self._under_way:
             fetching = self._random.choice(self._under_way)
             node = self._nodes[fetching.follower]

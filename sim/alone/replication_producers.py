@@ -1,4 +1,4 @@
-"""Simulated idempotent producers: each has one batch in flight, and sends it again until it is acknowledged. PURE."""
+"""Simulated idempotent producers. Each has one batch in flight, and repeats the batch until it is acknowledged. PURE."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class Producers:
         self._serial = 0
 
     def produce(self, living: Sequence[Broker], now_ms: int) -> None:
-        """Send the unacknowledged batch of a random producer, or its next one, to a broker that considers itself the
-        leader.
+        """Let a random producer send its unacknowledged batch, or else its next batch, to a broker that considers
+        itself the leader.
         """
         producer = self._random.choice((1, 2))
         batch = self._batches[producer]
@@ -92,7 +92,9 @@ class Producers:
             partition.waiting.wait_for_acks(_Waiter(self, batch, result.base_offset, result.last_offset))
 
     def settled(self, batch: _Batch, base_offset: int | None) -> None:
-        """Called when the wait for a batch ends. `base_offset` is where it was acknowledged; None after an error."""
+        """Called when the wait for a batch ends. `base_offset` is the offset at which the batch was acknowledged;
+        None after an error.
+        """
         batch.is_waiting = False
         if base_offset is not None:
             self._promises.acknowledge(base_offset, batch.values)

@@ -1,8 +1,9 @@
 """`python -m sim --census DIR`: prints the named states of the product that the runs of a campaign have reached.
 SHELL.
 
-Exit status 4: a certain state was missed, or 2,000 seeds have missed a state that has neither a driver nor a
-reason. 64: the command line was wrong. Otherwise 0.
+The exit status is 4 in two cases. The runs have missed a state that is marked as certain. Or 2,000 seeds have missed
+a state that is neither in `DRIVEN` nor in `UNREACHABLE` (`sim.census.states`). The status is 64 for a wrong command
+line, and otherwise 0.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ __all__ = ["UNREACHED", "main", "missed_by"]
 
 
 def missed_by(results: Results, commit: str) -> list[str]:
-    """List the named states marked as certain that the runs of a commit with the default profile have missed."""
+    """List the certain states (`CERTAIN`) that no run of this commit has reached. Only runs with the profile
+    `default` count.
+    """
     outcomes = results.outcomes.values()
     return Tally.of(
         each for each in outcomes if each.commit == commit and each.profile == "default"

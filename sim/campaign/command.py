@@ -3,7 +3,7 @@ reported.
 
 All results are in one directory: `results.jsonl`, `report.md`, and for each group of failures `timeline-SEED.html`.
 The same command with the same directory continues after the last seed. First it repeats the seeds that failed with
-other code.
+another commit.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class _Parser(argparse.ArgumentParser):
 def main(arguments: list[str]) -> int:
     """Run a campaign, and return the exit status of the worst run of this session.
 
-    The status is 4 if no run failed, but a named state was missed although the seeds were enough to expect it.
+    The status is 4 if no run failed, but the runs have missed a certain state (`CERTAIN`) although there were enough
+    seeds.
     """
     parser = _Parser(prog="python -m sim --campaign", description=__doc__.partition("\n")[0])
     parser.add_argument("--hours", type=float, default=1 / 6, help="how long to run (default: ten minutes)")
@@ -104,7 +105,7 @@ def _cut_torn_line(path: Path) -> None:
 
 
 class Campaign:
-    """One session of a campaign. `results` includes those of earlier sessions."""
+    """One session of a campaign. `results` includes the results of earlier sessions."""
 
     def __init__(self, given: argparse.Namespace, results: Results) -> None:
         self._out: Path = given.out
@@ -140,7 +141,7 @@ class Campaign:
         try:
             self._run(pool)
         except KeyboardInterrupt:
-            # One interrupt is enough: the report must still be written.
+            # Ignore a second interrupt, since the report must still be written.
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.SIG_IGN)
             for worker in (*self._workers, *self._fresh):
@@ -212,7 +213,9 @@ class Campaign:
         return RunOptions.draw(seed, self._profile, nodes=self._nodes)
 
     def _added(self, seed: int) -> tuple[str, ...]:
-        """Choose the options to add to those that the seed draws. A repeated seed gets the same ones again."""
+        """Choose the options to add to those that the seed draws. A repeated seed gets the same additional options
+        again.
+        """
         known = self._results.outcomes.get(seed)
         if known is not None:
             return known.added
@@ -232,7 +235,9 @@ class Campaign:
             self._idle.put(worker)
 
     def _explain(self, outcome: Outcome) -> Shrunk:
-        """Reduce a failure to the smallest options that still fail, and replay that run in a new process."""
+        """Find the smallest options with which the run still fails in the same way. Replay the run with these options
+        in a new process.
+        """
         seed = outcome.seed
         worker = self._idle.get()
         digests = {"": outcome.digest}

@@ -1,4 +1,4 @@
-"""Code coverage of the product in one simulated run: lines, branches, buggify points. SHELL.
+"""Code coverage of the product in one simulated run: lines, branches and buggify points. SHELL.
 
 `sys.settrace` follows each line of the packages in `PACKAGES`. A branch is a pair of lines: a conditional jump and
 its target. Jumps within one line are not distinguished. The run has the same events and the same digest as without
@@ -97,8 +97,8 @@ def _imported_from(package: str) -> Path:
 
 @contextmanager
 def _following() -> Iterator[dict[CodeType, set[Branch]]]:
-    """Trace the followed packages while the context lasts. Yields by code object: pairs of lines that were executed in
-    sequence.
+    """Trace the packages in `PACKAGES` while the context lasts. Yields by code object the pairs of lines that were
+    executed one after the other.
     """
     arcs: dict[CodeType, set[Branch]] = {}
     prefixes = tuple(f"{_imported_from(package)}/" for package in PACKAGES)

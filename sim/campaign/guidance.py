@@ -3,9 +3,10 @@
 An option is named by two words: "trouble links", "workload group" or "duty moves". The added options are recorded
 with the outcome, so that the run can be repeated.
 
-Two measures have equal weight. One run in twenty shows how many new lines and branches its options have reached.
-Every run shows which named states of the product (`sim/census`) it has reached. The fewer runs reach a state, the
-more it counts; a state that one run in five reaches does not count.
+Two measures of an option have equal weight. The first is how many new lines and branches runs with the option have
+reached; it is measured in one run in twenty. The second is which named states of the product (`sim/census`) runs with
+the option have reached; it is measured in every run. The fewer runs reach a state, the more the state counts. A state
+that one run in five reaches does not count.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def options_named(options: RunOptions) -> tuple[str, ...]:
 
 @attrs.define
 class RareStates:
-    """Counts of how often runs with each option have reached each named state."""
+    """Counts, for each option and each named state, of the runs with that option that have reached that state."""
 
     runs: int = 0
     reached: dict[str, int] = attrs.Factory(dict)
@@ -60,7 +61,9 @@ class RareStates:
         return found
 
     def add(self, outcome: Outcome) -> None:
-        """Count a run. States that parts alone have reached are left out, since these have no options."""
+        """Count a run. States that only schedules of single parts have reached are left out, since such schedules
+        have no options.
+        """
         self.runs += 1
         for name in outcome.states:
             self.reached[name] = self.reached.get(name, 0) + 1
@@ -71,8 +74,8 @@ class RareStates:
                 counts[name] = counts.get(name, 0) + 1
 
     def weights(self) -> dict[str, float]:
-        """Compute the weight of each option: the rare states per run with it. A state that n runs have reached adds
-        1/n.
+        """Compute the weight of each option: how many rare states a run with the option reaches on average. A state
+        that n runs have reached counts as 1/n.
         """
         rare = {name: 1 / runs for name, runs in self.reached.items() if runs < RARE_SHARE * self.runs}
         return {
@@ -95,8 +98,8 @@ def added_for(
 ) -> tuple[str, ...]:
     """Choose at most `ADDED_MAX` options to add to those that a seed draws; for most seeds none.
 
-    `news` has by option how much new code its runs have reached, `rare` the weight of the rare states that they
-    reached.
+    `news` has for each option how much new code the runs with it have reached. `rare` has for each option the weight
+    of the rare states that these runs have reached.
     """
     random = Random(f"{seed}/guided")
     if random.random() >= GUIDED_PROBABILITY or options.profile != "default":

@@ -1,4 +1,5 @@
-"""The code coverage of all campaigns in one directory, and how much of it each option was first to reach. SHELL.
+"""The code coverage of all campaigns in one directory, and how much code runs with each option were the first to
+reach. SHELL.
 
 `coverage.json` in the campaign's directory keeps both, so that the next campaign continues with them.
 """
@@ -30,7 +31,7 @@ class Guide:
     path: Path
     coverage: Coverage = attrs.Factory(Coverage)
     news: dict[str, int] = attrs.Factory(dict)
-    """By option: how many lines, branches and points its runs were the first to reach."""
+    """By option: how many lines, branches and points runs with the option were the first to reach."""
     runs: int = 0
     _lock: Lock = attrs.Factory(Lock)
 
@@ -64,8 +65,8 @@ class Guide:
         return new
 
     def added_for(self, seed: int, options: RunOptions, rare: Mapping[str, float]) -> tuple[str, ...]:
-        """Choose options to add to those that a seed draws. `rare` has the weight of each option by the rare states it
-        reached.
+        """Choose options to add to those that a seed draws. `rare` has the weight of each option, which
+        `RareStates.weights` computes.
         """
         with self._lock:
             return added_for(seed, options, dict(self.news), rare)

@@ -1,7 +1,7 @@
 """One run, observed for its timeline: messages, faults, elections, high watermarks. SHELL.
 
 The trace of a run has only sizes and checksums, without contents. So this module wraps methods of connections,
-partitions and the simulated cluster for this one run, in a process of its own (`sim.campaign.worker`). The wrappers
+partitions and the simulated cluster while the run lasts, in a separate process (`sim.campaign.worker`). The wrappers
 neither draw random numbers nor wait, so the run and its digest stay the same.
 """
 

@@ -1,8 +1,8 @@
-"""The progress of a campaign, as a part of its report and as lines for the terminal. PURE, except that it reads the
-sources to count their lines.
+"""The progress of a campaign, as a part of its report and as lines for the terminal. PURE, except that this module
+reads the sources to count their lines.
 
-It covers seeds, virtual time, records, faults by kind, named states, coverage, the answers of nodes, and news since
-the previous campaign.
+The progress covers seeds, virtual time, records, faults by kind, named states, coverage, the answers of nodes, and
+news since the previous campaign.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Standing:
     faults: dict[str, int]
     answers: AnswerCounts
     lines: dict[str, int]
-    """How many lines of each file were executed."""
+    """By file: how many of its lines were executed."""
     branches: dict[str, int]
     points: dict[str, int]
     covered_runs: int

@@ -23,9 +23,9 @@ __all__ = ["Outcome", "Results", "Shrunk", "line_of"]
 
 @attrs.frozen
 class Outcome:
-    """The result of a seed's run.
+    """The result of one run.
 
-    `commit` is that of the code. Only failures have a `message`.
+    `commit` is the commit of the code that was run. Only failures have a `message`.
     """
 
     seed: int
@@ -42,10 +42,10 @@ class Outcome:
     workloads: tuple[str, ...]
     statistics: Mapping[str, int]
     added: tuple[str, ...] = ()
-    """Options that the campaign added to those of the seed (`sim.campaign.guidance`)."""
+    """Options that the campaign added to the options drawn from the seed (`sim.campaign.guidance`)."""
     duties: tuple[str, ...] = ()
     covered: bool = False
-    """True if its coverage was recorded. Such a run is slow, so the report leaves it out of the speed."""
+    """True if the run's coverage was recorded. Such a run is slow, so the report does not count it in the speed."""
     faults: Mapping[str, int] = attrs.Factory(dict)
     """By kind of fault: how often it was inflicted on the cluster."""
     answers: Mapping[str, Mapping[str, int]] = attrs.Factory(dict)
@@ -54,17 +54,17 @@ class Outcome:
     (`sim.machine.answer_counts`).
     """
     schedules: int = 0
-    """How many schedules of parts alone were run after the cluster."""
+    """How many schedules of single parts (`sim.alone`) were run after the cluster."""
     alone: str = ""
     """The command that repeats the failed schedule of a part; empty if none failed."""
     states: Mapping[str, int] = attrs.Factory(dict)
     """By named state of the product: how often the cluster reached it."""
     alone_states: Mapping[str, int] = attrs.Factory(dict)
-    """By named state: how often the schedules of parts alone reached it."""
+    """By named state: how often the schedules of single parts reached it."""
 
     @classmethod
     def of(cls, result: RunResult, commit: str) -> Outcome:
-        """Extract from a run's result what the results file keeps."""
+        """Make an outcome from a run's result: the part of the result that the results file keeps."""
         options = result.options
         return cls(
             result.seed,
@@ -89,8 +89,8 @@ class Outcome:
         )
 
     def with_schedules(self, failed: FailedSchedule | None, states: Mapping[str, int]) -> Outcome:
-        """Return the outcome with the results of the seed's schedules of parts alone. `failed` is the first failed
-        schedule or None.
+        """Return the outcome with the results of the seed's schedules of single parts. `failed` is the first failed
+        schedule; None if all passed.
         """
         outcome = attrs.evolve(self, schedules=sum(SCHEDULES.values()), alone_states=states)
         if failed is None:
@@ -177,8 +177,8 @@ class Results:
         return dict(sorted(groups.items(), key=lambda item: (-len(item[1]), item[0])))
 
     def next_seeds(self, first: int, commit: str) -> Iterator[int]:
-        """Yield the seeds to run, without end: first those that failed with another commit, then all from `first` on
-        that have yet to run.
+        """Yield the seeds to run, without end. The first ones are the seeds that failed with another commit. After
+        them come all seeds from `first` on that have no result yet.
         """
         again = [
             outcome.seed

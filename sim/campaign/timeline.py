@@ -1,4 +1,4 @@
-"""The events of a run as one self-contained HTML file: a row for each machine, time from left to right. PURE.
+"""The events of a run as one self-contained HTML file, with a row for each machine and time from left to right. PURE.
 
 The page (`timeline.html`) draws the visible part on a canvas. Its data is one JSON object. There, times are in
 microseconds, and machines and APIs are indexes.
@@ -47,11 +47,11 @@ class Timeline:
         self.messages.append((sent, received, source, target, api, size, is_answer))
 
     def begin(self, time: float, who: str, kind: str, text: str) -> None:
-        """Begin a fault or down time, unless the same one has already begun."""
+        """Begin a fault or down time, unless the same fault or down time has already begun."""
         self._open.setdefault((who, kind, text), time)
 
     def end(self, time: float, who: str, kind: str, text: str) -> None:
-        """End a fault or down time, if it has begun."""
+        """End a fault or down time, provided that it has begun."""
         since = self._open.pop((who, kind, text), None)
         if since is not None and time > since:
             self.spans.append((since, time, who, kind, text))

@@ -1,9 +1,9 @@
 """`python -m sim.campaign.worker`: runs the jobs on its standard input, one JSON line each, until the input ends.
 
 A job is `{"seed", "options", "commit"}`. `"timeline"` is the name of an output file for `sim.campaign.observing`,
-`"coverage"` is the name of an output file for `sim.campaign.coverage`. With `"parts"` the seed's schedules of parts
-alone are run as well (`sim.alone.parts`). The answer is a line as `results.line_of` makes it. Output of the nodes
-goes to standard error.
+`"coverage"` is the name of an output file for `sim.campaign.coverage`. With `"parts"` the seed's schedules of single
+parts are run as well (`sim.alone.parts`), unless the run has failed. The answer is a line that `results.line_of`
+makes. The nodes' output goes to standard error.
 """
 
 from __future__ import annotations

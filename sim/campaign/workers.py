@@ -1,8 +1,9 @@
 """Processes that run seeds side by side. SHELL.
 
-A worker is a process that runs one job after the other (`sim.campaign.worker`). To start Python and load a node
-costs a tenth of a run. The process is replaced after `JOBS_MAX` jobs, and also when it dies or does not end. Each
-worker has its own hash seed: a run that depends on the order of a set does not replay.
+A worker is a process that runs one job after the other (`sim.campaign.worker`). A new process for each job would cost
+a tenth of a run for starting Python and loading the node. The process is replaced after `JOBS_MAX` jobs, when it
+dies, and when a job takes too long. Each process has its own hash seed. So a run that depends on the order of a set
+gives another digest when it is replayed.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from sim.campaign.results import Outcome, Results
 from sim.options import RunOptions
 
 JOBS_MAX = 50
-"""How many jobs a process runs before it is replaced, since it may leak memory."""
+"""How many jobs a process runs before a new process replaces it. A process may leak memory."""
 CPU_SECONDS_MAX = 600.0
-"""The most CPU time in seconds that a run may take, and the most real seconds without any CPU time. Most runs take
-some seconds.
+"""The most CPU time in seconds that a run may take. A run also ends after as many real seconds in which it used no
+CPU time. Most runs take some seconds.
 """
 LOOK_SECONDS = 5.0
 COVERAGE_FACTOR = 4
@@ -35,8 +36,8 @@ __all__ = ["Worker"]
 
 
 class Worker:
-    """A child process that runs seeds; a new one replaces it when it dies. Only `stop` may be called from another
-    thread.
+    """A child process that runs seeds. When the process dies, a new process replaces it. Only `stop` may be called
+    from another thread.
     """
 
     def __init__(self, number: int, commit: str, cpu_seconds_max: float = CPU_SECONDS_MAX) -> None:
@@ -62,7 +63,8 @@ class Worker:
     ) -> Outcome:
         """Run a seed. `timeline` and `coverage` are names of files to write, if given.
 
-        With `parts` the seed's schedules of parts alone follow. If the process dies, the outcome is a crash.
+        With `parts` the schedules of single parts that belong to the seed are run afterwards. If the process dies,
+        the outcome is a crash.
         """
         began = time.monotonic()
         job: dict[str, Any] = {"seed": seed, "options": options.to_json(), "commit": self._commit}
@@ -108,9 +110,9 @@ class Worker:
         return self._process
 
     def _line(self, process: subprocess.Popen[bytes], seconds_max: float) -> str | None:
-        """Read the worker's answer. Returns None if the process died, or its time is over.
+        """Read the worker's answer. Returns None if the process died or has used up its time.
 
-        The limit is CPU time, since a correct run may take much longer in real time on a busy machine.
+        The limit counts CPU time, since a correct run may take much more real time on a busy machine.
         """
         assert process.stdout is not None
         began = known = _cpu_seconds(process.pid)
@@ -165,7 +167,9 @@ class Worker:
 
 
 def _cpu_seconds(pid: int) -> float:
-    """Read the CPU time of a process in seconds; the real time if the system does not report it."""
+    """Read the CPU time of a process in seconds. Return the real time instead if the system does not report the CPU
+    time.
+    """
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:

@@ -1,8 +1,8 @@
 """The named states of the product: rare situations that runs should reach, with the cause of each. PURE.
 
-The table has a row for each name that the product passes to `reached` (`odradek/named_states.py`). The sentence
-says what must happen for a run to reach the state. `tests/sim/census/` checks that each call has a row and each row
-one call.
+The table has a row for each name that the product passes to `reached` (`odradek/named_states.py`). The sentence in
+the row says what must happen until a run reaches the state. `tests/sim/census/` checks that each call has a row, and
+each row exactly one call.
 """
 
 from __future__ import annotations
@@ -376,7 +376,7 @@ STATES: Mapping[str, str] = {
     "serving.timer_met_a_bug": "A timer's function raises an exception.",
     "serving.long_work_cancelled": "A connection ends while its request waits for a turn.",
 }
-"""The cause of each named state. A name is an area, a dot, and how the product reacts."""
+"""The cause of each named state. A name consists of an area of the product, a dot, and the product's reaction."""
 
 CERTAIN: frozenset[str] = frozenset(
     {
@@ -433,7 +433,8 @@ CERTAIN: frozenset[str] = frozenset(
     }
 )
 """States that ten minutes of `make sim` reach almost certainly. A campaign that misses one of them fails
-(`sim/census/tally.py` has the rule). In three campaigns with 77 seeds, each was reached by 41 seeds or more.
+(`sim/census/tally.py` has the rule). In three campaigns with 77 seeds, each of these states was reached by 41 seeds
+or more.
 """
 
 DRIVEN: Mapping[str, str] = {
@@ -487,8 +488,8 @@ DRIVEN: Mapping[str, str] = {
     "decisions.withdrawn": "tests/quorum/test_state_machine.py::test_a_decision_that_fits_no_record_is_an_answer_and_changes_nothing",
     "decisions.refused_for_slow_log": "tests/quorum/test_state_machine.py::test_a_log_without_room_refuses",
 }
-"""By named state: the ordinary test that leads the product into it. The mark `reaches` of the test checks that it
-does.
+"""By named state: the ordinary test that makes the product reach the state. The test has the mark `reaches`, which
+checks that it does so.
 """
 
 UNREACHABLE: Mapping[str, str] = {

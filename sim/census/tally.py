@@ -10,14 +10,19 @@ import attrs
 from sim.census.states import CERTAIN, DRIVEN, STATES, UNREACHABLE
 
 CERTAIN_SEEDS = 40
-"""After so many seeds each certain state must have been reached. Two idle cores run more seeds in ten minutes."""
+"""The number of seeds after which each certain state must have been reached. Two idle cores run more than 40 seeds in
+ten minutes.
+"""
 CERTAIN_SHARE = 0.5
 """A state may be marked as certain if at least this share of the seeds reaches it.
 
-Even at half this share, 40 seeds miss one of 50 certain states with a probability below 1 : 1,000.
+Suppose that each of 50 certain states is reached by only half this share. Then the probability that 40 seeds miss one
+of them is below 1 : 1,000.
 """
 ALL_SEEDS = 2000
-"""After so many seeds each state must have been reached, unless it is in `DRIVEN` or `UNREACHABLE`."""
+"""The number of seeds after which each state must have been reached, unless the state is in `DRIVEN` or
+`UNREACHABLE`.
+"""
 SELDOM_SHARE = 0.02
 NAMES_ON_SCREEN_MAX = 12
 
@@ -25,7 +30,9 @@ __all__ = ["ALL_SEEDS", "CERTAIN_SEEDS", "CERTAIN_SHARE", "Counted", "Tally", "r
 
 
 class Counted(Protocol):
-    """The part of a run's outcome that is counted: how often a cluster and the parts alone reached each state."""
+    """The part of a run's outcome that is counted: how often the cluster, and how often schedules of single parts,
+    reached each state.
+    """
 
     @property
     def states(self) -> Mapping[str, int]: ...
@@ -36,7 +43,7 @@ class Counted(Protocol):
 
 @attrs.define
 class Tally:
-    """How many seeds reached each state: in the cluster, in the parts alone, in either of them."""
+    """How many seeds reached each state: in the cluster, in schedules of single parts, or in either of the two."""
 
     seeds: int = 0
     by_cluster: dict[str, int] = attrs.Factory(dict)

@@ -1,13 +1,14 @@
-"""Check of authorization: each broker's answers to users against the ACLs and passwords that it has replayed. PURE.
+"""Check of authorization: each broker's answers to users must agree with the ACLs and passwords that the broker has
+replayed. PURE.
 
 The images of each broker are recorded as it replays them. An answer must agree with an image that the broker had
-between the request and the answer. So a removed right ends with the replay of its removal, and a new right holds
-from its replay on. Three rules go further:
+between the request and the answer. So a right that is removed ends when the broker replays the removal. A new right
+holds once the broker has replayed it. Three rules go further:
 
 * A fetch that waited returns no record that was appended after the user had lost READ.
-* Rights that only super users have are always refused to users, also if a broker forwards the request to the
-  controller.
-* A login with a time limit ends at that time, unless it was renewed.
+* Requests that only super users may send are always refused to other users, even if a broker forwards such a request
+  to the controller.
+* A login with a time limit ends when that time is over, unless the login was renewed.
 
 The ACLs are evaluated one by one here, as in KIP-11 and KIP-290, without the product's index.
 """
@@ -48,13 +49,15 @@ _UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 _ADMITTED = (ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 CALM_SECONDS_MAX = 1.0
-"""Without faults, the longest time in seconds from the first node that replays a rule to the last one."""
+"""The longest time in seconds between the first and the last node's replay of a rule, in a run without faults."""
 
 __all__ = ["Access", "is_allowed"]
 
 
 def is_allowed(rules: Sequence[Acl], principal: str, operation: Operation, topic: str) -> bool:
-    """True if the rules grant a principal an operation on a topic: at least one allows it, and none denies it."""
+    """True if the rules grant a principal an operation on a topic: at least one rule allows the operation, and no
+    rule denies it.
+    """
     found = {
         rule.permission_type
         for rule in rules
@@ -74,15 +77,17 @@ def _is_about(rule: Acl, topic: str) -> bool:
 
 @attrs.define(eq=False)
 class _Replayed:
-    """The images of one process, each with the virtual time from which it was in force."""
+    """The images of one process, each with the virtual time since which the image was in force."""
 
     node: Node
     images: list[tuple[float, AccessImage]] = attrs.Factory(list)
     gone: dict[tuple[str, str], dict[int, int]] = attrs.Factory(dict)
-    """By (user, topic) without READ: the end offset of each partition when the user lost it."""
+    """By (user, topic), for users without READ: the end offset of each partition when the user lost READ."""
 
     def during(self, since: float) -> list[AccessImage] | None:
-        """Return the images that were in force at or after time `since`; None if that is before the first known image."""
+        """Return the images that were in force at or after time `since`; None if the first known image is newer than
+        `since`.
+        """
         if since < self.images[0][0]:
             return None
         first = max(at for at, (began, _) in enumerate(self.images) if began <= since)
@@ -91,7 +96,7 @@ class _Replayed:
 
 @attrs.define(eq=False)
 class _Login:
-    """The login on one connection, as far as it was observed."""
+    """The observed part of the login on one connection."""
 
     password: str
     began_at: float
@@ -111,7 +116,7 @@ class Access:
         self._replayed: dict[str, _Replayed] = {}
         self._logins: dict[SimConn, _Login] = {}
         self._first_seen: dict[int, float] = {}
-        """By offset of the metadata log: the virtual time at which the first node had replayed up to it."""
+        """By offset of the metadata log: the virtual time at which the first node had replayed the record there."""
         self.slowest_seconds = 0.0
         """The longest time in seconds from the first replay of an offset to its replay by another node."""
         self.judged = {"let in": 0, "denied": 0, "logged in": 0, "login refused": 0, "lost while waiting": 0}
@@ -152,7 +157,9 @@ class Access:
             self._see(process, image)
 
     def _catch_up(self, process: _Replayed) -> None:
-        """Record the process's present image now. Listeners that run earlier may already have answered requests by it."""
+        """Record the process's present image at once. This check is notified of images later than other listeners,
+        which may already have answered requests by the image.
+        """
         metadata = process.node.metadata
         if metadata is not None and metadata.committed_image.access is not process.images[-1][1]:
             self._see(process, metadata.committed_image)
@@ -192,7 +199,7 @@ class Access:
         member, node = serving
         process = self._replayed.get(member.name)
         if process is None or process.node is not node:
-            # This process has not been recorded yet, so its logins are unknown.
+            # The images of this process have not been recorded yet, so its answers cannot be checked.
             self._logins.pop(exchange.conn, None)
             return
         self._catch_up(process)

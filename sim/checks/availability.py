@@ -1,15 +1,16 @@
 """Check of availability: no avoidable outage of a quorum leader, partition leader or coordinator lasts too long. PURE.
 
-An outage is avoidable if some node could serve: it is up, and reaches the nodes that it needs. `sim.checks.fitness`
-has the state of machines and links. Time counts from the start of the outage. It restarts with each fault that
-begins or ends at a node that could serve, or between two of them. When it exceeds the bound (`sim.checks.bounds`),
-the verdict is `liveness`.
+An outage is avoidable if some node could serve: that node is up, and reaches the nodes that it needs.
+`sim.checks.fitness` has the state of machines and links. The duration of an outage counts from its start. It counts
+anew from each fault that begins or ends at a node that could serve, or between two such nodes. When the duration
+exceeds the bound (`sim.checks.bounds`), the verdict is `liveness`.
 
-* **Quorum.** If a majority of the voters is fit, with all links between them, then one of the voters leads and
+* **Quorum.** If a majority of the voters is fit, and so are all links between these voters, then one voter leads and
   reaches a majority.
 * **Partition.** Suppose that the quorum's leader is fit, did not change, and has links to a majority. Suppose also
-  that an in-sync replica (or, without one, an ELR member) is fit, with a link to that leader. Then the leader named
-  by the metadata leads, in the epoch named there. It is not paused, and reaches the quorum's leader.
+  that an in-sync replica (or, without one, an ELR member) is fit, with a link to that leader. Then the broker that
+  the metadata name as the leader leads in the epoch of the metadata. This broker is not paused, and reaches the
+  quorum's leader.
 * **Coordinator.** If the leader of a partition of `__consumer_offsets` is fit, then it has loaded the log.
 
 Two cases are left out. A broker that an operator has unregistered does not serve, as in Kafka. A quorum leader
@@ -57,7 +58,7 @@ class _Controller:
 
 
 class Availability:
-    """The check that no leader or coordinator is missing for too long. It runs every `LOOK_SECONDS`."""
+    """The check that no leader or coordinator is missing for too long. It is repeated every `LOOK_SECONDS`."""
 
     def __init__(self, processes: Processes) -> None:
         self._processes = processes
@@ -82,7 +83,7 @@ class Availability:
         self.groups = GroupAvailability(self, self.fitness, self._outages)
 
     def begin(self) -> None:
-        """Start the check; it repeats until the run ends."""
+        """Start the check, which is repeated until the run ends."""
         self._look_later()
 
     def _look_later(self) -> None:
@@ -164,7 +165,8 @@ class Availability:
         if last is None:
             return "other"
         if last.env.lost_power:
-            # After a restart the broker reports the power loss at once, unless it stops again or a link is cut first.
+            # This is the reason even after a restart. The restarted broker reports the power loss at once, unless
+            # it stops again or a link is cut first.
             return "without power"
         return self._why(last.member, last.node, has_lost_reach=True)
 
@@ -204,8 +206,8 @@ class Availability:
         )
 
     def _largest_group(self, names: Sequence[str], majority: int) -> tuple[float, Sequence[str]]:
-        """Find the majority of these voters that has been fit and connected for longest. Return (since when, their
-        names).
+        """Find the majority of these voters that has been fit and connected for the longest time. Return (the virtual
+        time since when, the voters' names).
         """
         fit = [name for name in names if self.fitness.since(name) != NEVER]
         groups = ((self.fitness.together_since(each), each) for each in combinations(fit, majority))
@@ -214,7 +216,7 @@ class Availability:
     # --- partitions
 
     def _newest_image(self, living: Mapping[int, tuple[Member, Node]]) -> MetadataImage | None:
-        """Return the newest committed metadata image of all living processes, or None."""
+        """Return the newest committed metadata image of all living processes; None if no process lives."""
         newest: MetadataImage | None = None
         for _, node in living.values():
             assert node.metadata is not None
@@ -224,8 +226,8 @@ class Availability:
         return newest
 
     def _controller_since(self, living: Mapping[int, tuple[Member, Node]]) -> float:
-        """Return the time since which one quorum leader has been fit, with links to a majority; `NEVER` if there is
-        none.
+        """Return the virtual time since which the present quorum leader, and its links to a majority of the voters,
+        have been fit. Return `NEVER` without such a leader.
         """
         controller = self._controller
         if controller is None or controller.node.metadata is None:
@@ -264,7 +266,8 @@ class Availability:
                     ):
                         self._servers[key] = Server(key, member, broker, partition, now)
                     if image.brokers[partition.leader].fenced:
-                        # The broker has restarted, and serves no clients until the controller unfences it.
+                        # A fenced leader has restarted, and serves no clients until the controller unfences it. So
+                        # its load of the log is not awaited yet.
                         self._loading.pop(key, None)
                     elif topic.name == OFFSETS_TOPIC:
                         self._look_at_coordinator(key)
@@ -290,11 +293,11 @@ class Availability:
         image: MetadataImage,
         living: Mapping[int, tuple[Member, Node]],
     ) -> Broker | None:
-        """Return the broker that leads a partition according to the metadata; None if it does not lead, is paused or
-        cannot reach the quorum's leader.
+        """Return the broker that the metadata name as a partition's leader; None if this broker does not lead, is
+        paused or cannot reach the quorum's leader.
 
-        After a restart the broker counts only once it is registered. With new disks it must wait until its former
-        session has expired.
+        After a restart the broker counts only once it is registered. A broker with new disks can register only after
+        its former session has expired.
         """
         found = living.get(partition.leader)
         if found is None:
@@ -318,8 +321,8 @@ class Availability:
     def _is_led_by_a_bad_disk(
         self, outage: Outage, partition: PartitionImage, living: Mapping[int, tuple[Member, Node]]
     ) -> bool:
-        """True if the leader's disk now hangs or is full, and the outage has another reason so far. A broker reports
-        such a disk after a delay.
+        """True if the leader's disk hangs or is full by now, and the outage has another reason so far. The broker may
+        report the disk late, so the reason must be updated.
         """
         if partition.leader not in living:
             return False
@@ -376,8 +379,8 @@ class Availability:
             )
 
     def _leader_since(self, partition: PartitionImage) -> float:
-        """Return since when the leader named by the metadata is in its present state, such as dead. `NEVER` if it is
-        slow, since it may still serve.
+        """Return the virtual time since which the leader that the metadata name has been in its present state, such
+        as dead. Return `NEVER` if this leader is slow, since it may still serve.
         """
         member = self._members.get(partition.leader)
         if member is None:
@@ -422,7 +425,9 @@ class Availability:
         )
 
     def in_sync_since(self, server: Server) -> float:
-        """Return since when all in-sync replicas of a coordinator's partition are fit, with their links to its leader."""
+        """Return the virtual time since which all in-sync replicas of a coordinator's partition, and their links to
+        its leader, have been fit.
+        """
         topic = self._offsets_topic
         partition = None if topic is None else topic.partitions.get(server.key.partition)
         if partition is None:

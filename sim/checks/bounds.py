@@ -1,4 +1,5 @@
-"""Bounds of outages: how many seconds each fault may cost, by the configured timeouts. PURE.
+"""Bounds of outages: the longest outage in seconds that each fault may cause. The bounds follow from the configured
+timeouts. PURE.
 
 docs/simulation.md has the table for readers, with the times that correct runs need.
 """
@@ -15,23 +16,22 @@ from sim.machine.weather import Weather
 
 Subject = Literal["quorum", "partition", "coordinator", "group"]
 LOST_SECONDS = 1.4
-"""The seconds until a TCP segment arrives that was lost three times in a row."""
+"""How many seconds a TCP segment is delayed if it is lost three times in a row."""
 TURNS = 4
-"""How many long turns of event loops, over several processes, may delay a few steps one after another."""
+"""How many long turns of event loops, in any of the processes, may delay a few successive steps."""
 WORK_PIECES = 2
 """How many pieces of slow disk work may follow each other in an election or in the load of a log."""
 
 JOIN_GRACE_SECONDS = 5.0
-"""The seconds after the rebalance timeout at which a member gives up a JoinGroup (Kafka's rule). On a connection that
-was silently lost it waits that long. Then it finds the coordinator over another connection, within a request
-timeout.
+"""How many seconds after the rebalance timeout a member gives up a JoinGroup (Kafka's rule). A member waits that long
+if its connection was silently lost. Then it finds the coordinator over another connection, within a request timeout.
 """
 
 HANGS = "with a disk that hangs"
 """Reason of an outage: the new leader cannot create its log, because its disk hung before the election."""
 FULL = "with a full disk"
-"""Reason of an outage: the new leader's disk was full before the election. So it cannot create its log, or store the
-metadata.
+"""Reason of an outage: the new leader's disk was full before the election. So the new leader cannot create its log,
+or store the metadata.
 """
 
 __all__ = ["BOUNDS", "FULL", "GROUP_BOUNDS", "HANGS", "GroupTimeouts", "Subject", "Timeouts"]
@@ -45,13 +45,13 @@ class Timeouts:
     election: float
     fetch: float
     hung: float
-    """The time after which a broker gives up the partitions of a hung disk."""
+    """The time after which a broker gives up the partitions on a disk that hangs."""
     full: float
     """The time after which a broker reports that a disk is full."""
     weather: float
-    """The delay that the weather (network and scheduling noise) may add to a few successive steps."""
+    """The largest delay of a few successive steps by the weather: by a slow network, slow disks and slow CPUs."""
     unnoticed: float
-    """How many seconds followers may take to notice that the leader's process has closed its connections."""
+    """How many seconds may pass until followers notice that the leader's process has closed its connections."""
 
     @classmethod
     def of(cls, configs: Iterable[NodeConfig], weather: Weather) -> Timeouts:
@@ -68,7 +68,8 @@ class Timeouts:
             longest(DISK_HUNG),
             longest(DISK_FULL),
             _mishaps(weather),
-            # The notice may be delayed. Then a follower sends again after its request timeout.
+            # The end of a connection may arrive late. In that case a follower sends its request again after the
+            # request timeout.
             min(weather.late_seconds, longest("controller.quorum.request.timeout.ms"))
             if weather.late_probability
             else 0.0,
@@ -87,8 +88,8 @@ class GroupTimeouts:
 
 
 def _mishaps(weather: Weather) -> float:
-    """Compute how many seconds network spikes, a lost segment, long turns and slow disk work may add to a few
-    successive steps.
+    """Compute the largest delay of a few successive steps in seconds: the sum of network spikes, a lost segment, long
+    turns and slow disk work.
     """
     seconds = 0.0
     if weather.spike_probability:
@@ -125,11 +126,11 @@ BOUNDS: Mapping[tuple[Subject, str], Callable[[Timeouts], float]] = {
     ("partition", FULL): lambda times: times.full + _session(times),
     ("coordinator", "loading"): lambda times: 1.0 + times.weather,
 }
-"""The longest outage in seconds, by its kind and by the fault of the process that served before."""
+"""The longest outage in seconds, by (the missing service, the fault that hit the process which served before)."""
 GROUP_BOUNDS: Mapping[str, Callable[[Timeouts, GroupTimeouts], float]] = {
     "rebalance": lambda times, group: max(group.session, group.rebalance) + 2.0 + times.weather,
     "members": lambda times, group: (
         max(group.session, group.request) + group.rebalance + JOIN_GRACE_SECONDS + 2.0 + times.weather
     ),
 }
-"""The longest outage of a group in seconds, by its kind."""
+"""The longest outage of a group in seconds, by kind: a rebalance takes too long, or the group does not become stable."""

@@ -1,12 +1,12 @@
-"""The state of a cluster's machines and links: which ones are fit, and since when. PURE.
+"""The state of a cluster's machines and links: which of them are fit, and since when. PURE.
 
-It is read from the simulated machines, disks and links, without the product. A fault that begins or ends restarts
-the time: of its machine, or of the two ends of its link.
+The state is read from the simulated machines, disks and links, without the product's code. The time since which a
+machine or link is fit counts anew whenever a fault of that machine or link begins or ends.
 
 These are unfit:
 
-* a process that is dead, paused or asked to stop. A new process is fit from its launch;
-* a machine that is slow, until its started work is done;
+* a machine whose process is dead, paused or asked to stop. With a new process the machine is fit from the launch on;
+* a machine that is slow, until the work that it started meanwhile is done;
 * a machine whose disk hangs, is full, has died or reports errors;
 * a link that is cut, slow, narrow or closed, in either direction. The silent loss of connections counts as a fault
   of that moment: the product detects it by timeouts.
@@ -37,7 +37,7 @@ __all__ = ["NEVER", "Fitness"]
 
 @attrs.define(eq=False)
 class _Machine:
-    """A machine at the last look. `wrong` names its fault; "" means that it has none."""
+    """The state of a machine at the last call of `look`. `wrong` names its fault; "" means that the machine has none."""
 
     env: object = None
     wrong: str = "not started"
@@ -52,7 +52,7 @@ class Fitness:
         self._members = members
         self._machines = {member.name: _Machine() for member in members}
         self._wrong: dict[tuple[str, str], bool] = {}
-        """By pair of hosts whose link is unfit: True if a direction is cut."""
+        """For each pair of hosts whose link is unfit: True if the link is cut in at least one direction."""
         self._changed: dict[tuple[str, str], float] = {}
         self._severed: dict[tuple[str, str], float] = {}
         self.faults: deque[str] = deque(maxlen=FAULTS_KEPT)
@@ -134,7 +134,7 @@ class Fitness:
     # --- links
 
     def is_cut(self, one: str, other: str) -> bool:
-        """True if the link between the two is cut in a direction."""
+        """True if the link between the two machines is cut in at least one direction."""
         return self._wrong.get(_pair(one, other), False)
 
     def link_changed(self, one: str, other: str) -> float:

@@ -1,18 +1,19 @@
-"""Invariants of a run: each class here receives the present state again and again, and raises an error if it is
-impossible. PURE.
+"""Invariants of a run: each class here receives the present state again and again, and raises an error if that state
+is impossible. PURE.
 
 Partitions:
 
 1. In one leader epoch at most one broker considers itself the leader of a partition.
 2. A replica's high watermark never decreases during one process run.
 3. The high watermark of a leader is never beyond what a replica in its ISR holds.
-4. Two replicas have the same batch at each offset below the high watermark of both. The same holds below the
-   leader's, where both are in its ISR. So a committed record is the same on all replicas, and remains so.
+4. Two replicas have the same batch at each offset below both replicas' high watermarks. If both are in the leader's
+   ISR, they have the same batch at each offset below the leader's high watermark. So a committed record is the same
+   on all replicas, and remains so.
 
 Metadata:
 
-5. In one epoch at most one voter leads the quorum, and a voter votes for at most one (Raft, 5.2). This holds even
-   if the voter restarts in between.
+5. In one epoch at most one voter leads the quorum, and a voter votes for at most one candidate (Raft, 5.2). A voter
+   keeps to its vote even over a restart.
 6. The high watermark of the metadata log never decreases during one process run.
 7. Two nodes with images of the same offset have the same image.
 
@@ -46,8 +47,8 @@ class OneForEach:
     _held: dict[Hashable, Hashable] = attrs.Factory(dict)
 
     def see(self, term: Hashable, holder: Hashable, told: str) -> None:
-        """Record that `holder` has the term, which `told` describes. Raises `SafetyViolation` if another holder has
-        it.
+        """Record that `holder` has the term. `told` describes this in words. Raises `SafetyViolation` if another
+        holder had the same term.
         """
         before = self._held.setdefault(term, holder)
         if before != holder:
@@ -62,8 +63,8 @@ class NeverFalls:
     _highest: dict[Hashable, tuple[object, int]] = attrs.Factory(dict)
 
     def see(self, who: Hashable, bearer: object, value: int, told: str) -> None:
-        """Record that the figure of `who` is `value`. With another `bearer` (a new process or replica) it may start
-        lower. Raises `SafetyViolation`.
+        """Record that the figure of `who` is `value`. Raises `SafetyViolation` if the figure has decreased. After a
+        change of `bearer` (a new process or replica) the figure may start lower.
         """
         before = self._highest.get(who)
         if before is not None and before[0] is bearer and before[1] > value:
@@ -136,4 +137,4 @@ def check_isr_holds(name: str, leader: str, high_watermark: int, ends: Sequence[
 def check_bound(who: str, what: str, value: int, most: int) -> None:
     """Check that the size of a queue or cache is at most its stated limit. Raises `SafetyViolation`."""
     if value > most:
-        raise SafetyViolation(f"{who}: {what}: {value}, and at most {most} are allowed")
+        raise SafetyViolation(f"{who}: {what}: {value}, but at most {most} are allowed")

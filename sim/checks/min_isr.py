@@ -1,7 +1,8 @@
 """Check of `min.insync.replicas`: with fewer in-sync replicas, no record is committed (KIP-966). PURE.
 
-The minimum is that of the leader's own image. Two successive looks must both find too few in-sync replicas, in the
-same partition epoch and with the same minimum. Then the high watermark must not have advanced between them.
+The minimum is the one in the leader's own image. Suppose that two successive calls of `look` find too few in-sync
+replicas, in the same partition epoch and with the same minimum. Then the high watermark must not have advanced
+between these two calls.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ KEY = "min.insync.replicas"
 
 @attrs.frozen
 class _Short:
-    """A leader with too few in-sync replicas. Two looks saw the same state if `term` is equal."""
+    """A leader with too few in-sync replicas. Two calls of `look` found the same state if their `term` is equal."""
 
     term: tuple[object, int, int, int, tuple[int, ...]]
     """(log, leader epoch, partition epoch, minimum, in-sync replicas)."""

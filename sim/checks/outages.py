@@ -34,12 +34,14 @@ class Server:
 
 @attrs.define(eq=False)
 class Outage:
-    """When an outage began, and its reason: the fault of the process that served before."""
+    """When an outage began, and its reason: the fault that hit the process which served before."""
 
     since: float
     why: str
     able: dict[int, float] = attrs.Factory(dict)
-    """Brokers that may be elected by the committed metadata, with the time since when. An operator may add one late."""
+    """The brokers that may be elected according to the committed metadata, each with the virtual time since when. An
+    operator may add a broker late.
+    """
 
 
 class Outages:
@@ -72,8 +74,8 @@ class Outages:
         could: str,
         group: GroupTimeouts | None = None,
     ) -> None:
-        """Raise `Liveness` if an outage exceeds its bound. It counts from `since`, the time from which the nodes that
-        could serve were fit.
+        """Raise `Liveness` if an outage exceeds its bound. The outage counts from its begin or from `since`,
+        whichever is later. `since` is the virtual time since which the nodes that could serve have been fit.
         """
         begins = max(outage.since, since)
         waited = self.world.now - begins

@@ -1,17 +1,18 @@
-"""Check of Vote and Fetch between nodes: what a message implies about its sender's disk is true when the message is
-sent. PURE.
+"""Check of Vote and Fetch between nodes: a message implies facts about its sender's disk, which must be true when the
+message is sent. PURE.
 
 1. A voter requests votes in an epoch, or grants its vote, only after its own vote is synced to disk (Raft, figure
    2).
-2. A node that fetches the metadata log from an offset has synced the whole log below that offset (KIP-595). So is
-   everything that its core counts as flushed. A Fetch may wait in a connection while the log is truncated. If its
-   offset is beyond the log's present end, the Fetch was decided before that. Then the whole log below it must have
-   been synced at that time.
-3. A follower that fetches a partition from an offset has all records below that offset in its page cache. They need
-   not be synced, except as `flush.messages` demands. A Fetch of an earlier leader epoch is left out. It may have
-   waited in a connection while the log was truncated, and leaders reject it. Records below the log start are not
-   needed. The start of an empty log may be higher than the offset in its segment's name. The log start in a Fetch
-   must be that after a restart: from the checkpoint, or from the name of the first segment.
+2. A node that fetches the metadata log from an offset has synced the whole log below that offset (KIP-595). It has
+   also synced everything that its core counts as flushed. A Fetch may wait in a connection while the log is
+   truncated. If the Fetch's offset is beyond the log's present end, the Fetch was decided before the truncation. Then
+   the whole log below the offset must have been synced before the truncation.
+3. A follower that fetches a partition from an offset has all records below that offset in its page cache. These
+   records need not be synced, unless `flush.messages` demands it. A Fetch of an earlier leader epoch is left out. It
+   may have waited in a connection while the log was truncated, and leaders reject it. Records below the log start are
+   not needed. The start of an empty log may be higher than the offset in its segment's name. After a restart the log
+   must begin at or after the log start offset in the Fetch. The checkpoint or the name of the first segment decides
+   where it begins.
 
 A message is checked when its last byte is sent.
 """
@@ -57,7 +58,9 @@ class Promises:
         self.votes_seen = self.quorum_fetches_seen = self.fetches_seen = 0
 
     def watch_cuts(self) -> None:
-        """Record how far each metadata log is synced before a truncation of synced data, since that lowers the offset."""
+        """Record before each truncation of synced data how far the metadata log is synced, since the truncation
+        lowers that offset.
+        """
         for member in self._processes.cluster.members:
             self._watch_disk(member, self._processes.world.machine(member.name).disk)
 
@@ -147,8 +150,8 @@ class Promises:
             )
 
     def _is_of_before_a_cut(self, asking: tuple[Member, Node], offset: int) -> bool:
-        """True if a Fetch from this offset was decided before the log was truncated, and all below the offset was
-        synced then.
+        """True if a Fetch from this offset was decided before the log was truncated, and the whole log below the
+        offset was synced before the truncation.
         """
         member, node = asking
         process, end_offset = self._cut.get(member.name, (None, -1))

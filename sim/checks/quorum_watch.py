@@ -1,5 +1,5 @@
-"""A client that asks for the quorum's committed offset every second, so that the committed records are compared with
-earlier ones. PORTED.
+"""A client that asks for the quorum's committed offset every second, so that the records committed by then are
+compared with those seen committed before. PORTED.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """Check of ListOffsets: answers agree with the offsets that were committed and deleted before the request. PURE.
 
-1. The latest offset is at or above every high watermark that a leader had before the request. So it never
-   decreases, and all acknowledged records are below it (KIP-207). Leaders of later epochs than that of the answer
-   do not count. A deposed leader answers by its own state until it learns of the election.
-2. The earliest offset is at or above each offset below which DeleteRecords has reported records as deleted before
-   the request, even after restarts and elections. Leaders of earlier epochs than that report do not count.
-3. An offset by time is that of the first record with this timestamp or a later one. This is checked at the end,
-   against the final log.
+1. The latest offset is at or above every high watermark that a leader had before the request. So it never decreases,
+   and all acknowledged records are below it (KIP-207). High watermarks of later leader epochs than the answer's do
+   not count. A deposed leader answers by its own state until it learns of the election.
+2. The earliest offset is at or above each offset below which DeleteRecords has reported records as deleted before the
+   request, even after restarts and elections. Answers of leaders with an earlier epoch than that report are not
+   checked.
+3. For a timestamp, the answer is the offset of the first record with this timestamp or a later one. This rule is
+   checked at the end of the run, against the final log.
 
 The time of a request or an answer is when its last byte is sent. The leader epoch of an answer is known if the node
 was in the same epoch at both moments. Topics with the same name are distinguished by their ids.
@@ -46,7 +47,9 @@ Timestamps = Sequence[tuple[int, int]]
 
 @attrs.define
 class _Floors:
-    """Lower limits for the offsets in answers about one partition. Each limit applies from a leader epoch on, its key."""
+    """Lower limits for the offsets in answers about one partition. The key of each limit is the leader epoch from
+    which on it applies.
+    """
 
     committed: dict[int, int] = attrs.Factory(dict)
     deleted: dict[int, int] = attrs.Factory(dict)
@@ -74,7 +77,7 @@ class AnswerByTime:
     committed: int
     """The committed offset at the time of the request."""
     log_start_offset: int
-    """The log start offset when the answer was sent, or a later one."""
+    """The log start offset when the answer was sent, or at a later time."""
 
     def check(self, records: Timestamps) -> None:
         """Check the answer against the partition's final records. Raises `SafetyViolation`."""
@@ -129,8 +132,8 @@ class ServedOffsets:
                 self._commit(each.key, partition.leader_epoch, log.high_watermark)
                 term = (each.key, partition.leader_epoch)
                 if not each.member.serves():
-                    # A broker with a new disk has an empty log, but still leads according to the metadata from
-                    # before.
+                    # A broker with a new disk has an empty log, but the metadata from before the loss still name it
+                    # as the leader.
                     continue
                 before = self._starts.get(term, 0)
                 if log.log_start_offset < before:

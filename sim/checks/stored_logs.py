@@ -1,7 +1,7 @@
 """End offsets of logs, read from their bytes: in the page cache, or on the disk. PURE.
 
-Files are read from batch to batch, and each read continues where the last one ended. If the header read last is no
-longer in its place, the file was truncated and written again. Then it is read from its beginning.
+Files are read from batch to batch, and each read continues where the previous read ended. If the last header that was
+read is no longer in its place, the file was truncated and written again. Then the file is read from its beginning.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SUFFIX = ".log"
 
 
 def is_segment(name: str) -> bool:
-    """True if the file is a segment of a log, and not to be deleted."""
+    """True if the file is a segment of a log, and is not waiting to be deleted."""
     return name.endswith(_SUFFIX) and name[: -len(_SUFFIX)].isdigit()
 
 
@@ -58,7 +58,9 @@ class _Walk:
     controls: list[tuple[int, int]] = attrs.Factory(list)
     """(position, size) of each control batch."""
     joined: int = -1
-    """How many entries the directory had when no gap was found before this segment."""
+    """The number of entries in the directory when this segment was last found to have no gap before it; -1 if it was
+    never checked.
+    """
 
     def go_on(self, data: bytearray, size: int) -> None:
         """Read on through the complete batches in the first `size` bytes."""

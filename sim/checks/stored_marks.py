@@ -5,9 +5,9 @@ disk. PURE.
 2. No log begins below the log start offset in its checkpoint: deleted records stay deleted over a restart.
 3. A clean-shutdown marker is written only when all logs of the directory are synced.
 
-A marker is checked when it is renamed to its final name. A checkpoint is checked when it has changed and all logs
-of its directory are loaded. A log start is checked when its log was opened. In addition, each look checks all with
-probability `LOOK_ANYWAY`.
+A marker is checked when it is renamed to its final name. A checkpoint is checked when it has changed and all logs of
+its directory are loaded. A log start is checked after its log was opened. In addition, each call of `look` checks
+unchanged checkpoints and all log starts with probability `LOOK_ANYWAY`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from sim.machine.platter import Folder, Inode
 __all__ = ["StoredMarks"]
 
 LOOK_ANYWAY = 0.02
-"""The probability that a look reads the checkpoints of a directory that have not changed."""
+"""The probability that a call of `look` reads a directory's checkpoints although they have not changed."""
 MARKER_RENAMED = f"/{CLEAN_SHUTDOWN_FILE}.tmp"
 
 
@@ -55,8 +55,8 @@ class StoredMarks:
         opened = [each for each in moved_of(hosted) if self._look_at_point(each)]
         for member, node in self._processes.living():
             if node.broker is not None:
-                # A start may truncate damaged logs; it lowers the checkpoint before it reports that all logs are
-                # loaded.
+                # A starting broker may truncate damaged logs. It lowers the checkpoint before it reports that all
+                # logs are loaded, so the check must wait until then.
                 loading = [each.path for each in node.broker.log_dirs if not each.is_loaded]
                 for path in member.config.log_dirs:
                     if path in loading:
@@ -71,7 +71,7 @@ class StoredMarks:
         self.look(hosted)
 
     def _look_at_point(self, each: Hosted) -> bool:
-        """Check a log's recovery point. Return True if the log was opened since the last look. Raises
+        """Check a log's recovery point. Return True if the log was opened since the last call of `look`. Raises
         `SafetyViolation`.
         """
         log = each.partition.log
@@ -105,7 +105,8 @@ class StoredMarks:
         try:
             offsets = self._offsets(inode)
         except MalformedCheckpoint:
-            # A fault has damaged the checkpoint, so it has no offsets. Its broker then recovers all its logs.
+            # A fault has damaged the checkpoint, so there are no offsets to check. The broker will recover all logs
+            # of this directory.
             return
         for (topic, partition), offset in offsets.items():
             where = f"{path}/{topic}-{partition}"

@@ -1,15 +1,16 @@
-"""The checks at work during a run: the state of all living nodes is compared with `sim.checks.invariants`, every 0.05
-s. PORTED.
+"""All checks during a run: every 0.05 s the state of all living nodes is compared with `sim.checks.invariants`.
+PORTED.
 
-It reads the nodes' own objects and the bytes on their disks. It leaves messages, disk operations and the run's
-randomness alone, so the run is the same without it. The first violated rule ends the run.
+`Watch` reads the nodes' own objects and the bytes on their disks. It leaves all messages, disk operations and random
+numbers unchanged, so the run is the same without it. The first violated rule ends the run.
 
-A look checks what may have changed since the last one: nodes of which a task has run, and partitions with a changed
-replica.
+Each call of `look` checks only what may have changed since the last call. That is each node of which a task has run,
+and each partition with a changed replica.
 
-Rule 3 counts a replica as in sync if the leader does, under two conditions. The leader has the newest partition
-epoch that any node has. The replica's broker is registered with its present process. A broker whose machine has
-just lost its page cache remains in the ISR until it registers. All other members of the ISR must have all records.
+Rule 3 counts a replica as in sync if the leader does, under two conditions. The leader has the newest partition epoch
+that any node has. The replica's broker is registered with its present process. The second condition exists because a
+broker whose machine has just lost its page cache remains in the ISR until it registers. All other members of the ISR
+must have all records.
 """
 
 from __future__ import annotations
@@ -73,7 +74,9 @@ LOOK_SECONDS = 0.05
 WAITING_TASKS_MAX = 10_000
 """The largest number of waiting tasks that a node may have."""
 ANSWER_BYTES_MAX = 16 << 20
-"""The size of the largest answer that the clients of a run request, beyond the bytes that already wait."""
+"""The size in bytes of the largest answer that clients of a run request. A queue may exceed its limit by one such
+answer.
+"""
 GUARDED_APIS = (
     *(ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE, ApiKey.METADATA, ApiKey.PRODUCE, ApiKey.FETCH),
     *(ApiKey.CREATE_TOPICS, ApiKey.CREATE_ACLS),
@@ -98,20 +101,20 @@ class _Cursor:
 
 @attrs.define
 class _Seen:
-    """What was last seen of one process."""
+    """The state of one process at the last call of `look`."""
 
     node: Node
     number: int
-    """The number of the process in the order in which the processes of the run were first seen."""
+    """The number of the process: processes are counted in the order in which `Watch` found them."""
     wakes: int = -1
-    """How often the process's tasks had been woken at the last look."""
+    """How often the process's tasks had been woken before the last call of `look`."""
     follows_images: bool = False
     cursors: dict[TopicIdPartition, tuple[object, _Cursor]] = attrs.Factory(dict)
     quorum_state: bytes = b""
 
 
 class Watch:
-    """The checks at work during a run. Call `begin` once the simulation runs; `looks` counts the looks."""
+    """All checks during a run. Call `begin` once the simulation runs; `looks` counts the calls of `look`."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -203,7 +206,7 @@ class Watch:
             self._world.refute(error)
 
     def look(self, *, also_unmoved: bool = False) -> None:
-        """Check all nodes of which a task has run since the last look, or with `also_unmoved` all nodes. Raises
+        """Check all nodes of which a task has run since the last call, or with `also_unmoved` all nodes. Raises
         `SafetyViolation`.
         """
         self.looks += 1
@@ -226,7 +229,9 @@ class Watch:
                 check.look(replicas)
 
     def look_at_all(self) -> None:
-        """Check everything once, including parts of which a look only takes samples. Raises `SafetyViolation`."""
+        """Check everything once, including the parts of which `look` checks only random samples. Raises
+        `SafetyViolation`.
+        """
         self.look()
         hosted = self.processes.look(anyway=True)
         for check in self.checks:
@@ -343,8 +348,8 @@ class Watch:
         there: dict[int, tuple[Member, Partition]],
         limits: dict[int, int],
     ) -> None:
-        """Check that a leader's in-sync replicas have all records below its high watermark. Their batches are compared
-        up to there too.
+        """Check that a leader's in-sync replicas have all records below its high watermark. Compare the replicas'
+        batches below the high watermark, too.
         """
         leading = self._of(there[leader][0]).node.broker
         assert leading is not None
@@ -376,7 +381,8 @@ class Watch:
         if cursor.next_offset == limit:
             return
         segments = [(segment.base_offset, _content(segment.file)) for segment in log.segments]
-        # A follower that diverged below its leader's log start keeps those bytes, which no client can read.
+        # Skip batches below the log start. A follower may keep bytes there that differ from the leader's; no client
+        # can read them.
         start = log.log_start_offset
         headers = (each for each in _headers(segments, cursor, limit) if each.next_offset > start)
         self.committed.see(key, _name(partition), member.name, headers)

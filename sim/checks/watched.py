@@ -1,4 +1,6 @@
-"""The living processes of a cluster and their replicas, as checks see them; and the interface of a check. PURE."""
+"""The living processes of a cluster with their replicas, in the form that checks use, and the interface of a check.
+PURE.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Check", "Hosted", "Processes", "Replicas", "moved_of", "partition_name"]
 
 LOOKS_PER_ROUND = 20
-"""After so many looks, one look treats all replicas as changed."""
+"""Each call of `look` whose number is a multiple of this treats all replicas as changed."""
 
 
 class Check(Protocol):
@@ -43,14 +45,18 @@ class Hosted:
 
 
 class Replicas(list[Hosted]):
-    """All replicas that living brokers host. Checks of a replica's state only need those in `moved`."""
+    """All replicas that living brokers host. A check that depends on nothing but a replica's state needs only the
+    replicas in `moved`.
+    """
 
     __slots__ = ("moved", "moved_keys")
 
     def __init__(self) -> None:
         super().__init__()
         self.moved: list[Hosted] = []
-        """New replicas, and replicas whose own state or broker's image has changed since the last look."""
+        """New replicas, and replicas of which the state or the broker's image has changed since the last call of
+        `Processes.look`.
+        """
         self.moved_keys: set[TopicIdPartition] = set()
         """The partitions of `moved`, and partitions of which a replica is gone."""
 
@@ -60,7 +66,9 @@ class Replicas(list[Hosted]):
 
 
 def moved_of(hosted: Sequence[Hosted]) -> Sequence[Hosted]:
-    """Return the replicas that have changed since the last look; all if that is unknown."""
+    """Return the replicas that have changed since the last call of `Processes.look`; all replicas if the changes are
+    unknown.
+    """
     return hosted.moved if isinstance(hosted, Replicas) else hosted
 
 
@@ -78,7 +86,9 @@ class Processes:
         self._looks = 0
 
     def look(self, *, anyway: bool = False) -> Replicas:
-        """List all replicas, with those that have changed since the last look; with `anyway` all count as changed."""
+        """List all replicas, and in `moved` those that have changed since the last call. With `anyway` all count as
+        changed.
+        """
         self._looks += 1
         anyway = anyway or self._looks % LOOKS_PER_ROUND == 0
         found = Replicas()

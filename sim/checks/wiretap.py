@@ -22,15 +22,15 @@ __all__ = ["Exchange", "Listener", "Wiretap"]
 
 LENGTH_BYTES = 4
 _HEADER_BYTES = 12
-"""Bytes of length, API, version and correlation id, with which each request begins."""
+"""The size of the fields with which each request begins: length, API, version and correlation id."""
 STREAMS = 256
 _FRAME_BYTES_MAX = 1 << 28
-"""A longer frame is invalid: the bytes do not follow Kafka's protocol."""
+"""The largest valid frame in bytes. A longer frame means that the bytes do not follow Kafka's protocol."""
 
 
 @attrs.define(eq=False)
 class Exchange:
-    """A request, and what a listener remembers about it until the answer: `memo`."""
+    """A request. Until the answer, a listener may keep its own notes about the request in `memo`."""
 
     conn: SimConn
     """The client's end of the connection."""
@@ -60,7 +60,7 @@ class _Stream:
 
 
 class Wiretap:
-    """Decodes all messages. `sent` must be the fabric's `on_sent`; errors of listeners are passed to `refute`."""
+    """Decodes all messages. `sent` must be set as the fabric's `on_sent`. Errors of listeners are passed to `refute`."""
 
     def __init__(self, refute: Callable[[Exception], None]) -> None:
         self._refute = refute
@@ -146,7 +146,8 @@ class Wiretap:
         flexible = response_header_version(exchange.api, exchange.version)
         frame = memoryview(data)[position : position + size]
         try:
-            # The header of such an answer has no tagged fields, so it ends after their count.
+            # In a flexible version the answer's header ends with the number of its tagged fields: one byte, since
+            # there are none.
             answer, _ = decoder(response_class(exchange.api), exchange.version)(frame, 8 + flexible)
         except ProtocolError:
             return

@@ -18,7 +18,7 @@ TURNED_PROBABILITY = 0.5
 MANY_PROBABILITY = 0.4
 """The probability that a run with knobs has many of them."""
 MANY_SHARE = 0.4
-"""The probability of each knob in a run that has many."""
+"""The probability of each knob in a run that has many knobs."""
 FEW_MAX = 5
 LOWEST_PROBABILITY = 0.3
 """The probability that a drawn knob gets its lowest value."""
@@ -134,7 +134,8 @@ _CONNECTIONS: Mapping[str, Mapping[str, tuple[int, int]]] = {
         "HELD_SHARE_BYTES": (1, 2_000),
     },
     "node.connections.buffers": {
-        # A partial frame that is moved into this buffer may have up to the usual `LARGE_FRAME_BYTES`.
+        # The buffer must hold a partial frame, whose size may be as large as the usual value of
+        # `LARGE_FRAME_BYTES`.
         "SHARED_BYTES": (66_000, 100_000),
         "SCANT_BYTES": (512, 2_048),
         "SMALLEST_BYTES": (16, 512),
@@ -156,7 +157,8 @@ _CONNECTIONS: Mapping[str, Mapping[str, tuple[int, int]]] = {
     "security.doors.door": {"DECISIONS_AT_ONCE": (2, 20)},
     "serving.layered_map": {"_OVERLAY_MIN": (0, 4)},
     "serving.steps": {"SLICE_UNITS": (2, 50), "SCANT_UNITS": (1, 10)},
-    # Requests between nodes have fewer elements than these values. Workers decode longer requests, and may be slow.
+    # These values exceed the number of elements of requests between nodes. Longer requests are decoded by workers,
+    # which may be slow.
     "wire.codec": {"ELEMENTS_AT_ONCE": (100, 400)},
     "wire.batches.compression": {"CHUNK_BYTES": (64, 2_000), "_GZIP_INPUT_BYTES": (16, 2_000)},
     "wire.framing.connection": {"_LARGE_BYTES": (64, 2_000)},
@@ -187,8 +189,8 @@ KNOBS: Mapping[str, Knob] = {knob.path: knob for knob in _listed()}
 
 
 def draw_knobs(random: Random, *, may_be_many: bool = True) -> dict[str, int]:
-    """Draw the knobs of a run, as values by path: none in half of the runs, otherwise a few, or with `may_be_many`
-    perhaps many.
+    """Draw the knobs of a run. Return the values by path: none in half of the runs, and a few in the others. With
+    `may_be_many` some runs have many.
 
     Many small limits slow down every step of a cluster, so that it exceeds the bounds of outages without a bug.
     """
@@ -203,7 +205,9 @@ def draw_knobs(random: Random, *, may_be_many: bool = True) -> dict[str, int]:
 
 
 def _draw_value(random: Random, knob: Knob) -> int:
-    """Draw a value: small values as often as large ones, and the lowest most often."""
+    """Draw a value from the knob's range. The logarithms of the values are about equally frequent; the lowest value
+    is the most frequent.
+    """
     if random.random() < LOWEST_PROBABILITY:
         return knob.low
     return knob.low - 1 + int((knob.high - knob.low + 2) ** random.random())

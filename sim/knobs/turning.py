@@ -1,8 +1,8 @@
 """Replaces constants of the product by the knobs of a run, and restores them afterwards. SHELL.
 
-`from x import NAME` binds a second reference. So a constant is replaced in its own module, and in each loaded
-module that imported it from there. Two modules may use the same name for different constants. So the import
-statements in the sources decide which modules share a constant.
+`from x import NAME` binds a second reference. So a constant is replaced in the module that defines it, and in each
+loaded module that has imported it from there. Two modules may use the same name for different constants. So the
+import statements in the sources decide which modules share a constant.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sim.knobs.knob_table import KNOBS, Knob
 _USERS = ("odradek.", "sim.")
 """Prefixes of the packages whose modules may have imported a constant."""
 _places_found: dict[str, tuple[int, tuple[object, ...]]] = {}
-"""By knob path: how many modules were loaded when its places were found, and those places."""
+"""By knob path: how many modules were loaded when `places_of` last searched, and the modules or class that it found."""
 
 __all__ = ["described", "places_of", "turned", "usual_value"]
 
@@ -46,7 +46,7 @@ def turned(knobs: Mapping[str, int]) -> Iterator[None]:
             _put(KNOBS[path], value)
         yield
     finally:
-        # Modules that were imported in the meantime have the drawn values.
+        # `_put` searches again, since modules that were imported in the meantime have the drawn values.
         for path, value in usual.items():
             _put(KNOBS[path], value)
 
@@ -64,7 +64,7 @@ def _put(knob: Knob, value: int) -> None:
 
 
 def places_of(knob: Knob) -> tuple[object, ...]:
-    """Return the modules that have this constant, or the class."""
+    """Return all modules that have a reference to this constant, or the class that has the constant."""
     home = _home(knob)
     known = _places_found.get(knob.path)
     if known is None or known[0] != len(sys.modules):
@@ -83,7 +83,7 @@ def places_of(knob: Knob) -> tuple[object, ...]:
 
 
 def _home(knob: Knob) -> object:
-    """Return the module, or the class in it, that defines the constant."""
+    """Return the module that defines the constant, or the class in that module."""
     module = import_module(f"odradek.{knob.module}")
     owner = knob.name.rpartition(".")[0]
     return getattr(module, owner) if owner else module

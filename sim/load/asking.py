@@ -1,6 +1,6 @@
 """A client that keeps sending ListOffsets for the start, the end or a timestamp of partitions. PORTED.
 
-It checks nothing itself: `sim.checks.served_offsets` sees the answers to all clients and checks them.
+The client checks nothing itself: `sim.checks.served_offsets` checks the answers to all clients.
 """
 
 from __future__ import annotations

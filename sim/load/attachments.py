@@ -1,7 +1,7 @@
 """The key and headers that belong to a record's value, so that a reader can check whether the record is complete.
 PURE.
 
-The third part of such a value says which key and how many headers its record has: `name:serial:k3h2:`, followed by
+The third part of such a value has the record's key number and its number of headers: `name:serial:k3h2:`, followed by
 filler. Values of another form belong to records without key and headers.
 """
 
@@ -18,7 +18,9 @@ _WORDS = re.compile(rb"([^:]*):(\d+):k(\d*)h(\d+):")
 
 
 def value_with(name: str, serial: int, key: int | None, headers: int, filler: bytes = b"") -> bytes:
-    """Make the value of a record, which states its key number (None: no key) and its number of headers."""
+    """Make the value of a record. The value states the record's key number and number of headers. With `key` None the
+    record has no key.
+    """
     word = b"" if key is None else b"%d" % key
     return b"%s:%d:k%sh%d:" % (name.encode(), serial, word, headers) + filler
 

@@ -1,7 +1,7 @@
-"""Workload: the product's own consumer, alone, near a replica, or in a group. PORTED.
+"""Workload: the product's own consumer, without a group, near a replica, or in a group. PORTED.
 
-In addition to `sim.history`, this module checks two rules. A consumer alone reads every offset once, in order. A
-group reads every acknowledged record at least once. After the faults have ended, both must read to the end.
+In addition to `sim.history`, this module checks two rules. A consumer without a group reads every offset once, in
+order. A group reads every acknowledged record at least once. After the faults have ended, both must read to the end.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _consumer(load: Workload, name: str, **settings: object) -> AsyncConsumer:
 
 
 async def follow(load: Workload, name: str, rack: str, partitions: Sequence[TopicPartition]) -> None:
-    """Read partitions from beginning to end, from a replica in `rack` if there is one.
+    """Read partitions from beginning to end, from a replica in `rack` if the rack has a replica.
 
     Raises `SafetyViolation` when an offset is missing or comes twice.
     """
@@ -120,8 +120,8 @@ class GroupReading:
             **{
                 "group.id": GROUP,
                 "session.timeout.ms": str(SLOW_SESSION_MS if load.is_slow else session_ms),
-                # A JoinGroup on a connection that a firewall has silently dropped is given up after this time, as in
-                # other clients.
+                # If a firewall has silently dropped the connection, the client gives up its JoinGroup after this
+                # time, as other clients do.
                 "max.poll.interval.ms": str(self._rebalance_ms),
                 "heartbeat.interval.ms": str(SLOW_HEARTBEAT_MS if load.is_slow else HEARTBEAT_MS),
                 "max.poll.records": "200",

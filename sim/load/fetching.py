@@ -1,12 +1,12 @@
 """A simple reader of assigned partitions, for the simulator and for tests. PURE.
 
-It fetches nothing in advance, unlike `odradek.Consumer`. So a check that compares records with a history knows when
-they were requested. And the product's consumer is checked by other code than its own.
+The reader fetches nothing in advance, unlike `odradek.Consumer`. So a check that compares records with a history
+knows when the records were requested. And the checks of the product's consumer do not depend on that consumer's code.
 
-A `Fetcher` keeps a position (the next offset to read) for each partition, and at most one Fetch in flight per
-leader. A poll sends the missing Fetches and returns as soon as one leader has answered. Later polls process the
-other answers, so that a slow leader delays no other partition. An answer for an offset that is no longer the
-position (after a seek) is dropped. Data are raw batches; `FetchedPartition.records` parses them.
+A `Fetcher` keeps a position (the next offset to read) for each partition, and at most one Fetch in flight per leader.
+A poll sends the missing Fetches and returns as soon as one leader has answered. Later polls process the other
+answers, so that a slow leader delays no other partition. After a seek, answers for the former position are dropped.
+Data are raw batches; `FetchedPartition.records` parses them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = ["FetchConfig", "FetchedPartition", "Fetcher"]
 
 @attrs.frozen
 class FetchConfig:
-    """Limits of a fetch: bytes, and `max_wait`, the seconds for which a broker may delay an empty answer."""
+    """Limits of a fetch in bytes, and `max_wait`: how many seconds a broker may delay an empty answer."""
 
     min_bytes: int = 1
     max_bytes: int = 50 << 20
@@ -45,8 +45,8 @@ class FetchConfig:
     isolation_level: int = 0
     decompressed_bytes_max: int = 256 << 20
     reset_to: int | None = None
-    """The offset to continue at if the position is out of range: `offsets.EARLIEST` or `offsets.LATEST`. With None the
-    error is raised.
+    """The offset at which the reader continues if its position is out of range: `offsets.EARLIEST` or
+    `offsets.LATEST`. With None the error is raised.
     """
     unavailable_timeout: float = 30.0
     """How many seconds partitions may be unreadable before the error is raised."""
@@ -54,7 +54,9 @@ class FetchConfig:
 
 @attrs.frozen
 class FetchedPartition:
-    """Complete batches of one partition, from the position on. The first batch may begin before it."""
+    """Complete batches of one partition, from the reader's position on. The first batch may begin before that
+    position.
+    """
 
     topic: str
     partition: int
@@ -95,9 +97,9 @@ class Fetcher:
         self.positions[TopicPartition(topic, partition)] = offset
 
     def poll(self, *, timeout: float) -> Operation[list[FetchedPartition]]:
-        """Fetch from the leaders at the present positions, and advance these. Returns an empty list after `timeout`
-        seconds, or earlier if a broker's long poll ends. Raises `KafkaError` (such as OFFSET_OUT_OF_RANGE without
-        `reset_to`) and `ClientError`.
+        """Fetch from the leaders at the present positions, and advance the positions. Returns an empty list after
+        `timeout` seconds, or earlier if a leader has answered without records. Raises `KafkaError` (such as
+        OFFSET_OUT_OF_RANGE without `reset_to`) and `ClientError`.
         """
         deadline = self._core.now + timeout
         names = dict.fromkeys(key.topic for key in self.positions)
@@ -129,7 +131,8 @@ class Fetcher:
 
     def _send_fetches(self) -> list[Exception]:
         """Send a Fetch to each leader without one in flight. Return an error for each partition without a leader."""
-        # Rotate the order of partitions: a broker fills its answer in order, and may not reach the last.
+        # Rotate the order of partitions. A broker fills its answer in this order, and may not reach the last
+        # partitions.
         keys = list(self.positions)
         self._turn = (self._turn + 1) % len(keys) if keys else 0
         keys = keys[self._turn :] + keys[: self._turn]
@@ -230,7 +233,9 @@ class Fetcher:
             self.positions[key] = listed.offset
 
     def _recover(self, errors: list[Exception], *, calm: bool) -> Operation[None]:
-        """Raise errors that are final; otherwise wait a little and refresh the metadata."""
+        """Raise an error that is final, or any error after `unavailable_timeout` seconds of failures. Otherwise wait
+        a little and refresh the metadata.
+        """
         now = self._core.now
         fatal = next((error for error in errors if not is_retriable(error)), None)
         if fatal is not None:

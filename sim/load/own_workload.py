@@ -1,4 +1,4 @@
-"""A user's own workload, in addition to those of `cluster_scenario`: the coroutines that it must have. PORTED.
+"""The interface of a user's own workload, which runs in addition to the workloads of `cluster_scenario`. PORTED.
 
 A Python file defines `workload = SomethingWithThreeCoroutines()`. `python -m sim --seed N --workload FILE` runs it
 in the storm of that seed. docs/simulation.md has an example.
@@ -20,10 +20,10 @@ class OwnWorkload(Protocol):
         """Create topics before the storm."""
 
     async def run(self, load: Workload) -> None:
-        """Run during the storm, until `load.is_over`. Remember what the cluster has acknowledged."""
+        """Run during the storm, until `load.is_over`. Remember everything that the cluster acknowledges."""
 
     async def check(self, load: Workload) -> None:
-        """Check the cluster, after all faults have ended, against what it acknowledged. Raises
+        """Check, after all faults have ended, that the cluster has everything that it acknowledged. Raises
         `sim.history.SafetyViolation`.
         """
 

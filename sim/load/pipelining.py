@@ -1,10 +1,10 @@
-"""Workload: clients that send Produce requests without waiting, over plain connections; the log must have their order.
-PORTED.
+"""Workload: clients that send Produce requests over plain connections without waiting for answers. The log must keep
+the order of each connection. PORTED.
 
-Each connection sends Produce requests for one partition without waiting for answers. It uses every `acks`, every
-codec and sizes that brokers handle differently, and may end at any byte. Every request is sent once, without a
-producer id by which the broker could restore the order. A record's value begins with the name of its connection. So
-`sim.history` compares the log with the order of each connection, and finds duplicates.
+Each connection sends Produce requests for one partition without waiting for answers. The connection uses every value
+of `acks`, every codec, and sizes that brokers handle in different ways. It may end at any byte. Every request is sent
+once, without a producer id by which the broker could restore the order. A record's value begins with the name of its
+connection. So `sim.history` compares the log with the order of each connection, and finds duplicates.
 """
 
 from __future__ import annotations
@@ -31,13 +31,17 @@ TOPIC = "pipelined"
 PARTITIONS = 2
 PRODUCE_VERSION = 9
 REQUESTS_MAX = 30
-"""The most requests of one connection. All that are sent before the first answer are in flight together."""
+"""The largest number of requests on one connection. All requests that are sent before the first answer are in flight
+together.
+"""
 ACKS_ALL = -1
 ACKS = (ACKS_ALL, ACKS_ALL, 1, 0)
 CODECS = (0, 0, 1, 2, 3, 4)
 TOPIC_CODECS = ("producer", "gzip", "snappy", "lz4", "zstd", "uncompressed")
 VALUE_BYTES = (0, 100, 3000)
-"""The largest value makes a batch that a broker compresses outside its event loop."""
+"""Choices for the size of a value in bytes. With the largest size a broker compresses the batch outside its event
+loop.
+"""
 CUT_PROBABILITY = 0.02
 """The probability that a connection ends within a request."""
 WAIT_SECONDS_MAX = 10.0
@@ -47,7 +51,9 @@ __all__ = ["PARTITIONS", "TOPIC", "Pipelining", "topic_configs"]
 
 
 def topic_configs(random: Random) -> dict[str, str]:
-    """Draw the topic's configuration: often another codec than that of a request, sometimes a sync for each batch."""
+    """Draw the topic's configuration. Often its codec differs from a request's codec. Sometimes `flush.messages`
+    makes brokers sync often.
+    """
     configs = {"compression.type": random.choice(TOPIC_CODECS)}
     if random.random() < 0.5:
         configs["flush.messages"] = random.choice(("1", "5"))

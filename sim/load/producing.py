@@ -1,8 +1,8 @@
 """A function that sends a list of records as one operation, for the simulator and tests. PURE.
 
-Programs use `odradek.Producer`, whose accumulator and sender do the work here too. `Producing.produce` puts the
-records into its own accumulator, and runs a sender until each record has an outcome.
-`odradek.client.producer.sender` explains the steps and the guarantees.
+Programs use `odradek.Producer`. The same accumulator and sender do the work here. `Producing.produce` puts the
+records into its own accumulator, and runs a sender until each record has an outcome. `odradek.client.producer.sender`
+explains the steps and the guarantees.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class RecordToSend:
 class Delivery:
     """The outcome of one batch. `indexes` are the indexes of its records in the list that was passed to `produce`.
 
-    `base_offset` is the first record's offset. It is -1 if the broker does not report it: for acks=0, or for a
-    repeated batch that was acknowledged long ago. `error` is None if the batch was acknowledged.
+    `base_offset` is the first record's offset. It is -1 if the broker does not report this offset: for acks=0, or for
+    a repeated batch that was acknowledged long ago. `error` is None if the batch was acknowledged.
     """
 
     topic: str
@@ -71,8 +71,8 @@ class Delivery:
 
 
 class Producing:
-    """A simple producer. It keeps its partitioner state and producer id between calls. Only one operation may run at a
-    time.
+    """A simple producer. It keeps the state of its partitioner and its producer id between calls. Only one operation
+    may run at a time.
     """
 
     def __init__(self, core: ClientCore, config: ProduceConfig) -> None:
@@ -94,10 +94,10 @@ class Producing:
         self._sender.closing = True
 
     def produce(self, records: Sequence[RecordToSend], *, timeout: float) -> Operation[list[Delivery]]:
-        """Send records, and return the outcomes of all batches, those of a partition in order.
+        """Send records, and return the outcomes of all batches. The batches of a partition are in order.
 
-        Raises `KafkaError` or `ClientError` only before the first byte is sent (the topic, partition or broker is
-        unknown).
+        Raises `KafkaError` or `ClientError` only before the first byte is sent, because the topic, partition or
+        broker is unknown.
         """
         core = self._core
         deadline = core.now + timeout
@@ -122,8 +122,8 @@ class Producing:
         return [delivery for batch, indexes in placed.items() for delivery in _deliveries(batch, indexes)]
 
     def _place(self, records: Sequence[RecordToSend], deadline: float) -> dict[Batch, list[int]]:
-        """Put the records into batches. Return by batch the indexes of its records. A record that is too large gets
-        its own batch.
+        """Put the records into batches. Return the indexes of each batch's records in `records`. A record that is too
+        large gets its own batch.
         """
         accumulator = self._accumulator
         placed: dict[Batch, list[int]] = {}

@@ -32,13 +32,13 @@ REQUEST_SECONDS = 20.0
 UNAVAILABLE_SECONDS = 300.0
 """How many seconds a reader tolerates partitions without a leader: longer than any storm."""
 FETCH_BYTES_MAX = 1 << 18
-"""The largest Fetch answer in bytes: the slowest link of the weather transfers it well within `REQUEST_SECONDS`."""
+"""The largest Fetch answer in bytes. Even the slowest link transfers such an answer well within `REQUEST_SECONDS`."""
 _EXISTS = ErrorCode.TOPIC_ALREADY_EXISTS
 ROT_SECONDS = 0.5
 END_SECONDS_MAX = 90.0
-"""The longest time in seconds for which a new leader may not know the end of its committed records.
+"""How many seconds may pass until a new leader knows the end of its committed records.
 
-A follower in the ISR (`replica.lag.time.max.ms`) may wait for an answer on a connection that was silently lost
+A follower that is still in the ISR (`replica.lag.time.max.ms`) may wait for an answer on a silently lost connection
 (`replica.socket.timeout.ms`, 30 s).
 """
 FETCH_WAIT_MS, SLOW_FETCH_WAIT_MS = 500, 10_000
@@ -46,7 +46,7 @@ SLOW_REST_SECONDS = 20.0
 SLOW_SESSION_MS, SLOW_HEARTBEAT_MS, SLOW_POLL_INTERVAL_MS = 45_000, 12_000, 90_000
 """Settings of group members, in milliseconds, in runs that last for hours."""
 IN_FLIGHT_MAX = 200
-"""The most records of one async producer without an outcome."""
+"""How many records of one async producer may be without an outcome."""
 
 
 @attrs.define(eq=False)
@@ -63,13 +63,13 @@ class Workload:
     delivery_seconds: float = 60.0
     """How many seconds producers try to send a record. After that its outcome is unknown."""
     pace: float = 1.0
-    """The factor by which clients' pauses are longer than usual."""
+    """The factor by which all pauses of clients are multiplied."""
     is_over: bool = False
     """If set to True, producers and readers end."""
     ends: Mapping[TopicPartition, int] | None = None
     """The end offsets after the last record, for readers that must read everything; None until they are known."""
     positions: dict[str, dict[TopicPartition, int]] = attrs.Factory(dict)
-    """By the name of such a reader: its position in each partition."""
+    """By name of a reader that must read everything: its position in each partition."""
 
     @property
     def partitions(self) -> list[TopicPartition]:
@@ -79,7 +79,7 @@ class Workload:
 
     @property
     def is_slow(self) -> bool:
-        """True in a run that lasts for hours: clients then send requests seldom and wait for long."""
+        """True in a run that lasts for hours. In such a run clients send requests seldom and wait for a long time."""
         return self.pace > 1.0
 
     @property
@@ -93,8 +93,8 @@ class Workload:
             await self.world.sleep(SLOW_REST_SECONDS)
 
     async def wait_for_life(self, ended: Event, seconds: float) -> None:
-        """Wait until a program has ended, or has run for `seconds`; in a slow run for longer. Returns when the
-        workload ends, at the latest.
+        """Wait until a program has ended or has run for `seconds`; in a slow run wait for longer. Return at the
+        latest when the workload ends.
         """
         if not self.is_slow:
             await self.world.wait(ended, seconds)
@@ -114,10 +114,10 @@ class Workload:
         return AsyncClient(self.world.node_env(name), self.world.tasks, self.bootstrap, config)
 
     async def create_topics(self, client: AsyncClient, wanted: Sequence[NewTopic], timeout: float) -> None:
-        """Create the topics. Raises the cluster's errors. A topic that exists already is accepted, since only this
-        client creates these topics. It repeats requests without an answer, and a broker repeats its request to the
-        controller (as in Kafka). On a silently lost connection to the controller a broker waits 30 s, longer than
-        the client.
+        """Create the topics. Raises the cluster's errors. A request without an answer is sent again. So a topic that
+        exists already is accepted, since only this client creates these topics. Brokers repeat their requests to the
+        controller, too, as in Kafka. On a silently lost connection to the controller a broker waits for 30 s, which
+        is longer than the client waits.
         """
         while True:
             try:
@@ -255,11 +255,13 @@ class Workload:
                 await self._meet_rot(name, error)
                 continue
             except (KafkaError, ClientError) as error:
-                # In a run that lasts for hours, a partition may have no leader for longer than the client tolerates.
+                # Go on after a retriable error: in a run that lasts for hours, a partition may have no leader for
+                # longer than the client tolerates.
                 if not is_retriable(error):
                     raise
                 self.world.trace.record(self.world.now, name, "poll", error)
-                # After that time the fetcher raises at once, so a pause is needed to let virtual time advance.
+                # From then on the fetcher raises the error at once, so a pause is needed to let virtual time
+                # advance.
                 await self.world.sleep(ROT_SECONDS)
                 continue
             for fetched in polled:
@@ -297,7 +299,8 @@ class Workload:
     async def check(self, client: AsyncClient) -> Mapping[str, int]:
         """Read all records, and check them against the history. Raises `SafetyViolation`. Return counts by name."""
         partitions = self.partitions
-        # Longer than a request may wait. If its bytes are delayed for even longer, the client sends it again.
+        # This is longer than a request may wait at the leader. If the request's bytes are delayed for even longer,
+        # the client sends the request again.
         seconds = END_SECONDS_MAX
         starts = await client.run(
             list_offsets(client.core, dict.fromkeys(partitions, EARLIEST), timeout=seconds)

@@ -15,18 +15,20 @@ from odradek.wire.api import ApiKey
 from odradek.wire.errors import ErrorCode
 
 ANSWERS = "answers"
-"""The key for the number of all answers, beside the keys of error codes."""
+"""The key under which all answers are counted. The other keys are names of error codes."""
 
 __all__ = ["ANSWERS", "AnswerCounts", "never_seen"]
 
 
 @attrs.define
 class AnswerCounts:
-    """Counts by "listener API version", then by error code. `served` has the versions that any process offered."""
+    """Counts of answers by "listener API version", then by error code. `served` has the versions that processes have
+    offered.
+    """
 
     counts: dict[str, dict[str, int]] = attrs.Factory(dict)
     served: dict[str, list[int]] = attrs.Factory(dict)
-    """By "listener API": the first and the last version."""
+    """By "listener API": the lowest and the highest version that any process has offered."""
 
     def count_table(self, table: ApiTable) -> None:
         """Add the counts of a process that has ended."""
@@ -58,7 +60,7 @@ class AnswerCounts:
 
 
 def never_seen(counts: AnswerCounts) -> dict[str, list[int]]:
-    """List by "listener API" the offered versions that no process has answered."""
+    """List by "listener API" the offered versions for which no process has sent an answer."""
     missing = {}
     for key, (low, high) in sorted(counts.served.items()):
         versions = [version for version in range(low, high + 1) if f"{key} {version}" not in counts.counts]

@@ -1,7 +1,7 @@
 """Virtual time: the clock that drives trio, and the clock that each node sees. SHELL.
 
 When no task can run, trio asks its clock how long to sleep until the next deadline. This clock never sleeps. It
-executes the next events of the agenda (a segment arrives, a timer fires, a disk answers) until one wakes a task.
+executes the next events of the agenda (a segment arrives, a timer fires, a disk answers) until an event wakes a task.
 Then it returns 0. Waits of the nodes use timers of the agenda, whose order is fixed. Only tests use trio's own
 deadlines, because trio orders equal deadlines by object identity.
 """
@@ -22,7 +22,7 @@ from sim.machine.events import Agenda, Owner, Timer
 from sim.machine.waiting import Signal, Waiter, checkpoint
 
 EVENTS_WITHOUT_A_TASK_MAX = 1000
-"""The most events in a row that are executed before control returns to trio, if none of them wakes a task."""
+"""The largest number of successive events without a wake of a task. After so many events control returns to trio."""
 ROUNDS_WITHOUT_TIME_MAX = 200_000
 """How many rounds of trio's loop may pass without any advance of virtual time."""
 EPOCH_MS = 1_750_000_000_000
@@ -122,8 +122,8 @@ class _Timeout:
 class NodeClock:
     """`odradek.env.ports.Clock` for one node.
 
-    All settable: `rate` is the speed of its monotonic clock, `wall_offset_ms` the error of its wall clock,
-    `wall_drift` the growth of that error.
+    Three attributes can be set. `rate` is the speed of the monotonic clock. `wall_offset_ms` is the error of the wall
+    clock, and `wall_drift` the growth of that error.
     """
 
     def __init__(self, agenda: Agenda, owner: ClockOwner, *, rate: float) -> None:

@@ -41,7 +41,7 @@ FIRST_CONTROLLER_ID = 101
 CLUSTER_ID = "H5nlA7uKR0-zDRxvMJS5iw"
 DATA = ("/data", "/more", "/third")
 VIEW_SECONDS = 2.0
-"""How many seconds a broker may take to answer with its metadata."""
+"""How many seconds may pass until a broker answers with its metadata."""
 LOOK_AGAIN_SECONDS = 0.25
 OBSERVER_CONFIG = ClientConfig(client_id="observer", request_timeout=VIEW_SECONDS, fail_fast=False)
 
@@ -70,15 +70,15 @@ class Shape:
     broker_log_dirs: tuple[int, ...] = ()
     """The number of log directories of each broker, in order. If empty, all have `log_dirs`."""
     guarded: int = 0
-    """Who must log in: `CLIENTS_LOG_IN` or `NODES_LOG_IN` (`sim.machine.guards`). With 0 there are neither logins nor
-    ACLs.
+    """Who must log in: `CLIENTS_LOG_IN` or `NODES_LOG_IN` (`sim.machine.guards`). With 0 the cluster has neither
+    logins nor ACLs.
     """
     session_ms: int = 0
     """How long a login lasts, in milliseconds; 0: no limit."""
 
     @classmethod
     def draw(cls, random: Random, nodes: int = 3, controllers: int | None = None) -> Shape:
-        """Draw a shape. `controllers` is drawn too if it is None."""
+        """Draw a shape. If `controllers` is None, draw the number of controllers, too."""
         drawn = random.choice((0, 0, 3))
         settings = dict(SETTINGS)
         if random.random() < 0.5:
@@ -96,7 +96,7 @@ class Shape:
         )
 
     def widened(self, random: Random) -> Shape:
-        """Return a copy that in half of all runs has more brokers, or other numbers of replicas, voters, racks and
+        """Return a copy. In half of all runs it has more brokers, or other numbers of replicas, voters, racks and
         directories.
         """
         nodes = random.choices(tuple(NODES), tuple(NODES.values()))[0]
@@ -146,7 +146,7 @@ class Shape:
         return int(self.settings.get("min.insync.replicas", 2))
 
     def with_upkeep(self, random: Random) -> Shape:
-        """Return a copy that in half of all runs has small segments, and background work that is due within seconds."""
+        """Return a copy. In half of all runs it has small segments, and background work that is due within seconds."""
         if random.random() < 0.5:
             return self
         drawn = {key: random.choice(values) for key, values in UPKEEP_SETTINGS.items()}
@@ -161,7 +161,7 @@ class Shape:
         return attrs.evolve(self, settings=settings, segment_bytes=0)
 
     def with_small_intervals(self, random: Random) -> Shape:
-        """Return a copy that in half of all runs has intervals of seconds instead of minutes, and small sizes."""
+        """Return a copy. In half of all runs it has small sizes, and intervals of seconds instead of minutes."""
         if random.random() < 0.5:
             return self
         drawn = {key: random.choice(values) for key, values in SMALL_SETTINGS.items()}
@@ -209,7 +209,7 @@ REPLICAS_OF = {
     5: ((2, 3, 4, 5), (0.1, 0.6, 0.1, 0.2)),
     6: ((2, 3, 4, 5), (0.1, 0.7, 0.1, 0.1)),
 }
-"""By number of brokers: replication factors, and their shares."""
+"""By number of brokers: replication factors, and the shares of runs that have them."""
 IN_SYNC_MIN_OF = {1: (1,), 2: (1, 2), 3: (2,), 4: (2, 3), 5: (2, 3)}
 """By replication factor: the values of `min.insync.replicas` to choose from."""
 SETTINGS = {
@@ -220,12 +220,13 @@ SETTINGS = {
     "transaction.state.log.replication.factor": "3",
     "transaction.state.log.min.isr": "2",
     "transaction.state.log.num.partitions": "2",
-    # The sessions of clients that crash should end soon.
+    # The shortest session is short, so that the sessions of crashed clients can end soon.
     "group.min.session.timeout.ms": "500",
     "auto.create.topics.enable": "false",
-    # So that a follower may find a log that begins with a snapshot.
+    # With this value old records are removed, so that a follower may find a log that begins with a snapshot.
     "metadata.max.retention.bytes": "0",
-    # No operator of a simulation restarts a node that has ended because it found no controller for too long.
+    # These timeouts never pass. No operator of a simulation would restart a node that ends because it has found no
+    # controller.
     "initial.broker.registration.timeout.ms": "2147483647",
     "log.dir.failure.timeout.ms": "2147483647",
 }
@@ -278,8 +279,8 @@ AGED_SETTINGS = {
     "offsets.retention.minutes": ("20", "10080"),
     "offsets.retention.check.interval.ms": ("60000",),
 }
-"""By key: the values from which `Shape.aged` draws. A producer id must be kept for longer than a producer repeats a
-batch.
+"""By key: the values from which `Shape.aged` draws. Even the shortest expiration of producer ids is longer than the
+time for which a producer repeats a batch.
 """
 LATER_AGED_SETTINGS = {
     "transactional.id.expiration.ms": ("300000", "604800000"),
@@ -288,7 +289,7 @@ LATER_AGED_SETTINGS = {
     "group.min.session.timeout.ms": ("1000",),
     "log.cleaner.backoff.ms": ("15000", "60000"),
 }
-"""More settings of the same kind, drawn with another random generator."""
+"""More settings for runs of hours. They are drawn with another random generator."""
 OFFSETS_STAY_MINUTES = "10080"
 """Kafka's default of `offsets.retention.minutes`, one week."""
 SEGMENT_BYTES = (2_000, 10_000, 50_000)
@@ -299,12 +300,12 @@ TUNED = (
     "replica.selector.class",
     "metadata.log.max.record.bytes.between.snapshots",
 )
-"""The keys that a node's older configuration file lacks."""
+"""The keys that are not in the older configuration file of a node."""
 
 
 @attrs.frozen
 class PartitionView:
-    """A broker's metadata of one partition. In a whole cluster, all brokers have the same."""
+    """A broker's metadata of one partition. In a whole cluster all brokers have the same metadata."""
 
     name: str
     leader: int
@@ -314,7 +315,7 @@ class PartitionView:
 
 
 class Cluster:
-    """The machines of a simulated cluster; none of them is started yet."""
+    """The machines of a simulated cluster. The constructor starts none of them."""
 
     def __init__(self, world: World, shape: Shape) -> None:
         self.world = world
@@ -421,8 +422,9 @@ class Cluster:
     def replace_disks(self, member: Member, paths: Sequence[str]) -> None:
         """Replace disks of a stopped node by empty disks, and format them for a node that joins an existing cluster.
 
-        A machine that keeps some of its disks keeps its power too: the disks are exchanged while it runs, as in a
-        JBOD host. Otherwise this would count as a power loss, during which another in-sync broker must stay up.
+        If the machine keeps some of its disks, it also keeps its power: the disks are exchanged while it runs, as in
+        a JBOD host. Only a replacement of all disks is a power loss, during which another in-sync broker must stay
+        up.
         """
         world = self.world
         disk = world.machine(member.name).disk
@@ -456,8 +458,8 @@ class Cluster:
         return self._observer
 
     async def trouble(self) -> str | None:
-        """Describe why the cluster is not whole. None if all brokers report the same metadata, with all replicas in
-        sync.
+        """Describe why the cluster is not whole. Return None if it is whole: all brokers report the same metadata,
+        with all replicas in sync.
         """
         views: list[list[PartitionView]] = []
         for member in self.brokers:

@@ -17,15 +17,15 @@ The disk keeps every file and directory twice: as processes see it (page cache),
 
 * `"all"`: only the process has died. All bytes are left, and nothing more has become durable.
 * `"synced"`: a power loss; exactly the durable state is left.
-* `"random"`: a power loss; the durable state is left, and a random part of the other changes. A directory may have
-  a prefix of its pending changes. A file may be longer; there, each unsynced sector of 512 bytes has arrived or
-  reads as zeros.
+* `"random"`: a power loss; the durable state is left, and a random part of the other changes. A directory may have a
+  prefix of its pending changes. A file may be longer than its durable state. In the part beyond, each unsynced sector
+  of 512 bytes is either written or reads as zeros.
 
-Faults are injected by operation number. So a test can run once, read `operation_count`, and run again with each
-operation failing in turn. `fail_at(n, errno)` raises `DiskError`. `crash_at(n)` cuts the power in the middle of the
-operation (`PowerCut`, which no handler of disk errors catches). `corrupt` flips bits. Synced writes stay where they
-were written. A disk that loses synced batches, or synced data of a voter, is outside the fault model.
-`sim.storm.disk_damage` says which damage to small files is inside.
+Faults are injected by operation number. So a test can run once and read `operation_count`. Then it can repeat the run
+for each operation, with that operation failing. `fail_at(n, errno)` raises `DiskError`. `crash_at(n)` cuts the power
+in the middle of the operation (`PowerCut`, which no handler of disk errors catches). `corrupt` flips bits. Synced
+writes stay where they were written. A disk that loses synced batches, or synced data of a voter, is outside the fault
+model. `sim.storm.disk_damage` lists the damage to small files that is within the fault model.
 
 This module uses neither trio, async functions nor clocks, so that property tests of the log can use it alone.
 """
@@ -154,12 +154,14 @@ class SimDisk:
     # -- used by nodes -----------------------------------------------------------------------------
 
     def copy_files(self, other: SimDisk) -> None:
-        """Copy the durable files of another disk, as an operator's copy of its directory would have them."""
+        """Copy the durable files of another disk, as an operator may copy a node's directory."""
         self._root = copy.deepcopy(other._root)
         self.used_bytes = other.used_bytes
 
     def open_dir(self, path: str, create: bool = False) -> SimDir:
-        """Open a root directory. With `create` it is created durably, as an operator would have done before."""
+        """Open a root directory. With `create`, first create it durably, in place of an operator who would do so
+        before the first start.
+        """
         self.check_device(path, path, "open")
         folder = self._root
         for name in path_parts(path):
@@ -194,11 +196,15 @@ class SimDisk:
         self._faults.clear()
 
     def crash_at(self, number: int) -> None:
-        """Cut the power in the middle of the operation with this number; of an append a random prefix is left."""
+        """Cut the power in the middle of the operation with this number. If that is an append, a random prefix of its
+        bytes is left.
+        """
         self._crash_at = number
 
     def crash(self, keep: Keep) -> None:
-        """Invalidate all handles and locks, and leave the bytes that `keep` says (see the theory of operation)."""
+        """Invalidate all handles and locks. `keep` decides which bytes are left, as the theory of operation
+        describes.
+        """
         self.generation += 1
         self.power_is_off = False
         self._crash_at = 0
@@ -232,7 +238,9 @@ class SimDisk:
         node.data[offset] ^= mask
 
     def rewrite(self, path: str, data: bytes) -> None:
-        """Overwrite a file durably with these bytes, as a disk does that loses or mixes up writes."""
+        """Overwrite a file durably with these bytes. Tests and storms use it for a disk that loses or misplaces
+        writes.
+        """
         *parents, name = path_parts(path)
         node = self.folder_of(self._root, "/".join(parents)).entries[name]
         assert isinstance(node, Inode)
@@ -265,8 +273,8 @@ class SimDisk:
         return former
 
     def peek(self, path: str) -> dict[str, bytes]:
-        """Copy the files of a directory, as processes see them; empty if there is no such directory. This does not
-        count as a disk operation.
+        """Copy the files of a directory, as processes see them; empty if there is no such directory. The call does
+        not count as a disk operation.
         """
         try:
             folder = self.folder_of(self._root, path)
@@ -285,7 +293,9 @@ class SimDisk:
         return {name: node.data for name, node in folder.entries.items() if isinstance(node, Inode)}
 
     def on_platter(self, path: str) -> Mapping[str, Inode | Folder]:
-        """Return the entries of a directory that would survive the worst power loss; empty if it would not. Read-only."""
+        """Return the entries of a directory that would survive the worst power loss; empty if the directory itself
+        would not survive. Callers must not change them.
+        """
         folder = self._root
         for name in path_parts(path):
             node = folder.durable.get(name)
@@ -295,7 +305,9 @@ class SimDisk:
         return folder.durable
 
     def in_cache(self, path: str) -> Mapping[str, Inode | Folder]:
-        """Return the entries of a directory as processes see them; empty if there is no such directory. Read-only."""
+        """Return the entries of a directory as processes see them; empty if there is no such directory. Callers must
+        not change them.
+        """
         try:
             return self.folder_of(self._root, path).entries
         except KeyError:
@@ -364,13 +376,13 @@ class SimDisk:
             raise self.error(directory, path, operation, number)
 
     def check_device(self, directory: str, path: str, operation: str) -> None:
-        """Raise `DiskError` if the device at this path is dead, unless dead devices still answer this operation."""
+        """Raise `DiskError` if the device at this path is dead, and dead devices do not answer this operation."""
         number = self._dead(path, operation)
         if number:
             raise self.error(directory, path, operation, number)
 
     def _dead(self, path: str, operation: str) -> int:
-        """Return the error number of a dead device; 0 if it answers."""
+        """Return the error number of a dead device; 0 if the device answers."""
         if self.broken_errno:
             return self.broken_errno
         if self.dead_paths and operation not in self.spared:
@@ -423,7 +435,7 @@ class SimDisk:
         return count
 
     def unlink(self, node: Inode | Folder) -> None:
-        """Release the bytes of a file that has lost its name, unless it is open."""
+        """Release the space of a file that has lost its name, unless the file is still open."""
         if isinstance(node, Inode):
             node.linked = False
             self.release(node)

@@ -18,11 +18,11 @@ LOCK_NAME = ".lock"
 
 
 class PowerCut(BaseException):
-    """Raised when the power fails. The disk does not work until `SimDisk.crash`."""
+    """Raised when the power fails. The disk does not work again until `SimDisk.crash` is called."""
 
 
 class SimFile:
-    """`odradek.env.ports.File` on a `SimDisk`. A resting file gets its descriptor when it is first used."""
+    """`odradek.env.ports.File` on a `SimDisk`. With `rests` the file takes a file descriptor only at its first use."""
 
     __slots__ = (
         "_bounds_looks",
@@ -63,7 +63,7 @@ class SimFile:
 
     @property
     def content(self) -> bytearray:
-        """The file's bytes without a copy. They change, so they must be read at once."""
+        """The file's own buffer, not a copy. Its bytes change, so callers must read them at once."""
         return self._inode.data
 
     def _check_open(self) -> None:
@@ -184,8 +184,8 @@ class SimUncachedFile:
 
 
 class SimDir:
-    """`odradek.env.ports.Dir` on a `SimDisk`. It is a path, as on a real machine, so it may later lead to another
-    directory.
+    """`odradek.env.ports.Dir` on a `SimDisk`. The object stands for a path, as on a real machine. So the path may
+    later lead to another directory.
     """
 
     __slots__ = ("_bounds_looks", "_disk", "_generation", "_root", "path")
@@ -396,8 +396,8 @@ class SimDir:
         self._disk.bounded_roots[self._root] = None
 
     def in_time(self, work: Callable[[], T], undo: Callable[[T], None] | None = None) -> T:
-        """Run a change. On a silent device it fails with `DiskHung`; the change then happens at once or when `settle`
-        is called, at random.
+        """Run a change. On a silent device the call fails with `DiskHung`. In that case the change happens at a
+        random one of two moments: at once, or when `settle` is called.
         """
         disk = self._disk
         if not disk.keeps_waiting(self._root):

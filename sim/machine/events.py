@@ -45,7 +45,7 @@ class Agenda:
         return timer
 
     def advance(self, limit: float) -> bool:
-        """Advance to the next event, if it is due by `limit`, and execute it. Return False if there is none."""
+        """Advance to the next event that is due by `limit`, and execute it. Return False if no event is due by then."""
         heap = self._heap
         while heap and heap[0][0] <= limit:
             entry = heappop(heap)
@@ -64,7 +64,9 @@ class Agenda:
         return False
 
     def release(self, owner: Owner) -> None:
-        """Schedule the events that were held back while `owner` was paused; they are due at once, in their order."""
+        """Schedule the events that were held back while `owner` was paused. These events are due at once, in their
+        former order.
+        """
         held, self._held = self._held, []
         for entry in held:
             if entry[2].owner is owner:

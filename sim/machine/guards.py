@@ -16,7 +16,7 @@ ADMIN, ADMIN_PASSWORD = "admin", "admin-secret"
 NODE, _NODE_PASSWORD = "node", "node-secret"
 SUPER_USERS = ("User:ANONYMOUS", f"User:{ADMIN}", f"User:{NODE}")
 CLIENTS_LOG_IN, NODES_LOG_IN = 1, 2
-"""Values of `Shape.guarded`. With the second one, nodes also log in to each other, at the listeners of brokers and of
+"""Values of `Shape.guarded`. With `NODES_LOG_IN`, nodes also log in to each other, at the listeners of brokers and of
 controllers.
 """
 SESSION_MS = (0, 0, 3_000, 10_000)

@@ -1,23 +1,24 @@
-"""The links between simulated hosts, and their faults: cuts, losses, delays and refusals. The lower layer of
-`sim.machine.network`.
+"""The links between simulated hosts, and their faults: cuts, losses, delays and refusals. `sim.machine.network` is
+built on this module.
 
 A link is one direction between two hosts. It may have these faults, independently:
 
-* cut: all segments are held until the link is healed, as TCP's retransmission would;
+* cut: all segments are held until the link is healed, since TCP would retransmit them;
 * slow: each segment takes up to some seconds longer;
-* narrow: a limit of bytes per second for all connections together; later bytes wait behind earlier ones;
-* closed: new connections are refused at once, or never answered; open ones continue;
+* narrow: all connections together have a limit of bytes per second; later bytes wait behind earlier bytes;
+* closed: new connections are refused at once, or never answered; open connections continue;
 * and the weather may lose a segment, which delays the stream until the segment is sent again.
 
 The ends of a connection do not notice a cut link. `sim.machine.network` has the faults of single connections:
 resets, and silently lost connections.
 
-`Repeats` chooses the requests between nodes that arrive twice: a client that loses its connection sends its request
-again on the next one. There are two ways:
+`Repeats` chooses the requests between nodes that arrive twice. A client that loses its connection sends its request
+again on the next connection. There are two ways in which the first request arrives, too:
 
-* `answered`: the server handles the request, and the connection is lost with the answer;
-* `late`: only the client loses the connection. Its bytes are delayed, and reach the server on the old connection,
-  which has that node's login. By then, the repeated request and later ones were handled. The answer is lost.
+* `answered`: the server handles the request at once, and the answer is lost with the connection;
+* `late`: only the client loses the connection. The bytes of the request are delayed, and reach the server on the old
+  connection, which still has the client's login. By then the server has handled the repeated request and later
+  requests. The answer is lost.
 """
 
 from __future__ import annotations
@@ -34,27 +35,27 @@ from sim.machine.events import Agenda, Owner
 from sim.machine.weather import Weather
 
 RETRANSMISSION_SECONDS_MIN = 0.2
-"""Linux's shortest wait in seconds before a segment is sent again. It doubles with each further loss."""
+"""Linux's shortest wait in seconds before a segment is sent again. The wait doubles with each further loss."""
 LOSSES_MAX = 6
-"""The most losses of one segment in a row; after that it arrives."""
+"""The largest number of successive losses of one segment. After so many losses the segment arrives."""
 
 REPEAT_SECONDS_MIN = 1.0
-"""The least time in seconds between two requests from one node to another that arrive twice, so that the nodes make
+"""The shortest time in seconds between two requests that arrive twice, for each pair of nodes. It lets the nodes make
 progress.
 """
 LATE_SECONDS_MAX = (0.2, 2.0, 15.0)
 """The longest delay of a late request in seconds; one of these is drawn with equal probability."""
 FREQUENT_SHARE = 0.02
-"""The factor by which the probability of arriving twice is reduced for requests of the frequent APIs."""
+"""The probability that a request arrives twice is multiplied by this factor for the frequent APIs (`_FREQUENT`)."""
 _FREQUENT = frozenset((ApiKey.FETCH, ApiKey.BROKER_HEARTBEAT))
 _NAMES: Mapping[int, str] = {key.value: key.name.lower() for key in ApiKey}
 _OF_LOGINS = frozenset((ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE))
 _NEVER_LATE = frozenset((ApiKey.ENVELOPE,))
-"""APIs whose requests are never late. A change that a client requested has no number, so a late copy would undo a
-later change.
+"""APIs whose requests are never late. An envelope has a client's change without a sequence number, so a late copy
+would undo a later change.
 """
 _HEAD_BYTES = 12
-"""Bytes of length, API, version and correlation id, with which each request begins."""
+"""The size of the fields with which each request begins: length, API, version and correlation id."""
 
 Closed = Literal["refuses", "swallows"]
 
@@ -99,7 +100,7 @@ class Links:
             link.held = []
 
     def heal(self, source: str, target: str) -> None:
-        """Send the held segments, and let later ones pass."""
+        """Send the segments that were held, and let later segments pass."""
         link = self._link(source, target)
         held, link.held = link.held, None
         for send in held or ():
@@ -183,7 +184,9 @@ class Links:
 
 @attrs.frozen
 class Repeat:
-    """A request that arrives twice: at once while its answer is lost, or `late_seconds` later."""
+    """A request that arrives twice. The first copy arrives at once and its answer is lost, or it arrives
+    `late_seconds` late.
+    """
 
     api: str
     correlation_id: bytes
@@ -195,7 +198,9 @@ class Repeat:
 
 
 class Repeats:
-    """The choice of requests between nodes that arrive twice. `counts` has their number by API and way."""
+    """The choice of requests between nodes that arrive twice. `counts` has the number of such requests by API and
+    way.
+    """
 
     def __init__(self, random: Random, probability: float) -> None:
         self._random = random
@@ -230,8 +235,8 @@ class Repeats:
 
 
 def _is_whole(data: bytes) -> bool:
-    """True if the bytes are complete requests. A torn connection sends parts of requests, whose first bytes are no
-    header.
+    """True if the bytes are complete requests. A torn connection sends parts of requests, and such a part may begin
+    without a header.
     """
     position = 0
     while len(data) - position >= _HEAD_BYTES:

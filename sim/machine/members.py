@@ -31,9 +31,9 @@ from sim.machine.disk import Keep
 from sim.machine.world import Running, World
 
 BUG = ".bug"
-"""The suffix of events that a node logs after a bug, if it continues."""
+"""The suffix of events that a node logs if it has met a bug and continues."""
 CUT_SECONDS_MAX = 30.0
-"""How many seconds to wait for the disk operation in which the power fails."""
+"""How many seconds `cut` waits for the disk operation in which the power fails."""
 
 __all__ = ["Member", "TraceLog"]
 
@@ -80,8 +80,8 @@ class TraceLog:
 
 
 class Member:
-    """A node of a simulated cluster, on its own machine. With `disk_is_bad` its process may fail, if it logs the
-    reason.
+    """A node of a simulated cluster, on its own machine. While `disk_is_bad` is set, its process may fail, provided
+    that it logs the reason.
     """
 
     def __init__(
@@ -207,7 +207,7 @@ class Member:
         self._stop.set()
 
     async def kill(self, keep: Keep) -> None:
-        """Kill the process (`all`), or cut the machine's power. Has an effect only while a process runs."""
+        """Kill the process (`keep` is `all`), or cut the machine's power. Has an effect only while a process runs."""
         running = self.running
         if running is not None and not running.ended.is_set():
             if running.env.alive:  # false if another task has killed it at the same moment
@@ -228,7 +228,9 @@ class Member:
         await running.ended.wait()
 
     async def fail_the_disk(self, random: Random) -> None:
-        """Let some disk operations fail, and cut the power some seconds later. The node may stop by itself before."""
+        """Let some disk operations fail, and cut the power some seconds later. The node may stop by itself before
+        that.
+        """
         world, running = self.world, self.running
         assert running is not None
         disk = world.machine(self.name).disk

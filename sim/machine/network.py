@@ -8,18 +8,18 @@ arrival of each segment is an event of the agenda. Segments of one direction arr
 latency, so back pressure works as in production. As in TCP, the sender is notified when a quarter of the buffer has
 been read, instead of for every byte.
 
-Everything that reaches a node is an event owned by that node. Events of a paused node are held back until it
+Everything that reaches a node is an event that this node owns. Events of a paused node are held back until the node
 resumes. The kernel of a paused or busy process still answers: it accepts connections into the listener's backlog.
 
 Some connections are torn (`Weather.torn_share`). Only these have short sends and receives, cut segments and
 spurious wakes. After a short receive the rest is read in the same step; between segments other tasks run.
 
-A link that is cut (one direction) holds its segments until it is healed, as TCP's retransmission would. Only
-timeouts end its connections. `sim.machine.links` has the faults of links, and `Repeats`, by which requests between
-nodes arrive twice. A connection may be reset on the way. It may also be silently lost (`sever`): both ends stay
-open, but no byte passes. Bytes that were sent before a connection was closed may arrive late, after the bytes of
-the next connection. After a storm `may_close_late` ends that: a cluster that notices closed connections half a
-minute late is never whole at one moment.
+A link that is cut (one direction) holds its segments until it is healed, as TCP's retransmission would. Only timeouts
+end its connections. `sim.machine.links` has the faults of links. Its class `Repeats` makes requests between nodes
+arrive twice. A connection may be reset on the way. It may also be silently lost (`sever`): both ends stay open, but
+no byte passes. Bytes that were sent before a connection was closed may arrive late, after the bytes of the next
+connection. After a storm `may_close_late` is set to False, so that bytes no longer arrive late. Otherwise nodes might
+notice closed connections half a minute late, and the cluster would never be whole.
 
 How a node ends decides what its peers notice. The connections of a killed process are reset (after a latency). A
 machine without power is silent, so its peers wait and repeat their segments. These are answered by a reset once the
@@ -51,18 +51,20 @@ from sim.machine.weather import Weather
 BACKLOG = 1024
 FIRST_EPHEMERAL_PORT = 30_000
 CONNECT_SECONDS_MAX = 60.0
-"""How many seconds after its start a connection attempt without an answer fails."""
+"""How many seconds a connection attempt waits for an answer before it fails."""
 FIRST_RETRANSMISSION_SECONDS = 1.0
 RETRANSMISSION_SECONDS_MAX = 512.0
-"""The longest wait in seconds before an unacknowledged segment is sent again. After that the connection is lost."""
+"""The longest wait in seconds before an unacknowledged segment is sent again. If that attempt is not acknowledged
+either, the connection is lost.
+"""
 SILENCE_SECONDS_MAX = 1023.0
-"""How many seconds after a segment without acknowledgement the sender gives up the connection: the sum of all waits."""
+"""How many seconds a sender waits in all for the acknowledgement of a segment, before it gives up the connection."""
 _OWN_NAMES = ("localhost", "127.0.0.1", "::1")
 _SENDFILE_BYTES_MAX = 1 << 18
 
 
 class Node(Waiter, Protocol):
-    """One process run of a node, as the network uses it."""
+    """The part of a node's process that the network uses."""
 
     host: str
     paused: bool
@@ -151,7 +153,7 @@ class Fabric(Links):
         return severed // 2
 
     def reset_forgotten(self) -> None:
-        """Reset both ends of each silently lost connection, as a firewall does that answers again."""
+        """Reset both ends of each silently lost connection, as a firewall does once it answers again."""
         for conn in self._connections:
             if not conn.is_heard:
                 self.agenda.at(self.agenda.now, partial(conn.reset, "reset on the way"), conn.node)
@@ -240,14 +242,16 @@ class SimConn:
         return len(self._received) >= self._low_water or self._ended or self._lost is not None or self._closed
 
     def wait_for(self, count: int) -> None:
-        # As in Linux, a wait never exceeds the buffer. A sender may pause until a third of the buffer is free, and
-        # learn of a quarter too late. So a wait for more than a third might never end.
+        # As in Linux, a receiver never waits for more bytes than fit. A sender may pause until a third of the
+        # buffer is free, but is notified only of each read quarter. So a wait for more than a third of the buffer
+        # might never end.
         self._low_water = max(1, min(count, self._fabric.weather.socket_buffer_bytes // 3))
         if self._is_readable():
             self._readable.wake()
 
     async def writable(self) -> None:
-        # As in Linux, small amounts of room are not announced. Otherwise a stream would become segments of one byte.
+        # As in Linux, a sender is not woken for a small amount of free space. Otherwise a stream would become
+        # segments of one byte.
         enough = max(1, self._fabric.weather.socket_buffer_bytes // 3)
         if self._window >= enough or self._lost or self._closed:
             await checkpoint()
@@ -373,8 +377,8 @@ class SimConn:
             self._readable.wake()
 
     def _answer_for_the_dead(self, wait: float) -> None:
-        """Answer a segment to a closed connection with a reset. If the machine has no power, the sender sends again
-        later.
+        """Answer a segment to a closed connection with a reset. If the machine has no power, there is no answer, and
+        the sender sends the segment again later.
         """
         peer = self.peer
         if self._host.up:
@@ -386,7 +390,9 @@ class SimConn:
             agenda.at(agenda.now + wait, lambda: self._answer_for_the_dead(2 * wait), peer.node)
 
     def _is_late(self, arrive: Callable[[], None]) -> bool:
-        """Hold an arrival back while the connection is late, in order. Return True if it was held back."""
+        """Hold an arrival back, in order, while the connection's bytes are delayed. Return True if the arrival was
+        held back.
+        """
         agenda = self._fabric.agenda
         if agenda.now >= self._late_until:
             return False
@@ -423,7 +429,9 @@ class SimConn:
             self._transmit(lambda: peer.reset("the peer reset the connection"), peer.node, self.line)
 
     def _is_repeated(self, repeats: Repeats, data: bytes) -> bool:
-        """Lose the connection if a request is chosen to arrive twice. Return True if these bytes are lost with it."""
+        """Lose the connection if a request is chosen to arrive twice. Return True if these bytes are lost with the
+        connection.
+        """
         peer, agenda = self.peer, self._fabric.agenda
         if self._unanswered is not None and answers(data, self._unanswered):
             self._unanswered = None
@@ -555,7 +563,9 @@ class SimNetwork:
         send_buffer_bytes: int | None = None,
         receive_buffer_bytes: int | None = None,
     ) -> SimListener:
-        """Listen on a port. The weather decides the size of buffers, and the arguments for it are ignored."""
+        """Listen on a port. The arguments for the sizes of buffers are ignored, since the weather decides these
+        sizes.
+        """
         own = self._fabric.hosts[self._node.host]
         if not self._node.alive:
             raise OSError(errno.ENETDOWN, "the node has crashed")

@@ -28,7 +28,7 @@ class Inode:
     handles: int = 0
     linked: bool = True
     notes: dict[object, object] = attrs.Factory(dict)
-    """Notes that other modules keep about the file, each by its own key."""
+    """Notes that other modules keep about the file. Each module uses a separate key."""
 
     def truncate(self, size: int) -> None:
         if size < self.durable_size:
@@ -48,7 +48,7 @@ class Inode:
             self.lost.append((self.durable_size, len(self.data)))
 
     def lose_power(self, random: Random | None) -> None:
-        """Keep only the durable bytes, or with `random` perhaps more."""
+        """Keep only the durable bytes. With `random` a random part of the other bytes may remain, too."""
         content = self.data[: self.durable_size] + self.durable_rest
         arrived = self.durable_size < len(self.data) or len(self.durable_rest) > 0
         if random is not None and arrived and random.random() < 0.75:
@@ -80,8 +80,8 @@ class Folder:
     entries: dict[str, Inode | Folder] = attrs.Factory(dict)
     durable: dict[str, Inode | Folder] = attrs.Factory(dict)
     pending: list[tuple[str, Inode | Folder | None, str | None]] = attrs.Factory(list)
-    """Changes that are not durable yet, in order: (name, node, None) links, (name, None, None) unlinks, (name, node,
-    old name) renames.
+    """Changes that are not durable yet, in order. A change is (name, node, None) for a new name, (name, None, None)
+    for a removed name, or (name, node, old name) for a rename.
     """
     modified_ms: int = 0
     locked_by: object | None = None

@@ -40,20 +40,18 @@ RARITY: Mapping[str, float] = {
     "quorum.resign": 0.02,
     "replication.drop_connection": 0.02,
 }
-"""By buggify point: a factor for its probability. Points that waste work in progress fire less often.
-`NodeEnv.buggify` returns True if a point fires.
+"""By buggify point: the factor by which the point's probability is multiplied. Points that throw work in progress
+away fire less often. `NodeEnv.buggify` returns True if a point fires.
 """
 CPU_SECONDS_PER_OPERATION = 1e-6
 UUID_BYTES = 16
 PAUSE_SHARE = 0.5
-"""The probability that the event loop runs on at a pause of a worker's function, if the function is interrupted at
-all.
-"""
+"""For an interrupted function of a worker: the probability that the event loop runs on at a pause of the function."""
 
 
 class SimEnv:
-    """The environment of one process run of a node. Once `alive` is False every port fails, so that no clean-up has an
-    effect.
+    """The environment of one process of a node. Once `alive` is False every port fails, so that the clean-up of the
+    process's tasks has no effect.
     """
 
     def __init__(
@@ -217,7 +215,9 @@ class SimWorkers:
 
 
 class SimCompanion:
-    """`odradek.env.ports.Companion` within the same process. A call takes no virtual time except that of its worker."""
+    """`odradek.env.ports.Companion` within the same process. The call itself takes no virtual time; the worker that
+    makes it does.
+    """
 
     def __init__(self, env: SimEnv, factory: str, args: tuple[Any, ...]) -> None:
         self._env = env

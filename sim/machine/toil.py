@@ -1,9 +1,9 @@
-"""CPU work that takes virtual time. Otherwise code of a simulation runs in no time. Some weathers have this.
+"""CPU work that takes virtual time, in some weathers. In all others code runs without any advance of virtual time.
 
 Each wake of a process costs `Weather.wake_seconds`, and now and then a turn of its event loop lasts up to
-`long_turn_seconds`. These costs are charged every `LOOK_SECONDS`: for so long the process's events are held back,
-while its clock runs on. So everything that it does is late, and later with more work. No real time is measured: the
-same seed gives the same delays.
+`long_turn_seconds`. These costs are charged every `LOOK_SECONDS`. The process's events are held back for as long as
+the costs, while its clock runs on. So everything that the process does is late; the more work, the later. Real time
+plays no part, so the same seed gives the same delays.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from sim.machine.sim_env import SimEnv
 
 LOOK_SECONDS = 0.03
 BILL_SECONDS_MIN = 0.002
-"""Smaller costs, in seconds, are charged at a later look."""
+"""Costs below this, in seconds, are not charged yet: they are added to the next charge."""
 
 __all__ = ["Toil"]
 
 
 class Toil:
-    """Charges all processes for their CPU time. `envs` returns the present ones."""
+    """Charges all processes for their CPU time. `envs` returns the environments of the present processes."""
 
     def __init__(self, agenda: Agenda, envs: Callable[[], Iterable[SimEnv]], random: Random) -> None:
         self._agenda = agenda
@@ -32,7 +32,7 @@ class Toil:
         """By process: how many of its wakes were charged."""
 
     def begin(self) -> None:
-        """Start to charge the processes; this repeats every `LOOK_SECONDS`."""
+        """Charge all processes now, and again every `LOOK_SECONDS`."""
         self._agenda.at(self._agenda.now + LOOK_SECONDS, self.begin)
         paid: dict[SimEnv, int] = {}
         for env in self._envs():
@@ -42,7 +42,9 @@ class Toil:
         self._paid = paid
 
     def _bill(self, env: SimEnv, before: int) -> int:
-        """Pause the process for its work since the last charge. Return how many wakes are charged now."""
+        """Pause the process for its work since the last charge. Return how many of its wakes have been charged in
+        total.
+        """
         weather = env.weather
         wakes = env.wakes
         seconds = (wakes - before) * weather.wake_seconds

@@ -15,10 +15,10 @@ _PLAIN = (int, float, str)
 
 
 class Trace:
-    """A SHA-256 of all events; the last events are also kept for human readers.
+    """The SHA-256 of all events. The last events are also kept for human readers.
 
-    There are thousands of events per second. So they are hashed in groups, and formatted as lines only if a reader
-    wants them.
+    A run has thousands of events per second. So events are hashed in groups, and formatted as lines only if a reader
+    wants lines.
     """
 
     def __init__(self, lines_kept: int = LINES_KEPT_DEFAULT) -> None:

@@ -32,21 +32,21 @@ class Waiter(Protocol):
 
     alive: bool
     wakes: int
-    """How many times tasks of the node were woken. Checks skip a node that had no wake."""
+    """How many times tasks of the node were woken. Checks skip a node if this number has not changed."""
     waits: dict[Task, Signal]
-    """By waiting task, in the order in which they began to wait: the signal that it waits for."""
+    """By waiting task: the signal that the task waits for. The tasks are in the order in which they began to wait."""
 
 
 @coroutine
 def _suspend(message: WaitTaskRescheduled) -> Generator[WaitTaskRescheduled, Any, Any]:
-    """Suspend the task like `trio.lowlevel.wait_task_rescheduled`, but return the outcome of the wait without
+    """Suspend the task as `trio.lowlevel.wait_task_rescheduled` does, but return the wait's outcome object without
     unwrapping it.
     """
     return (yield message)
 
 
 class Signal:
-    """A condition for which tasks of one node wait. They are woken in the order in which they began to wait."""
+    """A condition for which tasks of one node wait. The tasks are woken in the order in which they began to wait."""
 
     __slots__ = ("_owner", "_tasks")
 
@@ -172,7 +172,9 @@ class PausedWork(Generic[T]):
         return self._outcome.unwrap()
 
     def kill(self) -> None:
-        """Raise `NodeCrashed` in an interrupted function. Its process has crashed, so its clean-up has no effect."""
+        """Raise `NodeCrashed` in an interrupted function. The function's process has crashed, so the function's
+        clean-up has no effect.
+        """
         if self._thread is not None and not self._is_over:
             self._is_killed = True
             self.go_on()

@@ -9,17 +9,22 @@ import attrs
 TOIL_PROBABILITY = 0.15
 """The share of runs in which CPU work takes virtual time."""
 PAUSES_PROBABILITY = 0.2
-"""The share of runs in which functions of workers are interrupted at their pauses, where the event loop then runs on.
+"""The share of runs in which workers' functions may be interrupted at their pauses. During an interruption the event
+loop runs on.
 """
 TORN_SHARE = 0.25
-"""The share of torn connections in a run. If all were torn, a run would need twice the steps without finding more."""
+"""The share of torn connections in a run. If all connections were torn, a run would need twice the steps without
+finding more.
+"""
 REPEATS_PROBABILITY = 0.35
 """The share of runs in which requests between nodes arrive twice."""
 LIGHT_SPIKE_PROBABILITY = 0.001
 SEGMENTS_PER_WINDOW = 8
-"""How many segments per full socket buffer may be delayed: four that open the window, and about as many with data."""
+"""How many segments may be delayed while one full socket buffer is transferred: four that open the window, and about
+as many with data.
+"""
 CARRIED_MIN = 200_000
-"""Bytes per second that a connection must carry, so that a follower keeps up with the workload of a run."""
+"""How many bytes per second a connection must carry, so that a follower keeps up with the workload of a run."""
 
 
 @attrs.frozen
@@ -61,7 +66,7 @@ class Weather:
     wake_seconds: float = 0.0
     """The CPU time of each wake of a process, in seconds. CPU work takes virtual time only if this is above 0."""
     long_turn_probability: float = 0.0
-    """The probability, at each look at a process that was awake, of a turn of its loop that lasts up to
+    """The probability that a process which has worked since the last charge had a turn of its loop of up to
     `long_turn_seconds`.
     """
     long_turn_seconds: float = 1.0
@@ -138,8 +143,8 @@ class Weather:
     def settled(self) -> Weather:
         """Return a copy for the time after a storm, in which no connection is too slow for the workload.
 
-        Bytes arrive in order, so each spike delays a whole buffer. With long spikes and a small buffer, a
-        connection may carry less than is written. Then followers can never catch up.
+        Bytes arrive in order, so each spike delays a whole buffer. With long spikes and a small buffer, a connection
+        may carry fewer bytes than clients write. Then followers can never catch up.
         """
         held_up_seconds = SEGMENTS_PER_WINDOW * self.spike_probability * self.spike_seconds / 2
         if self.socket_buffer_bytes >= held_up_seconds * CARRIED_MIN:

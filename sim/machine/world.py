@@ -1,9 +1,8 @@
 """One simulated run: a `trio.run` in which time, order and every port depend on a seed. SHELL.
 
-Theory of operation
--------------------
-`World.run` starts trio with a virtual clock and a seeded scheduler. (Trio shuffles each batch of runnable tasks by
-a private generator.) `tests/test_determinism.py` guards that two processes with different hash seeds agree.
+Theory of operation ------------------- `World.run` starts trio with a virtual clock and a seeded scheduler. (Trio
+shuffles each batch of runnable tasks by a private generator.) `tests/test_determinism.py` checks that two processes
+with different hash seeds give the same digest.
 
 A *machine* is a name, a disk, and settings of its monotonic and wall clock; it outlives its processes. A *node* is
 one process on it: `start(name, main)` creates a new `SimEnv` and runs `main(env)` until it returns, fails or
@@ -56,7 +55,9 @@ class Liveness(Exception):
 
 @attrs.define(eq=False)
 class Machine:
-    """The part of a computer that outlives a process. Its settings of clocks and work hold for later processes too."""
+    """The part of a computer that outlives a process. The machine's settings for clocks and work apply to its later
+    processes, too.
+    """
 
     host: Host
     disk: SimDisk
@@ -104,7 +105,7 @@ class World:
         self._refutation: Exception | None = None
 
     def _stream(self, name: str) -> Random:
-        """Create a separate random generator, so that the draws of one part do not change those of another."""
+        """Create a separate random generator. So the draws of one part leave the draws of other parts unchanged."""
         return Random(f"{self.seed}/{name}")
 
     @property
@@ -119,7 +120,7 @@ class World:
     # --- machines and nodes
 
     def machine(self, name: str) -> Machine:
-        """Return the machine with this name; it is created at the first call."""
+        """Return the machine with this name. The first call creates it."""
         found = self.machines.get(name)
         if found is None:
             disk = SimDisk(self._stream(f"disk {name}"), self._disk_capacity_bytes)
@@ -176,7 +177,7 @@ class World:
         return running
 
     def start_program(self, name: str, main: Callable[[NodeEnv, TaskGroup], Awaitable[Any]]) -> Running:
-        """Start a process as `start` does, whose tasks end with its main function."""
+        """Start a process as `start` does. The tasks of this process end with its main function."""
 
         async def run(env: NodeEnv) -> None:
             async with trio.open_nursery() as tasks:
@@ -205,8 +206,8 @@ class World:
     def crash(self, name: str, keep: Keep = "all", *, disk_forgets: bool = True) -> None:
         """Kill the process on this machine, or cut the machine's power.
 
-        Without `disk_forgets` the disk loses its data only at the next start, as after a power cut in the middle of
-        an operation.
+        Without `disk_forgets` the disk loses its unsynced data only at the next start, as after a power cut in the
+        middle of an operation.
         """
         machine = self.machine(name)
         env = machine.env
@@ -225,7 +226,8 @@ class World:
         env.lost_power = keep != "all"
         self.resume(env.host)
         self.give_descriptors(env.host)
-        # A hang of a disk ends with the process, for the event loop as for workers (`SimEnv.hangs_until`).
+        # A hang of a disk ends with the process. For workers the hang is in `SimEnv.hangs_until`, which the next
+        # process does not share. For the event loop it must be ended here.
         machine.disk.silent_roots.clear()
         machine.host.up = keep == "all"
         self.fabric.end_node(env, silent=keep != "all")
@@ -278,7 +280,7 @@ class World:
         self.fabric.slow(there, here, seconds)
 
     def slow_down(self, name: str, factor: float) -> None:
-        """Let all calls to workers on a machine take longer by this factor, from now on."""
+        """Let all calls to workers on a machine take `factor` times as long from now on."""
         machine = self.machine(name)
         machine.work_factor = factor
         if machine.env is not None:
@@ -347,7 +349,9 @@ class World:
 
     @property
     def wakes(self) -> tuple[int, ...]:
-        """The numbers of starts and wakes of all machines. While they stay the same, no process has done anything."""
+        """The numbers of starts and wakes of all machines. As long as these numbers stay the same, no process has
+        done anything.
+        """
         return tuple(
             count
             for machine in self.machines.values()
@@ -405,7 +409,8 @@ class World:
                     try:
                         results.append(await async_main(*args))
                     finally:
-                        # Even after a failure: a paused node would otherwise wait for its disk without end.
+                        # Do this even after a failure, since a paused node would otherwise wait for its disk
+                        # without end.
                         for name, machine in self.machines.items():
                             if machine.running is not None and machine.running.env.alive:
                                 self.crash(name)
@@ -430,7 +435,9 @@ class World:
 
 
 def _raise_what_counts(error: BaseException) -> None:
-    """Raise cancellation, and errors that concern the whole process; other errors of a crashed node are dropped."""
+    """Raise the error if it is a cancellation, or concerns the whole interpreter. Drop any other error of a crashed
+    node.
+    """
     counts: BaseException | None = error
     if isinstance(error, BaseExceptionGroup):
         counts = error.split(_dying_words)[1]

@@ -1,5 +1,5 @@
-"""The clients of a run in addition to its simple producers and readers, by their names in `RunOptions.workloads`.
-PORTED.
+"""The clients that a run has in addition to its simple producers and readers, by their names in
+`RunOptions.workloads`. PORTED.
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ class Clientele:
         return names
 
     def topics_apart(self, configs: Mapping[str, str]) -> list[NewTopic]:
-        """Describe the topics of workloads with their own history. `configs` is the configuration of all topics of the
-        run.
+        """Describe the topics of the workloads that keep their own history. `configs` is the configuration that all
+        topics of the run have.
         """
         found = [] if self._keying is None else [self._keying.topic(configs)]
         found += [each.topic(configs) for each in self._joint]
@@ -128,7 +128,9 @@ class Clientele:
         return found + [each.terms for each in self._crowds]
 
     def start_readers(self) -> dict[str, Event]:
-        """Start the clients that read to the end. Return an event by name, which is set when the client has done so."""
+        """Start the clients that read to the end. Return by name an event, which is set when the client has read
+        everything.
+        """
         spawn = self._world.spawn
         readers: dict[str, Event] = {}
         if self._follows:
@@ -148,7 +150,9 @@ class Clientele:
         return readers
 
     def start_workers(self) -> list[Event]:
-        """Start all other clients. Each event is set when its client has ended after the workload."""
+        """Start all other clients. Return an event for each client; it is set when the client has ended after the
+        workload.
+        """
         load = self._load
         self._churning = [Churning(load, name, self._replicas) for name in self._churners]
         runs = [Pipelining(load, name).run for name in self._pipeliners]
@@ -166,7 +170,9 @@ class Clientele:
             churner.is_over = True
 
     async def find_ends(self, client: AsyncClient) -> None:
-        """Record the end offsets of the topics with their own history, after their last records."""
+        """Record the final end offsets of the topics whose workloads keep their own history. Call it after the last
+        record.
+        """
         if self._keying is not None:
             await self._keying.find_ends(client)
         if self._copying is not None:
@@ -189,7 +195,9 @@ class Clientele:
             await joint.check(machine)
 
     def check_disks(self, cluster: Cluster) -> None:
-        """Check that the replicas of topics with their own history agree on disk. Raises `SafetyViolation`."""
+        """Check that the replicas agree on disk, for the topics whose workloads keep their own history. Raises
+        `SafetyViolation`.
+        """
         if self._keying is not None:
             self._keying.check_disks(cluster.replica_logs)
         if self._copying is not None:

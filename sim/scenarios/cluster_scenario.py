@@ -4,8 +4,8 @@ The seed draws the weather, the cluster's shape, the workload and the storm (`si
 model). Then all faults end, and these are checked:
 
 1. Liveness: within `HEAL_SECONDS_MAX` all nodes are up, and every replica is in sync.
-2. All answers to clients are true (`sim.history`): no acknowledged record is lost, moved, duplicated or out of
-   order. Records that a consumer has read are still there. Readers read everything in order, and groups all
+2. All answers to clients are true (`sim.history`): no acknowledged record is lost, moved, duplicated or out of order.
+   Records that a consumer has read are still there. Readers receive everything in order, and groups receive all
    acknowledged records.
 3. The replicas on the disks are equal, byte for byte (`sim.replicas`).
 4. The metadata logs match, and have all records that were seen committed in them during the storm.
@@ -57,23 +57,23 @@ TRIMMED = "trimmed"
 PARTITIONS = 3
 START_SECONDS_MAX = 120.0
 HEAL_SECONDS_MAX = 180.0
-"""Seconds from the end of the storm until the cluster is whole: elections, sessions, connections without an answer,
-recovery.
+"""The longest time in seconds from the end of the storm until the cluster is whole. It covers elections, sessions,
+connections without an answer, and recovery.
 """
 BROKEN_HEAL_SECONDS = 30.0
-"""Seconds until the cluster is whole in the profile `broken`. A node that has stopped for good is not waited for."""
+"""The same limit in the profile `broken`. It is short, since a node may have stopped for good."""
 QUIET_SECONDS_MAX = 60.0
-"""Seconds from the last acknowledgement until all replicas are equal."""
+"""The longest time in seconds from the last acknowledgement until all replicas are equal."""
 RESETS_PROBABILITY = 0.75
 """The probability that silently lost connections are reset after the storm.
 
-In the other runs a node that waits on such a connection runs into its timeout, after half a minute or more.
+In the other runs a node that waits on such a connection must wait for its timeout, which is half a minute or more.
 """
 READ_SECONDS_MAX = 120.0
-"""Seconds from the end of all writing until every reader has read everything."""
+"""The longest time in seconds from the end of all writing until every reader has read everything."""
 TRANSACTIONS_SECONDS_MAX = 60.0
-"""Seconds from the end of all clients until no transaction is open: the transaction timeout, the next check for
-expired transactions, and the markers.
+"""The longest time in seconds from the end of all clients until no transaction is open. It covers the transaction
+timeout, the next check for expired transactions, and the markers.
 """
 CLIENTS = 2
 """The number of producers of a run whose options are not given."""
@@ -85,7 +85,9 @@ __all__ = ["ClusterScenario"]
 
 
 class ClusterScenario:
-    """One run of a cluster. `options` has all settings; without it they are drawn from the seed, except those given."""
+    """One run of a cluster. `options` has all settings. Without `options`, all settings that the other arguments
+    leave open are drawn from the seed.
+    """
 
     def __init__(
         self,
@@ -272,7 +274,7 @@ class ClusterScenario:
         return found
 
     def faults(self) -> Mapping[str, int]:
-        """Count the faults by kind: the storm's counts without names of nodes and numbers."""
+        """Count the faults by kind. In the storm's own counts, a fault also has names of nodes and numbers."""
         found: dict[str, int] = {}
         for what, times in self._storm.counts.items():
             words = takewhile(lambda word: word.isalpha(), what.replace(":", "").split())
@@ -325,7 +327,9 @@ class ClusterScenario:
                 )
 
     async def _transactions_must_end(self) -> None:
-        """Wait until the coordinators have ended all abandoned transactions, except prepared ones. Raises `Liveness`."""
+        """Wait until the coordinators have ended all abandoned transactions, except prepared transactions. Raises
+        `Liveness`.
+        """
         deadline = self.world.now + TRANSACTIONS_SECONDS_MAX
         while (wrong := still_open(self.watch.processes)) is not None:
             if self.world.now >= deadline:
@@ -333,8 +337,8 @@ class ClusterScenario:
             await self.world.sleep(1.0)
 
     async def _replicas_must_be_equal(self) -> None:
-        """Wait until all replicas are equal, and the metadata logs too. Raises `SafetyViolation` if they still differ
-        after `QUIET_SECONDS_MAX`.
+        """Wait until all replicas of each partition are equal, and all metadata logs are equal. Raises
+        `SafetyViolation` if they still differ after `QUIET_SECONDS_MAX`.
         """
         deadline = self.world.now + QUIET_SECONDS_MAX
         while True:
@@ -365,7 +369,7 @@ class ClusterScenario:
                     raise SafetyViolation(f"metadata log: {name} and {other} differ at offset {at} for good")
 
     async def _stop(self) -> None:
-        """Run all checks completely once; then stop all nodes cleanly, brokers before separate controllers."""
+        """Run all checks completely once. Then stop all nodes cleanly: first the brokers, then separate controllers."""
         self.watch.look_at_all()
         members = [*self.cluster.brokers, *self.cluster.controllers]
         for member in dict.fromkeys(members):

@@ -1,9 +1,9 @@
 """A scenario with one node that crashes again and again, and clients that record all answers. PORTED.
 
-The seed draws the weather, the workload, the crashes and lesser trouble. A crash is a clean stop, a killed process
-or a power loss. It may happen in the middle of a disk operation, or after a disk error. Lesser trouble is a full
-disk, a paused process, a cut link, or a clock that is set. At the end the node is started once more, all records
-are read, and `sim.history` compares them with the answers to clients.
+The seed draws the weather, the workload, the crashes and lesser trouble. A crash is a clean stop, a killed process or
+a power loss. It may happen in the middle of a disk operation, or after a disk error. Lesser trouble is a full disk, a
+paused process, a cut link, or a clock that is set wrong. At the end the node is started once more, all records are
+read, and `sim.history` compares them with the answers to clients.
 
 The fault model permits this: a node whose disk reports errors or is full may stop, but only with an error about its
 disk. After a disk error the machine always loses power. A kernel that has failed to write pages may drop them, and
@@ -29,7 +29,7 @@ from sim.machine.world import World
 NODE = "node-1"
 PORT = 9092
 DATA = ("/data", "/more")
-"""Paths of the log directories. Nodes with an even seed have only the first one."""
+"""Paths of the log directories. With an even seed the node has only the first directory."""
 CLUSTER_ID = "H5nlA7uKR0-zDRxvMJS5iw"
 SYNCED, CACHED = "synced", "cached"
 PARTITIONS = 2
@@ -93,8 +93,8 @@ class Scenario:
     ) -> None:
         """Create the scenario. Values that are not given are drawn from the seed.
 
-        `churners` is the number of clients that create and delete topics (`sim.load.churning`). Of `shape` only the
-        settings are used.
+        `churners` is the number of clients that create and delete topics (`sim.load.churning`). The scenario uses
+        nothing but the settings of `shape`.
         """
         self.world = World(seed, weather)
         self.history = History((SYNCED,))
@@ -210,7 +210,8 @@ class Scenario:
         world.heal(NODE, peer)
         machine.disk.capacity_bytes = None
         if self._member.log.directory_is_offline:
-            # The node runs on with its other directory. Only a restart brings this directory back.
+            # The node runs on with its other directory. Kill it, since only a restart brings the offline directory
+            # back.
             await self._kill("all")
         if self._member.disk_is_bad and not self._member.is_up():
             await self._member.start()

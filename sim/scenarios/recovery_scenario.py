@@ -1,5 +1,5 @@
-"""A scenario with a cluster whose voters lose their metadata disks, twice, and an operator who recovers the quorum.
-PORTED.
+"""A scenario with a cluster whose voters twice lose their metadata disks, and with an operator who recovers the
+quorum each time. PORTED.
 
 The seed draws shape, weather and workload. Each of the two rounds has these steps:
 
@@ -7,13 +7,13 @@ The seed draws shape, weather and workload. Each of the two rounds has these ste
    topics.
 2. Some nodes are killed, so that their copies of the metadata log become stale. The others continue: ISRs shrink,
    leaders change, moves finish, topics are created and deleted, and clients write with acks=all.
-3. All other nodes are killed at once. So many metadata disks are destroyed that the remaining voters are no
-   majority: often the disks with the newest copies, sometimes all. One voter may also lose its data disks, if other
-   in-sync replicas remain.
+3. All other nodes are killed at once. So many metadata disks are destroyed that the remaining voters are no majority.
+   Often these are the disks with the newest copies, sometimes all disks. One voter may also lose its data disks, if
+   other in-sync replicas remain.
 4. The operator recovers the quorum from the other disks (`sim.load.operators.quorum_recovery`), sometimes without a
    node that returns later. All nodes are started.
-5. Old voters may return with their old disks, all at once. They must stop, since the quorum was recovered without
-   these disks.
+5. Voters may return with the metadata disks that they had before, all at once. They must stop, since the quorum was
+   recovered without these disks.
 
 Afterwards each acknowledged record must exist once (`sim.history`), and no offset, epoch or id may be used twice.
 The scenario knows the newest metadata from the disks that it destroys. By the fault model of a recovery, the lost
@@ -61,7 +61,9 @@ METADATA = "/metadata"
 STORM_KINDS = ("deaths", "links", "pauses", "operator", "operator")
 STORM_SECONDS = (1.0, 8.0)
 STALE_SECONDS = (0.0, 6.0)
-"""For how many seconds the cluster continues without the nodes whose copies become stale: shortest and longest."""
+"""The shortest and the longest time in seconds for which the cluster continues without the nodes whose copies become
+stale.
+"""
 LATE_SECONDS = (5.0, 5.0, 20.0)
 """Choices for the longest time in seconds between the starts of two nodes after the recovery."""
 MOVE_SECONDS_MAX = 10.0
@@ -76,7 +78,7 @@ __all__ = ["RecoveryScenario"]
 
 @attrs.frozen
 class Lost:
-    """The disks that a round has destroyed, and the metadata before that."""
+    """The disks that a round has destroyed, and the metadata before the destruction."""
 
     image: MetadataImage
     """The newest metadata that any disk had."""
@@ -172,7 +174,7 @@ class RecoveryScenario:
         for member in self.cluster.members:
             if not member.is_up():
                 member.launch()
-        # Some rounds begin with a whole cluster, others while the effects of the storm remain.
+        # Wait in some rounds until the cluster is whole. In the others the effects of the storm remain.
         if self._random.random() < 0.6:
             await self._must_be_whole("after a storm", HEAL_SECONDS_MAX)
 
@@ -211,7 +213,7 @@ class RecoveryScenario:
         return workers
 
     async def _move_replicas(self) -> None:
-        """Reassign a partition to other running brokers, and wait for a while until the reassignment ends."""
+        """Move the replicas of a partition to other running brokers, and wait for a while until the reassignment ends."""
         client = self.cluster.observer
         up = [each.config.node_id for each in self.cluster.brokers if each.is_up()]
         if len(up) < self.shape.replicas:
@@ -234,8 +236,8 @@ class RecoveryScenario:
     # --- the loss
 
     def _destroy(self) -> Lost:
-        """Replace metadata disks by empty ones, so that no majority of voters is left. Return the metadata from
-        before.
+        """Replace metadata disks by empty disks, so that no majority of voters is left. Return the destroyed disks,
+        and the metadata before the destruction.
         """
         cluster, world, random = self.cluster, self.world, self._random
         nodes = self._operator.read(cluster.members)
@@ -250,7 +252,7 @@ class RecoveryScenario:
             for each in combinations(ids, count)
             if majority_is_lost(voters, each)
         ]
-        # Often exactly the disks with the newest copies.
+        # In 60 % of the cases destroy all disks on which voters have the newest copy.
         aimed = [each for each in sets if newest & {*ids} <= {*each}]
         chosen = random.choice(aimed if random.random() < 0.6 else sets)
         names = {each.config.node_id: each.name for each in cluster.members}
@@ -266,7 +268,9 @@ class RecoveryScenario:
         return Lost(best.image, epoch, best.end.offset, voters, disks, left)
 
     def _destroy_records(self, node_id: int, image: MetadataImage) -> None:
-        """Replace the data disks of a node too, with some probability, if other in-sync replicas remain."""
+        """Replace the node's data disks, too, with some probability. This requires that other in-sync replicas
+        remain.
+        """
         member = next(each for each in self.cluster.members if each.config.node_id == node_id)
         partitions = [each for topic in image.topics.values() for each in topic.partitions.values()]
         has_others = all(
@@ -291,7 +295,8 @@ class RecoveryScenario:
         self._watch.begin()
         world.spawn(self._operator.settle, recovered)
         for member in self._random.sample(present, len(present)):
-            # A partition with a replica on a node must not be led before that node is back, however late that is.
+            # Check before each launch: a partition with a replica on a node must have no leader before that node is
+            # back, however late.
             self._check_awaited(member)
             member.launch()
             if self._random.random() < 0.4:
@@ -310,8 +315,8 @@ class RecoveryScenario:
         return {each.config.node_id for each in self.cluster.members if each.name in names}
 
     def _choose_absent(self, lost: Lost) -> Sequence[Member]:
-        """Choose a node that is absent during the recovery, or none. It has a copy of the metadata, and so has another
-        node.
+        """Choose one node that is absent during the recovery, or none. An absent node has kept its metadata disk, and
+        another node has a copy of the metadata, too.
         """
         may_be = [
             each
@@ -329,7 +334,9 @@ class RecoveryScenario:
         return (member,)
 
     async def _return_left_out(self, member: Member) -> None:
-        """Start a node with its old metadata, with which it must stop. Then set these aside and start it again."""
+        """Start a node that was left out of the recovery, with its old metadata: it must stop. Then set the old
+        metadata aside, and start the node again.
+        """
         await self._must_end([member])
         self._operator.begin_anew(member)
         member.launch()
@@ -352,8 +359,8 @@ class RecoveryScenario:
             member.may_be_damaged = False
 
     async def _old_voters_return(self, lost: Lost) -> None:
-        """Start nodes with their old metadata disks, at once; they must stop. Then start them with the new disks
-        again.
+        """Start the nodes with their old metadata disks, all at once: they must stop. Then start these nodes with
+        their new disks again.
         """
         self._count("old voters")
         self._watch.end()
@@ -402,8 +409,8 @@ class RecoveryScenario:
                 raise SafetyViolation(f"{what} is given twice: {old} before, {new} now")
 
     def _check_contents(self, lost: Lost, recovered: Recovered, present: Sequence[Member]) -> None:
-        """Check that the newest remaining copy was chosen, and that topics unknown to it delete no records. Raises
-        `SafetyViolation`.
+        """Check that the newest remaining copy was chosen. Check that no records are deleted because their topic is
+        unknown to that copy. Raises `SafetyViolation`.
         """
         ids = {each.config.node_id for each in present}
         left = [each for node_id, each in lost.left.items() if node_id in ids and each.end.offset]
@@ -482,7 +489,7 @@ def _shape(random: Random) -> Shape:
         **QUICK_SETTINGS,
         "metadata.log.dir": METADATA,
         "metadata.log.max.record.bytes.between.snapshots": random.choice(("500", "5000", "20971520")),
-        # This timeout is for other unclean recoveries. After a recovery of the quorum it must have no effect.
+        # This timeout is meant for other unclean recoveries. It must have no effect after a recovery of the quorum.
         "unclean.recovery.timeout.ms": random.choice(("500", "300000")),
     }
     shape = Shape(

@@ -1,8 +1,8 @@
 """Faults outside the fault model: disks that lose or damage synced bytes, and a voter that loses its vote. PORTED.
 
-The profile `broken` has one of these faults in each run. One guarantee remains: damage is never silent. Either it
-has no effect, since the other replicas have everything. Or a node has reported it: the node has stopped with a
-reason, or has logged an error. `sim.scenarios.cluster_scenario` checks this.
+The profile `broken` has one of these faults in each run. One guarantee remains: damage is never silent. Either the
+damage has no effect, since the other replicas have everything. Or a node has reported the damage: the node has
+stopped with a reason, or has logged an error. `sim.scenarios.cluster_scenario` checks this.
 
 * `lost_writes`: a power loss after which the end of a log is missing, although it was synced.
 * `misdirected_writes`: the last batch of a log was written over an earlier batch, and its own place has zeros.
@@ -26,7 +26,9 @@ __all__ = ["BREAKAGES", "lose_end", "misdirect"]
 
 
 async def _break(storm: Storm, random: Random, *, how: str) -> None:
-    """Make one fault outside the fault model: kill a node, and damage a log or replace a voter's disk, as `how` says."""
+    """Cause one fault outside the fault model: kill a node, and damage a log or replace a voter's disk. `how` is the
+    kind of fault.
+    """
     if not await storm.calm(random, CALM_SECONDS_MAX):
         return
     for member in storm.cluster.members:
@@ -65,7 +67,7 @@ def _damage_a_log(storm: Storm, member: Member, random: Random, how: str) -> Non
 
 
 def lose_end(data: bytearray, random: Random) -> bytes:
-    """Return the log without its last one to three batches."""
+    """Return the log without its last batches. One to three batches are removed."""
     places = [position for position, _ in iter_batches(data)]
     return bytes(data[: random.choice(places[-3:])]) if places else b""
 

@@ -1,8 +1,8 @@
 """Disk faults during a storm: bit rot, hangs, dead disks and damaged small files, within the fault model. PORTED.
 
-`sim.storm.fault_atlas` and `sim.storm.storm` define the model. Small files are damaged while their broker is down,
-also several at a time, as by torn, lost or misdirected writes. A broker survives this damage, since its own logs or
-other replicas have the same facts:
+`sim.storm.fault_atlas` and `sim.storm.storm` define the model. Small files are damaged while their broker is down, as
+by torn, lost or misdirected writes. Several files may be damaged at a time. A broker survives this damage, since its
+own logs or other replicas have the same facts:
 
 * checkpoints of recovery points, high watermarks and the cleaner: cut anywhere, zeroed, or replaced by random
   bytes;
@@ -10,8 +10,8 @@ other replicas have the same facts:
 * producer snapshots, which have a checksum: cut, zeroed, replaced by random bytes, or with a flipped bit;
 * indexes: cut within an entry.
 
-A wrong number in a checkpoint or index is left out, since Kafka's formats have no checksum there. Other files are
-left out, since their damage needs an operator. With a damaged `partition.metadata` the log is not served. With a
+Wrong numbers in checkpoints and indexes are left out, since Kafka's formats have no checksum for them. Other files
+stay intact, since damage to them needs an operator. With a damaged `partition.metadata` the log is not served. With a
 damaged `quorum-state`, metadata log or metadata snapshot the node stops with a reason. With a damaged log-start
 checkpoint, deleted records reappear.
 """
@@ -34,14 +34,16 @@ from sim.storm.fault_atlas import places_to_rot
 from sim.storm.storm import Storm, Trouble
 
 HANG_SECONDS = 30.0
-"""Longer than a session, than a follower's allowed lag, and than clients wait for an answer."""
+"""The longer duration of a hang. It exceeds a session, the allowed lag of a follower, and the time for which clients
+wait for an answer.
+"""
 FLIPS_MAX = 3
 SPOILED_MAX = 4
 
 
 async def hanging_disks(storm: Storm, random: Random) -> None:
-    """Let a machine's disks answer no worker for a while. Sometimes they do not answer the event loop either, or the
-    loop is paused too.
+    """Let a machine's disks answer no call of a worker for a while. Sometimes the disks do not answer the event loop
+    either, or the loop is paused, too.
     """
     world = storm.world
     while await storm.calm(random, 15.0):
@@ -72,11 +74,13 @@ DEATHS: Sequence[tuple[int, frozenset[str]]] = (
     (errno.ENODEV, frozenset(("read", "stat", "list"))),
     (errno.EROFS, frozenset(("open", "read", "stat", "list"))),
 )
-"""Ways in which a disk dies: the error number, and the operations that it still answers. A dead XFS answers nothing, a
-dead ext4 what it has in memory; a file system that became read-only can still be read.
+"""Ways in which a disk dies: the error number, and the operations that it still answers. A dead XFS answers no
+operation. A dead ext4 answers from its memory. A file system that has become read-only can still be read.
 """
 SPARED_BY_CHANCE = ("open", "create", "read", "list", "stat", "rename", "remove", "lock")
-"""Operations that may succeed on a dead disk. Writes and syncs always fail, so a replica there acknowledges nothing."""
+"""Operations that may succeed on a dead disk. Writes and syncs always fail, so a replica on a dead disk acknowledges
+nothing.
+"""
 STARTS_BESIDE_A_DEAD_DISK = 0.5
 
 
@@ -88,7 +92,7 @@ def way_to_die(random: Random) -> tuple[int, frozenset[str]]:
 
 
 async def dying_disks(storm: Storm, random: Random) -> None:
-    """Let disks of a node fail with errors, and replace them by empty ones some time later.
+    """Let disks of a node fail with errors, and replace them by empty disks some time later.
 
     A node that has other disks may be stopped or killed meanwhile, and started again with the dead disk.
     """
@@ -209,7 +213,7 @@ def _flipped(data: bytes, random: Random) -> bytes:
 
 
 def _ways_to_spoil(name: str) -> Sequence[Callable[[bytes, Random], bytes]]:
-    """List the kinds of damage to a file of this name that its broker survives."""
+    """List the functions that damage a file of this name in such a way that its broker survives."""
     if name in (RECOVERY_POINT_FILE, HIGH_WATERMARK_FILE, CLEANER_FILE):
         return (_cut, _zeroed, _foreign)
     if name == EPOCHS_FILE:
@@ -222,7 +226,7 @@ def _ways_to_spoil(name: str) -> Sequence[Callable[[bytes, Random], bytes]]:
 
 
 def _flip_some(storm: Storm, member: Member, random: Random) -> int:
-    """Flip bits in batches of partitions that the workload reads. Return how many bits."""
+    """Flip bits in batches of partitions that the workload reads. Return the number of flips."""
     disk = storm.world.machine(member.name).disk
     places: list[tuple[str, bytearray, int, int]] = []
     for topic, index in storm.partitions:
@@ -244,4 +248,4 @@ DISK_TROUBLES: Mapping[str, Trouble] = {
 }
 """Troubles by their names in `StormPlan.kinds`."""
 FILE_TROUBLES: Mapping[str, Trouble] = {"spoil": spoiled_files}
-"""Troubles of small files by their names. They are drawn after all other troubles."""
+"""Troubles that damage small files, by their names. The seed draws them after all other troubles."""

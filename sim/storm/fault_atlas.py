@@ -5,10 +5,10 @@ The model, which the injector (`sim.storm.disk_damage`) obeys and the product mu
 * **Only records in batches of data logs rot** while their broker runs. Batch headers stay intact, so that the
   checksum reveals the damage. Files that voters have synced (the metadata log, `quorum-state`, snapshots) keep
   their bytes. Small files of data logs are damaged only while their broker is down (`sim.storm.disk_damage`).
-* **Only one machine at a time has rot.** It starts while all replicas are in sync and no other fault is active.
-  Then the machine counts as one without its page cache (`sim.storm.storm`). So each of its partitions keeps another
-  replica whose broker stays up until the cluster is whole again. So every batch has an intact copy on a replica
-  that was in sync.
+* **Only one machine at a time has rot.** It starts while all replicas are in sync and no other fault is active. From
+  then on the machine counts as a machine that has lost its page cache (`sim.storm.storm`). So each of its partitions
+  keeps another replica whose broker stays up until the cluster is whole again. So every batch has an intact copy on a
+  replica that was in sync.
 * **Damage is undone at the end if it was never read**, since logs are read only when needed. Damage that was read
   must have been reported. A follower appends no such batch, and a client raises an error. A replica that was found
   damaged is set aside, and fetched again if others are in sync. Damaged records are never served silently.
@@ -25,7 +25,7 @@ __all__ = ["FaultAtlas", "Flip", "places_to_rot"]
 
 @attrs.frozen
 class Flip:
-    """Flipped bits of one byte. `file` is the file's own buffer, even if the file is renamed."""
+    """Flipped bits of one byte. `file` is the file's own buffer, which stays the same even if the file is renamed."""
 
     who: str
     path: str

@@ -4,18 +4,18 @@
 
 | machines | the fault model permits it if |
 | --- | --- |
-| some, brokers or controllers | each partition keeps a keeper |
-| all but one, which is asked to stop cleanly | it is in the ISR of each partition, and is no majority of the voters |
+| some brokers or controllers | each partition has a keeper that keeps its power |
+| all but one; that one is asked to stop cleanly | the one machine's broker is in the ISR of each partition; the machine alone is no majority of the voters |
 | all | brokers sync everything before they acknowledge it (`log.flush.interval.messages=1`) |
 
 A keeper is a broker in the ISR or ELR (KIP-966). Its registered process lives, and keeps its page cache. Afterwards
 it stays up until the cluster is whole, as after any power loss (`sim.storm.storm`). If both ISR and ELR of a
 partition are empty, no replica may lose its page cache. If brokers sync everything, no keeper is needed.
 
-Otherwise the ISR must be certain (`is_certain`), since a keeper that was just silent may be removed from the ISR
-while dead members remain (docs/internals/replication.md). So all other trouble is over at that moment. All nodes
-have the same release, all ISR proposals are decided, and all decisions are committed. The cluster need not be
-whole.
+Otherwise the ISR must be certain (`is_certain`). A keeper that was silent for a moment might be removed from the ISR
+while dead members remain in it (docs/internals/replication.md). So all other trouble is over when the power fails.
+All nodes have the same release, all ISR proposals are decided, and all decisions are committed. The cluster need not
+be whole.
 
 `eligible` pauses followers of a partition until one of them is in the ELR. Then the last in-sync replica is killed
 or loses power, and the followers resume: one from the ELR must become leader.
@@ -35,12 +35,14 @@ from sim.storm.storm import LONG_SECONDS_MAX, Storm, Trouble
 __all__ = ["POWER_CUTS"]
 
 HUNT_SECONDS_MAX = 20.0
-"""How many seconds to wait for an eligible replica: longer than followers may lag, and than a broker's session."""
+"""How many seconds to wait for an eligible replica. That is longer than the allowed lag of followers, and longer than
+a broker's session.
+"""
 LOOK_SECONDS = 0.1
 
 
 def newest_image(storm: Storm) -> MetadataImage | None:
-    """Return the newest committed image of any node, even of a stopped one; None while no controller is active."""
+    """Return the newest committed image of all nodes, including stopped nodes; None while no controller is active."""
     services = [
         (member, member.node.metadata)
         for member in storm.cluster.members
@@ -86,7 +88,9 @@ def _partitions(image: MetadataImage) -> Iterator[PartitionImage]:
 
 
 def is_keeper(member: Member, image: MetadataImage) -> bool:
-    """True if this broker's process is the registered one and serves, and no other trouble is about to end it."""
+    """True if this broker's present process is registered and serves, and no other trouble is about to end the
+    process.
+    """
     broker = None if member.node is None else member.node.broker
     known = image.brokers.get(member.config.node_id)
     return (
@@ -104,7 +108,8 @@ def keepers(
 ) -> list[tuple[frozenset[str], frozenset[str]]]:
     """Return for each partition (replicas that lose power, replicas that keep all their data), as machine names.
 
-    Replicas that may not become leader are left out of the first set.
+    Both sets have only members of the ISR and ELR. If ISR and ELR are empty, the first set has all replicas that lose
+    power, and the second set is empty.
     """
     names = {member.config.node_id: member.name for member in storm.cluster.brokers}
     gone = {member.name for member in victims}
@@ -120,7 +125,7 @@ def keepers(
 
 
 async def _cut_power(storm: Storm, victims: Sequence[Member], keep: Keep) -> None:
-    """Cut the power of these machines at once. Stopped processes lose their page caches too."""
+    """Cut the power of these machines at once. A machine without a running process loses its page cache, too."""
     world = storm.world
     ended = []
     for member in victims:
@@ -161,7 +166,7 @@ def _some(storm: Storm, image: MetadataImage, random: Random) -> list[Member]:
 
 
 def _note(storm: Storm, image: MetadataImage, victims: Sequence[Member]) -> None:
-    """Record the power losses, so that keepers stay up until the cluster is whole."""
+    """Record the power losses in the storm, so that it lets keepers stay up until the cluster is whole."""
     brokers = [member for member in victims if member in storm.cluster.brokers]
     if brokers and not storm.cluster.shape.syncs_all:
         sets = frozenset(gone | left for gone, left in keepers(storm, image, victims) if gone)
@@ -227,7 +232,9 @@ def _voters(member: Member) -> Sequence[Voter]:
 
 
 async def eligible_leaders(storm: Storm, random: Random) -> None:
-    """Pause followers until one is in the ELR. Then end the last in-sync replica, and let the followers resume."""
+    """Pause followers until one of them is in the ELR. Then end the process of the last in-sync replica, and let the
+    followers resume.
+    """
     while await storm.calm(random, 12.0):
         image = newest_image(storm)
         if image is None:

@@ -14,17 +14,17 @@ sync, and no other trouble is active. Until the cluster is whole again, each par
 other replica whose broker stays up. A broker with the only replica of a partition keeps its power and its disks. In
 short: guarantees hold while one in-sync replica keeps its synced data and its page cache.
 
-The same holds for disks that are replaced by empty ones. But then the processes of all other brokers may die
-together, with page caches that survive. If a partition's last leader has the new disk, the partition waits for an
-operator, who elects the replica with the longest log (`Operator.recover`). A machine that loses some of its disks
-keeps the page caches of the others.
+The same rules hold for a broker whose disks are replaced by empty ones, with one exception. The processes of all
+other brokers may die together after that, since their page caches survive. If a partition's last leader has the new
+disk, the partition waits for an operator, who elects the replica with the longest log (`Operator.recover`). A machine
+that loses some of its disks keeps the page caches of the others.
 
 Several machines may lose power at once, even if the cluster is not whole. Each partition then keeps a replica that
 may lead (`sim.storm.power_cuts`). All machines may lose power if brokers sync everything before they acknowledge
 it.
 
-A voter may lose its disk if voters have directory ids (KIP-853), and another voter once the first has been
-replaced. A node whose disk reports errors or is full may stop, if it reports the reason.
+A voter may lose its disk if voters have directory ids (KIP-853). Another voter may lose its disk once the first voter
+has been replaced. A node whose disk reports errors or is full may stop, if it reports the reason.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ LONG_SECONDS_MAX = 15.0
 FOLLOWS_PROBABILITY = 0.4
 """The probability that the processes of all other brokers are killed after one broker's disk was replaced."""
 FULL_BYTES_MAX = 5000
-"""The most bytes that remain free when a disk becomes full."""
+"""How many bytes may remain free when a disk becomes full."""
 
 
 Trouble = Callable[["Storm", Random], Awaitable[None]]
-"""A kind of trouble: a coroutine function that causes it again and again until the storm is over."""
+"""A kind of trouble: a coroutine function that causes the trouble again and again until the storm is over."""
 
 
 class Storm:
@@ -69,8 +69,8 @@ class Storm:
         troubles: Mapping[str, Trouble],
         partitions: Sequence[TopicPartition] = (),
     ) -> None:
-        """Create the storm. `troubles` are further kinds, in addition to the storm's own. `partitions` are those of
-        the workload, whose bytes may rot.
+        """Create the storm. `troubles` are kinds of trouble in addition to the storm's own kinds. `partitions` are
+        those of the workload, whose bytes may rot.
         """
         self._troubles = troubles
         self.atlas = FaultAtlas()
@@ -104,7 +104,9 @@ class Storm:
         """
 
     async def run(self) -> None:
-        """Cause trouble until the time is over. Each trouble is undone, but nodes that are down then remain down."""
+        """Cause trouble until the time is over. At the end each trouble is undone, except that nodes which are down
+        remain down.
+        """
         world = self.world
         self._ends_at = world.now + self.plan.seconds
         tasks: list[Event] = []
@@ -178,15 +180,16 @@ class Storm:
                 await self._power_fails(member, how, random)
 
     async def process_dies(self, member: Member, how: str, random: Random, why: str = "") -> None:
-        """Kill a process (`all`) or stop it (`stop`), if the fault model permits, and start it again. `why` is for the
-        trace.
+        """Kill a process (`how` is `all`) or stop it (`stop`), if the fault model permits this, and start it again.
+        `why` is for the trace.
         """
         if not member.is_up() or not self.may_die(member):
             return
         running = member.running
         assert running is not None
         self.begin(f"{how} {member.name} {why}".rstrip())
-        # A broker that is asked to stop leaves the ISRs at once, long before its process has ended.
+        # Record the death already now: a broker that is asked to stop leaves the ISRs at once, long before its
+        # process has ended.
         self.note_death(member)
         if how == "stop" and member.serves():
             member.ask_to_stop()
@@ -253,8 +256,8 @@ class Storm:
             self.died_since = tuple(dict.fromkeys((*self.died_since, member.name)))
 
     def may_die(self, member: Member) -> bool:
-        """True if this node may be killed. Each partition of a broker without its page cache must keep a replica whose
-        broker has stayed up since.
+        """True if this node may be killed. Suppose that a broker has lost its page cache. Then each partition of that
+        broker must keep a replica whose broker has stayed up since the loss.
         """
         if self.lost_power is None or member not in self.cluster.brokers:
             return True
@@ -271,14 +274,14 @@ class Storm:
         return all(names - dead for names in self._replica_sets if names & without_cache)
 
     def note_loss(self, member: Member) -> None:
-        """Note that this broker has lost its page cache, in a cluster that was whole."""
+        """Record that this broker has lost its page cache in a cluster that was whole."""
         self.lost_power = member
         self.died_since = (member.name,)
         self._without_cache = frozenset(self.died_since)
         self._replica_sets = self.cluster.replica_sets
 
     def note_losses(self, members: Sequence[Member], replica_sets: frozenset[frozenset[str]]) -> None:
-        """Note that these brokers have lost their page caches. `replica_sets` has, for each partition, the brokers
+        """Record that these brokers have lost their page caches. `replica_sets` has, for each partition, the brokers
         that may lead it.
         """
         self.lost_power = members[0]
@@ -287,7 +290,7 @@ class Storm:
         self._replica_sets = replica_sets
 
     def note_second_loss(self, member: Member) -> None:
-        """Note that another broker has lost its page cache before the cluster was whole again."""
+        """Record that another broker has lost its page cache before the cluster was whole again."""
         self.note_death(member)
         self._without_cache |= {member.name}
 
@@ -328,10 +331,11 @@ class Storm:
         return True
 
     def paths_to_lose(self, member: Member) -> tuple[str, ...]:
-        """Return the log directories that a node may lose. A voter keeps its first one, where its votes are stored.
+        """Return the log directories that a node may lose. A voter keeps its first directory, where its votes are
+        stored.
 
-        A voter may lose that directory, too, if it can be replaced by a voter with a new directory (KIP-853). Only
-        one voter may do so at a time.
+        A voter may lose that directory, too, if a voter with a new directory can replace it (KIP-853). Only one voter
+        at a time may lose its first directory.
         """
         paths = member.config.log_dirs
         if self._operator.is_voter(member) and (
@@ -360,7 +364,7 @@ class Storm:
     # --- links, pauses, clocks
 
     async def _links(self, random: Random) -> None:
-        """Isolate one node, split the cluster, or cut one direction between two."""
+        """Isolate one node, split the cluster, or cut one direction between two nodes."""
         everybody = [member.name for member in self.cluster.members]
         while await self.calm(random, 10.0):
             shuffled = random.sample(everybody, len(everybody))
@@ -459,7 +463,7 @@ class Storm:
             self.end()
 
     async def _wipes(self, random: Random) -> None:
-        """Replace the disks of a broker by empty ones, or those of a voter that can be replaced (KIP-853)."""
+        """Replace the disks of a broker, or of a voter that can be replaced (KIP-853), by empty disks."""
         while await self.calm(random, 10.0):
             member = random.choice(self.cluster.members)
             paths = self.paths_to_lose(member)
@@ -468,8 +472,8 @@ class Storm:
             self.begin(f"wipe {len(paths)} of {member.name}")
             await member.kill("all")
             self.cluster.replace_disks(member, paths)
-            # If a broker has lost its page cache before a controller's disk was replaced, one more broker must stay
-            # up.
+            # Another broker may have lost its page cache before, if this disk belongs to a controller. Then one
+            # more broker must stay up.
             is_alone = member is self.lost_power or self.lost_power is None
             if random.random() < FOLLOWS_PROBABILITY and is_alone:
                 await self._other_brokers_die(member, random)
@@ -478,7 +482,9 @@ class Storm:
             self.end()
 
     async def _other_brokers_die(self, member: Member, random: Random) -> None:
-        """Kill the processes of all brokers but one whose disk was replaced, and restart them one after another."""
+        """Kill the processes of all brokers except `member`, whose disk was replaced. Restart the killed brokers one
+        after another.
+        """
         self.may_wait_for_operator = True
         await self.world.sleep(random.uniform(0.0, random.choice((0.01, 1.0, LONG_SECONDS_MAX))))
         victims = [each for each in self.cluster.brokers if each is not member and each.is_up()]

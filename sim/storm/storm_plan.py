@@ -19,7 +19,7 @@ MORE_KINDS = (
     "dying",
     "rot",
 )
-"""Kinds that are drawn by a separate random generator: see `StormPlan.with_more`."""
+"""Kinds of trouble that a separate random generator draws, in `StormPlan.with_more`."""
 MORE_PROBABILITY = 0.3
 AGED_HOURS = (1.0, 1.4)
 AGED_PACE = 100.0
@@ -27,8 +27,8 @@ AGED_PACE = 100.0
 
 @attrs.frozen
 class StormPlan:
-    """The plan of a storm: `seconds` of trouble of some `kinds`, with one task for each item of `kinds`. With `power`,
-    machines may lose power. All pauses are multiplied by `pace`.
+    """The plan of a storm. It lasts for `seconds`, and has one task for each item of `kinds`. With `power`, machines
+    may lose power. The pauses between troubles are multiplied by `pace`.
     """
 
     seconds: float

@@ -16,8 +16,8 @@ fault.
 | `markers` | `deciding`, `marking` | at the leader of a partition that the transaction has written, or at its coordinator |
 | `handovers` | `open`, `deciding` | on the link from its coordinator to such a leader, then at the coordinator |
 
-The last kind makes late markers. They wait in the link while their coordinator is frozen, and arrive after another
-coordinator has ended the transaction.
+The kind `handovers` makes markers late. They wait in the link while their coordinator is frozen, and arrive after
+another coordinator has ended the transaction.
 
 Like other troubles, these obey the fault model of `sim.storm.storm`. A process is killed, asked to stop, or frozen.
 Or it is cut off from all others, or in one direction from one other. Inspection changes nothing.
@@ -53,12 +53,12 @@ LOOK_SECONDS = 0.001
 HANDOVER_SECONDS_MAX = 15.0
 """How many seconds another coordinator may take to end a transaction that the frozen coordinator has decided."""
 LINGER_SECONDS = (0.0, 0.0, 0.001, 0.01, 0.1)
-"""Choices for the seconds between the moment and the fault."""
+"""Choices for how many seconds after the critical moment the fault occurs."""
 STRIKES = ("all", "all", "stop", "pause", "pause", "cut off", "cut off", "one way")
 
 
 def _transactions(storm: Storm, moment: str) -> Iterator[tuple[Member, Transaction]]:
-    """Find the transactions that are at this moment, with the nodes that coordinate them."""
+    """Yield (coordinator's node, transaction) for each transaction that is at the critical moment `moment`."""
     if moment == "marking":
         for member, node in Processes(storm.cluster).living():
             if node.broker is not None:
@@ -74,7 +74,7 @@ def _transactions(storm: Storm, moment: str) -> Iterator[tuple[Member, Transacti
 
 
 def _states(storm: Storm) -> Iterator[tuple[Member, TransactionsState]]:
-    """Yield the transactions' states of all coordinators that serve, with their nodes."""
+    """Yield (node, state of its transactions) for each coordinator that serves."""
     for member, node in Processes(storm.cluster).living():
         if node.broker is None:
             continue
@@ -94,8 +94,8 @@ def _leaders(storm: Storm, partitions: list[TopicPartitionPair]) -> list[Member]
 
 
 def _victims(storm: Storm, target: str, moment: str) -> list[Member]:
-    """List the nodes that a fault may hit now, by `target`. A node is listed once for each transaction that makes it a
-    target.
+    """List the nodes that a fault may hit now. `target` is their role in a transaction. A node is listed once for
+    each such transaction.
     """
     found: list[Member] = []
     for coordinator, transaction in _transactions(storm, moment):
@@ -137,7 +137,9 @@ async def _strike(storm: Storm, random: Random, member: Member, why: str) -> Non
 
 
 async def _hand_over(storm: Storm, random: Random) -> None:
-    """Let markers from a coordinator arrive after another coordinator has taken over and ended the transaction."""
+    """Let markers of a coordinator arrive only after another coordinator has taken over and has ended the
+    transaction.
+    """
     world = storm.world
     while await storm.calm(random, CALM_SECONDS_MAX):
         found = await _until(storm, partial(_far_leaders, storm), HUNT_SECONDS_MAX)
@@ -146,7 +148,8 @@ async def _hand_over(storm: Storm, random: Random) -> None:
         coordinator, leader, name = random.choice(found)
         storm.begin(f"handover {name} from {coordinator.name}, cut off from {leader.name}")
         world.cut(coordinator.name, leader.name)
-        # The leader may have to leave the ISR of the coordinator's log before the outcome is committed.
+        # Wait until the outcome is committed. Before that, the leader may have to leave the ISR of the
+        # coordinator's log.
         await _until(storm, partial(_marking, storm, name), HUNT_SECONDS_MAX)
         if coordinator.is_up():
             world.pause(coordinator.name)

@@ -14,18 +14,20 @@ from sim.storm.storm import Storm, Trouble
 
 NARROW_BYTES_PER_SECOND = (20_000.0, 200_000.0)
 SLOW_MACHINE_SECONDS = (0.02, 0.2)
-"""Choices for the longest delay in seconds of each segment to and from a slow machine."""
+"""Choices for the longest delay of a segment to or from a slow machine, in seconds."""
 SLOW_WORK_FACTORS = (5.0, 50.0)
 DRIFT_MAX = 0.05
-"""The largest drift of a wall clock, as a share: about an hour per day. No machine drifts as much, but operators set
-clocks further off.
+"""The largest drift of a wall clock, as a share of the time: about an hour per day. Real clocks drift less, but
+operators set clocks wrong by more.
 """
 RATE_OFF_MAX = 0.001
 DAY_MS = 86_400_000
 JUMPS_MS = (8 * DAY_MS, 8 * DAY_MS, -DAY_MS)
-"""Choices for jumps: by more than Kafka's retention of a week, and one day back."""
+"""Choices for the jumps of clocks in milliseconds: ahead by more than Kafka's retention of a week, and back by one
+day.
+"""
 JUMP_SHARE = 0.6
-"""The longest duration of a jump, as a share of the interval after which a node accepts the new time."""
+"""The longest duration of a jump, as a share of the interval after which a node would accept the new time."""
 JUMP_SECONDS_MAX = 60.0
 INTERVAL_KEY = "log.retention.check.interval.ms"
 
@@ -63,7 +65,7 @@ async def closed_links(storm: Storm, random: Random) -> None:
         for source in sources:
             world.fabric.close_link(source, target, "refuses" if how == "refuses" else "swallows")
         if random.random() < 0.5:
-            # Sever open connections as well, so that a process must connect again.
+            # Lose open connections as well, so that processes must connect again.
             for source in sources:
                 world.fabric.sever(source, target)
         await storm.last(random)
@@ -73,7 +75,9 @@ async def closed_links(storm: Storm, random: Random) -> None:
 
 
 async def forgotten_connections(storm: Storm, random: Random) -> None:
-    """Drop the connections between two machines without notice to the ends, as a firewall does that forgets them."""
+    """Drop the connections between two machines without notice to the ends, as a firewall does when it forgets
+    connections.
+    """
     while await storm.calm(random, 6.0):
         one, other = random.sample([*_machines(storm), *storm.clients], 2)
         storm.begin(f"forgotten {one} {other} {storm.world.fabric.sever(one, other)}")
@@ -108,8 +112,8 @@ async def drifting_clocks(storm: Storm, random: Random) -> None:
 
 
 async def jumping_clocks(storm: Storm, random: Random) -> None:
-    """Let a wall clock jump by days, and return before the node accepts it. Nothing may be deleted, expire or end
-    because of the jump.
+    """Let a wall clock jump by days, and set it right again before the node accepts the new time. Nothing may be
+    deleted, expire or end because of the jump.
 
     Only the running process has the wrong time. A process that starts during the jump gets the right time, since it
     would accept any time.
@@ -130,7 +134,9 @@ async def jumping_clocks(storm: Storm, random: Random) -> None:
 
 
 async def other_configurations(storm: Storm, random: Random) -> None:
-    """Restart brokers and controllers with an older configuration file, without tuning, and later with the new one."""
+    """Restart brokers and controllers with an older configuration file, which lacks the tuning, and later with the
+    new file.
+    """
     while await storm.calm(random, 10.0):
         member = random.choice(storm.cluster.members)
         if not member.is_up() or not storm.may_die(member):

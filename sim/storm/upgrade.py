@@ -1,13 +1,13 @@
 """Nodes of the previous release, and their upgrade while the cluster is working. PORTED.
 
 In the previous release the newest version of each API is one lower, and some features have a lower level
-(`sim.machine.releases`). A cluster with nodes of both releases works with the old feature level. Nodes are
-restarted with the new release one by one, while all other trouble continues. An operator tries again and again to
-raise the level. That must be refused while any node has the previous release, since a node stops if an unknown
-level is finalized. It must be accepted once all nodes have the new release.
+(`sim.machine.releases`). A cluster with nodes of both releases works with the old feature level. Nodes are restarted
+with the new release one by one, while all other trouble continues. An operator tries again and again to raise the
+level. The request must be refused while any node has the previous release, since a node stops if a level unknown to
+it is finalized. The request must be accepted once all nodes have the new release.
 
-This holds only if all controllers have registered once. As in Kafka, an unregistered controller does not count, and
-is refused when it tries to register.
+Both rules hold only once all controllers have registered. As in Kafka, an unregistered controller is left out of that
+decision, and is refused when it tries to register.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _knows_all_controllers(cluster: Cluster) -> bool:
 
 
 async def _raise_level(cluster: Cluster) -> str:
-    """Try to finalize the level of this release, and return the outcome. Refutes the run if that succeeds although a
+    """Try to finalize the level of this release, and return the outcome. Fail the run if that succeeds although a
     node still has the previous release.
     """
     if not _knows_all_controllers(cluster):
@@ -92,7 +92,7 @@ async def _raise_level(cluster: Cluster) -> str:
 
 async def level_must_be_decided(cluster: Cluster) -> None:
     """Check that the level is raised in the end if all nodes have this release, and is refused otherwise. Raises
-    `Liveness`, refutes the run.
+    `Liveness` if neither happens in time.
     """
     world = cluster.world
     wanted = ErrorCode.INVALID_UPDATE_VERSION.name if _behind(cluster) else "raised"

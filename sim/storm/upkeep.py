@@ -1,7 +1,7 @@
 """Maintenance by operators while clients are working: rolling restarts, and brokers that leave and return. PORTED.
 
-A broker that leaves is stopped and unregistered (KIP-631). It returns with its disks and its id, and registers
-again. Both actions count as deaths of a process: see the fault model in `sim.storm.storm`.
+A broker that leaves is stopped and unregistered (KIP-631). It returns with its disks and its id, and registers again.
+In the fault model (`sim.storm.storm`), both kinds of maintenance count as deaths of a process.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CALL_SECONDS = 5.0
 
 
 async def rolling_restarts(storm: Storm, random: Random) -> None:
-    """Stop and start each node in turn, cleanly. Sometimes the next one is stopped before the last is up again."""
+    """Stop and start each node in turn, cleanly. Sometimes a node is stopped before the previous node is up again."""
     while await storm.calm(random, 15.0):
         members = random.sample(storm.cluster.members, len(storm.cluster.members))
         waits = random.random() < 0.7

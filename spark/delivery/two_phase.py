@@ -131,9 +131,9 @@ def check_mode(attempt: TaskProtocol, decision: Decision | None) -> None:
     """Raise `ProgressError` if delivery=two-phase has begun or decided the batch of this exactly-once attempt."""
     if decision is not None and (decision.batch >= attempt.batch or not decision.is_complete):
         raise ProgressError(
-            f"batch {decision.batch} of {attempt.query} was decided with delivery=two-phase, and batch "
-            f"{attempt.batch} would be written: end that batch with delivery=two-phase, and change the "
-            "option afterwards."
+            f"delivery=two-phase has begun batch {decision.batch} of {attempt.query}, so batch {attempt.batch} cannot be "
+            f"written with another delivery: run the query with delivery=two-phase until batch {decision.batch} has ended, "
+            "and change the option afterwards."
         )
 
 

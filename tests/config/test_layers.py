@@ -252,6 +252,7 @@ OURS = {
     "ControllerSettings.unclean_recovery_manager_enabled": "a key of KIP-966 that Kafka does not have yet",
     "ControllerSettings.unclean_recovery_timeout_ms": "a key of KIP-966 that Kafka does not have yet",
     "TransactionSettings.ids_per_partition_max": "a key of ours",
+    "GroupSettings.consumer_members_per_partition_max": "a key of ours",
     "BrokerSettings.scrub_interval_ms": "a key of ours",
     "UpkeepContext.reserve_bytes": "a key of ours",
     "UpkeepContext.flush_cycle_ms": "ours",

@@ -164,8 +164,8 @@ BAD: list[tuple[dict[str, str | None], str]] = [
     ({"process_roles": "broker,broker"}, "Duplicate role names are not allowed"),
     (
         {"process_roles": "broker"},
-        "Invalid value CONTROLLER for configuration controller.listener.names: a node that is only a broker must "
-        "not have a controllers' listener in listeners",
+        "Invalid value CONTROLLER for configuration controller.listener.names: listeners of a node that is only a "
+        "broker must not contain a listener for controllers",
     ),
     (
         {"process_roles": "controller"},

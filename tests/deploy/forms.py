@@ -60,6 +60,8 @@ WHOLE = (
 )
 
 _RECORDS_PER_SECOND = {"short": 20, "whole": 100, "bad-day": 50, "recover": 20}
+# While the quorum is lost nothing is acknowledged, and an operator reads two plans before the third run.
+_DELIVERY_SECONDS = {"short": 180, "whole": 180, "bad-day": 180, "recover": 900}
 FORMS: dict[str, tuple[Callable[[Life], None], ...]] = {
     "short": SHORT,
     "whole": WHOLE,
@@ -92,6 +94,7 @@ def live(work: Path, form: str, only: list[str], *, keep_going: bool = False) ->
             ",".join(f"{hosts[name].address}:9092" for name in playbooks.inventory["hosts"]),
             len(playbooks.inventory["hosts"]),
             records_per_second=_RECORDS_PER_SECOND[form],
+            delivery_seconds=_DELIVERY_SECONDS[form],
         )
         life = Life(hosts, playbooks, load)
         failed = []

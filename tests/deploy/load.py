@@ -40,6 +40,8 @@ class Load:
     producers: int = 2
     records_per_second: int = 100
     """The rate of all producers together."""
+    delivery_seconds: int = _DELIVERY_SECONDS
+    """How long a producer tries to deliver a record."""
     acknowledged: dict[tuple[int, int], str] = attrs.field(factory=dict)
     """Value by partition and offset."""
     seen: set[str] = attrs.field(factory=set)
@@ -94,7 +96,7 @@ class Load:
                 "acks": "all",
                 "enable.idempotence": True,
                 "linger.ms": 5,
-                "delivery.timeout.ms": _DELIVERY_SECONDS * 1000,
+                "delivery.timeout.ms": self.delivery_seconds * 1000,
                 "reconnect.backoff.max.ms": 1000,
                 "topic.metadata.refresh.interval.ms": 10_000,
             }
@@ -108,7 +110,7 @@ class Load:
             producer.poll(0)
             while (ahead := begun + sequence * pause_seconds - time.monotonic()) > 0:
                 producer.poll(min(ahead, 0.05))
-        left = producer.flush(_DELIVERY_SECONDS)
+        left = producer.flush(self.delivery_seconds)
         if left:
             self._fail(f"{left} records of writer {number} without an answer")
 

@@ -343,7 +343,7 @@ def test_a_lent_file_is_of_use_during_its_call(real: RealEnv, tmp_path: Path) ->
     mirror.call("keep", file)
     with pytest.raises(FileClosed):
         mirror.call("read_kept")
-    with pytest.raises(ValueError, match="one call lends 251 files"):
+    with pytest.raises(ValueError, match="one call passes 251 files"):
         mirror.call("echo", [file] * (FILES_MAX + 1))
     assert len(mirror.call("read_all", {"all": [file] * FILES_MAX})["all"]) == FILES_MAX
     file.close()

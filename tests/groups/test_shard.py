@@ -27,6 +27,7 @@ from odradek.data_plane.newest_image import NewestImage
 from odradek.data_plane.replication.partition import Partition
 from odradek.env.agreed_clock import AgreedClock
 from odradek.env.ports import DiskFull
+from odradek.metadata_quorum.config.effective_config import BrokerConfigLayers
 from odradek.metadata_quorum.image.metadata_image import MetadataImage, PartitionImage
 from odradek.metadata_quorum.state_machine import NotEncoded
 from odradek.serving.timers import Timers
@@ -308,6 +309,17 @@ def test_nothing_is_coordinated_before_the_broker_is_back() -> None:
     assert list(coordinator.shards) == [0]
     coordinator.hold(True)
     assert coordinator.shards == {}
+
+
+def test_a_change_of_the_configuration_keeps_the_keys_of_the_properties_file() -> None:
+    """Dynamic values are Kafka's keys; our own bound on members must not return to its default with them."""
+    case = Case(ALONE)
+    settings = GroupSettings(consumer_members_per_partition_max=5)
+    coordinator = GroupCoordinator(cast("CoordinatorHost", case.broker), settings)
+    coordinator.shards[0] = case.shard
+    coordinator.config_changed(BrokerConfigLayers({"group.consumer.assignment.interval.ms": "7"}))
+    assert coordinator.settings.consumer_assignment_interval_ms == 7
+    assert coordinator.settings.consumer_members_per_partition_max == 5
 
 
 def test_topics_deleted_while_the_log_is_read_are_forgotten() -> None:

@@ -8,7 +8,9 @@ __all__ = ["CorruptBatch", "DecompressionBomb", "InvalidRecord"]
 
 
 class CorruptBatch(KafkaError):
-    """Raised if bytes are damaged: framing, checksum or compressed data. Code CORRUPT_MESSAGE."""
+    """Raised if bytes are damaged: in the framing, in the checksum or in compressed data. Its code is
+    CORRUPT_MESSAGE.
+    """
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.CORRUPT_MESSAGE, message)
@@ -17,7 +19,8 @@ class CorruptBatch(KafkaError):
 class DecompressionBomb(CorruptBatch):
     """Raised if the batch would decompress to more bytes than the caller allows.
 
-    Its code is MESSAGE_TOO_LARGE: the same bytes will never be accepted, but a producer may split the batch.
+    Its code is MESSAGE_TOO_LARGE. A retry with the same bytes would fail again, but after this code a
+    producer may split the batch.
     """
 
     def __init__(self, message: str) -> None:
@@ -25,7 +28,7 @@ class DecompressionBomb(CorruptBatch):
 
 
 class InvalidRecord(KafkaError):
-    """Raised if the batch is whole, but breaks a rule of the format. Code INVALID_RECORD."""
+    """Raised if the batch is whole, but breaks a rule of the format. Its code is INVALID_RECORD."""
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.INVALID_RECORD, message)

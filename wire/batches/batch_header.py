@@ -58,11 +58,12 @@ assert HEAD.size == HEAD_SIZE
 
 MAGIC: Final = 2
 SIZE_PREFIX: Final = 12
-"""The number of bytes before those that the field `batch_length` counts: base offset and the length itself.
+"""The number of bytes at the start of a batch that `batch_length` does not count: those of the base offset
+and of `batch_length` itself.
 """
 CRC_START: Final = 21
-"""The position of the first byte that the checksum covers: the attributes. Base offset and leader epoch come
-before, so they may be patched.
+"""The position of the first byte that the checksum covers, at which the attributes begin. Base offset and
+leader epoch lie before it, so they can be changed without a new checksum.
 """
 LENGTH_OFFSET: Final = 8
 MAGIC_OFFSET: Final = 16

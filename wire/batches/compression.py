@@ -1,31 +1,34 @@
-"""The four codecs of record batches, with every decompression bounded before it allocates.
+"""Compresses and decompresses records with the four codecs. Each decompression is limited before it allocates
+memory.
 
 Theory of operation
 ===================
 
 Each codec is one generator that yields the decompressed bytes in chunks. Two public functions use it.
-`decompressed_size` drops each chunk: a broker only proves that the bytes decompress. `decompress` joins the chunks.
-A chunk is at most `CHUNK_BYTES`. So `decompressed_size` holds one chunk, and `decompress` holds `size_max` and a
-chunk at most. The library's own buffers come on top: lz4 has one block, 4 MiB at most. zstd has a window, of which
-it touches only as much as it has decompressed. Snappy is the exception: it has no streaming form, but each block
-starts with its size, which is checked before the block is touched.
+`decompressed_size` drops each chunk, since a broker only needs to know that the bytes decompress.
+`decompress` joins the chunks. A chunk has at most `CHUNK_BYTES`. So `decompressed_size` has one chunk in
+memory at a time. `decompress` needs at most `size_max` bytes and a chunk. The buffers of the libraries come
+on top. lz4 has a buffer for one block, 4 MiB at most. zstd has a window, but uses only as much of it as it
+has decompressed. Snappy has no chunks within a block. But each snappy block starts with its decompressed
+size, which is checked before the block is decompressed.
 
-A short input must not take much time either. Each gzip member, xerial block and zstd block costs a step in Python.
-So their number is limited, far above the number that any writer makes.
+A short input must not take much time either. Each gzip member, xerial block and zstd block costs a step in
+Python. So their number is limited. The limit is far above the number that any real writer makes.
 
-Rules of the framings in which readers differ:
+Readers of the four formats differ in some rules. The rules here are:
 
-- gzip: members may be concatenated; anything else behind the first member is corruption.
-- snappy: Java writes the "xerial" framing: magic, two versions, then length-prefixed raw blocks; a second stream may
-  follow the first. librdkafka writes one bare raw block. Both are read, xerial is written.
-- lz4: one standard frame. Java's reader refuses dependent blocks. So they are refused here, otherwise a broker
-  would store batches that many consumers cannot read.
+- gzip: several members may follow one another. Any other bytes behind the first member count as corruption.
+- snappy: Java writes the "xerial" framing: magic, two versions, then length-prefixed raw blocks; a second
+  stream may follow the first. librdkafka writes one raw block without framing. This module reads both forms,
+  and writes the xerial form.
+- lz4: one standard frame. Java's reader refuses dependent blocks. So they are refused here, too. Otherwise a
+  broker would store batches that many consumers cannot read.
 - zstd: frames, including skippable frames, may be concatenated, and usually do not state their content size. The
   streaming reader does not report a cut input, so the block headers are checked first.
 
-Deliberately absent: dictionaries, and compression contexts kept between calls (making one costs less than
-the batch it compresses). Decompression contexts are kept, one per thread: zstd's costs more to make than a
-16 KiB batch costs to read.
+Deliberately absent are dictionaries. Compression contexts are not kept between calls, because making one
+takes less time than compressing a batch. For zstd a decompression context is kept for each thread: making one
+takes longer than reading a batch of 16 KiB.
 
 All four libraries release the interpreter's lock, so a worker that decompresses does not stop the loop.
 """
@@ -77,7 +80,9 @@ class CompressionType(IntEnum):
 
 
 class Inflated:
-    """Counts the bytes that decompressions have produced, even if a decompression failed later."""
+    """Counts the bytes that decompressions have produced, including those of decompressions that failed in
+    the end.
+    """
 
     __slots__ = ("bytes_made",)
 
@@ -86,7 +91,7 @@ class Inflated:
 
 
 def _pieces_max(size: int) -> int:
-    """Compute the largest number of blocks that is allowed in `size` compressed bytes."""
+    """Compute the largest allowed number of blocks and frames in `size` compressed bytes."""
     return 1024 + size // 64
 
 
@@ -94,8 +99,8 @@ def _pieces_max(size: int) -> int:
 
 _GZIP_WBITS = 31
 _GZIP_INPUT_BYTES = 64 * 1024
-"""The number of bytes that zlib gets at each call. It copies the input that it has not consumed, so pieces
-are small.
+"""The most input bytes that zlib gets at one call. zlib copies the input that it has not consumed, so large
+pieces would be copied many times.
 """
 _GZIP_MEMBERS_MAX = 64
 
@@ -160,7 +165,7 @@ def _snappy_block(block: memoryview, size_max: int) -> bytes:
         raise CorruptBatch("a snappy block does not begin with a valid length")
     if size > size_max:
         raise DecompressionBomb(
-            f"a snappy block would decompress to {size} bytes, and at most {size_max} are allowed"
+            f"a snappy block would decompress to {size} bytes, but at most {size_max} are allowed"
         )
     # A copy of three bytes makes at most 64 bytes, so a larger claimed size is false and must not be allocated.
     if size > 32 * len(block):
@@ -280,7 +285,8 @@ def _check_zstd_frames(data: memoryview) -> None:
                 pieces_left -= 1
                 block = data[position] | data[position + 1] << 8 | data[position + 2] << 16
                 last = block & 1
-                # A run-length block holds a single byte for a run of any length.
+                # A run-length block has one byte of content, whatever size it names; other blocks have as
+                # many bytes as they name.
                 position += 3 + (1 if block >> 1 & 3 == 1 else block >> 3)
             position += 4 * (descriptor >> 2 & 1)
     except (IndexError, struct.error) as error:
@@ -350,7 +356,7 @@ def decompressed_size(
     """Compute the number of bytes that `data` has after decompression. Decompresses the data, with one chunk
     in memory at a time.
 
-    `inflated` counts the bytes produced, even if they are refused.
+    `inflated` counts the bytes that are produced, even if an error is raised.
 
     Raises:
         DecompressionBomb: more than `size_max` bytes.
@@ -380,7 +386,7 @@ def decompressed_size(
 
 
 def decompress(compression_type: int, data: Buffer, size_max: int) -> bytes:
-    """Decompress `data` to at most `size_max` bytes. Needs memory for the result, an eighth more, and one
+    """Decompress `data` to at most `size_max` bytes. Needs memory for nine eighths of the result, and for one
     chunk.
 
     Raises:
@@ -390,7 +396,7 @@ def decompress(compression_type: int, data: Buffer, size_max: int) -> bytes:
     """
     if compression_type == CompressionType.NONE:
         return bytes(data)
-    # BytesIO.getvalue() returns its own buffer, so joining makes no second copy.
+    # Join the chunks in a BytesIO: its getvalue() returns the buffer itself, without making a second copy.
     whole: BytesIO | None = None
     first: Buffer = b""
     for chunk in decompressed_chunks(compression_type, data, size_max):

@@ -1,7 +1,7 @@
 """Recompresses a batch with another codec, as a topic's `compression.type` demands. PURE.
 
-The records of a batch are one block, compressed or plain, so the codec changes without parsing any of them. The
-header keeps everything but the codec, the length and the checksum.
+A batch compresses all its records as one block. So to change the codec, no record need be parsed. The header
+keeps everything but the codec, the length and the checksum.
 """
 
 from __future__ import annotations

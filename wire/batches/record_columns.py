@@ -1,20 +1,22 @@
-"""The records of many batches at once, in columns. PURE; the only module of `wire` that needs numpy.
+"""Decodes the records of many batches at once, in columns. This is the only module of `wire` that needs
+numpy. PURE.
 
 Theory of operation
 -------------------
-Only one step is sequential: where a record begins follows from the length of the record before. So a loop goes from
-length to length and reads one varint per record. For a run of records of equal length, numpy compares all lengths
-at once instead (`_run`). Everything else happens for all records of a group at once. Their decompressed bytes are
-in one buffer, behind one another:
+Only one step is sequential: to find where a record begins, one must know the length of the preceding record.
+So a loop goes from record to record, and reads only the length of each, one varint. For a run of records of
+equal length, numpy compares all lengths at once instead (`_run`). All other steps are done for all records of
+a group at once. The decompressed records of the group lie one behind the other in one buffer. The steps are:
 
 1. `RecordPlaces.add` checks a batch (header, checksum, decompression, number of records) and notes where its records
    begin;
 2. `record_columns` decodes the varints of all records, column by column: lengths, timestamp deltas, offset deltas, key
    lengths, ...
-3. no part of a record may be longer than the rest of its record. Reads before that check may go beyond the end,
-   into `PAD` zero bytes.
+3. `record_columns` checks that each part of a record ends within the record. Reads before this check may go
+   beyond the last record. There they read the `PAD` zero bytes.
 
-Records that `odradek.wire.batches.records.records` refuses are refused here, too. Headers are not checked here.
+Records that `odradek.wire.batches.records.records` refuses are refused here, too. But the headers of records
+are not checked here.
 """
 
 from __future__ import annotations
@@ -33,12 +35,12 @@ __all__ = ["PAD", "Bytes", "Int64s", "RecordColumns", "RecordPlaces", "record_co
 
 _RECORD_SIZE_MIN = 7
 _RUN_MIN = 32
-"""The number of records of equal length from which numpy, comparing all lengths at once, is faster than a
-loop.
+"""The least number of records for which numpy is tried instead of the loop. With as many records of equal
+length, comparing all lengths at once is faster.
 """
 PAD = 64
-"""The number of zero bytes behind the last record. Up to five varints of ten bytes may be read there before
-the record's end is checked.
+"""The number of zero bytes behind the last record. Up to five varints of ten bytes each may be read beyond
+the record's end before that end is checked.
 """
 
 Int64s = npt.NDArray[np.int64]
@@ -110,10 +112,10 @@ class RecordPlaces:
 
 
 def _walk(body: Buffer, count: int, base: int, places: array[int]) -> int:
-    """Append the position of each of `count` records to `places`; positions begin at `base`. Returns where
-    the last record ends in `body`.
+    """Append the position of each of the `count` records in `body` to `places`. `base` is added to each
+    position. Returns the position in `body` at which the last record ends.
 
-    A length's sign is ignored here, and checked later with all other numbers.
+    A negative length is not noticed here; a later check of all lengths finds it.
 
     Raises:
         IndexError: the records go beyond the body.
@@ -153,8 +155,8 @@ def _walk(body: Buffer, count: int, base: int, places: array[int]) -> int:
 
 
 def _run(body: Buffer, place: int, count: int) -> tuple[int, int]:
-    """Count successive records that have the same length as the record at `place`, up to `count`. Returns
-    their number and their size in bytes.
+    """Count the successive records that have the same length as the record at `place`, up to `count`. Returns
+    their number, and the size in bytes of one of them.
 
     The number is 0 if the second record has another length, or if the length takes more than two bytes.
 
@@ -178,7 +180,8 @@ def _run(body: Buffer, place: int, count: int) -> tuple[int, int]:
 
 
 def _varints(data: Bytes, places: Int64s) -> tuple[Int64s, Int64s]:
-    """Decode the zigzag number at each of `places`. Returns the numbers, and the place behind each.
+    """Decode the zigzag number at each position of `places`. Returns the numbers, and the positions that
+    follow them.
 
     Raises:
         InvalidRecord: a number has more than ten bytes, or more than 64 bits.
@@ -191,7 +194,8 @@ def _varints(data: Bytes, places: Int64s) -> tuple[Int64s, Int64s]:
         second = data.take(behind)
         number |= np.where(longer, second & 0x7F, 0).astype(np.uint64) << np.uint64(7)
         behind += longer
-        # Lengths and offsets rarely have more than two bytes, so only two are read for all records at once.
+        # Lengths and offsets rarely have more than two bytes. So two bytes are read for all records at once,
+        # and further bytes only for the records that have them.
         left = np.flatnonzero(longer & (second >= 0x80))
         shift = 14
         while len(left):
@@ -207,8 +211,9 @@ def _varints(data: Bytes, places: Int64s) -> tuple[Int64s, Int64s]:
 
 
 def _part(data: Bytes, places: Int64s, ends: Int64s, what: str) -> tuple[Int64s, Int64s, Int64s]:
-    """Find a part (key or value) of each record, which begins with its length (-1: null). Returns three
-    columns: its first place, its length, the place behind it.
+    """Find the key or the value of each record. The part begins with its length at `places`; a length of -1
+    means null. Returns three columns: the position of the part's first byte, its length, and the position
+    that follows the part.
     """
     length, start = _varints(data, places)
     if ((length < -1) | (length > ends - start)).any():

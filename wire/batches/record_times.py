@@ -4,8 +4,8 @@ records.
 Only these two numbers of a record are decoded. Compressed batches are decompressed as far as the caller
 iterates, a chunk at a time. Keys, values and headers are skipped, so faults inside them are not noticed.
 
-`newest_timestamp` finds only the maximum. This is three times as fast: a segment may have millions of
-records.
+`newest_timestamp` finds only the newest timestamp, and is three times as fast. This matters because a segment
+may have millions of records.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from odradek.wire.batches.records import RECORD_SIZE_MIN, read_varint
 __all__ = ["newest_timestamp", "record_times"]
 
 _HEAD_BYTES_MAX = 31
-"""The most bytes of a record's first fields (length, attributes, timestamp delta, offset delta): three
-numbers of ten bytes at most, and one byte.
+"""The most bytes of the first fields of a record. They are length, timestamp delta and offset delta, of at
+most ten bytes each, and the attributes, one byte.
 """
 _SMALLEST = -(1 << 63)
 
@@ -71,7 +71,7 @@ def _checked_header(buf: Buffer, records_max: int, decompressed_bytes_max: int) 
         raise CorruptBatch("the checksum of the record batch is wrong")
     count = header.record_count
     if not 0 <= count <= records_max or count * RECORD_SIZE_MIN > decompressed_bytes_max:
-        raise InvalidRecord(f"the batch has {count} records, and at most {records_max} may be parsed")
+        raise InvalidRecord(f"the batch has {count} records, but at most {records_max} may be parsed")
     return header
 
 

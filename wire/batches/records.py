@@ -1,9 +1,9 @@
 """Records inside a batch: a builder that writes them and a parser that reads them.
 
-Both are on the client's hot path (one record at a time), so the varints are inlined. Lengths below 64 take one
-byte, below 8192 two, and anything longer goes through a function. `parse_fields` is the only loop that parses
-records one by one. It makes no record objects: `records` and the consumer build their own classes from its fields,
-in C.
+Both are on the client's hot path (one record at a time), so the varints are inlined. Lengths below 64 take
+one byte, below 8192 two, and anything longer goes through a function. `parse_fields` is the only loop that
+parses records one by one. It makes no record objects. `records` and the consumer make objects of their own
+classes from the fields, with functions written in C.
 """
 
 from __future__ import annotations
@@ -163,8 +163,8 @@ class RecordBatchBuilder:
         headers: Iterable[Header] = (),
         offset: int | None = None,
     ) -> int:
-        """Add a record. Its offset is `offset`, or by default the one after the last record's. Returns it. A
-        compacted batch has gaps between its offsets.
+        """Add a record and return its offset: `offset`, or by default the offset that follows the last
+        record's. With `offset`, gaps are possible, as a compacted batch has them.
 
         Raises:
             ValueError: `offset` is not above the last record's.
@@ -218,7 +218,8 @@ class RecordBatchBuilder:
         so that the batch covers the same offsets as before.
 
         Raises:
-            ValueError: there are neither records nor a `last_offset`, or it is below the last record's.
+            ValueError: `last_offset` is below the last record's offset, or is missing although there are no
+                records.
         """
         if last_offset is None:
             if not self.record_count:
@@ -350,17 +351,19 @@ def parse_fields(
     """Append offset, timestamp, key, value and headers of `count` records to `fields`, one record after the
     other.
 
-    The first record begins at `position` of the decompressed bytes. `due` is twice the least offset delta
-    that it may have: zero, or the value that the previous call returned. Returns where the last record ends,
-    and `due` for the next call. If a record is wrong, `fields` has all records before it. `key_errors` is the
-    error handler of `bytes.decode` for a header's key that is no UTF-8.
+    `position` is the position of the first record in `data`, the decompressed bytes. `due` is twice the least
+    offset delta that the first record may have. At the first call it is zero; at later calls it is the value
+    that the previous call returned. Returns the position at which the last record ends, and `due` for the
+    next call. If a record is wrong, `fields` has all records before it. `key_errors` is the error handler of
+    `bytes.decode` for a header's key that is no UTF-8.
 
     Raises:
         InvalidRecord: a record contradicts the batch's header or itself.
         IndexError: the bytes end before the last record does.
     """
-    # Slices beyond the end of the data are too short, so each record's end is compared with its length. Numbers
-    # stay in zigzag form where possible: an even number is twice its value, and 1 is -1, which stands for null.
+    # A slice beyond the end of the data is silently too short. So at the end of each record, the position is
+    # compared with the record's length. Numbers stay in zigzag form where possible. In this form an even
+    # number is twice its value, and 1 stands for -1, which means null.
     base_timestamp = header.base_timestamp
     append_time = header.max_timestamp if header.timestamp_type else None
     due_max = 2 * header.last_offset_delta
@@ -394,7 +397,8 @@ def parse_fields(
             timestamp, position = read_varint(data, position - 1)
             timestamp += base_timestamp
 
-        # Nearly always the next offset follows, whose delta in zigzag form is `due`; only compaction leaves gaps.
+        # Without a gap before this record, its offset delta in zigzag form is `due`. Only compaction leaves
+        # gaps.
         byte = data[position]
         position += 1
         if byte >= 0x80:

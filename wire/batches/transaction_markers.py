@@ -49,7 +49,8 @@ def parse_marker(batch: Buffer) -> EndMarker | None:
     """Parse the marker in a transactional control batch; None if compaction has left the batch without
     records.
 
-    An unreadable marker counts as a commit, because it does not declare the records of its transaction void.
+    An unreadable marker counts as a commit: only a readable abort marker makes the records of its transaction
+    void.
     """
     try:
         found = records(batch, decompressed_bytes_max=_BYTES_MAX, crc=False)

@@ -2,21 +2,22 @@
 
 Theory of operation
 ===================
-The function reads from a memoryview `buf` at offset `o`, up to `end`. Structures inside the message are read
-in line: an array is a loop, nothing is called per field.
+The function reads from a memoryview `buf` at offset `o`, up to `end`. The code for inner structures is
+inlined. An array is read by a loop. No function is called for a single field.
 
-- Neighbouring fields of fixed size gather in a *run*, which one `struct.Struct` reads at once. The length or count
-  in front of a string or an array is part of the run before it. So is the count of tagged fields behind a
-  structure.
-- A compact length is one byte in the run; only when its high bit is set is the rest read by a function.
-- Bounds: `unpack_from` and `buf[o]` raise by themselves at the end of the buffer, and the function turns that into
-  MalformedMessage. A slice of a memoryview would be cut short silently, so its end is compared with `end` first.
-  The same comparison refuses negative lengths, which mean null, in fields that may not be null.
-- Memory: an array's count is compared with the bytes that remain, divided by the least size of an element,
-  before anything is read.
-- Elements: with a bound, each array's count is also subtracted from the rest of the bound, and so is each count of
-  tagged fields. A decoder without a bound leaves this out. A message with fewer bytes than the allowed number of
-  elements may be read by either decoder, because each element takes at least a byte.
+- Neighbouring fields of fixed size make up a *run*, which one `struct.Struct` reads at once. If a string or
+  an array follows a run, its length or count belongs to the run. So does the count of tagged fields at the
+  end of a structure.
+- The first byte of a compact length belongs to the run. If the byte's high bit is set, a function reads the
+  further bytes.
+- Bounds: beyond the end of the buffer, `unpack_from` and `buf[o]` raise errors, which the function turns into
+  MalformedMessage. A slice of a memoryview would be silently too short, so its end is compared with `end`
+  first. A negative length means null. The same comparison refuses it in fields that may not be null.
+- Memory: before an array is read, its count is checked. The remaining bytes, divided by the least size of an
+  element, are the most elements that can follow.
+- Elements: a decoder may have a bound on the number of elements. Then each count of an array or of tagged
+  fields is subtracted from the rest of the bound. A decoder without a bound lacks this code. Each element
+  takes at least one byte. So a message with fewer bytes than the allowed number of elements needs no bound.
 - Tagged fields get their defaults first and are then overwritten; unknown tags are skipped. A known tag must
   end where its size says.
 
@@ -160,7 +161,7 @@ class _DecoderSource:
 
     def nested(self, field: PlannedField, structure: type[Structure], target: str) -> None:
         if not field.nullable:
-            # The run before a structure continues inside it.
+            # Do not end the run here: the fields of the structure continue it.
             self.line(f"{target} = {self.structure(structure)}")
             return
         # A null struct is -1 as a plain field and 0 in a tagged field; Kafka reads any other byte as "present".
@@ -196,8 +197,8 @@ class _DecoderSource:
         return n
 
     def records_length(self, n: str) -> None:
-        """Write the code that reads the further bytes of a compact length. The code for two or three bytes is
-        inlined, since most records have such lengths.
+        """Write the code that reads the further bytes of a compact length of records. The code for lengths of
+        two or three bytes is inlined, because most lengths of records have as many.
         """
         second, third = self.variable("b"), self.variable("b")
         self.indent += 1
@@ -231,7 +232,7 @@ class _DecoderSource:
         self.line(f"{e} = o + {n} - 1" if field.compact else f"{e} = o + {n}")
         self.line(f"if not o <= {e} <= end:")
         self.refuse(f"{field.name} is null, or runs past the end of the message")
-        # tobytes().decode() takes two thirds of the time of str(view, "utf-8").
+        # tobytes().decode() needs only two thirds of the time that str(view, "utf-8") needs.
         value = {
             "string": f"buf[o:{e}].tobytes().decode()",
             "bytes": f"buf[o:{e}].tobytes()",

@@ -1,17 +1,18 @@
 """Writes the straight-line source of one encoder: one message class at one version.
 
-As in `codec_decode`, there are runs: one `struct.Struct` packs neighbouring fields of fixed size. The length that
-follows them is part of the run, and so is a zero for "no tagged fields". A tagged field is left out when it has its
-default, as in Kafka. A tagged structure whose fields all have a fixed size is packed together with its tag and
-size. Any other tagged field is encoded separately first, because its size comes before it.
+As in `codec_decode`, neighbouring fields of fixed size make up a run, which one `struct.Struct` packs. If a
+length follows the fields, it belongs to the run. So does a zero that means "no tagged fields". A tagged field
+is left out when it has its default, as in Kafka. A tagged structure whose fields all have a fixed size is
+packed together with its tag and size. Any other tagged field is first encoded into a buffer of its own,
+because its size must be written before it.
 
 A `records` field takes bytes, or a *spill*: any other object with a length (a range of a file, say). For a spill,
 only the length is written, and its position is returned to the caller, who sends the object's bytes there.
 
 Fields that the version does not have are left out silently, whatever their value.
 
-A counting encoder also counts the error codes that it writes, because it reads them anyway. A separate pass over
-the response would take half as long as the encoding.
+A counting encoder also counts the error codes that it writes. It reads each error code anyway. Counting in a
+separate pass over the response would take half as long as the whole encoding.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ from odradek.wire.primitives import write_uvarint
 from odradek.wire.structure import Message, Structure
 
 ERROR_FIELDS = frozenset({"error_code", "partition_error_code"})
-"""The names of fields whose codes a counting encoder counts. `topic_config_error_code` is missing, because it
-only explains missing configs.
+"""The names of fields whose codes a counting encoder counts. `topic_config_error_code` is left out, because
+it is no failure of a request: it only explains why configurations are missing.
 """
 
 

@@ -1,7 +1,9 @@
-"""The plan of a codec at one version: the encoded fields, resolved from the metadata on the structure's class.
+"""Makes the plan of a structure at one version: a list of its fields, computed from the metadata of the
+structure's class.
 
-The code generators (`codec_decode`, `codec_encode`) walk plans. The reflective codec does not use them: a mistake
-made here shows up as a difference between the two.
+The code generators (`codec_decode`, `codec_encode`) go through plans, field by field. The reflective codec
+uses no plans. So a mistake in this module becomes a difference between the generated and the reflective
+codec.
 """
 
 from __future__ import annotations
@@ -40,14 +42,16 @@ class PlannedField(NamedTuple):
     """The name of a primitive type, or `struct`; for an array, the type of its elements."""
     is_array: bool
     present: bool
-    """False if the version does not have the field, which then decodes to its default."""
+    """False if the version does not have the field. Decoding then gives the field its default."""
     nullable: bool
     tag: int
     """The tag of a tagged field; -1 for a field that is encoded at its place among the others."""
     compact: bool
     """True if the field's length is encoded as an unsigned varint of the length plus one."""
     default: Any
-    """The default value. For a structure its class stands here, for an array the type `list`."""
+    """The default value of a primitive. For a structure this is its class instead, and for an array the type
+    `list`.
+    """
 
     @property
     def fixed(self) -> tuple[str, int] | None:

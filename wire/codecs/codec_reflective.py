@@ -1,8 +1,8 @@
-"""A second encoder and decoder in the shortest code, which interprets the fields' metadata. Tests compare the
-generated codecs with it.
+"""A second encoder and decoder, written as short as possible: they interpret the metadata of the fields.
 
-It is slow, and shares no code with the code generators on purpose. It checks more while encoding (a UUID's
-size), and refuses every structure that the generated encoder refuses.
+Tests compare the generated codecs with this one. On purpose it shares no code with the code generators. It is
+slow. When encoding, it refuses every structure that a generated encoder refuses. It also checks more, for
+example the size of a UUID.
 """
 
 from __future__ import annotations

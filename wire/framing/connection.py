@@ -1,32 +1,33 @@
-"""One Kafka connection without IO, either end: bytes in, events out.
+"""The state of either end of a Kafka connection, without IO: bytes go in, events come out.
 
 Theory of operation
 ===================
 
-The interface is that of h11. The owner of the socket passes received bytes to `receive_data` (b"" at the end of the
-stream). It then calls `next_event` until that returns NEED_DATA. `send` turns a message into bytes, which the owner
-sends. Nothing here waits or reads a clock.
+The interface resembles that of the HTTP library h11. The owner of the socket passes received bytes to
+`receive_data` (b"" at the end of the stream). It then calls `next_event` until that returns NEED_DATA. `send`
+turns a message into bytes, which the owner sends. Nothing here waits or reads a clock.
 
-Rules that both ends keep:
+Both ends keep these rules:
 
-1. A frame's length is checked before a byte of it is kept (`max_frame_bytes`).
+1. The length of a frame is checked before the connection stores the frame's bytes (`max_frame_bytes`).
 2. A connection answers in the order of its requests. The server refuses to answer out of order; the client matches
    each response with the oldest unanswered request, and compares the correlation ids.
-3. A mistake of the peer raises RemoteProtocolError, from `next_event`, again at each call: the connection can only be
-   closed. A mistake of the owner raises LocalProtocolError and changes nothing.
+3. After a mistake of the peer, each call of `next_event` raises RemoteProtocolError, and the owner can only
+   close the connection. A mistake of the owner raises LocalProtocolError and changes nothing.
 4. Unanswered requests are limited. Beyond the limit, the server's `next_event` returns PAUSED instead of the next
    request, until a response was sent; the client's `send` raises.
 
-States and their steps are in two tables, `SERVER` and `CLIENT`. They differ in one place: a server may still answer
-a peer that has finished sending. Every step goes through them, and any other step is a LocalProtocolError.
+Two tables, `SERVER` and `CLIENT`, list the states and the steps between them. The tables differ in one entry:
+a server may still answer a peer that has finished sending. A step that is not in the table raises
+LocalProtocolError.
 
 ApiVersions is the one API with rules of its own (KIP-511). A server that lacks the requested version answers in
 version 0 with error 35. So `ServerConnection` skips the body of such a request. `ClientConnection` looks at the error
 code before it decides how to read the answer.
 
-Deliberately absent: SASL tokens outside of frames' messages (SaslHandshake version 0), TLS, timeouts, and
-throttling. These belong to the owner. The broker's hot path is absent, too: it uses the functions of
-`odradek.wire.framing.frames` with buffers of its own.
+Deliberately absent: bare SASL tokens in frames (SaslHandshake version 0), TLS, timeouts, and throttling. The
+owner does these. The broker's hot path does not use this module. It calls the functions of
+`odradek.wire.framing.frames` with its own buffers.
 """
 
 from __future__ import annotations
@@ -80,7 +81,9 @@ MAX_FRAME_BYTES = 104857600
 """The default of Kafka's `socket.request.max.bytes`."""
 _CORRELATION_ID_MAX = 0x7FFFFFFF
 _LARGE_BYTES = 1 << 17
-"""A response of at least this size is received into a buffer of its own, without a copy."""
+"""The least size in bytes of a large response. A large response is received directly into a buffer of its
+own, without a copy.
+"""
 
 
 class State(Enum):
@@ -97,7 +100,7 @@ class State(Enum):
 
 
 class Step(Enum):
-    """What happens to a connection, and may change its state."""
+    """An occurrence on a connection. The tables `SERVER` and `CLIENT` list the state that follows each step."""
 
     DATA = "data"
     END = "end of stream"
@@ -176,8 +179,8 @@ PAUSED: Final = Signal.PAUSED
 
 @attrs.frozen
 class RequestReceived:
-    """A request of the peer. The event owns `body`, the encoded body. `body_offset` is its position in the
-    frame, counted from behind the frame's length.
+    """A request of the peer. `body` is the encoded body; nothing else uses its buffer. `body_offset` is the
+    position of the body in the frame, counted from the first byte after the frame's length.
     """
 
     header: RequestHeader
@@ -198,8 +201,8 @@ class RequestReceived:
 
     @property
     def is_supported(self) -> bool:
-        """True if Kafka 4.3 supports this version of the API. Otherwise answer UNSUPPORTED_VERSION if the API
-        is ApiVersions, which can express this; for other APIs close the connection.
+        """True if Kafka 4.3 supports this version of the API. If it is False, answer an ApiVersions request
+        with UNSUPPORTED_VERSION. For any other API, close the connection.
         """
         return is_supported(self.api_key, self.api_version)
 
@@ -443,8 +446,8 @@ _response_forms: dict[tuple[int, int], tuple[int, Callable[..., tuple[Message, i
 
 
 def _request_form(cls: type[Message], version: int) -> tuple[int, bool, Callable[..., None]]:
-    """Return what encoding a request needs: its API key, whether the header ends with tagged fields, and the
-    body's encoder.
+    """Return three values for encoding a request: the API key, True if the header ends with tagged fields,
+    and the body's encoder.
     """
     form = _request_forms.get((cls, version))
     if form is None:
@@ -457,7 +460,7 @@ def _request_form(cls: type[Message], version: int) -> tuple[int, bool, Callable
 
 
 def _response_form(api_key: int, version: int) -> tuple[int, Callable[..., tuple[Message, int]]]:
-    """Return what decoding a response needs: the version of its header, and the decoder of its body."""
+    """Return two values for decoding a response: the version of its header, and the decoder of its body."""
     form = _response_forms.get((api_key, version))
     if form is None:
         form = (response_header_version(api_key, version), decoder(response_class(api_key), version))

@@ -1,9 +1,9 @@
 """Buffers for large frames. A buffer is reused as soon as no view of it exists. PURE.
 
-A client that reads megabytes at a time would otherwise touch fresh pages for each answer. A fresh page takes
-the kernel longer than this process takes to fill it: measured, a quarter of a consumer's time at 1 KiB
-records. Users of a frame get views of its buffer. While any view exists, Python refuses to resize the buffer,
-so the pool knows that it is in use.
+A client that reads megabytes at a time would otherwise need fresh pages of memory for each answer. The kernel
+takes longer to provide a fresh page than the process takes to fill it. With records of 1 KiB this took a
+quarter of a consumer's time (measured). Users of a frame get views of its buffer. Python refuses to resize a
+buffer while a view of it exists. By trying this, the pool finds out whether a buffer is in use.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class FramePool:
         self._buffers: list[bytearray] = []
 
     def take(self, size: int) -> bytearray:
-        """Return a buffer of at least `size` bytes that nobody uses. Its content is arbitrary."""
+        """Return a buffer of at least `size` bytes that has no views. Its content is arbitrary."""
         for number, buffer in enumerate(self._buffers):
             if _is_free(buffer):
                 if len(buffer) >= size:

@@ -84,8 +84,8 @@ def parse_request_header(buf: Buffer, offset: int, end: int) -> tuple[int, int, 
 
     Returns (api_key, api_version, correlation_id, client_id, offset of the body); a null client id becomes
     "", as in Kafka. The version may be unsupported (`is_supported`). In header version 2 the client id keeps
-    its 2-byte length (KIP-482). An ApiVersions request newer than ours may have any header behind the client
-    id. It is skipped, since the answer does not depend on it (KIP-511).
+    its 2-byte length (KIP-482). An ApiVersions request of a newer version may have unknown fields behind the
+    client id. They are skipped, since the answer does not depend on them (KIP-511).
 
     Raises:
         UnknownApiKey: no API has this key.
@@ -151,7 +151,7 @@ def skip_tags(buf: Buffer, position: int, end: int) -> int:
         )
     if count > HEADER_TAGS_MAX:
         raise MalformedMessage(
-            f"the header has {count} tagged fields, and at most {HEADER_TAGS_MAX} are allowed"
+            f"the header has {count} tagged fields, but at most {HEADER_TAGS_MAX} are allowed"
         )
     for _ in range(count):
         _, position = read_uvarint(buf, position)

@@ -8,8 +8,8 @@ __all__ = ["drop_sent"]
 
 
 def drop_sent(outgoing: deque[memoryview], count: int) -> None:
-    """Remove the first `count` bytes from the queue, because the socket has accepted them. A piece that was
-    accepted in part keeps its rest.
+    """Remove the first `count` bytes from the queue, because the socket has accepted them. If the socket has
+    accepted a part of a piece, the rest of the piece stays in the queue.
     """
     while count:
         first = outgoing[0]

@@ -1,21 +1,23 @@
-"""Makes and divides requests and answers of one API at one version, as a row of `anatomy_rows` describes
-them. PURE.
+"""Makes, divides and joins the requests and answers of APIs, as the rows of `anatomy_rows` describe them.
+PURE.
 
 Theory of operation
 -------------------
-`anatomy(api_key, version)` resolves a row against the message classes once. It generates small functions from
-the row, as the codecs do: one makes the result of a refused thing, one makes each level around it. Code that
-divides requests or joins answers uses these:
+A *thing* is an item of a request that gets its own result, for example a partition. At the first call,
+`anatomy(api_key, version)` looks up the fields that a row names in the message classes. It generates small
+functions from the row, as the codecs do. They make the results of refused things, and the elements of the
+answer that contain these results. Code that divides requests or joins answers uses these methods:
 
-* `heads` are the elements of the outermost lists (topics, groups), for access checks and quotas. `without`
-  removes some of them from the request, and adds their refusals to its answer.
-* `leaves` are the innermost things (partitions), for requests that are decided in parts. `part` makes a
-  request with some of them, `join` makes one answer from the answers to all parts.
-* `asking` makes a request from names, `named_results` reads names and results from an answer. Clients use
-  both.
-* `refuse` is the answer to the whole request with one error, `refuse_each` repeats the error for each thing.
+* `heads` returns the elements of the outermost lists (topics, groups), for access checks and quotas.
+  `without` removes some heads from a request, and returns a function that adds their refusals to the answer.
+* `leaves` returns the innermost things (partitions), for requests that are decided in parts. `part` makes a
+  request with some of the leaves. `join` makes one answer from the answers to all parts.
+* `asking` makes a request from the names of things. `named_results` reads names and results from an answer.
+  Clients use these two.
+* `refuse` makes an answer that refuses the whole request with one error. `refuse_each` makes an answer that
+  repeats the error for each thing.
 
-No function here changes a request. A part shares its things with the original request.
+No function here changes a request. The things in a part are the same objects as in the original request.
 """
 
 from __future__ import annotations
@@ -45,7 +47,9 @@ class Leaf(NamedTuple):
 
     value: Any
     path: tuple[int, ...]
-    """The positions of the elements around it, each in its own list; the outermost list comes first."""
+    """The position of each element that contains this leaf, within that element's list. The position in the
+    outermost list comes first.
+    """
     outer: Any
     """The element that holds the innermost list, for example the topic; the request itself if there is only
     one level.
@@ -54,8 +58,8 @@ class Leaf(NamedTuple):
 
 @attrs.frozen
 class _Level:
-    """A list in the request, together with the list in the answer that has one result for each of its
-    elements.
+    """A list in the request, and the corresponding list in the answer. The latter has one result for each
+    element of the former.
     """
 
     field: str
@@ -67,16 +71,16 @@ class _Level:
     result_names: tuple[str, ...]
 
     def arguments(self, thing: str) -> dict[str, str]:
-        """Write the source of the arguments that name a result: they copy the names of the element in the
-        variable `thing`.
+        """Write the source of the arguments that set the names of a result. They are copied from the element
+        in the variable `thing`.
         """
         pairs = zip(self.result_names, self.names, strict=False)
         return {to: thing if name == _SCALAR else f"{thing}.{name}" for to, name in pairs}
 
 
 class Anatomy:
-    """The structure of one API's requests and answers at one version. `anatomy` makes it; all callers share
-    it, because it has no state.
+    """The structure of one API's requests and answers at one version. `anatomy` makes this object. All
+    callers share it, because it never changes.
     """
 
     __slots__ = (
@@ -101,7 +105,7 @@ class Anatomy:
         self.by_id = row.ids_since is not None and version >= row.ids_since
         """True if topics are named by their ids in this version."""
         self.has_whole_error = _travels(response, "error_code", version)
-        """True if the answer has a field that refuses the whole request with one error."""
+        """True if the answer has a field `error_code` of its own, which can refuse the whole request."""
         paths = [path.strip() for path in row.things.split("+")] if row.things else []
         self._levels = [_levels(path, row.results, request, response) for path in paths]
         self._heads = [levels[0].field for levels in self._levels]
@@ -116,8 +120,8 @@ class Anatomy:
         )
         self._make_whole = _whole_maker(response, row) if refuses_whole else None
         self.within: Anatomy | None = None
-        """The anatomy inside a single outermost element, if the row describes it: for example the topics of
-        one group.
+        """The anatomy of a single outermost element, for example of one group with its topics. None if the
+        row does not describe it.
         """
         if row.within is not None:
             head = self._levels[0][0]
@@ -134,8 +138,8 @@ class Anatomy:
         return [each for field in self._heads for each in getattr(request, field) or ()]
 
     def only(self, request: Any, kept: Sequence[object]) -> Any:
-        """Make a copy of the request with only those outermost elements for which `kept`, in the order of
-        `heads`, is true.
+        """Make a copy of the request with only some of its outermost elements. `kept` has a true value for
+        each element that stays, in the order of `heads`.
         """
         flags = iter(kept)
         changes = {}
@@ -146,7 +150,7 @@ class Anatomy:
         return attrs.evolve(request, **changes)
 
     def refused(self, head: Any, code: ErrorCode, text: str | None = None) -> Any:
-        """Make the result of an outermost element, with this error for each thing in it."""
+        """Make the result of an outermost element. Each thing in the element gets the error `code`."""
         return self._make_refused[type(head)]([head], code, text)[0]
 
     def without(
@@ -157,8 +161,8 @@ class Anatomy:
     ) -> tuple[Any, Callable[[Any], Any]]:
         """Divide a request: `codes` has an error code or NONE for each of its `heads`.
 
-        Returns the request without the heads that have an error, and a function that adds their refusals to
-        its answer. `text` makes the error text of a head from the head and its code.
+        Returns a request without the heads that have an error, and a function. The function adds the refusals
+        of these heads to the answer. `text` makes the error text of a head from the head and its code.
         """
         pairs = [*compress(zip(self.heads(request), codes, strict=True), codes)]
         if self._has_once_heads:
@@ -190,7 +194,7 @@ class Anatomy:
         return add
 
     def name_of(self, thing: Any) -> Any:
-        """Return the first name of an element: of its topic, group or user."""
+        """Return the first name of an element, for example the name of its topic, group or user."""
         return self._names[type(thing)](thing)
 
     # -- the answer to the whole ------------------------------------------------------------------------------
@@ -198,7 +202,8 @@ class Anatomy:
     def refuse(self, request: Any, code: ErrorCode, text: str | None = None) -> Any:
         """Make the answer that refuses the whole request with one error, in the form of this version.
 
-        If a version has no field for the error, the answer is empty, as for DescribeLogDirs before version 3.
+        If this version has no field for the error, the answer is empty. This is so for DescribeLogDirs before
+        version 3.
         """
         if self._make_whole is None:
             return self.refuse_each(request, code, text)
@@ -220,7 +225,9 @@ class Anatomy:
         return [*chain.from_iterable(pieces)]
 
     def _refusing(self, levels: Sequence[_Level]) -> Make:
-        """Make the function (heads, code, text) -> list of the heads' results, all with this error."""
+        """Make a function (heads, code, text) that returns a list of the heads' results. All things in them
+        have the error `code`.
+        """
         given = {self.row.code: "code"} | _given(self.row.refused, levels[-1].result_class)
         for depth in reversed(range(len(levels))):
             level, thing = levels[depth], f"thing{depth}"
@@ -242,17 +249,17 @@ class Anatomy:
         return self._make_result[type(thing)](thing, code, None)
 
     def around(self, head: Any, results: list[Any]) -> Any:
-        """Make the result of an outermost element from `results`, which are those of the things in it."""
+        """Make the result of an outermost element. `results` are the results of the things in this element."""
         return self._make_around[0](head, results)
 
     def asking(
         self, request: Any, names: Iterable[Sequence[Any]], thing: Callable[[Any], Any] = itemgetter(-1)
     ) -> Any:
-        """Make a copy of the request that asks about the things with these names. Each name is a tuple: first
-        the name of the enclosing element.
+        """Make a copy of the request that asks about the things with these names. Each name is a tuple, which
+        begins with the name of the outermost element.
 
-        `thing` makes a thing from its name; by default, the last part of the name is used as the thing.
-        Elements are in the order in which names first mention them.
+        `thing` is a function that makes a thing from its name; by default, the last part of the name is the
+        thing. The outermost elements get the order in which `names` first mentions them.
         """
         outer, inner = self._levels[0]
         within: dict[Any, list[Any]] = {}
@@ -264,8 +271,8 @@ class Anatomy:
         return attrs.evolve(request, **{outer.field: elements})
 
     def named_results(self, outer: Any, names: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
-        """Yield (names, result) for each innermost thing of an answer. The names begin with that of the
-        outermost element.
+        """Yield (names, result) for each innermost thing of an answer. `names` is a tuple; the name of the
+        outermost element comes first.
         """
         level = self._levels[0][len(names)]
         for result in getattr(outer, level.result_field):
@@ -315,12 +322,13 @@ class Anatomy:
         responses: Sequence[Any],
         ready: Sequence[Any] = (),
     ) -> Any:
-        """Make one answer from the answers to all parts of a request. `numbers` has, for each part, the
-        positions of its things in the request.
+        """Make one answer from `responses`, the answers to all parts of a request. For each part, `numbers`
+        has the positions of the part's things in the request.
 
-        `ready` are results of further things. A list may have fewer results than things if the row lists
-        refused things apart (`Row.place`). If one part is refused as a whole, its answer is the answer to
-        all, unless a refusal names each thing (`Row.each`).
+        `ready` are results that are added at the end, for things that are in no part. If the row puts refused
+        things apart (`Row.place`), an answer may have fewer results than its part has things. If one part is
+        refused as a whole, the answer to that part becomes the whole answer. This does not hold if such a
+        refusal also names each thing (`Row.each`).
         """
         first = responses[0]
         if self.has_whole_error:
@@ -338,8 +346,8 @@ class Anatomy:
         return joined
 
     def _results(self, outer: Any, depth: int) -> Iterable[Any]:
-        """List the results of the innermost things. `outer` is the whole answer at depth 0, or one of its
-        elements at level `depth`.
+        """List the results of the innermost things in `outer`. At depth 0, `outer` is the whole answer; at a
+        greater depth, it is an element of the answer at that level.
         """
         levels = self._levels[0]
         values: list[Any] = getattr(outer, levels[depth].result_field)
@@ -348,8 +356,8 @@ class Anatomy:
         return chain.from_iterable(self._results(value, depth + 1) for value in values)
 
     def _nested(self, outer: Any, results: Iterator[Any], depth: int) -> list[Any]:
-        """Put `results` under the elements of `outer` that they belong to, in the order of the request.
-        Returns the results of these elements.
+        """Make the results of the elements of `outer`, which is the request or one of its elements. `results`
+        are the results of the innermost things, in the order of the request.
         """
         levels = self._levels[0]
         values = getattr(outer, levels[depth].field) or ()
@@ -376,13 +384,15 @@ def _newest_anatomy(api_key: int) -> Anatomy:
 
 
 def refuse(request: Message, code: ErrorCode, text: str | None = None) -> Any:
-    """Make the answer with one error for the whole request, for an API whose answer is the same in all versions."""
+    """Make the answer that refuses the whole request with one error. The API must have one row for all
+    versions.
+    """
     return anatomy_of(request).refuse(request, code, text)
 
 
 @cache
 def anatomy(api_key: int, version: int) -> Anatomy:
-    """Return the anatomy of an API at a version. The first call for them imports the API's messages."""
+    """Return the anatomy of an API at a version. The first call for an API imports its message classes."""
     rows = ROWS.get(ApiKey(api_key), (Row(),))
     row = next(row for row in reversed(rows) if row.since <= version)
     return Anatomy(row, request_class(api_key), response_class(api_key), version)
@@ -404,7 +414,7 @@ def _sizes(outer: Any, levels: Sequence[_Level]) -> Iterator[int]:
 
 
 def _first_of_each(things: Iterable[Any], name_of: Callable[[Any], Any]) -> list[Any]:
-    """Drop things whose name has occurred before in the list."""
+    """Return the things without repetitions: of several things with the same name, only the first stays."""
     first: dict[Any, Any] = {}
     for thing in things:
         first.setdefault(name_of(thing), thing)
@@ -412,7 +422,7 @@ def _first_of_each(things: Iterable[Any], name_of: Callable[[Any], Any]) -> list
 
 
 def _in_order(numbers: Sequence[Sequence[int]], found: Iterable[Sequence[Any]]) -> list[Any]:
-    """Return all results of `found` in the order of `numbers`, which has a position for each result."""
+    """Return all results of `found`, sorted by their positions. `numbers` has the position of each result."""
     placed = [
         pair for group, some in zip(numbers, found, strict=True) for pair in zip(group, some, strict=True)
     ]
@@ -448,8 +458,8 @@ def _element(cls: type[Structure], field: str) -> type:
 
 
 def _levels(things: str, results: str, request: type, response: type) -> list[_Level]:
-    """Build the levels that the paths `things` and `results` describe. Checks each level against the message
-    classes.
+    """Build the levels that the paths `things` and `results` describe. Checks that the message classes have
+    the fields of each level.
     """
     levels = []
     steps, result_steps = things.split("/"), results.split("/")
@@ -472,28 +482,30 @@ def _compiled(text: str, **names: object) -> Make:
 
 
 def _namer(name: str) -> Callable[[Any], Any]:
-    """Make the function that returns the name of a thing: the field `name` of it, or the thing itself if it
-    is a plain value.
+    """Make a function that returns the name of a thing. This is the thing's field `name`; for a plain value,
+    it is the thing itself.
     """
     return (lambda thing: thing) if name == _SCALAR else attrgetter(name)
 
 
 def _result_maker(level: _Level, row: Row) -> Make:
-    """Make the function (thing, code, text) -> the thing's result with this error."""
+    """Make a function (thing, code, text) that returns the thing's result with this error."""
     given = level.arguments("thing") | {row.code: "code"} | _given(row.refused, level.result_class)
     made = _call("Result", level.result_class, given)
     return _compiled(f"lambda thing, code, text: {made}", Result=level.result_class)
 
 
 def _around_maker(level: _Level, inner: _Level) -> Make:
-    """Make the function (element, inner results) -> the element's result, which contains these inner results."""
+    """Make a function (element, inner results) that returns the element's result. This result contains the
+    inner results.
+    """
     given = level.arguments("thing") | {inner.result_field: "within"}
     made = _call("Result", level.result_class, given)
     return _compiled(f"lambda thing, within: {made}", Result=level.result_class)
 
 
 def _whole_maker(response: type[Structure], row: Row) -> Make:
-    """Make the function (request, code, text) -> answer that refuses the whole request."""
+    """Make a function (request, code, text) that returns the answer that refuses the whole request."""
     words = row.whole
     if _wire_field(response, "error_message") is not None and "error_message=" not in words:
         words += " error_message"
@@ -502,8 +514,9 @@ def _whole_maker(response: type[Structure], row: Row) -> Make:
 
 
 def _given(words: str, cls: type[Structure]) -> dict[str, str]:
-    """Write the source of the arguments for a row's further fields. Each word is `name=value`, `name=*` (copy
-    the request's field), or the name of the field for the error text.
+    """Write the source of the arguments for the further fields that a row lists. Each word of `words` has one
+    of three forms. `name=value` sets a value, and `name=*` copies the field of that name from the request.
+    `name` alone is the field for the error text.
     """
     arguments = {}
     for word in words.split():

@@ -1,25 +1,27 @@
-"""One row per API: where the things of its requests are, and how the answer names and refuses each. PURE.
+"""Lists a row for each API: where the things of its requests are, and how the answer names and refuses each
+thing. PURE.
 
-A *thing* is an item that gets its own result: a topic, a partition, a group, a resource. A row is text, so
-that importing it loads no message module. `odradek.wire.schema.anatomy` resolves it against the message
-classes at first use.
+A *thing* is an item that gets its own result: a topic, a partition, a group, a resource. A row is text, so an
+import of this module does not load the modules of messages. At the first use of a row,
+`odradek.wire.schema.anatomy` looks up its fields in the message classes.
 
-* A path goes from the outermost list to the innermost, with `/` between the levels. `topics name / partitions
-  partition_index` means a list `topics`, whose structures are named by their field `name`, and have a list
-  `partitions`. In a list of plain values, `*` is the value itself. `+` joins two lists of one request.
-* `results` is the path in the answer. Its names have the same order as those in the request. So the first
-  name of both means the same.
-* `refused` lists further fields of a refused thing: `base_offset=-1` sets a value, a bare name is the field
-  for the error text.
+* A path goes from the outermost list to the innermost, with `/` between the levels. For example, in `topics
+  name / partitions partition_index` the outer list is `topics`; the field `name` names its elements. Each
+  topic has a list `partitions`, whose elements are named by `partition_index`. If the elements are plain
+  values, `*` stands for the value itself. `+` joins two lists of one request.
+* `results` is the path in the answer. Its names have the same order as the names in the request's path. So
+  the first name in the answer corresponds to the first name in the request.
+* `refused` lists further fields in the result of a refused thing. `base_offset=-1` sets a value. A name
+  without a value is the field for the error text.
 * `whole` lists further fields of an answer that refuses the whole request. If the answer has a field
-  `error_code` in that version, the error is there, and its text in `error_message`. Any other answer repeats
-  the error for each thing.
+  `error_code` in that version, this field gets the error, and `error_message` its text. If the answer has no
+  such field, it repeats the error for each thing.
 
-The fields, their versions and their defaults are only in the schema tables. For an API without a row, an
-answer can only refuse the whole request by its `error_code`.
+The types, versions and defaults of the fields are in the schema tables, not here. If an API has no row, its
+answers can refuse only the whole request, by the field `error_code`.
 
-The controller defines weights, limits, and the keys of things that are decided together. `odradek.security`
-defines rights. Some requests do not fit a row, or only in part; `ODD` lists them with the reason.
+The controller defines weights, limits, and which things are decided together. `odradek.security` defines
+access rights. Some requests fit a row only in part, or not at all. `ODD` lists them with the reason.
 """
 
 from __future__ import annotations
@@ -39,8 +41,8 @@ Place: TypeAlias = Literal["behind", "before", "in place"]
 
 @attrs.frozen
 class Row:
-    """The description of one API's requests and answers, from the version `since` on. The module's docstring
-    explains the notation.
+    """The description of one API's requests and answers, valid from version `since` on. The module's
+    docstring explains the notation.
     """
 
     things: str = ""
@@ -48,16 +50,16 @@ class Row:
     refused: str = ""
     whole: str = ""
     place: Place = "behind"
-    """The position of refused things in the answer: behind the answered things, before them, or each at its
-    position in the request.
+    """The position of refused things in the answer. They are all behind the other things, or all before them.
+    With "in place", each has the same position as in the request.
     """
     ids_since: int | None = None
-    """The first version in which topic ids name topics, instead of their names; None if no version has ids.
-    """
+    """The first version in which topics are named by their ids; None if no version has topic ids."""
     once: bool = False
     """True if a thing that occurs twice in a request gets only one refusal."""
     each: bool = False
-    """True if an answer that refuses the whole request names each thing in addition to its `error_code`."""
+    """True if a refusal of the whole request has not only an `error_code`, but also a result for each thing.
+    """
     code: str = "error_code"
     since: int = 0
     within: Row | None = None
@@ -110,13 +112,13 @@ DESCRIBE_PRODUCERS | topics name / partition_indexes * | topics name / partition
 DESCRIBE_TRANSACTIONS | transactional_ids * | transaction_states transactional_id
 ASSIGN_REPLICAS_TO_DIRS | directories id / topics topic_id / partitions partition_index | = |  | in place
 """
-"""The text of all rows: one line for each API and each form of it, the oldest first. A line `within`
-describes the inside of one element of the line before.
+"""The text of all rows. An API has a line for each form of its messages; the oldest form comes first. A line
+`within` describes the inside of one outermost element of the preceding line.
 """
 
 
 def _rows(table: str) -> Mapping[ApiKey, tuple[Row, ...]]:
-    """Parse the table. Versions in it are names of constants in `odradek.wire.schema.versions`."""
+    """Parse the table. A version in the table is the name of a constant in `odradek.wire.schema.versions`."""
     found: dict[ApiKey, tuple[Row, ...]] = {}
     last = ApiKey.PRODUCE
     for line in table.strip().splitlines()[1:]:
@@ -154,7 +156,7 @@ def _with(row: Row, special: str) -> Row:
             return attrs.evolve(row, place="before")
         case ["in", "place"]:
             return attrs.evolve(row, place="in place")
-    raise AssertionError(f"a row says {special!r}")
+    raise AssertionError(f"a row of the table has the unknown special word {special!r}")
 
 
 ROWS = _rows(_TABLE)
@@ -169,4 +171,6 @@ ODD: Mapping[ApiKey, str] = {
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: "a refusal has one result for each user, without the user's name",
     ApiKey.CREATE_DELEGATION_TOKEN: "a refusal names the owner and who asked, which the message alone does not show",
 }
-"""APIs whose refusals do not fit a row, so that their handlers make them by code. The value is the reason."""
+"""The APIs whose refusals do not fit a row. Their handlers make these refusals by their own code. The value
+is the reason.
+"""

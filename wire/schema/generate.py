@@ -1,11 +1,12 @@
 """Writes the generated sources from the fact tables: `python -m odradek.wire.schema.generate [--check]`.
 
-Writes `wire/messages/*.py`, `wire/api_keys.py`, `wire/error_codes.py` and `wire/schema/versions.py`. They are
-formatted as the project's formatter would, so that it does not change them. `--check` writes nothing, names
-each file that differs and exits with 1.
+Writes `wire/messages/*.py`, `wire/api_keys.py`, `wire/error_codes.py` and `wire/schema/versions.py`. The
+texts are laid out as the project's formatter does it, so the formatter does not change them. With `--check`
+nothing is written. Instead each file that differs is named, and the exit code is 1 if there is one.
 
-Names: a field is Kafka's name in snake case (`KRaft` counts as one word). A structure keeps Kafka's name.
-Where two messages of a module use a name for different structures, the message's name comes before it.
+Names: a field is Kafka's name in snake case (`KRaft` counts as one word). A structure keeps Kafka's name. If
+two messages of a module use the same name for different structures, the message's name is put before the
+structure's name.
 """
 
 from __future__ import annotations
@@ -75,7 +76,9 @@ def module_of(message: MessageFact) -> str:
 
 
 def _structures(fields: tuple[FieldFact, ...]) -> Iterator[FieldFact]:
-    """Yield every field with a structure type, at any depth. A structure's own structures come before it."""
+    """Yield every field with a structure type, at any depth. The inner structures of a structure come before
+    it.
+    """
     for field in fields:
         if field.is_structure:
             yield from _structures(field.fields)
@@ -182,7 +185,8 @@ def _tables(group: list[MessageFact]) -> Iterator[str]:
         ("coordinator-key", "KEYS"),
         ("coordinator-value", "VALUES"),
     ):
-        # Record type 0 of the transaction log is looked up by its own name: the groups' log has a type 0 too.
+        # Leave out the transaction log's record type 0, because the log of groups also has a type 0. Callers
+        # use its class by name.
         chosen = [m for m in group if m.kind == kind and not m.name.startswith("TransactionLog")]
         if chosen:
             yield from separator

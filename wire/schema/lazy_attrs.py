@@ -1,5 +1,5 @@
-"""The decorator of all message classes. It makes what `attrs.define` would make, but postpones the costly
-parts to a class's first use.
+"""The decorator of all message classes. It makes the same class as `attrs.define`, but postpones the costly
+parts until the class is first used.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class ErrorFact:
 
 @attrs.frozen
 class VersionFact:
-    """The first version of an API for which a statement holds, and that statement in one sentence."""
+    """A constant for the first version of an API for which a statement holds. The statement is one sentence."""
 
     name: str
     version: int
@@ -99,8 +99,8 @@ def _flexible_since(text: str) -> int | None:
 
 
 def _nest(rows: list[list[str]], prefix: str) -> tuple[FieldFact, ...]:
-    """Build the fields directly under `prefix` (empty, or a path ending in a dot), each with its own inner
-    fields.
+    """Build the fields directly under `prefix`, each with its inner fields. `prefix` is empty, or a path that
+    ends in a dot.
     """
     fields = []
     for row in rows:
@@ -173,8 +173,8 @@ def errors() -> list[ErrorFact]:
 
 
 def versions() -> list[VersionFact]:
-    """Read the versions in which APIs changed, in the order of the table. An entry that names a field gets
-    the version of the field.
+    """Read the versions in which APIs changed, in the order of the table. If an entry names a field instead
+    of a version, its version is computed from the field's versions.
     """
     by_name = {message.name: message for message in messages()}
     return [
@@ -184,8 +184,9 @@ def versions() -> list[VersionFact]:
 
 
 def version_of(text: str, by_name: Mapping[str, MessageFact]) -> int:
-    """Return the version for `since FIELD`, `after FIELD` or a plain number. Raises `ValueError` for any
-    other text.
+    """Return the version that a text names. `since FIELD` is the first version with the field, and `after
+    FIELD` the first version without it. A number is the version itself. Raises `ValueError` for any other
+    text.
     """
     if text.isdecimal():
         return int(text)

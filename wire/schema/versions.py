@@ -37,7 +37,7 @@ LIST_OFFSETS_PENDING_UPLOAD: Final = 11
 METADATA_EMPTY_MEANS_NONE: Final = 1
 """From this version on: an empty list of topics asks for no topic; a null list asks for all."""
 METADATA_NO_CLUSTER_OPERATIONS: Final = 11
-"""From this version on: not Metadata but DescribeCluster returns the operations allowed on the cluster (KIP-700)."""
+"""From this version on: DescribeCluster instead of Metadata returns the operations allowed on the cluster (KIP-700)."""
 METADATA_QUERY_BY_ID: Final = 12
 """From this version on: a request may name topics by id; brokers ignore the field in versions 10 and 11 (KIP-516)."""
 OFFSET_COMMIT_GROUP_ID_NOT_FOUND: Final = 9
@@ -61,9 +61,9 @@ JOIN_GROUP_MEMBER_ID_REQUIRED: Final = 4
 JOIN_GROUP_NULL_PROTOCOL: Final = 7
 """From this version on: the name of the protocol may be null (KIP-559)."""
 JOIN_GROUP_SKIP_ASSIGNMENT: Final = 9
-"""From this version on: a static leader that rejoins keeps the assignment (KIP-814)."""
+"""From this version on: the answer can ask the group's leader, a static member that has rejoined, to keep the assignment (KIP-814)."""
 LEAVE_GROUP_MEMBERS: Final = 3
-"""From this version on: many members may leave by one request (KIP-345)."""
+"""From this version on: one request may remove many members from the group (KIP-345)."""
 SYNC_GROUP_PROTOCOL: Final = 5
 """From this version on: a member names the protocol that it joined with (KIP-559)."""
 DESCRIBE_GROUPS_NOT_FOUND: Final = 6
@@ -71,7 +71,7 @@ DESCRIBE_GROUPS_NOT_FOUND: Final = 6
 SASL_HANDSHAKE_FRAMED_TOKENS: Final = 1
 """From this version on: tokens are sent in SaslAuthenticate requests; older versions send bare tokens (KIP-152)."""
 API_VERSIONS_SOFTWARE: Final = 3
-"""From this version on: a client names its software (KIP-511)."""
+"""From this version on: a client sends the name and the version of its software (KIP-511)."""
 API_VERSIONS_FEATURE_ZERO: Final = 4
 """From this version on: a feature may begin at level 0 (KAFKA-17011)."""
 CREATE_TOPICS_STRICT_QUOTA: Final = 6
@@ -85,11 +85,11 @@ INIT_PRODUCER_ID_PRODUCER: Final = 3
 INIT_PRODUCER_ID_FENCED: Final = 4
 """From this version on: clients understand the error PRODUCER_FENCED (KIP-588)."""
 INIT_PRODUCER_ID_TWO_PHASE: Final = 6
-"""From this version on: a producer may keep its prepared transaction (two-phase commit) (KIP-939)."""
+"""From this version on: a producer with two-phase commit may keep its prepared transaction (KIP-939)."""
 ADD_PARTITIONS_TO_TXN_FENCED: Final = 2
 """From this version on: clients understand the error PRODUCER_FENCED (KIP-588)."""
 ADD_PARTITIONS_TO_TXN_BATCHED: Final = 4
-"""From this version on: brokers use the API, for many transactions at once; clients use the older versions (KIP-890)."""
+"""From this version on: brokers send these versions, with many transactions in one request; clients send the older versions (KIP-890)."""
 ADD_OFFSETS_TO_TXN_FENCED: Final = 2
 """From this version on: clients understand the error PRODUCER_FENCED (KIP-588)."""
 END_TXN_FENCED: Final = 2
@@ -105,9 +105,9 @@ TXN_OFFSET_COMMIT_ADDS_GROUP: Final = 5
 ALTER_PARTITION_BROKER_EPOCHS: Final = 3
 """From this version on: a leader sends the broker epoch of each replica in the ISR (KIP-903)."""
 UPDATE_FEATURES_UPGRADE_TYPE: Final = 1
-"""From this version on: a request says whether a downgrade must be safe or may be unsafe (KIP-778)."""
+"""From this version on: a request says whether it allows a downgrade, and whether the downgrade may be unsafe (KIP-778)."""
 UPDATE_FEATURES_NO_RESULTS: Final = 2
-"""From this version on: the answer has one error for all features (KIP-1022)."""
+"""From this version on: the answer has a single error for all features together (KIP-1022)."""
 CREATE_PARTITIONS_STRICT_QUOTA: Final = 3
 """From this version on: clients understand the error THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
 DESCRIBE_CLUSTER_ENDPOINTS: Final = 1
@@ -117,4 +117,4 @@ LIST_TRANSACTIONS_PATTERN: Final = 2
 CONSUMER_GROUP_HEARTBEAT_MEMBER_ID: Final = 1
 """From this version on: a member chooses its own id (KIP-1082)."""
 LIST_CONFIG_RESOURCES_KINDS: Final = 1
-"""From this version on: a request names kinds of resources; older versions list only subscriptions of metrics (KIP-1142)."""
+"""From this version on: a request names the kinds of resources to list; older versions list only metrics subscriptions (KIP-1142)."""

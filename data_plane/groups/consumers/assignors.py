@@ -41,14 +41,14 @@ class Subscriber:
 
 
 Assignor: TypeAlias = Callable[[Sequence[Subscriber], Mapping[bytes, int]], dict[str, Target]]
-"""A function that computes the target of each member. Its arguments: the members, sorted by id, and the
-number of partitions by topic id.
+"""A function that computes the target of each member. Its arguments are the members, sorted by id, and the
+number of partitions of each topic, by topic id.
 """
 
 
 def assign_uniformly(members: Sequence[Subscriber], counts: Mapping[bytes, int]) -> dict[str, Target]:
-    """Compute targets by the `uniform` assignor: even shares, and members keep the partitions of their
-    previous target where shares stay even.
+    """Compute targets by the `uniform` assignor. All members get even shares. As far as the shares stay even,
+    members keep the partitions of their previous target.
     """
     if not members:
         return {}
@@ -58,7 +58,7 @@ def assign_uniformly(members: Sequence[Subscriber], counts: Mapping[bytes, int])
 
 
 def _kept(member: Subscriber, counts: Mapping[bytes, int], taken: set[Owned]) -> list[Owned]:
-    """List the partitions of the member's previous target that it may keep, sorted, and add them to `taken`.
+    """List, in order, those partitions of the member's previous target that it may keep. Add them to `taken`.
 
     Partitions in `taken` are left out.
     """
@@ -88,7 +88,8 @@ def _uniform_for_equals(members: Sequence[Subscriber], counts: Mapping[bytes, in
     least, extras = divmod(sum(counts[topic_id] for topic_id in topics), len(members))
     taken: set[Owned] = set()
     shares = [_kept(each, counts, taken) for each in members]
-    # A member that had more than the least share keeps one partition more, until the remainder is used up.
+    # The remainder of the division goes first to members that can keep more partitions than the least share.
+    # Each of them gets one partition more.
     quotas = []
     for share in shares:
         has_extra = extras > 0 and len(share) > least
@@ -164,8 +165,8 @@ class _Uneven:
                 self._shares[index].setdefault(topic_id, []).append(partition)
 
     def _balance(self, topic_id: bytes) -> int:
-        """Move partitions of one topic from the most to the least loaded member while their loads differ by
-        more than 1. Returns the number of moves.
+        """Move partitions of one topic from the most loaded member to the least loaded member, while the
+        loads of these two differ by more than 1. Returns the number of moves.
         """
         loads, shares = self._loads, self._shares
         least = [(loads[index], index) for index in self._readers[topic_id]]

@@ -2,9 +2,9 @@
 
 Such a member reaches its target by JoinGroups instead of heartbeats. Its Heartbeat is answered with
 REBALANCE_IN_PROGRESS when the member must act: there is a newer target, it must revoke partitions, or
-partitions have become free. It then joins again, which is one step towards its target, and gets its present
-assignment by SyncGroup. It is never the group's leader, because the coordinator assigns. A member that does
-not join or sync within its rebalance timeout is fenced.
+partitions have become free. The member then joins again, which is one step towards its target. By SyncGroup
+it gets its present assignment. The member is never the group's leader, because the coordinator computes the
+assignment. A member that does not join or sync within its rebalance timeout is fenced.
 
 A group without members, classic or consumer, takes the protocol of the first member that joins.
 """
@@ -265,7 +265,8 @@ def _leaving_member(group: ConsumerGroup, identity: MemberIdentity) -> Member:
     if identity.group_instance_id is None:
         return known_member(group, identity.member_id)
     if identity.member_id == UNKNOWN_MEMBER:
-        # The administrator who removes a static member knows only its instance id.
+        # The administrator who removes a static member knows only its instance id. So find the member by that
+        # id.
         member = group.static_member(identity.group_instance_id)
         if member is None:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)

@@ -2,17 +2,19 @@
 
 Theory of operation
 -------------------
-Three things have epochs. The group's epoch grows with each change of its members, of their subscriptions or of their
-topics. The target assignment says which partitions each member should have; its epoch is that of the group for which it
-was computed. A member has the epoch of the target that it has reached, and the partitions that it has now.
+Three things have epochs. The group's epoch grows with each change of its members, of their subscriptions or
+of their topics. The target assignment says which partitions each member should have; the target's epoch is
+the group's epoch for which the target was computed. A member has the epoch of the target that it has reached,
+and the partitions that it has now.
 
-A member moves to its target in steps (`reconciliation`). It first revokes partitions, and gets others as soon
-as their owners have revoked them. So a partition has one owner at most. The map `owners` names this member;
-it is computed from the members.
+A member moves to its target in steps (`reconciliation`). It first revokes partitions. It gets other
+partitions as soon as their owners have revoked them. So a partition has one owner at most. The map `owners`
+names the owner of each partition; the map is computed from the members.
 
-The group is empty without members, and assigning while its epoch is ahead of the target's. It is reconciling
-while some member has not reached its target, and otherwise stable. The replay keeps counters: how many
-members name each topic, pattern and assignor. So a decision need not scan all members.
+The group's state is EMPTY without members, and ASSIGNING while the group's epoch is ahead of the target's
+epoch. The state is RECONCILING while some member has not reached its target, and otherwise STABLE. The replay
+keeps counters: how many members name each topic, pattern and assignor. So a decision need not scan all
+members.
 """
 
 from __future__ import annotations
@@ -68,13 +70,13 @@ Epochs: TypeAlias = Mapping[bytes, Mapping[int, int]]
 Target: TypeAlias = Mapping[bytes, frozenset[int]]
 """Partition numbers by topic id."""
 Owned: TypeAlias = tuple[bytes, int]
-"""One partition: its topic id and number. A plain tuple."""
+"""One partition as a plain tuple of topic id and partition number."""
 BYTES_PER_WEIGHT = 1_024
 TOPIC_OVERHEAD_BYTES = 64
 """The bytes of memory that each name in a set of topics takes besides its text."""
 WEIGHT_OF_PATTERN = 100
-"""The weight of a pattern whose topics are not yet found. To match 1,000 such patterns with 10,000 topic names
-takes seconds.
+"""The weight of a pattern whose topics have not been searched yet. A search for 1,000 such patterns among
+10,000 topic names takes seconds.
 """
 NO_EPOCHS: Epochs = {}
 NO_TARGET: Target = {}
@@ -90,7 +92,7 @@ class MemberState(Enum):
     UNREVOKED_PARTITIONS = 1
     UNRELEASED_PARTITIONS = 2
     UNKNOWN = 127
-    """A number that this version does not know: a later version wrote the record."""
+    """The state for a number that this version does not know, because a later version wrote the record."""
 
 
 class GroupState(Enum):
@@ -140,7 +142,7 @@ class Member:
     state: MemberState = MemberState.STABLE
     assigned: Epochs = NO_EPOCHS
     revoking: Epochs = NO_EPOCHS
-    """Partitions that the member must revoke before it gets others."""
+    """Partitions that the member must revoke before it gets other partitions."""
 
     def is_reconciled_to(self, epoch: int) -> bool:
         return self.state is MemberState.STABLE and self.epoch == epoch
@@ -148,7 +150,7 @@ class Member:
     def assignment_epoch(self, topic_id: bytes, partition: int) -> int | None:
         """Return the epoch at which the member got this partition.
 
-        None if the member neither has it nor has to revoke it.
+        None if the partition is neither assigned to the member, nor to be revoked by it.
         """
         for epochs in (self.assigned, self.revoking):
             found = epochs.get(topic_id, NO_PARTITIONS).get(partition)
@@ -169,11 +171,11 @@ NO_PARTITIONS: Mapping[int, int] = {}
 
 @attrs.frozen
 class Resolved:
-    """The topics that a pattern matched when they were last searched."""
+    """The topics that a pattern matched in the last search."""
 
     topics: frozenset[str]
     version: int
-    """The offset of the metadata image in which the topics were searched."""
+    """The offset of the metadata image that was searched."""
     timestamp_ms: int
 
 
@@ -192,7 +194,7 @@ class ConsumerGroup:
     targets: LayeredMap[str, Target] = attrs.field(factory=LayeredMap)
     """The target assignment by member id. A member without a target is absent."""
     owners: LayeredMap[Owned, str] = attrs.field(factory=LayeredMap)
-    """For each partition the id of its owner: the member that has it, or that has not revoked it yet."""
+    """For each partition the id of its owner. The owner has the partition, or still has to revoke it."""
     static_members: LayeredMap[str, str] = attrs.field(factory=LayeredMap)
     """Member ids by instance id."""
     topic_counts: LayeredMap[str, int] = attrs.field(factory=LayeredMap)
@@ -213,7 +215,7 @@ class ConsumerGroup:
     def state(self) -> GroupState:
         """The state of the group.
 
-        To compute it takes a scan of all members, unless the group is empty or assigning.
+        Its computation scans all members, unless the group is empty or assigning.
         """
         if not self.members:
             return GroupState.EMPTY
@@ -242,7 +244,7 @@ class ConsumerGroup:
     def topics_of(self, profile: Profile) -> frozenset[str]:
         """Return the topics that a member with this profile reads.
 
-        A pattern whose topics are still to be searched matches none.
+        Before the first search for its topics, a pattern matches no topic.
         """
         resolved = self.resolved.get(profile.pattern) if profile.pattern else None
         named = frozenset(profile.topics)
@@ -262,7 +264,8 @@ class ConsumerGroup:
     def preferred_assignor(self, offered: Sequence[str]) -> str:
         """Return the assignor that most members name.
 
-        `offered` decides ties: its first assignor wins, also if no member names any.
+        Among assignors with equal counts, the first one in `offered` wins. So if no member names an assignor,
+        it is the first of all.
         """
         counts = self.assignor_counts
         return max(offered, key=lambda name: counts.get(name, 0))
@@ -470,7 +473,7 @@ class _Draft:
     def _put(self, before: Member | None, after: Member | None) -> None:
         """Replace the member `before` by `after`, which has the same id, and update owners and counters.
 
-        None as `before` adds, None as `after` removes.
+        If `before` is None, add the member `after`. If `after` is None, remove the member `before`.
         """
         if before is not None:
             self._count_profile(before.profile, -1)

@@ -2,14 +2,14 @@
 
 Theory of operation
 -------------------
-A member sends no other requests than heartbeats. A heartbeat says what has changed at the member since the
-last heartbeat, and the answer what has changed in its assignment. One decision takes four steps, each of
-which may write records:
+A member sends no other requests than heartbeats. A heartbeat reports what has changed at the member since the
+last heartbeat. The answer reports what has changed in the member's assignment. One decision takes four steps,
+each of which may write records:
 
 1. The coordinator finds or creates the member, and updates its profile.
-2. If what the group reads has changed, the group's epoch rises.
-3. If the epoch is ahead of the target's, a target is computed, `group.consumer.assignment.interval.ms` after
-   the last one.
+2. If the set of topics that the group reads has changed, or one of these topics, the group's epoch rises.
+3. If the group's epoch is ahead of the target's epoch, a new target is computed. At least
+   `group.consumer.assignment.interval.ms` must have passed since the last one.
 4. The member goes one step towards its target (`reconciliation`).
 
 A heartbeat without changes costs a few look-ups. Between its heartbeats, a member changes only by being
@@ -18,7 +18,7 @@ fenced: when its session ends, or when it revokes partitions too slowly.
 A static member (KIP-345) may leave for a while: it gets the epoch -2, and keeps its place until its session
 ends. The next member with this instance id gets its target and its partitions.
 
-Every check is in Kafka's order, since clients see which error comes first. The texts are Kafka's.
+Every check is in Kafka's order, since clients see which error comes first. The error messages are Kafka's.
 """
 
 from __future__ import annotations
@@ -154,8 +154,8 @@ class ConsumerMembership:
             self.begin_anew(turn, group_id)
 
     def begin_anew(self, turn: Turn, group_id: str) -> None:
-        """Reset the soft state of one group: its members' sessions start again, its target run is cancelled,
-        and its topics will be compared again.
+        """Reset the soft state of one group: its members' sessions start again, and its target run is
+        cancelled. The hash of its topics will be compared again.
         """
         self._checked.discard(group_id)
         self._targets.cancel(group_id)
@@ -168,8 +168,8 @@ class ConsumerMembership:
             self._watch_revocation(turn, group_id, group.members[member_id])
 
     def topics_changed(self, groups: Sequence[ConsumerGroup], topics: Sequence[str]) -> None:
-        """Mark the groups that read one of these topics, so that their next heartbeat compares the hash of
-        their topics.
+        """Mark the groups that read one of these topics. Then the next heartbeat of each such group compares
+        the hash of the group's topics.
         """
         if len(groups) * len(topics) > MARKS_MAX:
             self._checked.clear()
@@ -184,7 +184,7 @@ class ConsumerMembership:
         """Find large topics of a group that a worker should hash before this heartbeat is decided; None if
         there are none.
 
-        `group` is the group that the request names; None if it does not exist yet.
+        `group` is the group that the request names. It is None if this group does not exist yet.
         """
         names = request.subscribed_topic_names
         if names is None and request.group_id in self._checked:
@@ -243,8 +243,8 @@ class ConsumerMembership:
     def _find(self, turn: Turn, group_id: str, may_create: bool) -> GroupChange:
         """Find the group.
 
-        Create it if `may_create` is set, also in place of a classic group of that name. Raises
-        GROUP_ID_NOT_FOUND.
+        If `may_create` is set, create the group if needed, even in place of a classic group of that name.
+        Raises GROUP_ID_NOT_FOUND.
         """
         group = turn.state.consumers.get(group_id)
         if group is not None:
@@ -288,9 +288,10 @@ class ConsumerMembership:
             raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, text)
 
     def check_memory(self, turn: Turn, group: ConsumerGroup, before: Member, profile: Profile) -> None:
-        """Refuse a member, or what it reports, that takes more memory than this partition has for members.
+        """Refuse a new member, or a member's new profile, if it needs more memory than this partition has
+        left for members.
 
-        Raises GROUP_MAX_SIZE_REACHED; a member that takes no more than before is served in any case.
+        Raises GROUP_MAX_SIZE_REACHED. A member that needs no more memory than before is always accepted.
         """
         weight = weight_of_member(before.member_id, profile)
         weight += WEIGHT_OF_PATTERN * (bool(profile.pattern) and profile.pattern not in group.pattern_counts)
@@ -315,11 +316,11 @@ class ConsumerMembership:
         ask: Ask | None = None,
         may_assign: bool = True,
     ) -> Member:
-        """Take the four steps of a heartbeat, except that the caller has found or created the member.
-        Returns the member after these steps.
+        """Take the four steps of a heartbeat, except finding or creating the member. The caller has done
+        that. Returns the member after these steps.
 
-        `ask` is the member's request; its rights limit the topics that a pattern may find. With `may_assign`
-        false no target is computed, because the group is about to become a classic group.
+        `ask` is the member's request. The rights of its client limit the topics that a pattern may match. If
+        `may_assign` is false, no target is computed, because the group is about to become a classic group.
         """
         image = self.image
         member, has_new_topics = self._update_profile(turn, change, before, profile, ask)
@@ -344,7 +345,9 @@ class ConsumerMembership:
             self._targets.begin(change.group, self._settings.consumer_assignors, self.image)
 
     def _compute_target(self, turn: Turn, change: GroupChange) -> None:
-        """Compute the target of a small group now; request a worker run for that of a large group."""
+        """Compute the target of a small group now; for a large group, request a worker run that computes the
+        target.
+        """
         group = change.group
         if not is_small(group, self.image):
             change.wants_target = True
@@ -362,7 +365,8 @@ class ConsumerMembership:
         profile: Profile,
         ask: Ask | None,
     ) -> tuple[Member, bool]:
-        """Store the member's new profile. Raise the group's epoch if the topics that it reads have changed.
+        """Store the member's new profile. Raise the group's epoch if the topics that the group reads have
+        changed.
 
         Returns the member, and True if its own subscription has changed.
         """
@@ -384,7 +388,8 @@ class ConsumerMembership:
 
     def _raise_epoch(self, change: GroupChange, is_needed: bool, anew: bool = False) -> None:
         """Raise the group's epoch if `is_needed`, or if the hash of its topics has changed since the last
-        rise. The hash is compared for unchecked groups, and with `anew` for every group.
+        rise. The hash is compared only if the group's topics are unchecked since their last change, or if
+        `anew` is true.
         """
         group = change.group
         group_id = group.group_id
@@ -433,9 +438,8 @@ class ConsumerMembership:
     # -- work of workers -------------------------------------------------------------------------------------------------
 
     def take_wanted(self) -> Sequence[WorkerWork]:
-        """Return the work that decisions have requested since the last call, for worker threads.
-
-        The caller passes each piece to `work_ended` when it has ended.
+        """Return the work for worker threads that decisions have requested since the last call. When a piece
+        of work has ended, the caller passes it to `work_ended`.
         """
         return [*self._patterns.take_wanted(), *self._targets.take_wanted()]
 
@@ -453,12 +457,14 @@ class ConsumerMembership:
         turn.records += self._targets.take_part(group, part, turn.wall_ms)
 
     def topics_created(self, offset: int) -> None:
-        """Record that the metadata at this offset has new topics, so that patterns are searched again."""
+        """Record that the metadata at this offset has new topics, so that the topics of patterns are searched
+        again.
+        """
         self._patterns.topics_created(offset)
 
     def take_found_topics(self, turn: Turn, ask: Ask) -> None:
-        """Write the topics that a worker has found for a group's patterns to the log, and raise the group's
-        epoch if they changed.
+        """Write to the log which topics a worker has found for a group's patterns. Raise the group's epoch if
+        these topics have changed.
 
         If a pattern's topics would take more memory than this partition has for members, the pattern matches
         no topic.

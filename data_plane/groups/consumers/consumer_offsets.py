@@ -40,14 +40,14 @@ def transactional_commit_refusal(
 ) -> ErrorCode:
     """Return the error for a commit in a transaction, or NONE if it is allowed.
 
-    Producers of old versions send no member id, and are accepted.
+    Producers of old versions send no member id. Their commits are accepted.
     """
     if epoch < 0 and (group.is_empty or (epoch == -1 and not member_id and instance_id is None)):
         return ErrorCode.NONE
     member = group.members.get(member_id)
     if member is None:
         return ErrorCode.UNKNOWN_MEMBER_ID
-    # As in Kafka: producers only know the error code of the classic protocol.
+    # As in Kafka, use the classic protocol's error code, since producers know no other.
     return ErrorCode.ILLEGAL_GENERATION if _epoch_refusal(member, epoch, partitions) else ErrorCode.NONE
 
 

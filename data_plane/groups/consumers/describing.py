@@ -18,7 +18,7 @@ CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
 def group_not_found(group_id: str, is_there: bool) -> wire.DescribedGroup:
     """Build the description of a missing group: the error GROUP_ID_NOT_FOUND.
 
-    With `is_there`, a group of another kind has the name.
+    `is_there` is true if a group of another kind has this id.
     """
     fault = "is not a consumer group" if is_there else "not found"
     error = KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} {fault}.")
@@ -67,7 +67,7 @@ def _member(member: Member, target: Target, image: MetadataImage) -> wire.Member
 
 
 def _had(member: Member) -> Epochs:
-    """Return all partitions of a member, with those that it has not revoked yet."""
+    """Return all partitions of a member, including those that the member has not revoked yet."""
     if not member.revoking:
         return member.assigned
     had: dict[bytes, Mapping[int, int]] = dict(member.assigned)

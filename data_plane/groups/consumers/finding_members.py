@@ -1,6 +1,5 @@
-"""The search for the member that sent a request, by member id or instance id, and the check of its epoch (KIP-848).
-
-PURE.
+"""The search for the member that sent a request, by member id or instance id, and the check of the member's
+epoch (KIP-848). PURE.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ def dynamic_member(
 ) -> Member:
     """Return the member with this id, or create it if it joins.
 
-    It has no instance id. Raises UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH.
+    Such a member has no instance id. Raises UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH.
     """
     if joins:
         member: Member = group.members.get(member_id, Member(member_id))
@@ -98,9 +97,8 @@ def known_member(group: ConsumerGroup, member_id: str) -> Member:
 
 
 def known_static_member(group: ConsumerGroup, member_id: str, instance_id: str) -> Member:
-    """Return the static member with this instance id.
-
-    Raises UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if it has another member id.
+    """Return the static member with this instance id. Raises UNKNOWN_MEMBER_ID if there is none, and
+    FENCED_INSTANCE_ID if it has another member id.
     """
     member = group.static_member(instance_id)
     if member is None:
@@ -118,8 +116,8 @@ def known_static_member(group: ConsumerGroup, member_id: str, instance_id: str) 
 def _check_epoch(member: Member, request: ConsumerGroupHeartbeatRequest) -> None:
     """Refuse a heartbeat with another epoch than the member's.
 
-    The previous epoch is accepted if all partitions that the member names are assigned to it: it may have
-    lost the last answer.
+    The member may have lost the last answer. So its previous epoch is accepted if it names only partitions
+    that are assigned to it.
     """
     epoch = request.member_epoch
     if epoch == member.epoch:

@@ -15,7 +15,7 @@ __all__ = ["assignment_interval_ms", "heartbeat_interval_ms", "session_timeout_m
 
 
 def session_timeout_ms(settings: GroupSettings, image: MetadataImage, group_id: str) -> int:
-    """Return the session timeout: a member that sends nothing for so many milliseconds is removed."""
+    """Return the session timeout: a member that sends nothing for this number of milliseconds is removed."""
     return _within(
         _own_value(image, group_id, "consumer.session.timeout.ms"),
         settings.consumer_session_timeout_ms,

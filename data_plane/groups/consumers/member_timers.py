@@ -1,6 +1,6 @@
 """Timers of members: the session, and the time limits for revoking partitions, JoinGroup and SyncGroup.
 
-Soft state: a new coordinator starts them again. PURE.
+The timers are soft state: a new coordinator starts them again. PURE.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def subscription_in(metadata: bytes) -> ConsumerProtocolSubscription:
 def _version_of(data: bytes) -> int:
     """Return the version with which to decode a member's metadata.
 
-    A newer version only appends fields, so it is read as the newest known one.
+    A version that is too new only appends fields, so such data is read as the newest known version.
     """
     version = int.from_bytes(data[:2], "big", signed=True)
     return max(0, min(version, ConsumerProtocolSubscription.VALID_VERSIONS[1]))

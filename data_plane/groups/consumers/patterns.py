@@ -1,13 +1,13 @@
-"""Subscriptions by regular expression: which topics a pattern matches, and when they are searched again.
-PURE.
+"""Subscriptions by regular expression: the search for the topics that a pattern matches, and the times of the
+next searches. PURE.
 
 Patterns are in RE2's syntax, and match a whole topic name (KIP-848). The log has the topics of each pattern,
-as they were found last. A worker searches them (`find_topics`) with the rights of the member whose heartbeat
-triggered the search. Only topics that this member may DESCRIBE match.
+as they were found last. A worker searches for these topics (`find_topics`), with the rights of the member
+whose heartbeat triggered the search. Only topics that this member may DESCRIBE match.
 
-The patterns of a group are searched together: when one is new, when topics were created, or when
-`group.consumer.regex.refresh.interval.ms` has passed. Between two searches at least ten seconds pass, and one
-search runs at a time.
+One search covers all patterns of a group. It is due when a pattern is new, when topics were created, or when
+`group.consumer.regex.refresh.interval.ms` has passed. A group has one search at a time, and at least ten
+seconds pass between two searches.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ REFRESH_INTERVAL_MS_MIN = 10_000
 NAMES_PER_PAUSE = 1_000
 
 MaySee: TypeAlias = Callable[[str], bool]
-"""Returns True if a client may DESCRIBE the topic of this name."""
+"""A function that returns True if a client may DESCRIBE the topic of this name."""
 
 
 class PatternStatus(Enum):
@@ -58,26 +58,27 @@ class PatternStatus(Enum):
 
 @attrs.frozen
 class FindTopics:
-    """Work for a worker: search the topics of all patterns of one group."""
+    """Work for a worker: search for the topics that the patterns of one group match."""
 
     group_id: str
     patterns: tuple[str, ...]
     image: MetadataImage
     may_see: MaySee | None
-    """Returns True for topics that the member may DESCRIBE. None: all topics are visible."""
+    """A function that returns True for topics that the member may DESCRIBE. None means that all topics are
+    visible.
+    """
     started_ms: int
     """The wall-clock time at which the search was requested, in milliseconds since 1970."""
 
     def requests(self) -> Sequence[TopicsFound]:
-        """Search the topics, and return the result as one request to the coordinator."""
+        """Search for the topics, and return the result as one request to the coordinator."""
         return [find_topics(self)]
 
 
 @attrs.frozen
 class TopicsFound:
-    """A worker's result as a request to the coordinator: it writes the found topics to the log.
-
-    It has no answer.
+    """A worker's result, as a request that the coordinator write the found topics to the log. The request has
+    no answer.
     """
 
     group_id: str
@@ -86,9 +87,8 @@ class TopicsFound:
 
 
 def find_topics(work: FindTopics) -> TopicsFound:
-    """Search the topics that match each pattern.
-
-    This takes time in proportion to patterns times topics, so it runs in a worker thread.
+    """Search for the topics that match each pattern. The time grows with the number of patterns times the
+    number of topics, so this runs in a worker thread.
     """
     matched: dict[str, list[str]] = {pattern: [] for pattern in work.patterns}
     visible: dict[str, bool] = {}
@@ -116,7 +116,7 @@ def find_topics(work: FindTopics) -> TopicsFound:
 
 
 class Patterns:
-    """The searches for the topics of patterns, of all groups of one coordinator.
+    """The searches for the topics of patterns, for all groups of one coordinator.
 
     The set of running searches is soft state.
     """
@@ -129,7 +129,9 @@ class Patterns:
         """The offset of the newest metadata image that had new topics."""
 
     def topics_created(self, offset: int) -> None:
-        """Record that the metadata at this offset has new topics, so that patterns are searched again."""
+        """Record that the metadata at this offset has new topics, so that the topics of patterns are searched
+        again.
+        """
         self._newest_topics = offset
 
     def take_wanted(self) -> Sequence[FindTopics]:
@@ -153,9 +155,9 @@ class Patterns:
         may_see: MaySee | None,
         wall_ms: int,
     ) -> PatternStatus:
-        """Compare a member's new pattern with the one before, and request a search of the group's patterns if
-        one is due. Call it after the new profile is part of `change`. `before` and `after` are patterns;
-        empty means none.
+        """Compare a member's new pattern with its pattern before. Request a search for the topics of the
+        group's patterns, if a search is due. Call it after the new profile is part of `change`. `before` and
+        `after` are patterns; empty means none.
         """
         status, is_new = PatternStatus.UNCHANGED, False
         if before != after:
@@ -194,10 +196,10 @@ class Patterns:
 
 
 def check_new_pattern(group: ConsumerGroup, pattern: str, check: Callable[[str], None] | None) -> None:
-    """Check a pattern that is new to the group: only one member has it.
+    """Check a pattern if it is new to the group, so that only one member has it.
 
-    The member's new profile is already in `group`. `check` raises the error that a worker has found; None: the
-    pattern is compiled here.
+    The member's new profile is already in `group`. `check` raises the error that a worker has found. If
+    `check` is None, the pattern is compiled here.
 
     Raises:
         KafkaError: INVALID_REGULAR_EXPRESSION, UNKNOWN_SERVER_ERROR

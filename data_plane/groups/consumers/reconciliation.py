@@ -1,9 +1,9 @@
 """The next step of one member towards its target assignment (KIP-848). PURE.
 
 A member in the state `STABLE` has reached a target. When a newer target takes partitions away, the member
-becomes `UNREVOKED_PARTITIONS`. It stays in its epoch until its heartbeats no longer name these partitions.
-Then it moves to the epoch of the newest target and gets those partitions that are free. While other members
-still own some of its partitions, it is `UNRELEASED_PARTITIONS`.
+becomes `UNREVOKED_PARTITIONS`. The member stays in its epoch until its heartbeats no longer name the lost
+partitions. Then the member moves to the epoch of the newest target, and gets those of its partitions that are
+free. While other members still own some of its partitions, its state is `UNRELEASED_PARTITIONS`.
 
 Partitions of topics that the member no longer reads are taken away at once, whatever its target says.
 """
@@ -29,7 +29,8 @@ from odradek.wire.messages.consumer_group_heartbeat import TopicPartitions
 __all__ = ["is_subset", "reconcile"]
 
 OwnedPartitions = Sequence[TopicPartitions] | None
-"""The partitions that a member says it owns. None: the heartbeat leaves them out, as nothing has changed.
+"""The partitions that a member says it owns. None if the heartbeat leaves them out, because nothing has
+changed.
 """
 _NONE: frozenset[int] = frozenset()
 _UNKNOWN_STATE = (
@@ -71,9 +72,9 @@ def reconcile(
 ) -> Member:
     """Compute the member's next step towards its target, and return the member after it.
 
-    `target` is the member's newest target, and `epoch` its epoch. `topics` are the ids of the topics that the
-    member reads; with `has_new_topics` they have just changed. `is_free` returns True for a partition without
-    an owner.
+    `target` is the member's newest target, and `epoch` is the epoch of this target. `topics` are the ids of
+    the topics that the member reads. `has_new_topics` is true if these topics have just changed. `is_free`
+    returns True for a partition without an owner.
 
     Raises:
         KafkaError: FENCED_MEMBER_EPOCH if the member's state is unknown (a later version wrote it) and
@@ -93,7 +94,7 @@ def reconcile(
 def _has_any(owned: OwnedPartitions, wanted: Epochs) -> bool:
     """True if the member may still own one of the wanted partitions.
 
-    A heartbeat that names no partitions counts as True.
+    If a heartbeat leaves out the member's partitions, the result is True.
     """
     if owned is None:
         return True

@@ -17,8 +17,8 @@ __all__ = ["may_compute", "member_targets", "target_records", "topic_ids"]
 
 
 def may_compute(group: ConsumerGroup, interval_ms: int, wall_ms: int) -> bool:
-    """True if the next target may be computed at `wall_ms`: `interval_ms` have passed since the last one, or
-    its time is unknown.
+    """True if the next target may be computed at `wall_ms`: `interval_ms` have passed since the last target
+    was computed, or that time is unknown.
     """
     since_ms = group.target_timestamp_ms
     return since_ms == 0 or interval_ms == 0 or wall_ms >= since_ms + interval_ms
@@ -35,7 +35,7 @@ def target_records(
 ) -> list[CoordinatorRecord]:
     """Compute the target for the group's present epoch.
 
-    Returns a record for each member whose target changes, and last the record of the epoch.
+    Returns a record for each member whose target changes. The last record is that of the target's epoch.
     """
     records = member_targets(group, offered, image)
     return [*records, target_epoch_record(group.group_id, group.epoch, wall_ms)]

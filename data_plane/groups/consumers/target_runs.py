@@ -4,20 +4,20 @@ Theory of operation
 -------------------
 The target of a small group is computed inside a decision. The target of a large group would block the event
 loop for too long. So the decision requests a `TargetRun`. A worker computes the target from the group as it
-was, and splits the records into parts. The coordinator submits each part to itself as a request, so each is a
-decision of its own. It is small enough for the loop and for a batch of the log. The last part has the record
-of the target's epoch.
+was, and splits the records into parts. The coordinator submits each part to itself as a request, so each part
+is a decision of its own. A part is small enough for one turn of the event loop and for one batch of the log.
+The last part has the record of the target's epoch.
 
 A part counts only while its run is the newest of its group. The group may have changed meanwhile:
 
 * Parts skip members that have left. Their departure has raised the group's epoch, so another target follows.
-* A static member that came back with another id gets the target that was computed for its old id. That raises
-  no epoch.
+* A static member that came back with another id gets the target that was computed for its old id. Its return
+  raises no epoch.
 * A run ends if its group is deleted, becomes a classic group or gets another target.
 
 Until the last part is written, members take no step, since they would move to a mixture of two targets. Only
-a joining member takes one, because it needs an epoch. A coordinator that takes over in between finds such a
-mixture in the log, with the earlier epoch. It then computes a new target.
+a joining member takes a step, because it needs an epoch. A coordinator that takes over in between finds such
+a mixture in the log, with the earlier target's epoch. This coordinator then computes a new target.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from odradek.wire.messages.coordinator_records import (
 __all__ = ["TargetPart", "TargetRun", "TargetRuns", "is_small"]
 
 INLINE_UNITS_MAX = 300
-"""The largest group for which a decision computes the target itself, in units: members, partitions, and
-readers of each topic. This takes 2 to 3 ms.
+"""The largest group for which a decision computes the target itself. The size is counted in members,
+partitions, and readers of each topic. The target of such a group takes 2 to 3 ms.
 """
 PART_UNITS = 600
 """The size of one part, in members plus partitions of its records. A part takes about 2 ms and 10 kB."""
@@ -91,7 +91,7 @@ class TargetRun:
 
 @attrs.frozen(eq=False)
 class TargetPart:
-    """One part of a target, as a request to the coordinator: write these records. It has no answer."""
+    """One part of a target, as a request that the coordinator write these records. The request has no answer."""
 
     run: TargetRun
     records: Sequence[CoordinatorRecord]
@@ -115,7 +115,7 @@ def _in_parts(records: Sequence[CoordinatorRecord]) -> Iterator[Sequence[Coordin
 
 
 class TargetRuns:
-    """The target runs of all groups of one coordinator: at most one run for each group. Soft state."""
+    """The target runs of all groups of one coordinator: at most one run for each group. They are soft state."""
 
     def __init__(self) -> None:
         self._running: dict[str, TargetRun] = {}
@@ -136,7 +136,7 @@ class TargetRuns:
         return wanted
 
     def is_writing(self, group_id: str) -> bool:
-        """True if the group's new target is partly written: parts of it are still missing in the log."""
+        """True if the group's new target is partly written, so that parts of it are still missing in the log."""
         return group_id in self._writing
 
     def cancel(self, group_id: str) -> None:
@@ -169,10 +169,8 @@ class TargetRuns:
 
 
 def _for_present(group: ConsumerGroup, run: TargetRun, record: CoordinatorRecord) -> CoordinatorRecord | None:
-    """Return the record for its member.
-
-    If a static member has returned under a new id, return the record for the new id. None if the member has
-    left.
+    """Return `record` if its member is still in the group. If a static member has returned under a new id,
+    return the record with the new id. Return None if the member has left.
     """
     key = record.key
     assert isinstance(key, ConsumerGroupTargetAssignmentMemberKey)

@@ -3,9 +3,9 @@
 The hash covers all that an assignor may use: each topic's id, name and partitions, and the racks of each
 partition's replicas. It is bit for bit the hash of Kafka 4.3.
 
-To hash a topic takes 50 us, and 30 us for each of its partitions. So a worker hashes large topics, before the
-heartbeat that needs the hash is decided. While a topic's replicas stay the same, its hash is kept, also if
-other facts about the topic change.
+The hash of a topic takes 50 us, and 30 us more for each of its partitions. So a worker hashes large topics
+before the heartbeat that needs the hash is decided. While a topic's replicas stay the same, its hash is kept,
+even if other facts about the topic change.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ __all__ = ["HashTopics", "TopicHashes"]
 
 _MAGIC = b"\0"
 KEPT_MAX = 10_000
-"""The most topic names whose hashes are kept; missing topics count, too. The hashes of further topics are
-computed each time.
+"""The most topic names in the cache of hashes. Names of topics that do not exist count, too. The hashes of
+further topics are computed each time.
 """
 
 
 INLINE_UNITS_MAX = 60
-"""The most work that one decision spends on hashes: 2 units for a topic and 1 for a partition. This takes 2
-to 3 ms.
+"""The most work that one decision spends on hashes, in units: 2 for a topic and 1 for a partition. The most
+work takes 2 to 3 ms.
 """
 
 
@@ -84,7 +84,7 @@ class TopicHashes:
     def changed(self, topics: Iterable[str], image: MetadataImage) -> list[str]:
         """Select the topics, out of these changed ones, whose hash has changed or may have changed.
 
-        Topics that no group reads are left out as far as known.
+        While the cache has all topics that groups read, topics that are missing in it are left out.
         """
         changed = []
         for name in topics:
@@ -97,14 +97,17 @@ class TopicHashes:
             if self._is_kept(name, topic):
                 continue
             if topic is not None and 2 + len(topic.partitions) > INLINE_UNITS_MAX:
-                # A worker will hash this topic before the next heartbeat of a group that reads it.
+                # The topic is too large to be hashed here, so it may have changed. A worker will hash it
+                # before the next heartbeat of a group that reads it.
                 changed.append(name)
             elif self._of_topic(name, image) != kept[1]:
                 changed.append(name)
         return changed
 
     def unhashed(self, topics: Iterable[str], image: MetadataImage) -> HashTopics | None:
-        """Find the topics that a worker should hash first; None if they are few enough for a decision."""
+        """Find the topics that a worker should hash before the decision. Returns None if the topics are few
+        enough to be hashed in the decision.
+        """
         missing: list[TopicImage] = []
         units = 0
         for name in topics:
@@ -128,7 +131,7 @@ class TopicHashes:
         self._before_racks.discard(name)
 
     def brokers_changed(self, image: MetadataImage) -> None:
-        """Update the racks of the brokers, which the hashes cover."""
+        """Update the brokers' racks. The hashes depend on these racks."""
         racks = {each: image.brokers[each].rack for each in image.brokers}
         if racks != self._racks:
             self._racks = racks

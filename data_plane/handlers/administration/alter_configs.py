@@ -2,8 +2,8 @@
 all others.
 
 As in Kafka, the broker checks the form of the request and the changes of its own values, and sets its own log
-levels. The controller decides all resources that the broker does not refuse or finish itself. The answers are
-joined in the order of the request.
+levels. The broker refuses or finishes some resources of a request itself. The controller decides all others.
+The broker puts all answers into the order of the request.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ _STORED = (RESOURCE_TOPIC, RESOURCE_CLIENT_METRICS, RESOURCE_GROUP)
 
 
 Judge: TypeAlias = Callable[[OwnConfig, Any, bool], Outcome | None]
-"""A function that checks one resource of a request. The last argument is `validate_only`. It returns an
-outcome, or None if the controller has to decide.
+"""A function that checks one resource of a request. The last argument is `validate_only`. The function
+returns an outcome, or None if the controller has to decide.
 
 Raises `KafkaError`.
 """
@@ -98,7 +98,7 @@ class AlterConfigsHandler:
     async def _judge_all(self, request: Any) -> list[Outcome | None]:
         """Check each resource, a few milliseconds at a time.
 
-        Returns an outcome for each; None if the controller has to decide.
+        Returns an outcome for each resource, or None for it if the controller has to decide.
         """
         counts = Counter((each.resource_type, each.resource_name) for each in request.resources)
 
@@ -233,7 +233,7 @@ def _check_node_id(own: OwnConfig, name: str, otherwise: str) -> None:
 
 
 def _groups(resources: Sequence[Any]) -> list[list[Any]]:
-    """Divide the resources into groups of consecutive ones. Each group is checked in one turn."""
+    """Divide the resources into groups of neighbours. Each group is checked in one turn."""
     groups: list[list[Any]] = [[]]
     things = 0
     for resource in resources:
@@ -286,7 +286,9 @@ def _check_broker(own: OwnConfig, name: str, after: Mapping[str, str]) -> None:
 
 
 def _operated(before: Mapping[str, str], configs: Sequence[incremental.AlterableConfig]) -> dict[str, str]:
-    """Compute a broker's values after the operations, from its present values as this broker knows them."""
+    """Compute a broker's values after the operations. They start from the broker's present values, as far as
+    this broker knows them.
+    """
     after = dict(before)
     for config in configs:
         if config.config_operation == Operation.SET:

@@ -31,7 +31,8 @@ does not wait for its own checkpoint.)
 class DelayedDelete(Delayed):
     """The delayed answer of a DeleteRecords request.
 
-    The offsets are raised in memory; the answer waits until the checkpoints of all live replicas have them.
+    The log start offsets are raised in memory at once. The answer waits until the checkpoints of all live
+    replicas have the new offsets.
     """
 
     __slots__ = ("delete_response", "desk", "is_late", "own_disk_until", "partitions", "pending", "timer")
@@ -108,11 +109,11 @@ def _refuse(answer: DeleteRecordsPartitionResult) -> None:
 
 class DeleteRecordsHandler:
     """Handler of DeleteRecords (API 21). Records below the new log start offset are never served again, even
-    after restarts. The next run of retention removes segments that are wholly below it.
+    after restarts. The next run of retention removes segments that are wholly below the new offset.
 
-    The low watermark is the lowest log start offset in the checkpoints of all live replicas. Followers get
-    the new offset at once. Each reports its own with the second fetch after that. The answer waits for the
-    followers for `timeout_ms` at most.
+    The low watermark is the lowest log start offset in the checkpoints of all live replicas. Each follower
+    gets the new offset at once. It reports its own log start offset with its second fetch after that. The
+    answer waits for the followers for `timeout_ms` at most.
     """
 
     def __init__(self, desk: Desk, partitions: ServedPartitions) -> None:

@@ -1,8 +1,8 @@
 """Handlers of requests that a broker only forwards to the active controller. PORTED.
 
-They concern topics, elections, reassignments, registrations, features and voters. The request is forwarded
-unchanged, and the answer is returned unchanged. If no controller answers in time, the broker answers with an
-error.
+These requests concern topics, elections, reassignments, registrations, features and voters. The request is
+forwarded unchanged, and the answer is returned unchanged. If no controller answers in time, the broker
+answers with an error.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Refuse = Callable[[Any, ErrorCode, str | None], Any]
 
 class ForwardingHandler:
     """Handler that forwards requests to the active controller. The broker waits `request.timeout.ms` for the
-    answer, whatever timeout the request has (KIP-590). With `waits_as_asked`, the request's timeout bounds
-    this wait.
+    answer (KIP-590). It ignores the timeout in the request, unless `waits_as_asked` is true. Then that
+    timeout also limits the wait.
     """
 
     def __init__(self, forwarder: Forwarder, refuse: Refuse, *, waits_as_asked: bool = False) -> None:

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def names_many(request: Message) -> bool:
-    """True if the request names so many things that to process them takes more than a millisecond."""
+    """True if the request names so many things that their processing takes more than a millisecond."""
     return names_more_than(request, LONG_ELEMENTS)
 
 
@@ -63,7 +63,7 @@ class Forwarder:
             raise KafkaError(error.code, "") from error
 
     async def beside_loop(self, function: Callable[..., T], *args: Any) -> T:
-        """Run a function that processes a long request in a worker thread, as long work.
+        """Run `function`, which processes a long request, in a worker thread as long work.
 
         Returns its result.
         """
@@ -72,8 +72,8 @@ class Forwarder:
     async def refuse_in_turn(
         self, refuse: Callable[[Any, ErrorCode, Any], Any], request: Message, error: KafkaError
     ) -> Any:
-        """Build the response that has this error for all items of a request; for a long request in a worker
-        thread.
+        """Build the response that has this error for all items of a request. For a long request, a worker
+        thread builds it.
         """
         text = error.message or None
         if names_many(request):

@@ -136,7 +136,7 @@ def _health(log_dir: LogDir, scrub: Mapping[str, float]) -> DiskHealth:
 
 
 def _cleaning(log: PartitionLog, now_ms: int) -> LogCleaning:
-    """Describe the state of a compacted log: what the cleaner would do now, and the last pass."""
+    """Describe the state of a compacted log: what the cleaner would do now, and what its last pass did."""
     plan, state = plan_log(view_of(log), now_ms), log.cleaning
     answer = LogCleaning(
         first_dirty_offset=plan.first_dirty_offset,
@@ -156,8 +156,8 @@ def _cleaning(log: PartitionLog, now_ms: int) -> LogCleaning:
 class AlterReplicaLogDirsHandler:
     """Handler of AlterReplicaLogDirs (API 34).
 
-    For a partition without a replica here, the named directory is kept for a later replica. The answer then
-    is REPLICA_NOT_AVAILABLE, as in Kafka.
+    If this broker has no replica of an existing partition, it remembers the named directory for a later
+    replica. The answer then is REPLICA_NOT_AVAILABLE, as in Kafka.
     """
 
     def __init__(self, desk: Desk, disks: ReplicaDisks, partitions: ServedPartitions) -> None:
@@ -196,7 +196,8 @@ class AlterReplicaLogDirsHandler:
             if target.offline_reason is not None:
                 return ErrorCode.KAFKA_STORAGE_ERROR
             if target.directory_id in placement.cordoned:
-                # Kafka's rule for a cordoned directory, also for a replica that is already in it (KIP-1066).
+                # This is Kafka's rule for a cordoned directory (KIP-1066). It even holds for a replica that
+                # is already in that directory.
                 return ErrorCode.INVALID_REPLICA_ASSIGNMENT
             hosted = partitions.by_name.get(topic)
             partition = None if hosted is None else hosted.partitions.get(index)

@@ -1,4 +1,4 @@
-"""Upper bounds of the number of access decisions that a door makes for one request. If there are many, the
+"""Upper bounds of the number of access decisions that a door makes for one request. If the bound is high, the
 door runs in a worker. PURE.
 
 A request of a few hundred bytes may ask for all topics, and for the client's rights on each of them. Requests
@@ -49,18 +49,22 @@ def of_each(field: str) -> Decisions:
 
 
 def of_metadata(broker: Coordinators, asked: Asked, request: MetadataRequest) -> int:
-    """Count one decision for each topic, and one for each of the client's rights on it if they are requested."""
+    """Count one decision for each topic. If the request asks for the client's rights, count also one for each
+    right on each topic.
+    """
     topics = len(asked.topics.topics if request.topics is None else request.topics)
     return topics * (1 + _PER_TOPIC * request.include_topic_authorized_operations)
 
 
 def of_topic_partitions(broker: Coordinators, asked: Asked, request: DescribeTopicPartitionsRequest) -> int:
-    """Count one decision for each topic, and one for each of the client's rights on it."""
+    """Count one decision for each topic, and one for each right that the client may have on the topic."""
     return len(request.topics or asked.topics.topics) * (1 + _PER_TOPIC)
 
 
 def of_groups(broker: Coordinators, asked: Asked, request: DescribeGroupsRequest) -> int:
-    """Count one decision for each group, and one for each of the client's rights on it if they are requested."""
+    """Count one decision for each group. If the request asks for the client's rights, count also one for each
+    right on each group.
+    """
     return len(request.groups) * (1 + _PER_GROUP * request.include_authorized_operations)
 
 
@@ -70,8 +74,8 @@ def of_subscription(broker: Coordinators, asked: Asked, request: ConsumerGroupHe
 
 
 def of_consumer_groups(broker: Coordinators, asked: Asked, request: ConsumerGroupDescribeRequest) -> int:
-    """Count one decision for each group, for each topic that its members read, and for each requested right
-    of the client.
+    """Count one decision for each group, one for each topic that the group's members read, and one for each
+    requested right of the client.
     """
     states = [shard.state for shard in broker.groups.shards.values()]
     topics = sum(

@@ -69,15 +69,16 @@ def offset_fetch_door(asked: Asked, request: OffsetFetchRequest) -> Admitted | O
 def _offsets_of(asked: Asked, anatomy: Anatomy, group: Any) -> tuple[Any, Callable[[Any], Any]]:
     """Split one group of a request.
 
-    Returns the part that the client may request, and a function that adds the rest to the answer: errors, or
-    nothing for hidden topics.
+    Returns the part of the group that the client may request, and a function that completes the answer. The
+    function adds errors for refused topics, or removes hidden topics.
     """
     if group.topics is not None:
         codes = [_MAY_SEE.refused_code(asked, anatomy, topic) for topic in group.topics]
         return anatomy.without(group, codes)
 
     def hide(answer: Any) -> Any:
-        # The handler fills in the name of each topic, even if the client names topics by id.
+        # The handler fills in the name of each topic, even if the client names topics by id. So names suffice
+        # here.
         answer.topics = hiding(asked, ResourceType.TOPIC, answer.topics, "name")
         return answer
 

@@ -1,9 +1,9 @@
-"""Doors of Produce and Fetch. This is the hot path, so they use the decisions that the connection has cached
-by topic name.
+"""Doors of Produce and Fetch. These requests are the hot path, so their doors use the decisions that the
+connection has cached by topic name.
 
 The rights of a Fetch are checked when its partitions are read (`fetch_job.py`), since a fetch session
-contains partitions that later requests do not name. The door here only refuses clients that fetch as a
-follower without CLUSTER_ACTION.
+contains partitions that later requests do not name. The door of Fetch only refuses clients that fetch as a
+follower and lack CLUSTER_ACTION.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 def produce_door(asked: Asked, request: ProduceRequest) -> Admitted | ProduceResponse | Outcome | None:
-    """Require WRITE on each topic; WRITE on the transactional id."""
+    """Require WRITE on each topic and on the transactional id."""
     named = request.transactional_id
     if named is not None and not asked.may_transact(Operation.WRITE, named):
         code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
@@ -51,7 +51,8 @@ def produce_door(asked: Asked, request: ProduceRequest) -> Admitted | ProduceRes
 def _write_refused(asked: Asked, topic: Any) -> ErrorCode:
     """Return the error for a topic that the client may not write to, otherwise NONE.
 
-    An unknown topic id is UNKNOWN_TOPIC_ID, as it may become known in a later turn.
+    For an unknown topic id, return UNKNOWN_TOPIC_ID now. In a later turn the id may be known, and the rights
+    would then be unchecked.
     """
     name = asked.name_of(topic.topic_id) if asked.version >= PRODUCE_TOPIC_IDS else topic.name
     if name is None:
@@ -98,7 +99,9 @@ def produce_again(asked: Asked, response: Any) -> Any:
 
 
 def fetch_door(asked: Asked, request: FetchRequest) -> FetchResponse | None:
-    """Require READ on each topic, checked when the topic is read; CLUSTER_ACTION for followers."""
+    """Require CLUSTER_ACTION of followers. Clients need READ on each topic, which is checked when the topic
+    is read.
+    """
     replica_id = (
         request.replica_state.replica_id if asked.version >= FETCH_REPLICA_STATE else request.replica_id
     )

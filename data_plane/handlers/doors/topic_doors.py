@@ -81,7 +81,8 @@ def metadata_door(creates_topics: Callable[[], bool]) -> Door:
             response.topics = [*(response.topics if allowed else ()), *refused]
             return with_operations(response)
 
-        # In version 0 an empty list means all topics; `merge` then drops the handler's topics.
+        # If all topics are refused, the handler gets an empty list. In version 0 such a list requests all
+        # topics, so `merge` drops the topics of the handler's answer.
         return Admitted(request.replaced(topics=allowed), merge) if refused else Admitted(request, merge)
 
     return door

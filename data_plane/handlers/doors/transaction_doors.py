@@ -32,7 +32,7 @@ _ID_DENIED = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 def init_producer_id_door(asked: Asked, request: InitProducerIdRequest) -> InitProducerIdResponse | None:
     """Require WRITE on the transactional id, and TWO_PHASE_COMMIT if it is requested.
 
-    Without a transactional id: IDEMPOTENT_WRITE on the cluster, or WRITE on any topic (KIP-679).
+    If there is no transactional id, require IDEMPOTENT_WRITE on the cluster, or WRITE on any topic (KIP-679).
     """
     named = request.transactional_id
     code = ErrorCode.NONE
@@ -81,8 +81,8 @@ def _refused(asked: Asked, request: AddPartitionsToTxnRequest, code: ErrorCode) 
 
 
 def _why_not_added(asked: Asked, name: str, index: int, denied: set[str]) -> ErrorCode:
-    """Return the error for one partition of a request that adds no partitions, because the client may not
-    write to some of its topics.
+    """Return the error for one partition of a refused request. The whole request is refused because the
+    client may not write to some of its topics.
     """
     if name in denied or name in INTERNAL_TOPICS:
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED

@@ -1,7 +1,8 @@
-"""Cold records of a fetch, which are not in the page cache: a worker reads them into it before the answer is sent.
+"""Cold records, which are not in the page cache. Before a fetch with such records is answered, a worker reads
+them into the page cache.
 
-So only the consumer that lags waits for the disk, never the event loop. Small warm ranges (in the page cache)
-are copied into the answer here.
+So only the lagging consumer waits for the disk. The event loop never does. Small warm ranges (in the page
+cache) are copied into the answer here.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from odradek.wire.errors import ErrorCode
 
 WARM_CHUNK_BYTES = 1024 * 1024
 INLINE_BYTES_MAX = 32 * 1024
-"""The most bytes that one answer copies from the page cache. For a larger range it is only checked whether
-its pages are in the cache.
+"""The most bytes that one answer copies from the page cache. A larger range is not copied; only the presence
+of its pages in the cache is checked.
 """
 
 
@@ -31,8 +32,8 @@ class WarmingFetch(Delayed):
 
 
 def cold_ranges(attempt: FetchRound) -> list[FileRange]:
-    """Find the ranges that are missing in the page cache, or for which this cannot be determined. (For the
-    latter, the worker's read reports the error.)
+    """Find the ranges that are not in the page cache. If the check of a range fails, the range counts as
+    cold, and the worker's read reports the error.
 
     Small ranges that are in the cache are replaced by their bytes in the answer.
     """

@@ -1,8 +1,9 @@
-"""Reads for consumers that skip batches without records if other batches follow.
+"""Reads of a log for consumers. A read skips batches without records if other batches follow them.
 
 Compaction leaves empty batches, and a segment may have only such batches. librdkafka takes an answer without
-records as a sign that its limit was too small for the next record. It doubles the limit, and fails after ten
-such answers in a row. So consumers get the next batches with records. Followers get all batches.
+records as a sign that its limit was too small for the next record. Each time, librdkafka doubles the limit.
+After ten such answers in a row it fails. So consumers get the next batches with records. Followers get all
+batches.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def read_records(
 ) -> LogRead:
     """Read like `PartitionLog.read`, but skip batches without records if other batches follow.
 
-    It raises the same errors.
+    Raises the same errors as `PartitionLog.read`.
     """
     found = log.read(offset, max_bytes, upper_bound=upper_bound, min_one=min_one)
     for _ in range(_READS_MAX):
@@ -34,7 +35,7 @@ def read_records(
             behind = log.read(found.next_offset, max_bytes, upper_bound=upper_bound, min_one=min_one)
         except (KafkaError, DiskError):
             reached("fetch.error_behind_empty_batches")
-            # The error is about later batches. The next request will get and report it.
+            # The error is about later batches. So ignore it here; the next request will get and report it.
             break
         if behind.file is None:
             break

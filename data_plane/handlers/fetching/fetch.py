@@ -1,12 +1,12 @@
 """Fetch: plan the partitions by the fetch session, read ranges of files, and answer at once or when there are
 enough bytes.
 
-Only small ranges are copied into the answer, as for a follower at a low rate (`cold_pages`); others are sent
-from their files. A fetch that finds less than `min_bytes` is parked (`delayed_fetch`). The missing bytes are
-divided equally among its partitions (`fetch_waits.py`). When an append gives one partition its share, the
-fetch reads again at the end of that turn. With one partition, this second read is always enough. As in Kafka,
-a fetch is answered at once if its range ends with a segment and so cannot grow. Bytes beyond a partition's
-limit do not count.
+Only small ranges are copied into the answer (`cold_pages`), for example for a follower at a low rate. Other
+ranges are sent from their files. A fetch that finds less than `min_bytes` is parked (`delayed_fetch`). The
+missing bytes are divided equally among its partitions (`fetch_waits.py`). When appends have given one
+partition its share, the fetch reads again at the end of the turn. If the fetch has only one partition, this
+second read always finds enough bytes. As in Kafka, a fetch is answered at once if a range ends with its
+segment and so cannot grow. Bytes beyond the limit of a partition do not count towards `min_bytes`.
 """
 
 from __future__ import annotations

@@ -3,9 +3,10 @@
 A response holds pinned ranges of segment files instead of bytes; the connection sends them with sendfile. A
 parked fetch keeps its job, and reads again each time that it is woken.
 
-A follower (replica id 0 or more) reads up to the log end offset. Its fetch offset promises the leader that it
-has all earlier records. `Partition.note_fetch` records this once, when the request arrives. Since version 11
-consumers may read from followers (KIP-392), up to the high watermark that the follower knows.
+A follower (replica id 0 or more) reads up to the log end offset. By its fetch offset, the follower promises
+the leader that it has all earlier records. `Partition.note_fetch` records this promise once, when the request
+arrives. Since version 11 consumers may read from followers (KIP-392), up to the high watermark that the
+follower knows.
 """
 
 from __future__ import annotations
@@ -56,9 +57,11 @@ from odradek.wire.structure import ZERO_UUID
 READ_COMMITTED = 1
 _READ, _TOPIC = int(Operation.READ), int(ResourceType.TOPIC)
 CHUNK = 64
-"""The number of partitions that are read or answered before it is checked whether the slice is over."""
+"""The number of partitions that are read or answered in a row. After them it is checked whether the slice of
+work is over.
+"""
 READ_UNITS = 3
-"""The cost of reading one partition, in units of work: to look up a partition costs 1."""
+"""The cost of reading one partition, in units of work: the look-up of a partition costs 1."""
 
 _NOT_DIVERGING = shared(EpochEndOffset())
 _NO_LEADER = shared(LeaderIdAndEpoch())
@@ -192,8 +195,9 @@ class FetchJob:
     def reading(self) -> Work[FetchRound]:
         """Read all partitions of a consumer's fetch for the first time, in slices.
 
-        If the fetch waited after the last slice, it would miss changes of partitions that were read earlier.
-        So if there are too few bytes and any partition has changed, all are read again without a pause.
+        While later slices are read, partitions of earlier slices may change. A fetch that is parked
+        afterwards would miss these changes. So if there are too few bytes, and any partition has changed, all
+        partitions are read again without a pause.
         """
         attempt = FetchRound()
         seen: list[tuple[Partition, int, int]] = []
@@ -337,7 +341,9 @@ class FetchJob:
         return self._error(fetched, partition, error.code)
 
     def _note_sent(self, partition: Partition, count: int, throttle: ReplicationThrottle | None) -> None:
-        """Count bytes that are sent to a follower, for the throttle and for the metric of reassignments."""
+        """Add the bytes that are sent to a follower to the throttle's count and to the metric of
+        reassignments.
+        """
         if partition.is_adding(self.replica_id):
             self.replication.reassignment_bytes_out += count
         if throttle is not None:
@@ -361,7 +367,7 @@ class FetchJob:
 
         Returns the follower's throttle, if there is one.
 
-        Raises `KafkaError`. This needs no disk, so the offset is recorded even while the log cannot be read.
+        Raises `KafkaError`. The record is made in memory, so it succeeds even while the log cannot be read.
         """
         if is_first:
             self._count_promise(fetched, partition)
@@ -404,7 +410,7 @@ class FetchJob:
         )
 
     def has_enough(self, attempt: FetchRound) -> bool:
-        """True if this round may be answered: it has `min_bytes`, or an error or another result that must not
+        """True if this round may be answered: it has `min_bytes`, an error, or another result that must not
         wait.
         """
         return attempt.must_answer or attempt.bytes_read + attempt.bytes_cut_off >= self.min_bytes
@@ -482,8 +488,8 @@ class FetchJob:
         )
 
     def _may_settle(self, fetched: FollowerCursor, answer: PartitionData) -> None:
-        """Mark a follower's partition as not dirty, if the follower has all records and knows the present
-        offsets. It is then not read until it is marked dirty again.
+        """Mark a follower's partition clean, if the follower has all records and knows the present offsets. A
+        clean partition is not read until it is marked dirty again.
         """
         if answer.error_code or answer.diverging_epoch is not _NOT_DIVERGING:
             return
@@ -498,16 +504,16 @@ class FetchJob:
             and fetched.sent_log_start_offset == log.log_start_offset
             # A follower outside the ISR may join it with its next fetch, so its partition must be read again.
             and self.replica_id in partition.isr_state.isr
-            # Without this link from the replica, no object would mark the partition dirty again.
+            # The replica marks the partition dirty through its link to this cursor. Without the link, the
+            # partition would stay clean for ever.
             and replica is not None
             and replica.cursor is fetched
         ):
             fetched.settle()
 
     def _note_answered(self, fetched: FetchedPartition, answer: PartitionData) -> bool:
-        """Store in the session which offsets this answer reports.
-
-        Returns True if the answer must be sent: it has records, an error or changed offsets (KIP-227).
+        """Store in the session which offsets this answer reports. Returns True if the answer must be sent,
+        because it has records, an error or changed offsets (KIP-227).
         """
         news = bool(
             answer.records
@@ -517,8 +523,8 @@ class FetchJob:
             or answer.high_watermark != fetched.sent_high_watermark
             or answer.log_start_offset != fetched.sent_log_start_offset
         )
-        # A fetcher that gets an error or a divergence ignores the other fields, so do not count them as
-        # known.
+        # A fetcher that gets an error or a divergence ignores the other fields. So do not record that it
+        # knows the high watermark.
         is_taken = not answer.error_code and answer.diverging_epoch is _NOT_DIVERGING
         fetched.sent_high_watermark = answer.high_watermark if is_taken else -1
         fetched.sent_log_start_offset = answer.log_start_offset
@@ -530,7 +536,8 @@ def _aborted(log: PartitionLog, offset: int, got: LogRead) -> list[AbortedTransa
 
     Raises `DiskError`.
 
-    Kafka searches up to the next entry of the segment's offset index, so it may list a few more.
+    Kafka searches up to the next entry of the segment's offset index, so Kafka may list a few more
+    transactions.
     """
     if got.file is None:
         return _NONE_ABORTED
@@ -551,9 +558,8 @@ def _without_records(
     diverging: EpochEndOffset = _NOT_DIVERGING,
     preferred_read_replica: int = -1,
 ) -> PartitionData:
-    """Build an answer without records.
-
-    It makes the fetcher truncate its log, or read from another replica.
+    """Build an answer without records, which makes the fetcher truncate its log, or read from another
+    replica.
     """
     return PartitionData(
         fetched.key[1],

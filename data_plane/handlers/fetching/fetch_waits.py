@@ -1,9 +1,10 @@
 """The log position in each partition for which a parked fetch waits.
 
-A parked fetch still lacks some bytes over all its partitions. Divide this number by the number of partitions:
-at least one partition must grow by this share before there are enough bytes. So each partition waits for its
-share. The first one to have it wakes the fetch, and the bytes still missing are divided again. With one
-partition, the next read finds enough. With many, each read leaves fewer bytes missing.
+A parked fetch lacks a number of bytes, over all its partitions together. A partition's share is this number,
+divided by the number of partitions. At least one partition must grow by its share before there are enough
+bytes. So each partition waits for its share. The first partition that has grown by its share wakes the fetch,
+and the bytes still missing are divided again. If there is one partition, the next read finds enough bytes. If
+there are many, each read leaves fewer bytes missing.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ def what_to_wait_for(job: FetchJob, attempt: FetchRound) -> list[Wait] | None:
     full = {fetched.key for fetched in attempt.full}
     waits: list[Wait] = []
     for fetched, partition, records in found:
-        # A partition that cannot give more bytes must still wake the fetch when its leader changes.
+        # A full partition cannot give more bytes, but it must wake the fetch when its leader changes. So it
+        # waits for a mark that it hardly ever reaches.
         bytes_wanted = share if fetched.key not in full else job.desk.settings.fetch_max_bytes
         waits.append((partition, *_mark(job, partition, records, bytes_wanted)))
     return waits
@@ -54,7 +56,8 @@ def what_to_wait_for(job: FetchJob, attempt: FetchRound) -> list[Wait] | None:
 def _range_is_cut(log: PartitionLog, offset: int, upper_bound: int, records: Any) -> bool:
     """True if the records read from `offset` end with their segment, so that they cannot grow.
 
-    False in a gap without records up to the bound, since new records will follow there.
+    False if only a gap without records lies between `offset` and the bound, since new records will follow
+    there.
     """
     if not log.passes_segment_end(offset, upper_bound):
         return False
@@ -70,9 +73,7 @@ def _range_is_cut(log: PartitionLog, offset: int, upper_bound: int, records: Any
 
 def _mark(job: FetchJob, partition: Partition, records: Any, bytes_wanted: int) -> tuple[Until, Mark]:
     """Compute the log position (mark) at which the partition may have `bytes_wanted` bytes more than
-    `records`.
-
-    If it cannot be computed, return the position of the next record.
+    `records`. If this position cannot be computed, return the position of the next record instead.
     """
     log = partition.log
     upper_bound = job.upper_bound(log)
@@ -87,6 +88,6 @@ def _mark(job: FetchJob, partition: Partition, records: Any, bytes_wanted: int) 
     else:
         return next_mark
     if end + bytes_wanted <= active.size:
-        # The log already has these bytes; only the high watermark is still below them.
+        # The log already has these bytes, but they are above the high watermark. So wait until that rises.
         return next_mark
     return Until.SIZE, (active.base_offset, end + bytes_wanted)

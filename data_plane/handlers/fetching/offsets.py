@@ -53,8 +53,8 @@ This takes about a second.
 CONSUMER = -1
 """The replica id in requests of clients that are not replicas."""
 DEBUGGER = -2
-"""The replica id in requests of clients that ask any replica about its own log, even a follower, or while
-there is no leader.
+"""The replica id in requests of debuggers. Any replica answers them about its own log, even if it is a
+follower or there is no leader.
 """
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 
@@ -75,9 +75,8 @@ class Turns:
         """
 
     async def wait(self, workers: Workers) -> None:
-        """Wait until the caller may search this disk.
-
-        Afterwards it must call `pass_on` exactly once. Raises `KafkaError` if too many requests wait already.
+        """Wait until the caller may search this disk. After its search, the caller must call `pass_on`
+        exactly once. Raises `KafkaError` if too many requests wait already.
         """
         waiting = self._waiting.get(workers)
         if waiting is None:
@@ -148,7 +147,7 @@ class ListOffsetsHandler:
         )
 
     def _workers(self, request: ListOffsetsRequest) -> Workers:
-        """Return the worker threads for the disk of the first known partition in the request."""
+        """Return the worker threads of one disk: the disk of the first known partition in the request."""
         partitions = self._partitions
         for topic in request.topics:
             hosted = partitions.by_name.get(topic.name)
@@ -208,7 +207,7 @@ class ListOffsetsHandler:
             return _failed(asked, error.code)
         except FileClosed:
             reached("offsets.log_went_while_searched")
-            # While the worker searched the log, it was deleted or moved, or its directory failed.
+            # While the worker searched the log, the log was deleted or moved, or its directory failed.
             return _failed(asked, self._partitions.lost_error(partition))
         except DiskError as error:
             self._desk.disk_errors.note("list_offsets.disk_error", topic=topic, error=str(error))
@@ -228,7 +227,7 @@ def find_offset(
     record, or (-1, -1, -1) if there is none. Queries for the start or end of the log return no timestamp
     (-1).
 
-    With `to_end`, the query is from a replica or a debugger, which may see the log up to its end. `budget`
+    `to_end` is true for a query from a replica or a debugger, which may see the log up to its end. `budget`
     bounds the bytes of records that are read only to check timestamps in batch headers.
 
     Raises:
@@ -255,8 +254,8 @@ def find_offset(
     if timestamp == EARLIEST_PENDING_UPLOAD and version >= LIST_OFFSETS_PENDING_UPLOAD:
         return -1, -1, -1
     if timestamp == MAX_TIMESTAMP and version >= LIST_OFFSETS_MAX_TIMESTAMP:
-        # The previous leader may have acknowledged a newer record above the high watermark that this leader
-        # knows.
+        # The previous leader may have acknowledged a newer record, above this leader's high watermark. So
+        # search up to the log's end while the high watermark lags.
         found = log.offset_of_max_timestamp(upper_bound=log.log_end_offset if lags else bound, budget=budget)
         if lags and found is not None and found[1] >= bound:
             raise _not_available(version)

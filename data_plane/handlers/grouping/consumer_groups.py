@@ -39,7 +39,8 @@ __all__ = ["ConsumerGroupDescribeHandler", "ConsumerGroupHeartbeatHandler", "ser
 
 CONSUMER_PROTOCOL = "consumer"
 TOPIC_NAMES_MAX = 5_000
-"""The most topics that a member may name. Each costs the coordinator some microseconds in one decision."""
+"""The most topics that a member may name. Each name costs the coordinator some microseconds in one decision.
+"""
 GROUP_BYTES, MEMBER_BYTES, PARTITION_BYTES, TOPIC_BYTES = 40, 60, 4, 24
 
 
@@ -78,7 +79,9 @@ class ConsumerGroupHeartbeatHandler:
     def _with_pattern(
         self, context: Context, request: ConsumerGroupHeartbeatRequest
     ) -> Steps[ConsumerGroupHeartbeatResponse]:
-        """Let a worker check the pattern. The coordinator raises its error after other checks, as Kafka does."""
+        """Let a worker check the pattern. If the worker finds an error, the coordinator raises it after other
+        checks, as Kafka does.
+        """
         pattern = request.subscribed_topic_regex
         error: KafkaError | None = yield in_turn(self._desk.long_work, _error_of, pattern)
 

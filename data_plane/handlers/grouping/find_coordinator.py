@@ -54,7 +54,7 @@ class FindCoordinatorHandler:
     def _find_all(self, listener: str, request: FindCoordinatorRequest) -> Work[FindCoordinatorResponse]:
         """Find the coordinators of all keys, as work in slices.
 
-        A key that the request names several times is looked up once, and answered as often.
+        A key that the request names several times is looked up once. Each mention of it gets an answer.
         """
         found: dict[str, Coordinator] = {}
         for key in request.coordinator_keys:

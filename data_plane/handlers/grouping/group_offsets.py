@@ -62,7 +62,7 @@ PARTITION_BYTES = 24
 PARTITIONS_PER_DECISION = 500
 """The most partitions in one decision. A larger request is decided in independent parts of this size."""
 DECIDED_UNITS = 4
-"""The cost of deciding and writing one offset, in units of work: to look up a partition costs 1."""
+"""The cost of deciding and writing one offset, in units of work: the look-up of a partition costs 1."""
 SIZES_PER_UNIT = 10
 """The number of offsets whose record sizes are computed in one unit of work."""
 
@@ -182,7 +182,7 @@ class OffsetFetchHandler:
 class _Answering:
     """The answer to one OffsetFetch while it is built.
 
-    All offsets of a group are collected once, also if the request names the group several times.
+    All offsets of a group are collected only once, even if the request names the group several times.
     """
 
     __slots__ = (
@@ -240,7 +240,7 @@ class _Answering:
     def _repeat(self, count: int) -> None:
         """Count the bytes of a repeated answer.
 
-        If they exceed the limit, the rest of the answer gets an error instead of offsets.
+        If the sum exceeds the limit, the rest of the answer has an error instead of offsets.
         """
         self._is_full = not self._repeated.has_room(count)
 
@@ -313,7 +313,7 @@ def _fetched_partition(
     if value is None or (ZERO_UUID not in (topic_id, value.topic_id) and topic_id != value.topic_id):
         if value is not None:
             reached("groups.offset_of_earlier_topic_hidden")
-        # This also hides an offset that was committed for an earlier topic of the same name.
+        # An offset that was committed for an earlier topic of the same name is hidden, too.
         return OffsetFetchResponsePartitions(index, NO_OFFSET, -1, "", code)
     return OffsetFetchResponsePartitions(
         index, value.offset, value.leader_epoch, value.metadata, ErrorCode.NONE

@@ -51,8 +51,8 @@ def as_asked(
     """Return a description for each id, in the order of the request. An id that occurs twice is described
     twice.
 
-    When repeated descriptions exceed the limit of an answer, `refused` makes an error of a code, its text and
-    the id instead.
+    When repeated descriptions exceed the limit of an answer, `refused` makes error descriptions instead. Its
+    arguments are an error code, the code's text and the id.
     """
     repeated = RepeatedSize()
     results: list[D] = []
@@ -89,7 +89,7 @@ class LeaveGroupHandler:
         return self._desk.steps.begin(self._answer_many(context.api_version, request), is_long=True)
 
     def _answer_many(self, version: int, request: LeaveGroupRequest) -> Steps[LeaveGroupResponse]:
-        # One decision for all members, so that they cause only one rebalance.
+        # All members leave in one decision, so that they cause only one rebalance.
         asked = [(request.group_id, LeaveMembers(request.group_id, request.members))]
         ((code, codes),) = yield from self._groups.ask_all(version, asked, SLICE_UNITS)
         if code:
@@ -116,8 +116,8 @@ class SyncGroupHandler:
 
 
 LISTED_PER_UNIT = 10
-"""The number of groups that are compared with the filters in one unit of work, the time to describe a
-partition.
+"""The number of groups that are compared with the filters in one unit of work. (A unit is the time to
+describe one partition.)
 """
 
 

@@ -1,6 +1,6 @@
 """The partitions that a request about offsets names.
 
-Unknown ones are refused here; the others get the codes of the coordinator.
+Unknown partitions are refused here. The other partitions get the coordinator's codes.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ T = TypeVar("T")
 
 @attrs.frozen
 class NamedTopic:
-    """One topic of the request with two results: `refused` has the partitions that are refused here,
-    `accepted` those that the coordinator answers.
+    """One topic of the request with two results: `refused` has the partitions that are refused here, and
+    `accepted` has the partitions that the coordinator answers.
     """
 
     name: str | bytes
@@ -74,7 +74,8 @@ def sorted_out(
 ) -> Work[NamedPartitions[T]]:
     """Look up each partition that the request names.
 
-    Unknown partitions get an error; an existing one is added to `kept` in the form that `keep` returns.
+    An unknown partition gets an error. An existing partition is added to `kept`, in the form that `keep`
+    returns.
     """
     unknown = ErrorCode.UNKNOWN_TOPIC_ID if shape.by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     named = NamedPartitions[T]()

@@ -1,21 +1,22 @@
-"""The batches of a Produce request that were not appended before its first wait, with the results of workers
-about them. PORTED.
+"""The batches of a Produce request that were not appended before its first wait, and what workers have found
+out about them. PORTED.
 
 Theory of operation
 ===================
 
-`ProduceHandler` appends partition by partition. It waits if an append raises `OffLoop`, and after
-`PARTITIONS_PER_TURN` appends in one turn. Before its first wait it makes a `BatchesLeft`, which copies the
-remaining batches, since the receive buffer will be reused. From then on the handler runs as a generator.
+`ProduceHandler` appends partition by partition. The handler waits if an append raises `OffLoop`, and also
+after `PARTITIONS_PER_TURN` appends in one turn. Before its first wait it makes a `BatchesLeft`, which copies
+the remaining batches, since the receive buffer will be reused. From then on the handler runs as a generator.
 `ready` lets a worker decompress the next batch and some after it. Then the handler continues with that batch.
 Meanwhile anything may have changed, so leadership, log, topic, limits and checksum are checked again. Only
 facts about the bytes themselves are kept: their decompressed size, and whether the records are valid.
 
 These workers have their own threads (`ProduceWorkers`), so syncs, reads and loading never wait for them. Most
-batches are handled by the `small` workers, with a small memory limit each. A batch that exceeds the limit is
-started again by the `large` workers. So are later batches of a request that has decompressed to unusually
-many bytes. Only one `large` batch is handled at a time, with pauses between (`odradek.serving.long_work`).
-This bounds memory and time, and large batches delay only large batches.
+batches are handled by the `small` workers. Each of these workers has a small memory limit. A batch that
+exceeds the limit is started again by the `large` workers. If the batches of one request decompress to
+unusually many bytes, the `large` workers also handle its later batches. Only one `large` batch is handled at
+a time, with pauses between (`odradek.serving.long_work`). These rules bound memory and time, and large
+batches delay only large batches.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ from odradek.wire.messages.produce import PartitionProduceResponse, ProduceReque
 PARTITIONS_PER_TURN = 256
 """The most appends of one request in one turn of the event loop. For small batches they take about 4 ms."""
 TURNS_AT_ONCE = 2
-"""The number of further turns that a request gets at once. Later turns are taken as long work, in competition
-with other requests. Producers may write to hundreds of partitions in one request.
+"""After its first turn, a request gets this number of further turns without waiting. For later turns it
+competes with other requests, as long work. Producers may write to hundreds of partitions in one request.
 """
 SLICE_BYTES = 4 << 20
 """The number of bytes that a worker decompresses for one request before appends continue."""
@@ -45,8 +46,8 @@ _OF_NO_TOPIC = LogConfig()
 Begun: TypeAlias = tuple[
     list[TopicProduceResponse], list[PartitionProduceResponse], DelayedProduce | None, bool
 ]
-"""The results so far: the answers of complete topics and of the current topic, the delayed answer, and True
-if any batch was refused.
+"""The results so far: the answers of complete topics, the answers of the current topic, the delayed answer,
+and True if any batch was refused.
 """
 
 
@@ -131,9 +132,8 @@ class BatchesLeft:
                 yield in_turn(workers.large, batch.recompress, handed_off, ANY_SIZE)
 
     def ready(self, topic: int, partition: int) -> Steps[None]:
-        """Let workers prepare the batch at this place for its append, and maybe some batches after it.
-
-        If it needs no preparation, only let other requests have a turn.
+        """Let workers prepare the batch at this place for its append, and maybe some batches after it. If
+        this batch needs no preparation, only let other requests have a turn.
         """
         workers = self._workers
         at = self._starts[topic] + partition
@@ -157,7 +157,7 @@ class BatchesLeft:
 
 
 def _inflate(batches: list[HandedOff], budget: RequestBudget) -> bool:
-    """Decompress the first batch, and as many of the next ones as fit into `SLICE_BYTES`. It runs in a
+    """Decompress the first batch, and as many of the next batches as fit into `SLICE_BYTES`. Runs in a
     worker.
 
     Returns True if the first batch is large, and so was not decompressed.

@@ -1,4 +1,6 @@
-"""A delayed Produce response: its batches are appended, and it waits for replicas or for a flush."""
+"""A delayed Produce response. The request's batches are appended, and the response waits for replicas or for
+a flush.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,7 @@ class _Unacknowledged:
 class DelayedProduce(Delayed):
     """The delayed answer of a Produce request.
 
-    It waits until the replicas have all batches, or until they are flushed.
+    It waits until the replicas have all batches of the request, or until the batches are flushed.
     """
 
     __slots__ = (
@@ -77,8 +79,8 @@ class DelayedProduce(Delayed):
         timeout_ms: int,
         listener: str | None = None,
     ) -> None:
-        """`listener` is the listener whose addresses the answer has for leaders; None in versions without
-        this field.
+        """The answer names the leaders' addresses on the listener `listener`. This is None in versions
+        without this field.
         """
         super().__init__()
         self.desk = desk
@@ -194,7 +196,7 @@ class DelayedProduce(Delayed):
 def set_error(answer: PartitionProduceResponse, code: ErrorCode, message: str | None) -> None:
     """Set an error, unless there already is one.
 
-    A failed flush also ends the leadership, so the first error explains more than later ones.
+    For instance, a failed flush also ends the leadership. So the first error explains more than later ones.
     """
     if answer.error_code:
         return

@@ -102,7 +102,7 @@ class ProduceHandler:
         looks: Iterable[None] = (),
     ) -> Steps[Result]:
         """Verify transactional batches with their coordinator, recompress batches with their topics' codecs,
-        then append all. Each turn resumes `looks`, the collection of the batches to verify.
+        then append all. `looks` collects the batches to verify; each step of this iterator takes one turn.
         """
         context, left = context.for_later(), self._left(context, request)
         for _ in looks:
@@ -177,7 +177,7 @@ class ProduceHandler:
                 if log.high_watermark <= result.last_offset if acks < 0 else acks and partition.flushes:
                     if delayed is None:
                         delayed = self._delayed(context, request, responses)
-                    # Wait from now on, so that a leadership that is lost and won again is noticed.
+                    # Wait from now on, to notice if the leadership is lost and won again.
                     delayed.wait_for(partition, result.last_offset, answer, acks)
             responses.append(TopicProduceResponse(topic.name, topic.topic_id, answers))
             answers = []
@@ -195,8 +195,8 @@ class ProduceHandler:
     ) -> Result:
         """Stop appending until a later turn.
 
-        In the first turn, suspend the request and return that; in later turns, save the state for
-        `_append_rest`.
+        In the first turn, suspend the request and return the suspended result. In later turns, save the state
+        for `_append_rest`, and return None.
         """
         if left is not None:
             left.begun = begun
@@ -297,8 +297,8 @@ class ProduceHandler:
             return _error_answer(data.index, error.code, error.message)
         if error.code in PRODUCER_ERRORS and data.records is not None:
             self._refusals.note(context, log, data.records, error)
-        # A batch may keep this error. Its traceback refers to the whole request, which would stay in memory
-        # until the next garbage collection.
+        # A batch may keep this error. The error's traceback refers to the whole request, which would stay in
+        # memory until the next garbage collection.
         error.__traceback__ = None
         return _refused_batch(data, partition, error)
 
@@ -338,7 +338,7 @@ def _refused_batch(
 ) -> PartitionProduceResponse:
     """Build the answer for a batch that the log refused.
 
-    As in Kafka, it has the log start offset if the batch's header is valid.
+    As in Kafka, the answer contains the log start offset if the batch's header is valid.
     """
     answer = _error_answer(data.index, error.code, error.message)
     if isinstance(error, RecordsRefused):

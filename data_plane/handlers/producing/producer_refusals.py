@@ -1,10 +1,10 @@
 """Log lines for operators about batches that were refused for their producer's sequence or epoch. PURE.
 
 A refusal has one of four causes. The client has a bug, a second writer uses the same producer id, or this log
-has lost records. The fourth is harmless: the first batch of a transaction got a retriable error, and this
-batch had already been sent. To find the cause, an operator needs the numbers of both sides and the client's
-address. The number of lines is limited (`odradek.data_plane.line_budget`), because a client may send refused
-batches all the time.
+has lost records. The fourth cause is harmless: the first batch of a transaction got a retriable error, after
+the client had already sent the present batch. To find the cause, an operator needs the numbers of both sides
+and the client's address. The number of lines is limited (`odradek.data_plane.line_budget`), because a client
+may send refused batches all the time.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """DescribeProducers: the idempotent producers of a partition, as the replica on this broker knows them (KIP-664).
 
-As in Kafka, any replica answers. An operator who looks for a hanging transaction asks each replica.
+As in Kafka, any replica answers, not only the leader. An operator who searches for a hanging transaction
+sends the request to each replica.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def are_quick(batches: list[Batch]) -> bool:
 
 
 def find_batches(partitions: ServedPartitions, context: Context, request: ProduceRequest) -> list[Batch]:
-    """Find the batches whose codec differs from that of their topic, in partitions that this broker leads."""
+    """Find the batches whose codec differs from their topic's codec, in partitions that this broker leads."""
     by_id = context.api_version >= PRODUCE_TOPIC_IDS
     found = []
     for topic_at, topic in enumerate(request.topic_data):

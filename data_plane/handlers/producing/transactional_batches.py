@@ -1,13 +1,13 @@
-"""The transactional batches of one Produce request, which their coordinator must verify before they are
-appended (KIP-890).
+"""The transactional batches of one Produce request. Their transaction's coordinator must verify them before
+they are appended (KIP-890).
 
 A batch whose transaction is open in its log, and was verified for this transactional id, needs no
 verification. For the other batches, the leader asks the coordinator once about all partitions of the request,
-and the connection waits. From version 12 on, this request also adds the partitions to the transaction,
-because the client does not add them.
+and the connection waits. From Produce version 12 on, the leader's request also adds the partitions to the
+transaction, because the client does not add them.
 
 As in Kafka, the coordinator's errors are translated for the producer. Older clients do not expect errors of a
-coordinator in answers to Produce. They get NOT_ENOUGH_REPLICAS, after which they retry.
+coordinator in answers to Produce. These clients get NOT_ENOUGH_REPLICAS, after which they retry.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class TransactionalBatches:
     def _guard(self, place: Place, now_ms: int) -> VerificationGuard | None:
         """Return the verification guard for the batch at this place.
 
-        `ONGOING` means that it needs no verification, None that it is refused.
+        `ONGOING` means that the batch needs no verification. None means that the batch is refused.
         """
         log, header = self._batches[place]
         try:

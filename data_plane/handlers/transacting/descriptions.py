@@ -87,7 +87,7 @@ def _described(transactional_id: str, answer: Transaction | ErrorCode) -> Descri
 class ListTransactionsHandler:
     """Handler of ListTransactions (API 66).
 
-    Filters by duration since version 1 (KIP-994), by a pattern since version 2 (KIP-1152).
+    A request can filter by duration since version 1 (KIP-994), and by a pattern since version 2 (KIP-1152).
     """
 
     def __init__(self, desk: Desk, transactions: TransactionCoordinator) -> None:

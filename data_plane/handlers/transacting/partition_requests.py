@@ -1,8 +1,9 @@
-"""Handlers of AddPartitionsToTxn and AddOffsetsToTxn, which add partitions to a transaction before it writes
-to them.
+"""Handlers of AddPartitionsToTxn and AddOffsetsToTxn. These requests add partitions to a transaction before
+records of the transaction are written there.
 
 Up to version 3, producers send AddPartitionsToTxn. From version 4 on, brokers send it, for many transactions
-at once (KIP-890). They verify that a partition belongs to the transaction, or add it (transaction version 2).
+at once (KIP-890). The brokers verify that a partition belongs to the transaction, or add the partition
+(transaction version 2).
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ from odradek.wire.schema.versions import (
 )
 
 ADDED_BY_CLIENTS, ADDED_BY_BROKERS = 0, 2
-"""The client version of a transaction whose partitions are added by the client, or by brokers."""
+"""Transaction versions of clients. With 0, the client itself adds partitions to its transaction. With 2,
+brokers add them.
+"""
 
 
 class AddPartitionsToTxnHandler:
@@ -109,7 +112,7 @@ class AddPartitionsToTxnHandler:
     ) -> Work[list[AddPartitionsToTxnTopicResult] | None]:
         """Check that all partitions exist, and that no topic is in `closed`.
 
-        Returns None if so, otherwise an error for every partition.
+        Returns None if both conditions hold, otherwise an error for every partition.
         """
         image = self._desk.image
         is_refused = False

@@ -1,10 +1,10 @@
 """Decides which transactional batches a cleaning pass removes, as Kafka's `CleanedTransactionMetadata` does.
 PURE.
 
-The first pass removes the records of an aborted transaction, and their keys do not count. A marker stays as
-long as its transaction has batches. The first pass that finds none gives the marker a delete horizon, as for
-a tombstone; a pass behind the horizon removes it. So a reader within `delete.retention.ms` knows how each
-transaction ended.
+The first pass removes the records of an aborted transaction. Their keys never enter the offset map. A marker
+stays as long as its transaction has batches in the log. The first pass that finds none of its batches gives
+the marker a delete horizon, as a tombstone gets one. A pass after that time removes the marker. So a reader
+who needs less than `delete.retention.ms` learns how each transaction ended.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Aborted: TypeAlias = tuple[int, int, int]
 
 
 class EndedTransactions:
-    """The transactions in the log of one pass. All have ended, because a pass cleans below the last stable
-    offset.
+    """The transactions in the part of a log that one pass cleans. All of them have ended, because a pass
+    cleans only below the last stable offset.
     """
 
     def __init__(self, aborted: Iterable[Aborted]) -> None:
@@ -32,8 +32,8 @@ class EndedTransactions:
             firsts.append(first_offset)
             lasts.append(last_offset)
         self._seen: set[int] = set()
-        """The producers of whose current transaction the pass has already read a batch, but not yet the
-        marker.
+        """Producer ids. The pass has read a batch of each producer's current transaction, but not yet the
+        transaction's marker.
         """
 
     def begin_rewriting(self) -> None:

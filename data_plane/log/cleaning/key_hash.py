@@ -2,14 +2,15 @@
 
 Theory of operation
 -------------------
-Kafka hashes keys with MD5, one by one. Here a hash is four sums of products modulo 2**64, of which the upper 32 bits
-count. The factors are random and secret, and the summands are the key's pieces of 32 bits, behind its length. Such a
-sum is strongly universal (Lemire and Kaser, "Strongly universal string hashing is fast", 2014, theorem 3.1). So
-two different keys have the same hash with a probability of 2**-128. An attacker who chooses the keys cannot raise it,
-because the factors are drawn anew for each map.
+Kafka hashes keys with MD5, one by one. Here a hash is four sums of products modulo 2**64, of which the upper
+32 bits count. The factors are random and secret. They multiply the key's length and its pieces of 32 bits.
+Such a sum is strongly universal (Lemire and Kaser, "Strongly universal string hashing is fast", 2014, theorem
+3.1). So two different keys have the same hash with a probability of 2**-128. An attacker who chooses the keys
+cannot raise this probability, because the factors are drawn anew for each map.
 
-numpy multiplies all keys of similar length as one matrix. A key is padded with zeros to a width, and its length is
-hashed with it. Keys that are longer than the widest matrix go through keyed BLAKE2b, one by one.
+numpy multiplies all keys of similar length as one matrix. Each key is padded with zeros to the matrix's
+width. Since the length is hashed too, the padding makes no two keys equal. Keys that are longer than the
+widest matrix are hashed one by one with keyed BLAKE2b.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ _WIDTHS = (8, 16, 32, 64, 128, 256)
 _PIECE = 4
 _LANES = 4
 _AT_ONCE_BYTES = 4 << 20
-"""The size in bytes of the matrix that is computed at once: small enough to bound memory and to fit into
-caches.
+"""The size in bytes of the matrix of keys that numpy multiplies at once. It bounds the memory, and fits into
+the processor's caches.
 """
 
 Hashes = npt.NDArray[np.uint64]
@@ -70,7 +71,8 @@ class KeyHash:
     def _of_similar(self, data: Bytes, places: Int64s, lengths: Int64s, width: int) -> Hashes:
         columns = np.arange(width, dtype=np.int64)
         at = places[:, None] + columns
-        # Positions behind a short key may lie outside of the data. The bytes read there are masked out below.
+        # The columns of a short key's row reach beyond the key, perhaps beyond the data. So limit the
+        # positions here; the bytes beyond the key become zeros below.
         np.minimum(at, len(data) - 1, out=at)
         padded = data.take(at)
         if int(lengths.min()) < width:

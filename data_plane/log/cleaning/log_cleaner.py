@@ -1,13 +1,14 @@
 """The cleaner of a broker: repeatedly chooses the dirtiest log of each free disk, and cleans it. PORTED.
 
-Each of `log.cleaner.threads` tasks has a companion process with an offset map of its own. It begins with the
-first pass and ends `LINGER_SECONDS` after the last: an idle broker spends nothing on cleaning. A disk has one
-pass at a time, unless `odradek.log.cleaner.threads.per.disk` allows more.
+The setting `log.cleaner.threads` is the number of cleaner tasks. Each task has a companion process with its
+own offset map. The process starts with the task's first pass, and ends `LINGER_SECONDS` after the task's last
+pass. So an idle broker spends nothing on cleaning. A disk has one pass at a time, unless
+`odradek.log.cleaner.threads.per.disk` allows more.
 
-A log that cannot be cleaned is skipped, with the reason logged, until a restart. Reasons are damage, an
-unknown format, or a batch with more keys than the map can hold. Some errors may be temporary (a full disk, a
-companion that died). Then the log is tried again after `log.cleaner.backoff.ms`, then after ever longer
-waits. Other logs are cleaned meanwhile.
+A log that cannot be cleaned is skipped until a restart, and the reason is logged. Reasons are damage, an
+unknown format, or a batch with more keys than the map can hold. Some errors may be temporary: a full disk, a
+companion that died. After a temporary error the log is tried again after `log.cleaner.backoff.ms`. Each
+further wait is longer. Other logs are cleaned meanwhile.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ from odradek.wire.errors import KafkaError
 
 FACTORY = "odradek.data_plane.log.cleaning.record_loop:RecordLoop"
 _LOAD_FACTORS = 0.01, 0.99
-"""The bounds of the load factor of the map: with fewer keys it is useless, and the search in a full map never
-ends.
+"""The least and the greatest load factor of the offset map. A map with a lower load factor would hold too few
+keys. In a full map, the search for an unknown key would never end.
 """
 RETRY_SECONDS_MAX = 300.0
 """The longest wait, in seconds, before a log is tried again."""
@@ -57,8 +58,8 @@ _BACKOFF_SECONDS_MIN = 0.01
 loop completely.
 """
 _UNCLEANABLE = (CorruptBatch, InvalidRecord, KafkaError, OffsetMapTooSmall, CompanionFailed)
-"""The errors that make a log uncleanable. As in Kafka, an unexpected error does so, too: the next pass would
-raise it again.
+"""The errors that make a log uncleanable until a restart. `CompanionFailed` stands for an unexpected error,
+which the next pass would probably raise again. Kafka treats unexpected errors in the same way.
 """
 LINGER_SECONDS = 60.0
 """The time in seconds for which a companion is kept after a pass: starting one costs as much CPU as cleaning
@@ -93,9 +94,11 @@ class CleanerFigures:
     bytes_read: int = 0
     bytes_written: int = 0
     seconds_max: float = 0.0
-    """The longest duration in seconds among the last passes of all threads."""
+    """The longest duration, in seconds, among the most recent passes of the threads (one pass of each
+    thread).
+    """
     recopy_percent: float = 0.0
-    """The bytes that the last pass has written, as a percentage of the bytes that it has read."""
+    """For the last pass, the bytes written as a percentage of the bytes read."""
 
 
 @attrs.define
@@ -240,8 +243,8 @@ class LogCleaner:
         )
 
     async def _choose(self) -> tuple[LogDir, PartitionLog, LogPlan] | None:
-        """Return the dirtiest log that may be cleaned now, on a disk that may have another pass; None if
-        there is none.
+        """Return the directory, the log and the plan of the dirtiest log that may be cleaned now. Its disk
+        must have room for another pass at the same time. Returns None if no log may be cleaned.
         """
         await self._learn_ages()
         now_ms = self._env.agreed_clock.earliest_ms()

@@ -1,4 +1,6 @@
-"""Collects the facts about logs that the planning of passes needs, on the loop."""
+"""Collects the facts about logs by which cleaning passes are planned. The event loop plans passes; workers
+read timestamps.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ def view_of(log: PartitionLog) -> LogView:
             SegmentView(
                 each.base_offset,
                 each.size,
-                # An upper bound, because an idle index is not in memory.
+                # Use an upper bound of the index's size: the index itself may not be in memory.
                 (each.size // interval + 1) * TIME_ENTRY_BYTES,
                 each.max_timestamp_ms,
                 each.first_timestamp_ms,
@@ -47,10 +49,12 @@ def view_of(log: PartitionLog) -> LogView:
 def read_timestamps(log: PartitionLog, now_ms: int) -> None:
     """Read the ages of finished segments that are not known yet (blocking, in a worker).
 
-    A dirty segment is walked if its headers claim enough age for `min.compaction.lag.ms`, but its file has
-    changed since. Clean segments are not walked: passes rewrite them, so their files are always young.
+    The records of a dirty segment are read if its batch headers may be wrong. That is so if they claim the
+    age `min.compaction.lag.ms`, but the file has changed too recently. It is also so if they claim a time in
+    the future. The records of clean segments are not read: passes rewrite such segments, so their files are
+    always young.
 
-    Raises `FileClosed` if segments, or the log, were removed meanwhile, `DiskError`, `CorruptBatch`.
+    Raises `FileClosed` if a segment or the log was removed meanwhile; also `DiskError`, `CorruptBatch`.
     """
     config = log.config
     limit_ms = now_ms - config.min_compaction_lag_ms
@@ -69,8 +73,8 @@ def read_timestamps(log: PartitionLog, now_ms: int) -> None:
 
 
 def _first_timestamp(segment: Segment, config: LogConfig) -> int:
-    """Return the newest timestamp of the records in the first batch; its header's timestamp if the records
-    cannot be read.
+    """Return the newest timestamp of the records in the segment's first batch. If the records cannot be read,
+    returns the newest timestamp in the batch's header.
     """
     file: File = segment.pinned_file()
     try:

@@ -1,14 +1,15 @@
-"""The offset map: the last offset of every key of the dirty part of a log, 24 bytes each. PURE.
+"""The offset map of a cleaning pass: the last offset of every key in the dirty part of a log. PURE.
 
 Theory of operation
 -------------------
-One numpy array of slots: 16 bytes of hash, and 8 of an offset plus one (zero: the slot is empty). Addressing
-is open: a hash determines its first slot and its step. The number of slots is prime, so each step visits all
-of them. All keys of a call take their steps together. Keys are distinguished by their hashes alone (as in
-Kafka); the hash is secret, see `key_hash`.
+The map is one numpy array of slots of 24 bytes. A slot has 16 bytes for a key's hash, and 8 bytes for the
+offset plus one. In an empty slot the last 8 bytes are zero. Addressing is open: a hash determines its first
+slot and its step. The number of slots is prime, so steps of any fixed length visit all slots.
 
-If two keys of one call choose the same empty slot, the later write wins, and the other key continues with its
-next slot. numpy writes equal indexes in order, so of two records of one key the later one stays.
+All keys of a call take their steps together. As in Kafka, the map compares only hashes, never the keys
+themselves; the hash is secret (`key_hash`). Two keys of one call may choose the same empty slot. Then the
+later write wins, and the key that was overwritten continues with its next slot. numpy writes in the order of
+the records. So if two records have the same key, the later record's offset stays.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ SLOT_BYTES = 24
 _SLOTS_MIN = 2
 _NONE = -1
 _PRIME_GAP_MAX = 1_000
-"""More than the largest distance between successive primes below 2**40, which is 540."""
+"""An upper bound of the distance between successive primes below 2**40; the largest one is 540."""
 
 
 class OffsetMap:
@@ -74,7 +75,7 @@ class OffsetMap:
                 self.size += len(np.unique(begun))
             there = table[slot]
             same = (there[:, 0] == rows[:, 0]) & (there[:, 1] == rows[:, 1])
-            # Ascending offsets: the last of several records of a key is written last.
+            # Offsets ascend within a call, so the last record of a key is also written last.
             table[slot[same], 2] = rows[same, 2]
             left = ~same
             rows, slot, step = rows[left], slot[left], step[left]
@@ -103,8 +104,8 @@ class OffsetMap:
         return found
 
     def _begin(self, hashes: Hashes) -> tuple[Hashes, Hashes]:
-        """Compute the first slot of each key, and its step between slots: from 1 to one less than the number
-        of slots.
+        """Compute each key's first slot and its step. A step is the distance from one slot to the next that
+        is tried. It lies between 1 and the number of slots minus 1.
         """
         slots = np.uint64(self.slots)
         return hashes[:, 0] % slots, hashes[:, 1] % (slots - np.uint64(1)) + np.uint64(1)

@@ -1,7 +1,8 @@
 """One cleaning pass over one log, from building the map to the last swap. PORTED.
 
-The loop plans and swaps; workers read, write and wait for the companion, in which the record loop runs. The
-order of the steps is the contract in `data_plane/log/parts/README.md`.
+The event loop plans the pass and swaps the segments. Workers read and write files. They also wait for the
+companion process, which runs the record loop (`RecordLoop`). `data_plane/log/parts/README.md` prescribes the
+order of the steps.
 """
 
 from __future__ import annotations
@@ -80,11 +81,11 @@ class PassRun:
     clock: Clock
     agreed_clock: AgreedClock
     throttle: Callable[[int, Callable[[], bool]], Awaitable[None]]
-    """Waits until this many bytes may be read or written, or until the given function says that the pass is
-    over.
+    """A function (size, is_over) that waits until `size` more bytes may be read or written. It returns early
+    if `is_over` returns True, because the pass has ended.
     """
     free_bytes: Callable[[], int]
-    """Returns the free space of the disk in bytes, when last measured."""
+    """A function that returns the last measurement of the disk's free space, in bytes."""
     _mapped: Mapped = attrs.field(factory=Mapped, init=False)
     _records_read: int = attrs.field(default=0, init=False)
     _records_kept: int = attrs.field(default=0, init=False)
@@ -94,7 +95,8 @@ class PassRun:
     _aborted: dict[int, AbortedTransaction] = attrs.field(factory=dict, init=False)
     """The log's aborted transactions, by the offsets of their markers."""
     _abort_markers: list[int] = attrs.field(factory=list, init=False)
-    """The offsets of abort markers in the segment being written, whose transactions readers may still find.
+    """Offsets of abort markers in the segment that is being written: only those whose transactions may still
+    have records for readers.
     """
 
     async def run(self) -> PassReport | None:
@@ -287,8 +289,8 @@ class PassRun:
         if not is_done:
             await self._discard(cleaned)
             return cleaning.abort_reason is None
-        # Close them before `settle` removes them: the last close of a removed file frees its space on the disk,
-        # and the loop must not do that.
+        # Close the source files before `settle` removes them. The last close of a removed file frees its
+        # space on the disk. That may take long, so the loop must not do it.
         group.release()
         await run(cleaning.settle)
         return True
@@ -318,12 +320,15 @@ class PassRun:
         return last
 
     async def _discard(self, cleaned: CleanedSegment) -> None:
-        """Remove the cleaned files that were written. If the pass is cancelled, the next start removes them."""
+        """Remove the cleaned files that the pass has written. If this task is cancelled first, the next start
+        of the node removes them.
+        """
         await self.workers.run(cleaned.discard)
 
     async def _call(self, method: str, *args: Any) -> Any:
-        """Call a method of the record loop. Errors in stored batches must not end the node, because they
-        would occur again after each start.
+        """Call a method of the record loop in the companion process. Turns an unexpected error into
+        `CompanionFailed`, so that it does not end the node. A stored batch that causes such an error would
+        cause it again after each start.
         """
         try:
             return await self.workers.run(self.loop.call, method, *args)

@@ -47,11 +47,11 @@ class Cleaned:
     is_changed: bool = False
     """False if all batches stay unchanged."""
     abort_markers: list[int] = attrs.field(factory=list)
-    """The offsets of abort markers whose transactions may still be read, so that their index entries must
-    stay.
+    """The offsets of abort markers whose transactions may still have records for readers. So the entries of
+    these markers in the transaction index must stay.
     """
     last_header: tuple[Any, ...] = ()
-    """The fields of the last batch's header, as read."""
+    """The header fields of the last batch read, before cleaning."""
 
 
 @attrs.frozen
@@ -59,17 +59,20 @@ class LastBatches:
     """The last committed data batch of each known producer. Such a batch stays in the log even if all its
     records are removed.
 
-    Uncommitted batches may be truncated again. Kafka keeps a producer's very last batch, committed or not.
+    Here a batch counts as committed if it lies below the high watermark, because later batches may still be
+    truncated. Kafka keeps a producer's very last batch, whether it is committed or not.
     """
 
     offsets: dict[int, int]
     """The last offset of each producer's last committed batch, by producer id."""
     next_sequences: dict[int, int]
-    """The sequence number behind the last committed batch, by producer id. Only for producers of which the
-    log's state has kept only later batches.
+    """The sequence number that follows the last committed batch, by producer id. Only producers are listed
+    whose remembered batches all lie above the high watermark.
     """
     epochs: dict[int, int] = attrs.field(factory=dict)
-    """The epoch of each producer whose last batch is a marker, by producer id."""
+    """The epoch of each producer of whom the log's state remembers no data batch, by producer id. The marker
+    of that epoch stays.
+    """
 
     @classmethod
     def of(cls, producers: ProducerState, high_watermark: int) -> LastBatches:
@@ -103,9 +106,9 @@ class PassRules:
     """The rules that hold for all batches of a pass."""
 
     earliest_ms: int
-    """The time, in milliseconds since 1970, up to which delete horizons have passed."""
+    """A time in milliseconds since 1970: a delete horizon up to this time counts as passed."""
     latest_ms: int
-    """The time, in milliseconds since 1970, from which new delete horizons count."""
+    """A time in milliseconds since 1970: a new delete horizon is `delete_retention_ms` after it."""
     delete_retention_ms: int
     map_end: int
     """The offset behind the last batch in the map. Batches from there on stay unchanged."""

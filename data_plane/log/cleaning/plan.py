@@ -15,7 +15,9 @@ from odradek.data_plane.log.log_config import LONG_MAX, LogConfig
 
 OFFSET_RANGE_MAX = (1 << 31) - 1
 GROUP_SEGMENTS_MAX = 100
-"""The most segments in one group: a swap renames their files on the loop."""
+"""The most segments in one group. A swap renames the files of a whole group on the event loop, so it must be
+short.
+"""
 
 
 @attrs.frozen
@@ -51,11 +53,11 @@ class LogView:
 
 @attrs.frozen
 class LogPlan:
-    """A plan of a pass over one log, as the log is now."""
+    """A plan of a pass over one log, made from the log's present state."""
 
     first_dirty_offset: int
     end_offset: int
-    """The base offset of a segment: records below it may be cleaned."""
+    """The offset below which records may be cleaned. It is the base offset of a segment."""
     clean_bytes: int
     dirty_bytes: int
     compaction_delay_ms: int
@@ -76,8 +78,8 @@ class LogPlan:
 
 
 def first_dirty_offset(view: LogView) -> int:
-    """Return the start of the dirty part: the checkpoint's offset, or the log's start if the checkpoint lies
-    outside of the log (Kafka's rule).
+    """Return the offset at which the dirty part starts: the first dirty offset in the checkpoint. If that
+    offset lies outside of the log, returns the log's start (Kafka's rule).
     """
     checkpoint = view.first_dirty_offset
     if checkpoint < view.log_start_offset or checkpoint > view.log_end_offset:
@@ -97,8 +99,8 @@ def plan_log(view: LogView, now_ms: int) -> LogPlan:
 
 
 def _end(view: LogView, dirty: int, now_ms: int) -> int:
-    """Return the greatest base offset of a segment below which all records are in finished segments,
-    committed and old enough.
+    """Return the offset below which the log may be cleaned: the greatest possible base offset of a segment.
+    All records below it are committed, old enough, and in finished segments.
     """
     lag_ms = view.config.min_compaction_lag_ms
     end = view.segments[0].base_offset
@@ -141,12 +143,13 @@ def dirtiest(plans: Iterable[tuple[LogConfig, LogPlan]]) -> int | None:
 def group_segments(
     segments: Sequence[SegmentView], end_offset: int, segment_bytes: int, index_bytes: int
 ) -> list[tuple[int, int]]:
-    """Divide segments into groups, each of which becomes one segment. Returns (base offset of the first,
-    offset behind the last) for each group.
+    """Divide segments into groups. A pass replaces each group by one segment. Returns (base offset of the
+    group's first segment, end offset of its last segment) for each group.
 
-    `segments` are those to clean, in order; `end_offset` is the base offset of the segment behind them. A
-    group has at most `segment_bytes` and `index_bytes`, unless a single segment has more. An index must be
-    able to hold its range of offsets. It has at most `GROUP_SEGMENTS_MAX` segments.
+    `segments` are the segments to clean, in order. `end_offset` is the base offset of the segment that
+    follows them. The segments of a group have together at most `segment_bytes` of records and `index_bytes`
+    of index. A single larger segment makes a group of its own. A group's range of offsets fits into an index.
+    A group has at most `GROUP_SEGMENTS_MAX` segments.
     """
     groups: list[tuple[int, int]] = []
     ends = [*(each.base_offset for each in segments[1:]), end_offset]

@@ -1,16 +1,18 @@
 """The cleaner's work on records: fills the offset map, and rewrites batches with the records that stay. PURE.
 
-A `RecordLoop` lives in a companion process (`Env.new_companion`), which alone imports numpy. Files are passed
-as arguments. The rules are those of Kafka's `Cleaner` and of `MemoryRecords.filterTo`:
+A `RecordLoop` runs in a companion process (`Env.new_companion`). So numpy is imported there, and not in the
+node's own process. Files are passed as arguments. The rules are those of Kafka's `Cleaner` and of
+`MemoryRecords.filterTo`:
 
-* A record behind the end of the map stays. Below it, a record stays if it has a key that no later record of
-  the map has. A tombstone stays only until the delete horizon of its batch (KIP-534). A batch gets its
-  horizon, `delete.retention.ms` from now, from the first pass that keeps a tombstone in it.
-* A batch keeps its range of offsets, its producer's numbers, its leader epoch and its timestamp type. If it
-  loses no record, it stays as it is. If it loses all, it is removed, unless it is the last batch of a
-  producer that may still send.
-* The base timestamp stays (Kafka takes that of the first record that stays): the records' bytes can then be
-  copied. A delete horizon replaces it, and the deltas are counted from the horizon.
+* A record behind the end of the map stays. Before that end, a record stays if it has a key, and the map has
+  no later record with the same key. A tombstone stays only until the delete horizon of its batch (KIP-534). A
+  batch gets its horizon, `delete.retention.ms` from now, from the first pass that keeps a tombstone in it.
+* A batch keeps its range of offsets, its producer's numbers, its leader epoch and its timestamp type. A batch
+  that loses no record is kept unchanged. A batch that loses all records is removed, unless it is the last
+  batch of a known producer.
+* The base timestamp stays, so that the records' bytes can be copied. (Kafka instead sets it to the timestamp
+  of the first record that stays.) If the batch gets a delete horizon, the horizon replaces the base
+  timestamp. The records' timestamp deltas are then counted from the horizon.
 * `ended_transactions` decides which batches and markers of transactions are removed.
 """
 
@@ -58,8 +60,8 @@ from odradek.wire.batches.records import RecordBatchBuilder, empty_batch, record
 from odradek.wire.batches.transaction_markers import parse_marker
 
 _GROUP_BYTES = 4 << 20
-"""The number of bytes up to which batches are decompressed together: it bounds memory, and is enough for
-numpy to be fast.
+"""The approximate number of decompressed bytes of the batches that are processed together. The limit bounds
+the memory, and is high enough for numpy to be fast.
 """
 _SMALLEST = np.iinfo(np.int64).min
 LONG_MAX = (1 << 63) - 1
@@ -74,8 +76,9 @@ class Source(Protocol):
 
 
 class RecordLoop:
-    """The record loop of one cleaner task. For a pass, call `begin`, `map_records` until all is mapped,
-    `rewrite_by`, then `clean` for all batches.
+    """The record loop of one cleaner task. A pass first calls `begin`. It calls `map_records` until the whole
+    dirty part is in the map, or the map is full. Then it calls `rewrite_by` once, and `clean` until all
+    batches are cleaned.
     """
 
     def __init__(self) -> None:
@@ -97,8 +100,8 @@ class RecordLoop:
     ) -> int:
         """Begin a pass with an empty map. Returns the number of keys that the map may hold.
 
-        The dirty part has at most `records_max` records, and the map gets no more room than these need.
-        `aborted` are the aborted transactions of the log.
+        `buffer_bytes` is the largest size of the map. The dirty part has at most `records_max` records; a map
+        that has room for them may be smaller. `aborted` are the aborted transactions of the log.
         """
         shape = buffer_bytes, _size_class(records_max), load_factor
         if self._map is None or self._shape != shape:
@@ -116,12 +119,12 @@ class RecordLoop:
     def map_records(
         self, source: Source, position: int, end: int, bytes_max: int, offsets: range, from_offset: int
     ) -> Mapped:
-        """Put the keys of some whole batches of a file into the map. The first batch begins at `position`,
-        the last ends at or below `end`.
+        """Put the keys of some whole batches of a file into the map. The first batch begins at `position`;
+        the last batch ends at `end` or before.
 
-        It reads about `bytes_max` bytes, at least one batch. The batches lie within `offsets`. Records below
-        `from_offset` are skipped, and so are aborted ones and markers. It stops before a batch that does not
-        fit into the map.
+        Reads about `bytes_max` bytes, but at least one batch. All offsets of the batches must lie within
+        `offsets`. Skips records below `from_offset`, records of aborted transactions, and markers. Stops
+        before a batch whose keys do not fit into the map.
 
         Raises:
             CorruptBatch, InvalidRecord, KafkaError: the log cannot be cleaned.
@@ -148,8 +151,8 @@ class RecordLoop:
     def _map_group(
         self, data: bytes, group: RecordPlaces, start: int, from_offset: int, mapped: Mapped
     ) -> bool:
-        """Put a group of batches into the map. Returns False if only its first batches fit. The group begins
-        at the first batch at or behind `start`.
+        """Put the keys of a group of batches into the map. Returns False if only the group's first batches
+        fit. The group's batches follow position `start` in `data`.
         """
         if not len(group) or self._put(group, from_offset, mapped):
             return True
@@ -158,7 +161,8 @@ class RecordLoop:
             if header.next_offset > from_offset and self._counts(header):
                 single.add(data, at, header, self._bytes_max)
             if len(single) and not self._put(single, from_offset, mapped):
-                # The caller has set `next_offset` for all bytes read, so set it back to the first batch that does not fit.
+                # The caller has set `next_offset` to the end of the whole group. Set it back to the first
+                # batch that does not fit.
                 mapped.next_offset = header.base_offset
                 break
             mapped.bytes_read = at + header.size
@@ -370,7 +374,7 @@ class RecordLoop:
 
 @attrs.frozen
 class _Verdict:
-    """The decision which records stay, for several batches that are cleaned together."""
+    """The records that stay, for several batches that are cleaned together."""
 
     kept: list[int]
     """The number of records that stay, for each batch."""
@@ -451,8 +455,8 @@ def _rebuilt(header: BatchHeader, verdict: _Verdict, index: int) -> bytearray:
 
 
 def _size_class(records: int) -> int:
-    """Round a number of records up to the next power of two, so that several passes can use maps of equal
-    size.
+    """Round a number of records up to a power of two. So passes with similar numbers of records can reuse one
+    map.
     """
     return 1 << max(records - 1, 1).bit_length()
 
@@ -477,8 +481,9 @@ def _read_batches(source: Source, position: int, end: int, bytes_max: int) -> by
 def _batches(data: bytes, offsets: range) -> list[tuple[int, BatchHeader]]:
     """Parse the whole batches at the start of `data`, at least one. Returns (position, header) of each.
 
-    No checksum covers a base offset. With a wrong, too high offset, a record would count as the latest of its
-    key. So all batches must lie within `offsets`, in order. Raises `CorruptBatch`, `InvalidRecord`.
+    All batches must lie within `offsets`, in ascending order. This check is needed because no checksum covers
+    a batch's base offset. A record whose damaged offset is too high would count as the latest record of its
+    key. Raises `CorruptBatch`, `InvalidRecord`.
     """
     found = list(iter_batches(data))
     if not found:

@@ -42,7 +42,7 @@ class Throttle:
         while not is_over():
             now = clock.monotonic()
             look_at = now + min(self._seconds_until(wanted), LOOK_SECONDS)
-            # The missing bytes may need less time than the clock can measure.
+            # Return if the rest of the wait is shorter than the clock can measure.
             if look_at <= now:
                 return
             await clock.sleep_until(look_at)

@@ -1,7 +1,9 @@
 """The small files of a log directory, in Kafka's formats.
 
-* four offset checkpoints: text, version 0, a count, then `topic partition offset` lines;
-* `.kafka_cleanshutdown`: exists only after a clean shutdown, with the broker epoch that ended (KIP-966).
+* Four offset checkpoints are text files: version 0, the number of entries, then a line `topic partition
+  offset` for each entry.
+* `.kafka_cleanshutdown` exists only after a clean shutdown. It has the broker epoch that the broker had until
+  the shutdown (KIP-966).
 """
 
 from __future__ import annotations
@@ -69,8 +71,8 @@ def take_clean_shutdown(directory: Dir) -> int | None:
     """Remove the clean-shutdown marker. Returns the broker epoch in it: -1 if the epoch is not valid, None if
     the marker is missing.
 
-    The removal is synced before the directory can change, because the marker is valid for one start only.
-    Raises `DiskError`.
+    The removal is synced before anything else in the directory changes, because the marker is valid for one
+    start only. Raises `DiskError`.
     """
     try:
         data = directory.read_bytes(CLEAN_SHUTDOWN_FILE)

@@ -1,28 +1,29 @@
-"""Future replicas of a log directory (logs that are copied here from another disk of the broker), and the
-swap with the live log (KIP-113).
+"""Makes future replicas: copies of logs from another disk of the broker. Swaps a complete copy with the live
+log (KIP-113).
 
 Theory of operation
 -------------------
-A future replica lies in `TOPIC-N.ID-future`, Kafka's name. Upkeep, checkpoints and readers know only the live
-log. When the future replica has all records, it replaces the log on the other disk. The steps of a swap, in
-order:
+The *live log* is the log that serves requests, on the old disk. Its future replica lies on the new disk, in a
+directory `TOPIC-N.ID-future` (Kafka's name). Upkeep, checkpoints and readers know only the live log. When the
+future replica has all records, it replaces the live log. The steps of a swap, in order:
 
 1. The future log is closed: everything in it is on the device.
-2. The checkpoints of its directory have its start, its first dirty offset, and its recovery point.
-3. A file `caught-up` (ours) is made in it, durably. From here on it is complete, until a record is appended
-   to the other log.
-4. The other log's directory is renamed to `-delete`, durably.
+2. The checkpoints of the new log directory get the log's start, its first dirty offset, and its recovery
+   point.
+3. A file `caught-up` (Odradek's own) is made in the future log's directory, durably. From here on the future
+   log is complete, until a record is appended to the live log.
+4. The live log's directory is renamed to `-delete`, durably.
 5. The future log's directory gets the log's name, durably. The log is opened under it.
 
-The loop takes all steps in one turn, so both logs stay as they are meanwhile. `settle_moves` finishes or
-undoes them at a start, before any log is opened. If the other log is still there, it is the live one, and the
-file `caught-up` is removed. If it is gone, step 5 is repeated. So at any time exactly one directory has the
-live log.
+The loop takes all steps in one turn, so neither log changes between the steps. If a crash interrupts them,
+`settle_moves` finishes or undoes the swap at the next start, before any log is opened. If the old disk still
+has the live log, the file `caught-up` is removed. If the live log is gone, step 5 is repeated. So at any time
+exactly one directory has the live log.
 
-A `caught-up` file may be out of date: its disk was offline when the swap was given up, and the other log has
-grown since. If the other log's disk is offline now, only the metadata shows that the file is outdated. The
-metadata names the new directory before a swap, and the old directory again after a swap that was given up. So
-step 5 is repeated only if the metadata names this directory.
+A `caught-up` file may be out of date. This happens if the new disk was offline when a swap was given up, and
+the live log has grown since. If the old disk is offline now, only the metadata shows that the file is
+outdated. The metadata names the new directory before a swap. It names the old directory again after a swap
+that was given up. So step 5 is repeated only if the metadata names the new directory.
 
 PORTED except for the files.
 """
@@ -52,8 +53,8 @@ _FUTURE_NAME = re.compile(r"([a-zA-Z0-9._-]{1,249})-([0-9]{1,10})\.[0-9a-f]{32}-
 
 
 def future_name(topic: str, partition: int, number: int) -> str:
-    """Return the name of a future replica's directory; `number` is a random number of 128 bits. The name may
-    be too long for a file system.
+    """Return the name of a future replica's directory; `number` is a random number of 128 bits. With a long
+    topic name, the result may be longer than file systems allow (`NAME_BYTES_MAX`).
     """
     return f"{topic}-{partition}.{number:032x}{FUTURE_SUFFIX}"
 
@@ -96,7 +97,8 @@ def open_future(log_dir: LogDir, name: str, current: PartitionLog, start_offset:
     if has_records:
         options = attrs.evolve(options, log_start_offset=-1)
     log = open_partition_log(directory, current.topic, current.partition, current.config, log_dir, options)
-    # Otherwise a loss of power could remove the directory after the live log is gone.
+    # Sync the entry of the new directory. Otherwise a loss of power after the swap could remove it, when the
+    # old log is already gone.
     log_dir.directory.sync()
     return log
 
@@ -109,9 +111,10 @@ class Swap:
     """The steps of one swap, in order. Both logs have the same records. `remove_current` is the point of no
     return.
 
-    `copy_state` and `remove_current` run on the loop; `remove_current` waits a limited time for the source.
-    The steps on the target run in the disk's thread: `close_future` to `mark_caught_up`, and then
-    `rename_future` and `open_moved`.
+    `current` is the live log in the directory `source`; `future` is its copy in the directory `target`.
+    `copy_state` and `remove_current` run on the loop; `remove_current` waits a limited time for the source
+    disk. All other steps run in the target disk's thread: `close_future`, `save_checkpoints`,
+    `mark_caught_up`, later `rename_future` and `open_moved`.
     """
 
     current: PartitionLog
@@ -132,13 +135,14 @@ class Swap:
     def copy_state(self) -> None:
         """Copy the part of the live log's state that its records do not contain. Raises `DiskError`.
 
-        A copy has the epochs and producers of its own records. The live log knows more: epochs that began
-        without a record, producers whose records were deleted.
+        The copy knows the leader epochs and producers of its own records. The live log also knows epochs that
+        began without a record, and producers whose records were deleted.
         """
         current, future = self.current, self.future
         future.epochs = LeaderEpochs.decode(current.epochs.encode())
         future.epochs.is_dirty = True
-        # The live log may change its producers while the disk's thread closes the copy. So do not share the state.
+        # Give the copy a producer state of its own. The live log may change its state while the disk's thread
+        # closes the copy.
         future.producers.take(ProducerState.decode(current.load_producers().encode()))
 
     def close_future(self) -> None:
@@ -191,8 +195,8 @@ class Swap:
             self.target.directory.remove_tree(self.name)
 
     def move_in(self) -> PartitionLog:
-        """Take the steps behind the point of no return (blocking). Returns the log under its final name.
-        Raises `DiskError`.
+        """Take the target disk's steps after the point of no return (blocking). Returns the log under its
+        final name. Raises `DiskError`.
         """
         self.rename_future()
         return self.open_moved()
@@ -243,8 +247,8 @@ def _take_name(directory: Dir, future: str, name: str) -> None:
 
 
 Assigned: TypeAlias = Callable[[TopicPartition, bytes], bytes | None]
-"""A function (replica, topic id) -> id of the replica's directory by the metadata; None if the metadata has
-no directory for it.
+"""A function (partition, topic id) that returns the id of the directory that the metadata names for this
+broker's replica. Returns None if the metadata names no directory.
 """
 
 

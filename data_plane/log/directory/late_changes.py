@@ -1,12 +1,13 @@
-"""Changes of files below one log directory, for which the loop waits only a limited time (`Dir.in_time`).
-PORTED.
+"""Changes files below one log directory. The event loop waits for each change only a limited time
+(`Dir.in_time`). PORTED.
 
     made -> answered in time -> ended
        '-> goes on ----------------------> answered late -> ended, or failed
 
-A change has two halves. The disk's thread does its work. The loop calls its end afterwards, so the state in
-memory never runs ahead of the files. While a change goes on, the device accepts no other change. So there is
-at most one, and changes end in order.
+A change has two halves: its work and its end. The disk's thread does the work on the files. Afterwards the
+loop calls the end, which changes the state in memory. So the state in memory never runs ahead of the files.
+While a late change continues, the device accepts no other change. So at most one change is late, and changes
+end in order.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ __all__ = ["LateChanges"]
 
 @attrs.define
 class _Change(Generic[T]):
-    """One change of files. `failed` is called instead of `end` if the work fails after the loop has stopped
-    waiting.
+    """One change of files. If the work fails after the loop has stopped waiting for it, `failed` is called
+    instead of `end`.
     """
 
     work: Callable[[], T]
@@ -55,7 +56,9 @@ class _Change(Generic[T]):
 
 
 class LateChanges:
-    """Makes the changes below one log directory, and finishes those that the device answers late."""
+    """Makes the changes of files below one log directory. If the device answers late, finishes the change
+    then.
+    """
 
     def __init__(self, directory: Dir) -> None:
         self._directory = directory
@@ -63,13 +66,13 @@ class LateChanges:
 
     @property
     def goes_on(self) -> bool:
-        """True while a change continues for which the loop no longer waits."""
+        """True while a late change continues: the loop has stopped waiting for it."""
         return self._late is not None
 
     def make(
         self, work: Callable[[], T], end: Callable[[T], None], failed: Callable[[Exception], None]
     ) -> None:
-        """Make a change of files; arguments and errors as for `LogOwner.change`."""
+        """Make a change of files. Arguments and errors are those of `LogOwner.change`."""
         change = _Change(work, end, failed)
         try:
             self._directory.in_time(change.do)
@@ -87,15 +90,15 @@ class LateChanges:
         change.finish()
 
     def finish(self) -> None:
-        """End the change that has continued, if there is one, because the device has answered (`Dir.settle`).
-        Raises `DiskError`.
+        """End the late change, if there is one, because the device has answered (`Dir.settle`). Raises
+        `DiskError`.
         """
         late, self._late = self._late, None
         if late is not None:
             late.finish()
 
     def give_up(self, error: DiskError) -> None:
-        """Give up the change that continues, if there is one, because the directory is offline."""
+        """Give up the late change, if there is one, because the directory is offline."""
         late, self._late = self._late, None
         if late is not None:
             late.failed(error)

@@ -3,23 +3,24 @@
 Theory of operation
 -------------------
 Each directory has its own checkpoints and its own background loop, so a disk that hangs stalls only its own
-partitions. Work that waits for the device (syncs, loading, removing files) runs in workers. The loop changes
-logs in between, and limits its waits for the device.
+partitions. Work that waits for the device (syncs, loading, removing files) runs in workers. Meanwhile the
+loop may change logs. Where the loop itself calls the device, it waits only a limited time.
 
     served -> a call is not answered in time: suspected, all logs stalled -> answered: late changes end -> served
 
 Rules
-* While the directory is stalled, the loop makes no calls to the device. Removed logs get their new names when
-  it answers.
+* While the directory is stalled, the loop makes no calls to the device. The directories of removed logs are
+  renamed when the device answers.
 * When the device answers, late changes end first. Then removed logs are renamed, and then the logs serve
   again.
 * The recovery-point checkpoint never exceeds the synced offset. When a truncation lowers a recovery point,
   the checkpoint is rewritten before any bytes are removed.
-* A failed operation other than a refused one is final: the directory goes offline, once, and nothing is
-  retried.
+* A refused operation (`DiskRefused`) may be tried again. Any other failure is final: the directory goes
+  offline for good.
 * The clean-shutdown marker is removed as soon as it has been read.
-* A directory without a partition's name is left alone; so are `-stray` directories. `-delete` ones, left by a
-  deletion that a restart interrupted, are removed. `-future` ones belong to `future_logs`.
+* Subdirectories whose names are not those of partitions are left alone; so are `-stray` directories.
+  `-delete` directories, which an interrupted deletion has left behind, are removed. `-future` directories
+  belong to `future_logs`.
 """
 
 from __future__ import annotations
@@ -184,7 +185,7 @@ class LogDir:
 
         Raises:
             NotALogDirectory: the directory has not been formatted.
-            DiskError: also when another process holds the directory.
+            DiskError: the directory cannot be read, or another process has locked it.
         """
         meta = read_meta_properties(directory)
         directory.lock()
@@ -198,7 +199,8 @@ class LogDir:
         """Open every log. Recovers the logs unless the last shutdown was clean. An error takes the directory
         offline.
 
-        Returns early after `stop_loading`. Then the directory can only be closed.
+        Returns early if `stop_loading` is called. After such a return, the only allowed call is
+        `close_clean`.
         """
         try:
             await self._loader.load(self.logs, lambda name: self.background.remove_tree_at(name, 0))
@@ -219,8 +221,8 @@ class LogDir:
 
     @property
     def unreadable(self) -> Mapping[TopicPartition, str]:
-        """The partitions whose logs are out of service because their topic id cannot be read; each with the
-        file that should have the id.
+        """Partitions whose logs are out of service, because their topic id cannot be read. The value is the
+        name of the file that should contain the id.
         """
         return self._loader.unreadable
 
@@ -230,8 +232,8 @@ class LogDir:
     def create_log(self, topic: str, partition: int, topic_id: bytes, config: LogConfig) -> PartitionLog:
         """Make an empty log. The first flush of the log also syncs its directory.
 
-        If a log of that name exists with the same topic id, it is returned. With another id it is renamed to
-        a stray.
+        If a log of that name exists and has the same topic id, that log is returned. If it has another topic
+        id, its directory is renamed to `-stray`.
 
         Raises:
             DiskError: the directory is offline.
@@ -253,7 +255,8 @@ class LogDir:
             made = partial(self._make, topic, partition, topic_id, config, now_ms)
             log, _ = self.directory.in_time(made, self._unmake)
         except DiskHung as error:
-            # The name stays reserved until the device has answered: until then the files may appear and disappear.
+            # Keep the name reserved until the device has answered. Before that, the late call may still make
+            # the log's files and remove them again.
             self.disk_refused(error)
             raise
         except DiskError as error:
@@ -269,7 +272,8 @@ class LogDir:
     ) -> PartitionLog:
         """Make the files of an empty log (blocking, in a worker); `adopt` puts it into service. Raises `DiskError`.
 
-        Logs that are made together share `now_ms`: each keeps it.
+        `now_ms` is the wall clock in milliseconds. Logs that are made together get the same value, so that
+        they share one object in memory.
         """
         self.names.check_free(f"{topic}-{partition}")
         return self._make(topic, partition, topic_id, config, now_ms)[0]
@@ -277,8 +281,8 @@ class LogDir:
     def _make(
         self, topic: str, partition: int, topic_id: bytes, config: LogConfig, now_ms: int
     ) -> tuple[PartitionLog, bool]:
-        """Make an empty log (blocking). Returns it, and whether its directory was created. Raises
-        `DiskError`.
+        """Make an empty log (blocking). Returns the log, and True if its directory did not exist before.
+        Raises `DiskError`.
         """
         name = f"{topic}-{partition}"
         context = self.context
@@ -291,18 +295,20 @@ class LogDir:
             log = open_partition_log(directory, topic, partition, config, self, options)
         except DiskRefused:
             if begins:
-                # Otherwise the next start finds a log that the metadata does not know, and sets it aside.
+                # Remove the unfinished directory. Otherwise the next start would take it for a log, and set
+                # it aside as a stray.
                 with suppress(DiskError):
                     self.directory.remove_tree(name)
             raise
         log.segment_list.mark_dirty()
-        # Making topics must not use up descriptors; the first append opens the file.
+        # Close the descriptor, because making many topics must not use up all descriptors. The first append
+        # opens the file again.
         log.active.file.rest()
         return log, begins
 
     def _unmake(self, made: tuple[PartitionLog, bool]) -> None:
-        """Remove a log that the device has made too late (blocking). Meanwhile the replica may have got a log
-        in another directory.
+        """Remove a log that the device has made too late (blocking). By now the replica may have a log in
+        another directory.
         """
         log, begins = made
         log.abandon()
@@ -323,8 +329,8 @@ class LogDir:
         self._set_aside(log, DELETE_SUFFIX, self._due_ms(log.config))
 
     def set_stray(self, topic: str, partition: int) -> None:
-        """Take a log out of service that the metadata does not know. Its files stay, so that an operator can
-        decide.
+        """Take a log out of service, because the metadata does not know it. Its files stay, so that an
+        operator can decide what to do with them.
         """
         self._set_aside(self.logs.pop(TopicPartition(topic, partition)), STRAY_SUFFIX)
 
@@ -337,7 +343,8 @@ class LogDir:
         renamed = self._set_aside(self.logs.pop(TopicPartition(topic, partition)), STRAY_SUFFIX)
         if self.is_served and not self.is_stalled:
             try:
-                # If the rename is late, or fails, making the new log writes the checkpoint (`forget_gone`).
+                # The checkpoint is written here only if the rename was in time. Otherwise `forget_gone`
+                # writes it before a new log of this name is made.
                 self.directory.in_time(self.checkpoints.write_recovery_points, lambda written: None)
             except DiskError as error:
                 self.disk_failed_unless_refused(error)
@@ -345,15 +352,14 @@ class LogDir:
 
     def _set_aside(self, log: PartitionLog, suffix: str, remove_at_ms: int | None = None) -> str | None:
         """Take a log out of service and rename its directory, now or when the device answers. Returns the new
-        name.
-
-        Returns None if the directory is offline.
+        name of the log's own directory. Returns None if the whole log directory is offline.
         """
         self.checkpoints.note_gone(log)
         log.abandon()
         if self.offline_reason is not None:
             return None
-        # Kafka's form of the name. Its unique part allows a topic of the same name to be set aside again.
+        # The form of the new name is Kafka's. It has a random part. So a later log of the same partition can
+        # be set aside as well.
         tail = f"-{log.partition}.{self.context.random.getrandbits(128):032x}{suffix}"
         renamed = log.topic[: _NAME_BYTES_MAX - len(tail)] + tail
 
@@ -361,8 +367,8 @@ class LogDir:
         return renamed if self.offline_reason is None else None
 
     def give_up_future(self, name: str) -> None:
-        """Remove the directory of a future replica. It is renamed at once, so that no later start resumes the
-        move.
+        """Remove the directory of a future replica. The directory is first renamed, at once. So even if the
+        node stops before the removal, the next start does not resume the move.
         """
         self._rename(name, name.removesuffix(FUTURE_SUFFIX) + DELETE_SUFFIX, 0)
 
@@ -419,8 +425,8 @@ class LogDir:
             self._suspect(error)
 
     def _suspect(self, error: DiskHung) -> None:
-        """Let the loop make no calls to a device that has not answered in time. `Background` waits for the
-        answer.
+        """Stall all logs, because the device has not answered a call of the loop in time. From now on the
+        loop makes no calls to the device. `Background` waits for the answer.
         """
         if not self.is_suspected:
             self.unanswered = self.context.clock.monotonic(), error.operation
@@ -434,7 +440,7 @@ class LogDir:
         self.changes.finish()
         self.names.settle()
         if self.is_suspected:
-            # Ending the late change has called the device, which hangs again.
+            # The end of the late change called the device again, and that call is late, too.
             return
         if self.is_stalled and self.trouble is not Trouble.HUNG:
             self.set_stalled(False)
@@ -478,7 +484,8 @@ class LogDir:
     def sync_entry(self) -> None:
         with self.small_files:
             if self._entry_is_dirty:
-                # Cleared before the sync, because the sync may miss renames that the loop makes meanwhile.
+                # Clear the mark before the sync. The sync may miss a rename that the loop makes meanwhile,
+                # and that rename sets the mark again.
                 self._entry_is_dirty = False
                 try:
                     self.directory.sync()
@@ -534,8 +541,8 @@ class LogDir:
 
     @property
     def is_let_go(self) -> bool:
-        """True once no file of a released directory is open any more. Workers may have files open for a
-        while.
+        """True once no file of the released directory is open any more. After the release, workers may have
+        files open for a while.
         """
         if self.is_released and not self._is_let_go:
             self._is_let_go = not self.directory.is_open()
@@ -559,9 +566,9 @@ class LogDir:
     def close_clean(self, broker_epoch: int) -> None:
         """Sync and close all logs, and write the clean-shutdown marker (blocking, in a worker).
 
-        If the logs of a directory were not all loaded, the marker that was there at the start is written
-        again. A directory that was recovering gets none. After this call the directory must not be used. A
-        failure is raised here; `on_offline` is not called.
+        If loading has not ended, the logs are left alone. The clean-shutdown marker is then written again if
+        the directory had one at the start. So a directory that was being recovered gets no marker. After this
+        call the directory must not be used. A failure is raised here; `on_offline` is not called.
 
         Raises:
             DiskError: no marker has been written.

@@ -1,9 +1,9 @@
 """The upkeep of one log directory: a loop that runs due tasks once a second. PORTED.
 
 Work that waits for the device runs in a worker. A log may be deleted, truncated or closed at any time: before
-a worker begins, while it works, before the loop gets the result. So the loop checks the log again after every
-wait. A worker that finds closed or removed files stops there. Values that are written for many logs are read
-within the worker (see `PartitionLog.flush`).
+a worker begins, while it works, and before the loop gets the result. So the loop checks the log again after
+every wait. A worker that finds its files closed or removed ends its work. A worker that writes values of many
+logs to one file reads the values itself, so that they are up to date.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from odradek.wire.topic_partition import TopicPartition
 
 _TICK_SECONDS = 1.0
 _SHORT_RETENTION_MS = 10_000
-"""The interval of retention, in milliseconds, while only the reserve of the disk is left."""
+"""The interval between two runs of retention, in milliseconds, while only the reserve of the disk is left."""
 _WALK_BYTES = 512 << 20
-"""The most bytes that one upkeep turn reads to learn the ages of records: they take a worker one or two
-seconds.
+"""The most bytes that one upkeep turn reads to determine the ages of records. A worker needs one or two
+seconds for them.
 """
 
 
@@ -79,7 +79,7 @@ class UpkeepContext:
     index_idle_ms: int = 600_000
     """The time in milliseconds after which unused indexes are dropped from memory."""
     agreed_clock: AgreedClock = attrs.field()
-    """The clock that the nodes agree on, from which the ages of records are computed."""
+    """The clock on which all nodes agree. The ages of records are computed from it."""
 
     @agreed_clock.default
     def _own_clock(self) -> AgreedClock:
@@ -126,7 +126,9 @@ class LookedAfter(Protocol):
 
 
 class Background:
-    """The tasks that maintain one log directory, and when each is due. Times are monotonic milliseconds."""
+    """Runs the tasks that maintain one log directory, and remembers when each task is due. Times are
+    monotonic milliseconds.
+    """
 
     def __init__(self, log_dir: LookedAfter) -> None:
         self._log_dir = log_dir
@@ -245,8 +247,9 @@ class Background:
     # --- flushing
 
     async def _flush(self, now_ms: int) -> None:
-        """Flush the logs that have rolled, the logs that are due by `flush.ms`, and a share of all other logs
-        in turn.
+        """Flush logs of three kinds: logs that have finished a segment, logs that are due by `flush.ms`, and
+        a share of all logs. A later turn flushes the next share, so that each log has its turn within
+        `flush_cycle_ms`.
         """
         log_dir = self._log_dir
         rolled, self._rolled = self._rolled, {}
@@ -265,7 +268,8 @@ class Background:
             due = log_dir.logs.get(self._round.popleft())
             if due is None or not due.has_unsynced:
                 continue
-            # A little less than a cycle. Otherwise a log would miss its turn if the upkeep runs late.
+            # Compare with three quarters of a cycle, because turns are not exactly one cycle apart. With a
+            # whole cycle, a log whose turn came a little early would wait for another cycle.
             if now_ms - due.durability.last_flush_ms >= cycle_ms * 3 // 4:
                 await self._flush_log(due, now_ms)
 
@@ -280,7 +284,8 @@ class Background:
             log.durability.check_end(log.log_end_offset)
         except DiskRefused as error:
             if error.operation == "sync":
-                # The sync failed although space was reserved. Its pages are lost, as after any failed sync.
+                # A failed sync is final, even if the reason is a lack of room: the kernel may have dropped
+                # the unsynced pages.
                 raise
             reached("log.flush_postponed")
             self._log_dir.disk_refused(error)
@@ -326,7 +331,8 @@ class Background:
         context = self._log_dir.context
         for log in self._log_dir.logs.values():
             if log.home.is_stalled:
-                # The disk's thread may be writing the snapshot of this log's producers.
+                # Skip a stalled log: the disk's thread may be writing the snapshot of its producers at this
+                # moment.
                 continue
             log.producers.expire(now_ms, context.producer_id_expiration_ms)
 
@@ -340,12 +346,12 @@ class Background:
         """Replace a checkpoint, unless the file has the same text already. Returns True if the file has the
         present offsets now.
 
-        If the disk refuses, the old file stays, which is safe. The writer reads the offsets itself, so that
-        logs which were set aside meanwhile are left out.
+        If the disk refuses the write, the old file stays, which is safe. The worker that writes the file
+        calls `offsets` itself. So logs that were set aside meanwhile are left out.
 
-        Only durable checkpoints are synced: a sync commits the file system's journal. Meanwhile the appends
-        of every log on it wait, on the loop. A file without sync survives the death of the process; a power
-        failure may leave an old one, a part, or none.
+        The file is synced only if `durable` is true. A sync commits the file system's journal, and meanwhile
+        the loop's appends to all logs of that file system wait. An unsynced file survives the death of the
+        process. After a power failure the file may be old, incomplete or missing.
         """
         try:
             return await self._log_dir.workers.run(self._replace, name, offsets, durable)
@@ -364,8 +370,8 @@ class Background:
             self._log_dir.disk_refused(error)
 
     async def _rename_refused(self) -> None:
-        """Try again the renames that a full disk has refused. Logs that may be removed are removed at once,
-        which frees space.
+        """Retry the renames that a full disk has refused. If a rename is refused again, but its log may be
+        removed, the log is removed at once, which frees space.
         """
         log_dir = self._log_dir
         for refused in log_dir.names.refused:
@@ -379,7 +385,7 @@ class Background:
         workers = self._log_dir.workers
         if self._log_dir.is_suspected:
             reached("log.removal_put_off")
-            # A late change may still be working on these files.
+            # Remove nothing now, because a late change may still be working on these files.
             return
         await self._rename_refused()
         if self.entry_is_dirty:

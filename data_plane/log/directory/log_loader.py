@@ -47,12 +47,12 @@ _WAY_OUT = "write the file again with the two lines `version: 0` and `topic_id: 
 _LOGS_PER_LOAD = 32
 _LOAD_RETRY_SECONDS = 1.0
 _turn = threading.Lock()
-"""The lock for opening logs: only one worker of the process opens logs at a time. Several at once would wait
-for one another after each system call, because only one thread at a time runs Python.
+"""The lock for opening logs: only one worker of the process opens logs at a time. Several workers would only
+wait for one another, since one thread at a time runs Python.
 """
 _TURN_WAIT_SECONDS_MAX = 0.03
-"""The time in seconds after which a worker continues without the lock, because the worker that has it waits
-for a device or recovers a long log.
+"""The longest time in seconds that a worker waits for the lock; then it continues without the lock. The
+worker that holds the lock for so long waits for a device or recovers a long log.
 """
 _PARTITION_NAME = re.compile(r"([a-zA-Z0-9._-]{1,249})-([0-9]{1,10})")
 
@@ -92,8 +92,8 @@ class LogLoader:
     """True if the last shutdown was clean."""
     is_stopping: bool = False
     unreadable: dict[TopicPartition, str] = attrs.field(factory=dict)
-    """The partitions whose logs are left untouched because their topic id cannot be read, each with the file
-    that should have the id.
+    """Partitions whose logs are left untouched, because their topic id cannot be read. The value is the name
+    of the file that should contain the id.
     """
 
     async def load(self, logs: dict[TopicPartition, PartitionLog], deleted: Callable[[str], None]) -> None:
@@ -168,7 +168,9 @@ class LogLoader:
             log_start_offset=known.starts.get(key, -1),
             first_dirty_offset=known.first_dirty.get(key, NEVER_CLEANED),
             high_watermark=known.high_watermarks.get(key, -1),
-            # The id is synced before any record is. If nothing was synced, a loss of power may have torn it.
+            # The file with the topic id is synced before any record is synced. So a recovery point above 0
+            # means that the id must be readable. With nothing synced, a loss of power may have destroyed the
+            # file.
             must_know_id=self.is_clean or known.recovery_points.get(key, 0) > 0,
             now_ms=context.clock.wall_ms(),
             random=context.random,

@@ -1,12 +1,13 @@
-"""Names of logs' directories that cannot be given to a new log yet: a rename is pending, or a log is being
-made. PORTED.
+"""Keeps the names of log directories that a new log must not get yet. Either a rename of that directory is
+pending, or a log of that name is being made. PORTED.
 
-A removed log keeps its name until its directory is renamed, and a hung device delays that. A log that was
-given up while it was made keeps its name until its files are removed. No task may make a log of such a name
-meanwhile. The new log would get the records of the old one, or lose its files.
+A removed log keeps its name until its directory is renamed, and a hung device delays the rename. The making
+of a log may be given up. Its name is then free only after its files are removed. Meanwhile no task may make a
+log of that name. Otherwise the new log might get the records of the old log, or lose its own files when the
+old files are removed.
 
-A disk that is full to the last byte may have no room for a longer name. `Background` then tries again, or
-removes a log that is to be deleted, which makes room.
+A disk that is full to the last byte may have no room for the longer new name. In this case `Background` tries
+the rename again later. If the log is to be deleted anyway, `Background` removes it at once, which makes room.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ __all__ = ["LogNames", "Rename"]
 
 @attrs.frozen
 class Rename:
-    """A pending rename of a directory; `done` is called afterwards. If `may_remove` is true, a full disk lets
-    the directory be removed instead.
+    """A pending rename of a directory. `done` is called after the rename. If the disk is too full for the
+    rename and `may_remove` is true, the directory is removed instead.
     """
 
     name: str
@@ -85,7 +86,9 @@ class LogNames:
         self._reserved.pop(name, None)
 
     def settle(self) -> None:
-        """Release all names, because the device has answered, and the late changes are undone."""
+        """Release all reserved names. Called when the device has answered, and the late calls that made logs
+        are undone.
+        """
         self._reserved.clear()
 
     # --- directories that are set aside

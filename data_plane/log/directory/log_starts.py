@@ -1,11 +1,11 @@
 """Writes the checkpoint of log start offsets as soon as records were deleted on request. PORTED.
 
-DeleteRecords is acknowledged when the new start is in the checkpoints of all replicas that are alive. So the
-deleted records stay deleted even if all of them restart. Apache Kafka 4.3 acknowledges at once, and writes
-this file each minute.
+A DeleteRecords request is acknowledged when all live replicas have the new log start offset in their
+checkpoints. So the deleted records stay deleted even if all these replicas restart. Apache Kafka 4.3
+acknowledges the request at once, and writes the checkpoint once a minute.
 
-One write stores all starts that were raised before it began. Starts that are raised meanwhile share the next
-write. If the disk refuses a write, the next upkeep turn tries again.
+One write stores all start offsets that were raised before the write began. Start offsets that are raised
+during a write share the next write. If the disk refuses a write, the next upkeep turn tries it again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from odradek.data_plane.log.partition_log import PartitionLog
 
 RisingStarts = list[tuple["PartitionLog", int]]
-"""Logs whose new start offset is in the text to be written, each with that offset."""
+"""Pairs (log, start offset): logs whose raised start offset is in a checkpoint text that is about to be
+written.
+"""
 
 
 class StartsOwner(Protocol):
@@ -43,10 +45,9 @@ class LogStarts:
         text: Callable[[RisingStarts], bytes],
         write: Callable[[str, Callable[[], bytes]], Awaitable[bool]],
     ) -> None:
-        """Take the directory and two functions. `text` makes the checkpoint's text, and appends the logs
-        whose start is not stored yet to its argument.
-
-        `write` replaces a checkpoint durably; it returns False if the disk refuses. Raises `DiskError`.
+        """Take the directory and two functions. `text` returns the checkpoint's text. It also appends the
+        logs whose start offset is not stored yet to its argument. `write` replaces a checkpoint durably. It
+        returns False if the disk refuses, and raises `DiskError` for any other failure.
         """
         self._log_dir = log_dir
         self._text = text

@@ -1,10 +1,10 @@
-"""The offset checkpoints of one log directory: reads them at the start, and writes their new contents.
+"""Reads the offset checkpoints of one log directory at the start, and writes their new contents later.
 PORTED.
 
-A checkpoint has an entry for each log, by topic and partition. The entries have two sources. One are the open
-logs. The other are known offsets of logs that are yet to be opened, or are about to move in. Every writer
-reads the offsets while it holds the lock of the small files. So a write keeps offsets that another has
-lowered meanwhile, and leaves out a log that has been set aside since.
+A checkpoint has an entry for each log, by topic and partition. Most entries come from the open logs. The
+others are remembered offsets of logs that are not open yet: logs still to be loaded, and logs about to move
+to this directory. Every writer reads the offsets while it holds the lock of the small files. So a write does
+not undo another writer's lower offset. It also leaves out a log that was set aside in the meantime.
 
 The recovery-point checkpoint never exceeds the synced offset.
 """
@@ -72,7 +72,8 @@ class OffsetCheckpoints:
             return read_offsets(self._directory, name)
         except MalformedCheckpoint as error:
             reached("log.checkpoint_unreadable")
-            # Without this checkpoint, recovery reads more than needed, but loses nothing.
+            # Continue without this checkpoint: recovery then reads more than necessary, but no records are
+            # lost.
             path = self._directory.path
             self._log.warning("log_dir.checkpoint_unreadable", directory=path, file=name, error=str(error))
             return {}
@@ -80,16 +81,17 @@ class OffsetCheckpoints:
     # --- logs that come and go
 
     def say_too_much(self, opened: Iterable[TopicPartition]) -> bool:
-        """True if a log lost damaged records that a checkpoint calls durable or clean, so that the
-        checkpoint's offset is too high.
+        """True if an offset in a checkpoint is too high for its log. Loading has dropped damaged records that
+        the checkpoint calls durable or clean.
         """
         return any(map(self._ends_below, opened))
 
     def lower(self) -> None:
         """Rewrite the checkpoints with the logs' lower offsets, before anything is appended (blocking).
 
-        Otherwise, after a crash, the next start would take later records for durable or for clean. On a full
-        disk the files are removed: without them the next start reads all of the logs. Raises `DiskError`.
+        Otherwise the next start after a crash would take new records at the same offsets for durable or
+        clean. If the disk is too full to write the checkpoints, they are removed. Without them the next start
+        reads the whole logs. Raises `DiskError`.
         """
         with self.lock:
             try:
@@ -124,8 +126,8 @@ class OffsetCheckpoints:
         first_dirty_offset: int,
         recovery_point: int,
     ) -> None:
-        """Set the offsets of a log that will be opened next. `log_start_offset` is None if the log's files
-        show it.
+        """Set the offsets of a log that will be opened next. `log_start_offset` is None if the name of the
+        log's first segment already gives the start offset.
         """
         if log_start_offset is not None:
             self.starts[key] = log_start_offset
@@ -180,7 +182,8 @@ class OffsetCheckpoints:
         return encode_offsets({**self.recovery_points, **points})
 
     def log_start_text(self, rising: RisingStarts | None = None) -> bytes:
-        """Encode the log start offsets that differ from the names of the first segments (Kafka's rule).
+        """Encode the log start offsets. A log is left out if its first segment begins at its start offset, as
+        in Kafka.
 
         The logs whose start is not stored yet are appended to `rising`, each with its start offset in this
         text.
@@ -233,8 +236,9 @@ class OffsetCheckpoints:
     ) -> bool:
         """Replace a checkpoint, unless the file has the same text already (blocking). Raises `DiskError`.
 
-        Returns False if the directory is no longer served: a directory writes its checkpoints itself when it
-        is closed. The file is synced only if `durable` is true.
+        Returns False if the directory is no longer served, and leaves the file as it is. (`close_clean`
+        itself writes the checkpoints of a directory that is closed.) The file is synced only if `durable` is
+        true.
         """
         with self.lock:
             if not is_served():

@@ -5,9 +5,9 @@ Records of clients and of leaders are refused while only the reserve (`odradek.l
 left. Metadata, deletes, retention, compaction, checkpoints and coordinators may use the reserve: they need
 space themselves before they can free the disk.
 
-The free space is measured, at least once a second when little is left. Writes between two measurements may
-use a part of the reserve. So until the next measurement, as many bytes are expected as were written since the
-last one.
+The free space is measured, at least once a second when little is left. Between two measurements, writes may
+use a part of the reserve. So records are refused earlier if the free space has just shrunk. The margin is the
+number of bytes by which it has shrunk since the previous measurement.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ from collections import deque
 
 RESERVE_BYTES_MAX = 1 << 30
 RESERVE_SHARE = 100
-"""The default reserve is the device's size divided by this number, at most `RESERVE_BYTES_MAX`."""
+"""The divisor of the default reserve. The default reserve is the device's size divided by this number, but at
+most `RESERVE_BYTES_MAX`.
+"""
 _CONFIGURED_SHARE_MAX = 2
-"""The divisor that limits a configured reserve: it counts up to half of the device. A larger one would refuse
-all records permanently.
+"""The divisor that limits a configured reserve: at most the device's size divided by this number. A reserve
+as large as the device would refuse all records permanently.
 """
 _RESUME_SHARE = 8
-"""The fraction of the reserve, as a divisor, that must be free beyond the reserve before records are accepted
-again.
+"""The divisor of the margin above the reserve. Records are accepted again when the reserve is free, and the
+reserve divided by this number in addition.
 """
 _NEAR_FACTOR = 4
 TREND_SECONDS = 3600.0
@@ -59,7 +61,7 @@ class Room:
 
     @property
     def is_near(self) -> bool:
-        """True if so little room is left that it must be measured in every upkeep turn."""
+        """True if so little room is left that the free space must be measured in every upkeep turn."""
         reserve = self.reserve_bytes
         return self.free_bytes >= 0 and self.free_bytes < reserve * _NEAR_FACTOR + 2 * self._growth
 
@@ -74,8 +76,9 @@ class Room:
         if was_short:
             self.is_short = free_bytes <= reserve + reserve // _RESUME_SHARE and reserve > 0
         else:
-            # As many bytes may be written again until the next measurement, so refuse that much earlier. A burst
-            # alone is no reason to refuse, so at most a fraction of the reserve is added.
+            # Refuse records earlier by the number of bytes that were written since the previous measurement,
+            # since as many may follow. A single burst is no reason to refuse records, so limit this margin to
+            # a fraction of the reserve.
             self.is_short = (
                 free_bytes <= reserve + min(self._growth, reserve // _RESUME_SHARE) and reserve > 0
             )
@@ -92,7 +95,8 @@ class Room:
     def fill_bytes_per_second(self) -> float:
         """The rate at which free space has shrunk in the last hour, in bytes per second; 0 if it has grown.
 
-        It is also 0 in the first hour of a process, because a burst of copies after a start is no trend.
+        In the first hour of a process, the change so far is still divided by a whole hour. So a burst of
+        copies after a start counts less.
         """
         if not self._samples:
             return 0.0

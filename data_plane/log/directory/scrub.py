@@ -73,8 +73,8 @@ class SegmentScrub:
 
 
 def segment_scrub(log: PartitionLog, from_offset: int) -> SegmentScrub | None:
-    """Return the scrub of the first segment that begins at `from_offset` or later; None if there is none (on
-    the loop).
+    """Return the scrub of the first nonempty segment that begins at `from_offset` or later (on the loop).
+    Returns None if no such segment exists, or if only the active segment is left and has unsynced records.
 
     Raises `DiskError`.
     """
@@ -82,7 +82,7 @@ def segment_scrub(log: PartitionLog, from_offset: int) -> SegmentScrub | None:
         if segment.base_offset < from_offset or not segment.size:
             continue
         if segment.is_active and log.recovery_point < log.log_end_offset:
-            # Unsynced bytes are only in memory; the next round checks them.
+            # Skip the segment: its unsynced bytes may be only in memory. The next round checks them.
             return None
         return SegmentScrub(segment.pinned_file(), segment.base_offset, segment.size)
     return None

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 SLOW_FACTOR = 10.0
 NORMAL_FACTOR = 3.0
-"""The multiple of the usual duration below which a slow disk counts as normal again."""
+"""A factor: a slow disk counts as normal again when its syncs take less than the usual duration times this
+factor.
+"""
 SLOW_SECONDS_MIN = 0.05
 SYNCS_MIN = 20
-"""The number of syncs that it takes to know the usual duration."""
+"""The number of syncs before a disk can count as slow. By then the usual duration is known."""
 _RECENT = 0.2
 _USUAL = 0.01
 
@@ -38,6 +40,6 @@ class SyncLatency:
             factor = NORMAL_FACTOR if was_slow else SLOW_FACTOR
             self.is_slow = self.recent_seconds >= max(SLOW_SECONDS_MIN, factor * self.usual_seconds)
         if not self.is_slow:
-            # Slow syncs must not raise the usual duration.
+            # While the disk is slow, its syncs must not raise the usual duration.
             self.usual_seconds += max(_USUAL, share) * (seconds - self.usual_seconds)
         return self.is_slow is not was_slow

@@ -27,7 +27,7 @@ class WatchedWorkers:
         self._running: dict[int, tuple[float, str]] = {}
 
     async def run(self, function: Callable[..., T], *args: object) -> T:
-        """Run a call in a worker that should return soon: syncing one file, or writing one small file."""
+        """Run a short call in a worker, such as syncing one file or writing one small file."""
         self._serial += 1
         serial = self._serial
         name = getattr(function, "__qualname__", "a call")
@@ -38,7 +38,9 @@ class WatchedWorkers:
             del self._running[serial]
 
     async def run_long(self, function: Callable[..., T], *args: object) -> T:
-        """Run a call in a worker that may take minutes on a sound device: loading logs, removing a large log."""
+        """Run a long call in a worker, such as loading logs or removing a large log. It may take minutes on a
+        sound device.
+        """
         return await self._workers().run(function, *args)
 
     def oldest(self) -> tuple[float, str] | None:

@@ -1,9 +1,10 @@
-"""Writes the cleaned segment that will replace others, in files beside theirs.
+"""Writes a cleaned segment, which will replace its source segments.
 
-Its files end in `.cleaned`, and every start removes such files. When it is complete, it is synced, and a swap
-(`segment_list`, `swap_files`) may take it into the log. It ends where its sources end: if cleaning has
-removed their last batch, that batch stays without records. So segments still join without gaps, and after a
-crash the cleaned file alone shows which segments it replaces.
+Its files lie beside those of the sources, with names that end in `.cleaned`. Every start of the node removes
+such files. A complete cleaned segment is synced. Then a swap (`segment_list`, `swap_files`) may put it into
+the log. A cleaned segment ends at the same offset as its sources. If cleaning has removed the last batch of
+the sources, an empty batch takes its place. So there are no gaps between segments. After a crash, the cleaned
+file alone shows which segments it replaces.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class CleaningAborted(Exception):
 
 class CleanedSegment:
     """A file of cleaned batches and its indexes (blocking, for a worker). Call `append` for all batches, then
-    `finish`; call `discard` instead to remove it.
+    `finish`. To give the segment up, call `discard`.
     """
 
     __slots__ = (
@@ -81,7 +82,8 @@ class CleanedSegment:
         file = directory.open(file_name(base_offset, LOG_SUFFIX) + CLEANED_SUFFIX, create=True)
         if file.size:
             file.truncate(0)
-        # A pinned descriptor stays open. It is needed because the file's path changes with the swap.
+        # Pin the file, so that its descriptor stays open. The file cannot be opened by its path again,
+        # because the swap changes the path.
         file.pin()
         self.segment = Segment(directory, base_offset, file, is_active=False)
 
@@ -134,9 +136,10 @@ class CleanedSegment:
     def finish(self, last: BatchHeader | None, aborted: Iterable[AbortedTransaction]) -> None:
         """Complete the file, so that it ends at the offset where its sources end. Syncs it and its indexes.
 
-        `last` is the header of the sources' last batch; None if they have no batch. `aborted` are the
-        transactions of the new index: a transaction without batches would make readers drop later records of
-        its producer. Raises `CleaningAborted`, `DiskError`.
+        `last` is the header of the sources' last batch; None if they have no batch. `aborted` are the aborted
+        transactions for the new transaction index. Transactions without remaining batches must be left out:
+        with their entries, readers would drop later records of the same producer. Raises `CleaningAborted`,
+        `DiskError`.
         """
         if last is not None and self.next_offset < last.next_offset:
             self.append(empty_batch(last))
@@ -175,7 +178,9 @@ class CleanedSegment:
         sync_file(self._directory, name)
 
     def go_live(self, file: File) -> None:
-        """Read from `file` from now on, which has the segment's own name, because the swap is done."""
+        """Use `file` for all reads from now on: the swap is done, and `file` is the same file under its final
+        name.
+        """
         written, self.segment.file = self.segment.file, file
         written.unpin()
         written.close()

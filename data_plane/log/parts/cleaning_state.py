@@ -1,8 +1,8 @@
 """The state of a log's cleaning: its first dirty offset, and the pass that is running.
 
-The next pass begins its map at the first dirty offset, which the disk's `cleaner-offset-checkpoint` keeps. A
-truncation below this offset first lowers the checkpoint durably, because records that are appended later have
-never been cleaned.
+All records below the first dirty offset have been cleaned. So the next pass maps keys only from that offset
+on. The checkpoint `cleaner-offset-checkpoint` stores the offset on disk. A truncation to a lower offset first
+lowers the checkpoint, durably. Otherwise records that are appended there later would count as cleaned.
 """
 
 from __future__ import annotations

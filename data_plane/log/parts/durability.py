@@ -1,9 +1,9 @@
-"""How much of a log is on the device: its recovery point, and the flush that raises it.
+"""Keeps a log's recovery point, and makes the flush that raises it.
 
 Below the recovery point everything is known to be on the device, so recovery after a crash starts there. A
-truncation lowers it before any bytes are removed. `flush` runs in a worker, and a truncation may happen
-meanwhile. So a flush remembers the number of truncations, which identifies the log's content. Its result is
-dropped if the number has changed, or while a truncation is running.
+truncation lowers the recovery point before any bytes are removed. `flush` runs in a worker, and a truncation
+may happen meanwhile. So a flush remembers the number of truncations at its beginning. The result of a flush
+counts only if that number is still the same, and no truncation is running.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NOTHING = (0, 0)
 
 
 class Durability:
-    """How much of a log is on the device: recovery point, last flush, truncations."""
+    """The durable state of one log: its recovery point, the time of its last flush, and its truncations."""
 
     __slots__ = (
         "_durable",
@@ -56,12 +56,12 @@ class Durability:
         return offset if truncations == self.truncations else min(offset, self._truncated_to)
 
     def note_flush(self, now_ms: int) -> None:
-        """Record that a flush begins at `now_ms`, by the clock of its caller."""
+        """Record that a flush begins. `now_ms` is the present time by the caller's clock, in milliseconds."""
         self.last_flush_ms = now_ms
 
     def begin_cut(self, offset: int) -> None:
-        """Called before a truncation removes anything: lowers the recovery point, and makes the result of a
-        running flush count no more.
+        """Called before a truncation removes anything. Lowers the recovery point to `offset` if it is higher.
+        The result of a flush that is running no longer counts.
         """
         recovery_point = self.recovery_point
         self._truncated_to = min(offset, recovery_point)
@@ -78,7 +78,7 @@ class Durability:
             self.is_unsaved = False
 
     def end_cut(self) -> None:
-        """Called when a truncation has ended or was refused. From now on, flushes that begin may raise the
+        """Called when a truncation has ended or was refused. A flush that begins from now on may raise the
         recovery point again.
         """
         self._is_cutting = False
@@ -101,15 +101,16 @@ class Durability:
     def flush(self, end_offset: int, segments: SegmentList, epochs: LeaderEpochs, truncations: int) -> None:
         """Sync everything below `end_offset`, and raise the recovery point (blocking, in a worker).
 
-        If the disk has no room for the leader epochs, all else is synced, so that retention may make room.
-        But the recovery point stays, because a recovery would otherwise miss an epoch. The caller must read
-        `truncations` before `end_offset`. Raises `DiskError`.
+        If the disk has no room for the leader epochs, everything else is synced. Retention needs these syncs,
+        and may then make room. The recovery point is not raised in this case, because recovery would
+        otherwise miss an epoch. The caller must read `truncations` before `end_offset`. Raises `DiskError`.
         """
         listed = segments.segments
         recovery_point = self.recovery_point
         no_room: DiskFull | None = None
         pause()
-        # The epoch of a log without records is useless, and thousands of logs begin one at every start.
+        # Do not save the epoch of a log without records. It is of no use, and at every start thousands of
+        # such logs begin an epoch.
         if epochs.is_dirty and end_offset:
             with self._home.small_files():
                 # If this log was closed, a new log may use the same path by now.
@@ -131,6 +132,6 @@ class Durability:
         pause()
         if no_room is not None:
             raise no_room
-        # Another flush, which began later, may have ended before this one.
+        # Compare again: another flush, which began later, may have raised the recovery point already.
         if end_offset > self.recovery_point and not self._is_cutting:
             self._durable = (truncations, end_offset)

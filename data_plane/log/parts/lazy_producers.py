@@ -1,8 +1,9 @@
-"""The state of a log's producers, which is read from the log's files only when it is first needed.
+"""Keeps the state of a log's producers. The state is read from the log's files only when it is first needed.
 
-After a clean stop the newest snapshot has the whole state, and most logs never need it. After a truncation
-the state is read again. A read-committed consumer asks for open transactions at every fetch. So `is_settled`
-records whether there are any, and the state need not be read for that.
+After a clean stop, the newest snapshot contains the whole state. Most logs never need the state, so reading
+it at the start would be wasted. After a truncation the state is read again. Each fetch of a read-committed
+consumer depends on whether the log has open transactions. `is_settled` answers this question while the state
+is unread: it is true if certainly no transaction is open.
 """
 
 from __future__ import annotations
@@ -55,11 +56,11 @@ class LazyProducers:
         return self.state
 
     def stable_offset(self, high_watermark: int, log_start_offset: int) -> int:
-        """Compute the last stable offset: every transaction below it is decided. It is at most the high
-        watermark (on the loop).
+        """Compute the last stable offset (on the loop). Every transaction with records below this offset is
+        decided. The offset is at most the high watermark.
 
-        The caller must have read the state. This also forgets ended transactions whose markers are below the
-        high watermark.
+        The caller must have read the state. Also forgets ended transactions whose markers are below the high
+        watermark.
         """
         state = self.state
         assert state is not None, "the producers' state must be read before it is used"
@@ -82,7 +83,7 @@ class LazyProducers:
         return high_watermark
 
     def is_unread_at(self, offset: int) -> bool:
-        """True if the producer state as of this offset has not been read from the disk."""
+        """True if the state is still to be read from the disk, as of `offset`."""
         return self._unread_offset == offset
 
     def take(self, state: ProducerState) -> None:
@@ -92,8 +93,8 @@ class LazyProducers:
         self._forget_verified()
 
     def read_at_need(self, offset: int, decided_offset: int, *, is_settled: bool) -> None:
-        """Forget the state, so that the next need reads it again as of `offset`. Markers below
-        `decided_offset` are committed.
+        """Forget the state. The next caller who needs it makes it read again, as of `offset`. Markers below
+        `decided_offset` count as committed.
         """
         self.state = None
         self._unread_offset, self._decided_offset = offset, decided_offset
@@ -145,11 +146,11 @@ class LazyProducers:
     def note_transactional(
         self, producer_id: int, guard: VerificationGuard | None, *, ends: bool = False
     ) -> None:
-        """Update the verifications after a transactional batch, or a marker that `ends` an open transaction,
-        was appended.
+        """Update the verifications after an append: of a transactional batch, or of a marker. `ends` is true
+        if the marker has ended an open transaction.
 
-        This ends the producer's verifications. `guard` is the guard of a batch that the coordinator has
-        confirmed.
+        The append voids all guards of the producer. `guard` is the guard with which the batch was appended;
+        None if it had no guard.
         """
         verifications = self.verifications
         if verifications is None:

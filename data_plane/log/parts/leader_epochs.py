@@ -1,8 +1,10 @@
-"""The leader epochs of a log, each with its start offset (KIP-101, KIP-279): the `leader-epoch-checkpoint` file.
+"""The leader epochs of a log, each with its start offset (KIP-101, KIP-279), and their file
+`leader-epoch-checkpoint`.
 
-Each entry (epoch, start offset) says where the first record of that epoch is, or would be. Entries are an immutable
-tuple that is replaced as a whole: epochs change rarely, and readers in other threads always see one state. Logs
-with the same single epoch share one tuple: most logs of a node with many partitions do.
+The start offset of an entry (epoch, start offset) is the offset of the epoch's first record. An epoch without
+records has the offset that its first record would get. Entries are an immutable tuple that is replaced as a
+whole: epochs change rarely, and readers in other threads always see one state. Most logs of a node with many
+partitions have a single epoch. Logs with equal entries share one tuple.
 """
 
 from __future__ import annotations
@@ -62,8 +64,8 @@ class LeaderEpochs:
         """Record that records of this epoch begin or continue at `start_offset`. Removes entries that
         contradict this.
 
-        If an earlier epoch continues beyond the start of a later one, the later entry is removed. This
-        replica had led in that epoch without appending records.
+        For example, records of an earlier epoch may follow at or after the start of a later epoch. Then the
+        later entry is removed: this replica was the leader in that epoch, but appended no records.
         """
         if epoch < 0:
             return
@@ -96,8 +98,8 @@ class LeaderEpochs:
         return entries[above - 1][0], entries[above][1]
 
     def epoch_for_offset(self, offset: int) -> int | None:
-        """Return the leader epoch to which the record at `offset` belongs, or would belong; None before the
-        first entry.
+        """Return the leader epoch to which the record at `offset` belongs, or would belong. Returns None for
+        an offset before the start of the first entry.
         """
         above = bisect_right(self.entries, offset, key=_start)
         return self.entries[above - 1][0] if above else None
@@ -107,8 +109,8 @@ class LeaderEpochs:
         self._replace(tuple(entry for entry in self.entries if entry[1] < end_offset))
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Remove the epochs that end before `start_offset`. The epoch that includes `start_offset` then
-        starts there.
+        """Remove the epochs that end before `start_offset`. The epoch to which `start_offset` belongs gets it
+        as its new start offset.
         """
         above = bisect_right(self.entries, start_offset, key=_start)
         if above:
@@ -159,7 +161,7 @@ def _shared(entries: Entries) -> Entries:
 
 @lru_cache(maxsize=1024)
 def _one_of_all(entries: Entries) -> Entries:
-    """Return an equal tuple that was made before, if any, so that logs share one object."""
+    """Return the same tuple for equal entries, so that logs share one object."""
     return entries
 
 

@@ -1,15 +1,15 @@
-"""What all parts of a log share: its directory, its owner, and whether the log works.
+"""Keeps the state that all parts of a log share: its directory, its owner, and whether the log works.
 
-A failed operation takes the log, and its directory, offline. Some failures do not:
+A failed operation takes the log and its log directory offline, with these exceptions:
 
 - a lack of room or descriptors, or a device that does not answer (`DiskRefused`), unless it happened in a
   sync;
 - a worker's call on a file that the loop has closed meanwhile;
 - a missing file of a log that was closed meanwhile.
 
-A change of a log's files is one step on the disk's thread. The loop waits for it for a limited time
-(`change`, or `Dir.in_time` for steps that can be undone). If the disk has not answered by then, the log is
-*unsettled*: it refuses everything. The step goes on by itself. When it is done, the loop applies it to the
+A change of a log's files is one step on the disk's thread. The loop waits for the step a limited time
+(`change`, or `Dir.in_time` for steps that can be undone). If the step takes longer, the log becomes
+*unsettled*: it refuses everything, while the step continues. When the step is done, the loop updates the
 state in memory, which then agrees with the files again.
 """
 
@@ -39,8 +39,8 @@ T = TypeVar("T")
 
 
 class LogHome:
-    """What all parts of a log share: its directory, its owner, its condition. `owner` is None for a log
-    outside of a log directory.
+    """The state that all parts of a log share: its directory, its owner, its condition. `owner` is None for a
+    log outside of a log directory.
     """
 
     __slots__ = (
@@ -161,13 +161,14 @@ class LogHome:
     ) -> None:
         """Change the log's files by `work`, then its state in memory by `finish`, which runs on the loop.
 
-        If the loop must not wait, the disk's thread runs `work` (`Dir.in_time`). So `work` must not change
-        state of the log that the loop may read meanwhile. Call this on the loop, or for a log whose owner has
-        no loop. Raises the errors of `work`, and `DiskHung`.
+        The disk's thread may run `work` (`Dir.in_time`). So `work` must not change state of the log that the
+        loop may read meanwhile. Call `change` on the loop, or for a log whose owner has no loop. Raises the
+        errors of `work`, and `DiskHung`.
 
-        After `DiskHung`, either nothing was begun, or the work goes on, and the log is unsettled until it is
-        finished. If the log is closed meanwhile, `leave` is called instead of `finish`, to close files that
-        the work has opened. If the work fails, `undone` is called, perhaps later.
+        After `DiskHung` there are two cases. Either the work was not begun, or it continues, and the log is
+        unsettled until the work ends. If the log is closed meanwhile, `leave` is called instead of `finish`;
+        it must close the files that `work` has opened. If the work fails or is not begun, `undone` is called,
+        perhaps later.
         """
 
         def end(result: T) -> None:
@@ -213,8 +214,8 @@ class LogHome:
         self._judge()
 
     def _report(self, error: Exception) -> None:
-        """Report the error of a change to the owner: as a failed disk, or as a disk without room
-        (`needing_room`).
+        """Report the error of a change to the owner. A `DiskError` means a failed disk, and the `KafkaError`
+        of `needing_room` a disk without room.
         """
         if isinstance(error, DiskError):
             self.failed(error)
@@ -274,8 +275,8 @@ class LogHome:
         return isinstance(error, FileClosed) or (self.is_closed and isinstance(error, FileMissing))
 
     def _is_harmless(self, error: DiskError) -> bool:
-        """True if the error does not mean a failed device: room or descriptors were short, or the log was
-        closed meanwhile.
+        """True if the device has not failed: room or descriptors were short, or the log was closed meanwhile.
+        A refused sync does count as a failure.
         """
         if isinstance(error, ResourcesShort) and self.owner is not None:
             self.owner.resources_short()
@@ -284,8 +285,8 @@ class LogHome:
     # --- services of the owner
 
     def save_recovery_point(self, offset: int) -> None:
-        """Write the recovery point `offset` to its checkpoint: everything below is on the device (blocking).
-        Raises `DiskError`.
+        """Write the recovery point `offset` to its checkpoint (blocking). All records below `offset` must be
+        on the device. Raises `DiskError`.
         """
         if self.owner is not None:
             self.owner.recovery_point_lowered(self.topic, self.partition, offset)
@@ -331,8 +332,8 @@ class LogHome:
 
 @contextmanager
 def needing_room() -> Iterator[None]:
-    """Raise `KafkaError` KAFKA_STORAGE_ERROR if the disk refuses a step in the `with` block: a truncation is
-    beginning, and nothing was removed yet.
+    """Raise `KafkaError` KAFKA_STORAGE_ERROR if the disk refuses a step in the `with` block. Used for the
+    first steps of a truncation, before anything is removed.
     """
     try:
         yield
@@ -344,8 +345,8 @@ def needing_room() -> Iterator[None]:
 
 @contextmanager
 def half_done() -> Iterator[None]:
-    """Mark the `with` block as a half-done change: if the disk refuses a step in it, this counts as a failure
-    of the disk.
+    """Treat a refusal inside the `with` block as a failure of the disk (`DiskError`), because a change of the
+    files would remain half done.
     """
     try:
         yield

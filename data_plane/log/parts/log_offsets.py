@@ -2,13 +2,14 @@
 
     log_start_offset <= high_watermark <= log_end_offset
 
-* The high watermark grows up to the log's end, and falls only with truncations. The high watermark that a
-  follower receives from its leader may be beyond the follower's end. The follower then takes its log's end
+* The high watermark grows up to the log's end, and falls only with truncations. A follower may receive a high
+  watermark from its leader that lies beyond the follower's own log end. Then the follower uses its log end
   instead.
 * The log end offset grows with appends, and falls with truncations.
 * The log start offset grows up to the high watermark, and falls only with truncations.
-* The stored start is what the next process would find, in the checkpoint or in the first segment's name. It
-  never exceeds the log start offset. Records that a replica reports as deleted lie below its stored start.
+* The stored start is the log start offset that the next process would find: in the checkpoint, or in the name
+  of the first segment. It never exceeds the log start offset. A replica reports records as deleted only if
+  they lie below its stored start.
 
 A broken rule raises `AssertionError`: wrong offsets would lose records, or invent them.
 """
@@ -73,7 +74,9 @@ class LogOffsets:
         return self.stored_start_offset >= self.log_start_offset
 
     def store_start(self, offset: int) -> None:
-        """Record that the disk has `offset` or a later log start offset. A lower offset changes nothing."""
+        """Record that `offset` is now stored on disk as the log start offset. If a higher offset is stored
+        already, nothing changes.
+        """
         self.stored_start_offset = min(max(self.stored_start_offset, offset), self.log_start_offset)
 
     def cut(self, offset: int) -> None:

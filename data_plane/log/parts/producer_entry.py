@@ -1,15 +1,17 @@
-"""One producer as a log stores it: packed into bytes, since a log may know many thousands.
+"""Packs what a log knows about one producer into bytes, because a log may know many thousands of producers.
 
-A packed entry has a head, then up to five batches, the newest first. The newest is complete. Each older one
-is stored as its distance from the next newer one, and its sequence numbers end where those of the newer one
-begin. So the next append reads the head and the newest batch, converts that batch to distances, and puts its
-own batch first. Packed bytes take 80 bytes of memory with one batch, 128 with five. (Slots and integers would
-take about 200 and 360.) The garbage collector skips them.
+A packed entry has a head, then up to five batches, the newest first. All fields of the newest batch are
+stored. Of an older batch, only the distances to the next newer batch are stored. Its sequence numbers end
+where those of the newer batch begin. The next append reads the head and the newest batch. It converts that
+batch to distances, and puts its own batch before it. A packed entry takes 80 bytes of memory with one batch,
+and 128 bytes with five batches. (A Python object with integers would take about 200 and 360 bytes.) The
+garbage collector skips packed entries.
 
-Two limits follow. Behind a gap of sequence numbers, or of 2**32 offsets, older batches are forgotten: no
-client still waits for their answers. A batch's timestamp is exact only if it is within 24 days of the next
-newer one's. This exactness matters only if the broker's clock sets the timestamps, and then a producer that
-is silent for a day is forgotten.
+This format has two limits. First, batches before a gap in the sequence numbers, or before a gap of 2**32
+offsets, are forgotten. No client still waits for the answers to such batches. Second, the timestamps of two
+neighbouring batches must be less than 24 days apart. If they are further apart, the older timestamp is
+inexact. Exact timestamps matter only if the broker's clock sets them. In that case a producer that is silent
+for a day is forgotten anyway.
 
 `ProducerEntry` has the same content as named attributes, for code off the hot path.
 """
@@ -27,19 +29,19 @@ BATCHES_KEPT = 5
 NO_BEGIN = -1
 HEAD = Struct("<hiqq")
 """The layout of the head: epoch, coordinator epoch, begin, newest timestamp. The begin is the first offset of
-the open transaction. A value below 0 means that there is none: -1, or the time since which the producer is
-silent (`begin_of_silence`).
+the open transaction. Without an open transaction, the begin is below 0. It is -1, or it encodes the time
+since which the producer has been silent (`begin_of_silence`).
 """
 BATCH = Struct("<iqiq")
 """The layout of the newest batch: last sequence, last offset, offset delta, timestamp."""
 OLDER = Struct("<iIi")
-"""The layout of an older batch: its offset delta, then the distances of last offset and timestamp from those
-of the next newer batch.
+"""The layout of an older batch: its offset delta, then two distances to the next newer batch, of the last
+offsets and of the timestamps.
 """
 read_head = HEAD.unpack_from
 read_what_decides = Struct("<h4xq8xi").unpack_from
-"""Reads (epoch, begin, last sequence) from a packed entry: the fields on which the check of the next batch
-depends. The entry must have batches.
+"""A function that reads (epoch, begin, last sequence) from a packed entry. The check of the next batch
+depends on these fields. The entry must have at least one batch.
 """
 NO_BATCH = (-1, -1, 0, -1)
 """The fields of the newest batch of a producer without batches."""
@@ -97,8 +99,8 @@ def batches_of(packed: bytes) -> Iterator[tuple[int, int, int, int]]:
 
 
 def older_batches(packed: bytes, sequence: int, last_offset: int, delta: int, timestamp_ms: int) -> bytes:
-    """Encode the batches of the entry `packed` in the form of `OLDER`, to follow a new batch. The other
-    arguments are the fields of the new batch.
+    """Encode the batches of the entry `packed` in the layout `OLDER`. The caller puts them after a new batch,
+    whose fields are the other arguments.
     """
     if len(packed) == HEAD_SIZE:
         return b""
@@ -115,15 +117,15 @@ def older_batches(packed: bytes, sequence: int, last_offset: int, delta: int, ti
 
 
 def begin_of_silence(now_ms: int) -> int:
-    """Encode the time `now_ms`, from which a producer without a transaction counts as silent, as the field
-    `begin`; see `silent_since`.
+    """Return the value of the field `begin` for a producer that counts as silent since `now_ms` and has no
+    open transaction. `silent_since` decodes it.
     """
     return _SILENT_FROM - now_ms
 
 
 def silent_since(begin: int) -> int:
-    """Decode the time, in monotonic milliseconds, since which a producer counts as silent from the field
-    `begin`; -1 if it does not.
+    """Return the time, in monotonic milliseconds, since which a producer counts as silent. `begin` is the
+    field of its entry. Returns -1 if the producer does not count as silent.
     """
     return _SILENT_FROM - begin if begin <= _SILENT_FROM else -1
 

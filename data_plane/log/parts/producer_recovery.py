@@ -52,7 +52,8 @@ def note_batch(
     elif attributes & TRANSACTIONAL_MASK and batch is not None:
         marker = parse_marker(batch)
         if marker is not None:
-            # A marker without a record: compaction has removed all records of the transaction.
+            # `parse_marker` returns None for a marker without a record. Then compaction has removed all
+            # records of the transaction, and there is nothing to end.
             producer_id, epoch = header.producer_id, header.producer_epoch
             return state.end_transaction(producer_id, epoch, base_offset, timestamp_ms, marker)
     return None
@@ -71,8 +72,8 @@ def note_ended(segment: Segment, state: ProducerState, ended: EndedTransaction) 
 def note_scanned(
     state: ProducerState, segment: Segment, position: int, header: BatchHeader
 ) -> EndedTransaction | None:
-    """Update the state as `note_batch` does, with a batch that a scan has found at `position` of a segment's
-    file.
+    """Update the state with a batch that a scan has found at `position` of a segment's file. Returns the
+    transaction that the batch ends, or None.
     """
     if header.producer_id < 0:
         return None
@@ -97,9 +98,11 @@ def latest_state(
     """Read the newest good snapshot at or below `end_offset`. Returns its state and its offset. Removes
     damaged snapshots.
 
-    Without a snapshot, returns an empty state as of `first_offset`, where the log's files begin. A snapshot
-    does not list ended transactions, but a marker at or above the high watermark may still be undone. So the
-    snapshot must lie below the high watermark (-1: unknown); the batches above it supply the rest.
+    Without a snapshot, returns an empty state as of `first_offset`, where the log's files begin.
+
+    A snapshot above the high watermark is not used, unless the high watermark is unknown (-1). Such a
+    snapshot does not list ended transactions, although a truncation may still remove their markers. The
+    caller replays the batches behind the snapshot, which lists these transactions again.
     """
     if high_watermark >= 0:
         end_offset = min(end_offset, max(high_watermark, first_offset))
@@ -121,8 +124,8 @@ def rebuild_producers(
     index_interval_bytes: int,
     high_watermark: int = _UNKNOWN,
 ) -> ProducerState:
-    """Rebuild the producer state as of `end_offset`. Reads the headers behind the last good snapshot
-    (blocking, mostly short).
+    """Rebuild the producer state as of `end_offset`, from the last good snapshot and the batch headers behind
+    it. It blocks, usually for a short time.
     """
     names, first_offset = directory.list(), segments[0].base_offset
     state, offset = latest_state(directory, first_offset, end_offset, high_watermark, names)
@@ -139,8 +142,9 @@ def replay(
 ) -> None:
     """Update the state with all batches in `[offset, end_offset)`; the log ends there or later.
 
-    Batches behind damage in their segment are left out. Damage below the recovery point is still unknown, and
-    one rotten batch must not prevent the start of a node. A reader of that batch finds the damage.
+    If a segment is damaged, its batches behind the damage are left out. Recovery has not read the segments
+    below the recovery point, so damage there is first met here. One damaged batch must not prevent the start
+    of a node. Readers of that batch will find the damage.
     """
     for at, segment in enumerate(segments):
         after = segments[at + 1].base_offset if at + 1 < len(segments) else end_offset
@@ -178,7 +182,9 @@ def aborted_in(
 
 
 def _keep(index: AbortedIndex) -> None:
-    """Do nothing with the rebuilt index: it is on the disk, and its caller no longer waits."""
+    """Do nothing. Called with a rebuilt index when the device answers late: the index file is written, and
+    the caller no longer waits.
+    """
 
 
 def _repair_aborted(
@@ -207,7 +213,7 @@ def write_snapshot(directory: Dir, state: ProducerState, offset: int, *, sync: b
         if sync:
             sync_file(directory, name)
     except DiskHung:
-        # Keep the file: unlinking it would block until the device answers.
+        # Leave the file alone: removing it would block until the device answers.
         raise
     except DiskRefused:
         remove_if_present(directory, name)

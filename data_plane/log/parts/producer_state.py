@@ -3,22 +3,24 @@
 Theory of operation
 -------------------
 For each producer id the log keeps the last five batches, so that a retried batch is recognised. The answer to
-the retry has the offsets of the first attempt. Sequence numbers must be gapless within a producer epoch and
-start at 0 in a new one; they wrap to 0 behind 2**31 - 1. An unknown producer may start with any number. Its
-state may have expired, and refusing it would stop it permanently (Kafka since 2.5).
+the retry has the offsets of the first attempt. Within a producer epoch, sequence numbers must have no gaps.
+They start at 0 in a new epoch, and 0 follows 2**31 - 1. An unknown producer may start with any number. Its
+state may have expired, so that refusing its number would stop it permanently (Kafka since 2.5).
 
-The state is a function of the log, so it is rebuilt by reading batch headers. A `<offset>.snapshot` file per
-segment has the state as of that offset, so that only later headers must be read. Their format is Kafka's
-ProducerSnapshot, version 1, which has room for one batch of each producer. Kafka writes the last batch. So
-after a clean restart, Kafka takes a retry of the four earlier batches for a gap. Odradek writes one entry for
-each batch of a producer, oldest first. Kafka, which reads the entries in order, keeps the last; Odradek keeps
-all five.
+The state follows from the batches of the log alone, so it can be rebuilt by reading batch headers. For each
+segment, a file `<offset>.snapshot` contains the state as of that offset. So only later headers must be read.
+The files have the format of Kafka's ProducerSnapshot, version 1. An entry of this format has room for one
+batch of a producer. Kafka writes only the last batch of each producer. So after a clean restart, Kafka takes
+a retry of one of the four earlier batches for a gap. Odradek writes an entry for each batch of a producer,
+the oldest first. When Kafka reads such a file, it keeps the last entry of each producer. Odradek keeps all
+five.
 
-A transaction is open from its first batch in this log to its marker. A committed reader stops at the first
-unstable offset. It is the first offset of the earliest transaction that is open, or whose marker is not below
-the high watermark yet (Kafka's `ProducerStateManager.unreplicatedTxns`). A state that was read from a
-snapshot has no markers below the snapshot's offset. Such a marker counts as committed: the coordinator had
-decided before any marker was written, and repeats a marker that is lost.
+A transaction is open from its first batch in this log to its marker. It is unstable while it is open, or
+while its marker is not yet below the high watermark (Kafka's `ProducerStateManager.unreplicatedTxns`). The
+first unstable offset is the first offset of the earliest unstable transaction. A read-committed consumer
+reads up to this offset. A snapshot lists no markers. So after reading a snapshot, the state lacks the markers
+before it. They count as below the high watermark. This is safe: the coordinator decided before it wrote any
+marker, and it writes a lost marker again.
 """
 
 from __future__ import annotations
@@ -121,9 +123,10 @@ class ProducerState:
         it is new.
 
         Raises:
-            KafkaError: INVALID_PRODUCER_EPOCH for an epoch below the known one, OUT_OF_ORDER_SEQUENCE_NUMBER
-                for a gap, or a new epoch that does not start at 0, INVALID_TXN_STATE for a batch without a
-                transaction while the producer has one open.
+            KafkaError: INVALID_PRODUCER_EPOCH for an epoch below the known epoch.
+                OUT_OF_ORDER_SEQUENCE_NUMBER for a gap, or for a new epoch that does not start at 0.
+                INVALID_TXN_STATE for a batch outside of transactions while the producer has an open
+                transaction.
         """
         packed = self._packed.get(producer_id)
         if packed is None:
@@ -201,9 +204,10 @@ class ProducerState:
         """Check a transaction's marker before it is appended (Kafka's
         `ProducerAppendInfo.appendEndTxnMarker`).
 
-        Since transaction version 2 a marker's epoch is above its transaction's. A marker that is written
-        again has the known epoch, and finds no open transaction. A transaction of the highest epoch ends by a
-        marker of the same epoch.
+        Since transaction version 2, a marker's epoch is higher than the epoch of its transaction. There are
+        two exceptions. A marker that is written a second time has the epoch that the log already knows, and
+        finds no open transaction. A transaction of the highest possible epoch ends by a marker of the same
+        epoch.
 
         Raises:
             KafkaError: INVALID_PRODUCER_EPOCH, or TRANSACTION_COORDINATOR_FENCED for a coordinator epoch
@@ -294,8 +298,8 @@ class ProducerState:
         while ended and ended[-1][1] >= first_offset:
             ended.pop()
         ended.append((offset, first_offset))
-        # Delete this entry last: a worker that reads in between finds the transaction in one of the two
-        # collections.
+        # Delete this entry last. Then a worker that reads at any moment finds the transaction in `ongoing` or
+        # in `ended`.
         del self.ongoing[first_offset]
         self.first_ongoing = next(iter(self.ongoing), NO_OFFSET)
         return EndedTransaction(producer_id, first_offset, offset, marker.is_abort)
@@ -337,9 +341,10 @@ class ProducerState:
         """Forget the producers without an open transaction that have been silent for `expiration_ms`. Returns
         their number. `now_ms` is monotonic.
 
-        Silence counts from the first check that finds no new batch. Kafka compares the batches' timestamps
-        with the wall clock. With a wrong clock it may forget an active producer. The next batch of a
-        forgotten producer may have any sequence number, so an earlier batch may follow it.
+        A producer is silent from the first check that finds no new batch of it. Kafka instead compares the
+        batches' timestamps with the wall clock. So with a wrong clock, Kafka may forget an active producer.
+        That is harmful: the next batch of a forgotten producer may have any sequence number, so batches may
+        get into the wrong order.
         """
         expired = []
         for producer_id, packed in self._packed.items():

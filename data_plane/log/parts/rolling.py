@@ -21,8 +21,8 @@ def roll(
 ) -> None:
     """Finish the active segment, and begin a new one at the log end offset.
 
-    `base_offset` may be above the log end offset, if the next offsets leave a gap that is too wide for one
-    segment.
+    `base_offset` is the base offset of the new segment; None means the log end offset. It is higher than the
+    log end offset if the batches to come leave a gap that is too wide for one segment.
 
     Raises:
         DiskRefused: there is no new segment.
@@ -52,8 +52,8 @@ def _write(
 ) -> Segment:
     """Create the new segment's file, and write the files of the finished one (blocking). Raises `DiskError`."""
     old = segments.active
-    # This index, unlike the others, cannot be derived from the segment alone. If the disk refuses it, no new
-    # segment begins.
+    # Write the transaction index first. Unlike the other indexes, it cannot be derived from the segment
+    # alone. So if the disk refuses the write, no new segment begins.
     old.write_aborted()
     fresh = segments.create(base_offset, now_ms)
     try:

@@ -1,10 +1,12 @@
-"""The list of a log's segments: when a new one must begin (`must_roll`), and how segments are added, cut and
-replaced.
+"""Keeps the list of a log's segments: decides when a new segment must begin (`must_roll`), and adds, removes
+and replaces segments.
 
 The list is replaced as a whole, so a reader in a worker keeps the list that it has read. Its last segment is
-the active one. Segments join: each begins at the end of the segment before. Only a gap in the offsets that
-the leader's compaction has left may lie between two. Files are renamed with `.deleted` and removed later. A
-reader that has pinned a file continues to read it, and a reader that opens it too late finds it gone.
+the active one. A segment begins at the offset where its predecessor ends. There is one exception. Compaction
+on the leader may leave a gap between offsets that is too wide for one segment. A follower's log then has this
+gap between two segments. To remove a segment, its files first get the suffix `.deleted`, and are removed
+later. A reader that has pinned such a file can continue to read it. A reader that opens the file too late
+finds that it is missing.
 """
 
 from __future__ import annotations
@@ -38,8 +40,8 @@ T = TypeVar("T")
 
 
 _EMPTY_SUFFIX = ".empty.deleted"
-"""The suffix of a new segment's file until it is put in place; every start removes such files. (`.cleaned` is
-the suffix of the cleaner.)
+"""The suffix of an empty new segment's file before `put_in_place` gives the file its final name. Every start
+removes files with this suffix. (The cleaner has another suffix, `.cleaned`.)
 """
 
 
@@ -126,9 +128,8 @@ class SegmentList:
     def read(
         self, offsets: LogOffsets, offset: int, max_bytes: int, upper_bound: int, interval: int, min_one: bool
     ) -> LogRead:
-        """Read as `PartitionLog.read` does, with the same errors, from a log between these offsets.
-
-        The index has an entry for each `interval` bytes of batches.
+        """Read as `PartitionLog.read` does, with the same errors. `offsets` are the offsets that bound the
+        log. The index has an entry for each `interval` bytes of batches.
         """
         end_offset = offsets.log_end_offset
         if self.home.offline:
@@ -148,7 +149,7 @@ class SegmentList:
         if offset < segment.base_offset:
             at = bisect_right(segments, offset, key=_base_offset) - 1
             segment = segments[at]
-        # Pin the file before the first look at it, because the loop may close it while a worker reads.
+        # Pin the file before using it, because the loop may close the file while a worker reads it.
         file = segment.pinned_file()
         is_handed_on = False
         try:
@@ -205,8 +206,8 @@ class SegmentList:
     # --- the active segment
 
     def must_roll(self, config: LogConfig, max_timestamp_ms: int, now_ms: int) -> bool:
-        """True if time or the room in the index require a new segment (Kafka's `shouldRoll`). `segment.ms` is
-        compared with the records' timestamps.
+        """True if a new segment must begin, because the active one is too old or its index is full (Kafka's
+        `shouldRoll`). The age is the difference of the records' timestamps.
         """
         active = self.active
         first = active.first_timestamp_ms
@@ -233,7 +234,8 @@ class SegmentList:
                 return
             except DiskHung as failure:
                 reached("log.append_undone_late")
-                # Report the refusal after the file was cut, because the report may act on this file, too.
+                # Report this failure only after the attempt to cut the file, because the owner's reaction may
+                # use this file, too.
                 self.home.refused(failure)
                 return
             except DiskError as failure:
@@ -320,8 +322,8 @@ class SegmentList:
                 continue
             except DiskFull:
                 reached("log.removed_for_lack_of_room")
-                # The disk has no room for the longer name. Remove the file at once, which makes room. Readers
-                # have it open.
+                # The disk has no room for the longer name, so remove the file at once. That makes room.
+                # Readers that have opened the file can still read it.
                 remove_if_present(directory, name)
                 continue
             renamed.append(name + DELETED_SUFFIX)
@@ -333,10 +335,11 @@ class SegmentList:
         """Replace the sources by a finished cleaned segment. `doomed` is called with the names of the files
         that can then be removed.
 
-        Returns False and changes nothing unless the list still has these sources in a row.
+        Returns False if the list no longer has exactly these sources in a row. In this case nothing has
+        changed.
 
         Raises:
-            DiskHung: the swap goes on, or nothing has changed; `cleaned.is_handed_over` says which.
+            DiskHung: the swap continues if `cleaned.is_handed_over` is true; otherwise nothing has changed.
             DiskRefused: nothing has changed.
             DiskError: the swap may have begun; the directory must go offline, and the next start finishes it.
         """
@@ -356,7 +359,7 @@ class SegmentList:
             )
         fresh = cleaned.segment
         fresh.begin(sources[0].created_ms)
-        # The snapshot behind the last source may still need a sync.
+        # The producer snapshot at the end of the last source may still need a sync, so keep its mark.
         fresh.needs_sync = sources[-1].needs_sync
         swapped = (*self.segments[:at], fresh, *self.segments[after:])
 
@@ -391,9 +394,9 @@ class SegmentList:
         begin_swap(directory, cleaned.base_offset)
         renamed: list[str] = []
         with half_done():
-            # Workers that read see one list or the other, and each is complete: the fresh segment is read
-            # through the descriptor that wrote it. Both lists have the same records, so it does not matter when
-            # the loop sees the second one.
+            # Replace the list before the files are renamed. A reading worker sees the old list or the new
+            # one, and can read all segments of either. It reads the new segment through the descriptor that
+            # wrote it. Both lists have the same records, so the loop may see the new list at any time.
             self._take(swapped)
             self.check_order()
             for segment in sources:

@@ -1,8 +1,7 @@
-"""Splits a segment whose offsets are too far apart for its index, which has 31 bits for each (KAFKA-6264).
-
-Old versions of Kafka wrote such segments where compaction had left few records. As in Kafka, they are split
-at a start. The names are those of a swap (`parts/swap_files.py`), so the next start after a crash undoes or
-finishes the split:
+"""Splits a segment whose offsets are too far apart for its index (KAFKA-6264). An index has 31 bits for the
+distance of an offset from the segment's base offset. Old versions of Kafka wrote such segments where
+compaction had left few records. As in Kafka, they are split at a start. The names are those of a swap
+(`parts/swap_files.py`), so the next start after a crash undoes or finishes the split:
 
 1. The pieces are written as `.cleaned`, and synced.
 2. They become `.swap`, the last piece first. Before the first piece is renamed, a start undoes everything.
@@ -101,7 +100,7 @@ def _copy(directory: Dir, segment: Segment, name: str, start: int, stop: int) ->
 
 
 def _undone(name: str, reason: str) -> None:
-    """Called when a piece on the disk differs from the bytes that were just written. Raises an error, so that
-    the segment is not replaced.
+    """Raise an error, so that the segment is not replaced. Called if a piece on the disk differs from the
+    bytes that were just written.
     """
     raise AssertionError(f"{name}: {reason}")

@@ -1,20 +1,23 @@
-"""The files of a swap: a cleaned segment replaces its sources by a series of renames, and a start completes
-an interrupted swap.
+"""Carries out swaps: a cleaned segment replaces its source segments by a series of renames of files. A start
+finishes or undoes an interrupted swap.
 
-The names are Kafka's, so Odradek finishes a swap that Kafka has begun, and the reverse:
+The file names are Kafka's. So Odradek can finish a swap that Kafka has begun, and Kafka one of Odradek. The
+steps are:
 
 1. `NNN.log.cleaned` and its indexes are written and synced. A start removes them.
-2. They become `.swap`, the `.log` last. From here on a start finishes the swap.
-3. The sources' files become `.deleted`, which a start removes.
+2. Their suffix changes from `.cleaned` to `.swap`; the `.log` file is renamed last. From here on a start
+   finishes the swap.
+3. The sources' files get the suffix `.deleted`. A start removes files with that suffix.
 4. The `.swap` files lose their suffix, the `.log` first.
 
 A directory's entries reach the device in the order of their changes. So after a power loss, the files show
-how far the swap had come. Before the end of step 2 it is undone, later it is finished. The sources are the
-segments from the cleaned one's base offset up to its end. Kafka may have been interrupted while it split a
-segment into several. Then there are `.cleaned` and `.swap` files side by side, and the split is undone.
+how far the swap had come. A swap that was interrupted before the end of step 2 is undone. A swap that was
+interrupted later is finished. The sources are the segments between the cleaned segment's base offset and its
+end. If Kafka was interrupted while it split one segment into several, `.cleaned` and `.swap` files lie side
+by side. Such a split is undone, too.
 
-A damaged file must not replace sound ones. As long as the first source has its old name, all sources have. In
-that case, a swap whose `.swap` file is damaged is undone.
+A damaged file must not replace sound files. While the first source has its old name, all other sources have
+theirs, too. If in this state the `.swap` file is found damaged, the swap is undone.
 """
 
 from __future__ import annotations
@@ -132,12 +135,13 @@ def _remove_sources(directory: Dir, swapped: list[str], names: list[str]) -> Non
     start = min(map(_base_offset, logs))
     end = max(_scan(directory, name).next_offset for name in logs)
     if start < _last_base(names):
-        # The last segment is never a source. A damaged base offset, which no checksum covers, must not remove it.
+        # The last segment is never a source. So limit the end here: no checksum covers base offsets, and a
+        # damaged one must not remove the last segment.
         end = min(end, _last_base(names))
     for name in names:
         base_offset = _base_offset(name)
-        # Keep the snapshot at the start: it has the state of earlier records. An empty cleaned segment replaces
-        # a source of its own name.
+        # Keep the snapshot at `start`, because it describes the producers before the first source. The first
+        # source itself is removed by the second condition, even if the cleaned segment is empty.
         if (start < base_offset < end and name.endswith(SEGMENT_SUFFIXES)) or (
             base_offset == start and name.endswith((LOG_SUFFIX, *_INDEX_SUFFIXES))
         ):

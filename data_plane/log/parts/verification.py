@@ -1,22 +1,25 @@
-"""Guards of transactions that are being verified: each proves that the coordinator was asked before the first
-append. PURE.
+"""Keeps the guards of transactions that are being verified. A guard proves that the coordinator was asked
+before the transaction's first append. PURE.
 
-A producer may write to a partition without having added it to its transaction. Its records would stay
-undecided, as the coordinator writes no marker for them. So the first append of a transaction waits until the
-coordinator knows the partition (KIP-890, part 1):
+A producer may write to a partition that it has not added to its transaction. The coordinator would write no
+marker to that partition, so the records there would stay undecided. So the first append of a transaction
+waits until the coordinator knows the partition (KIP-890, part 1):
 
 1. `begin` makes a guard for the producer, or finds an existing one. The leader asks the coordinator.
-2. The append presents the guard. It is refused unless the log still has this very guard for the producer.
-3. Each transactional append voids the guard: the first records, or a marker that came in between. So after a
-   late answer of the coordinator no records follow the marker that ended their transaction.
+2. The caller of the append passes the guard. The append is refused unless the log still has this very guard
+   for the producer.
+3. Each transactional append voids the producer's guards: an append of records, or of a marker. So if the
+   coordinator answers late, its transaction may have ended meanwhile. Then the guard is void, and no records
+   follow the marker.
 
-Later appends of the transaction need no guard, since the log knows that it is open: they use `ONGOING`. But a
-producer id is no secret, and a client may combine its own transactional id with another client's producer id.
-So the log also keeps the transactional id for which its open transaction was verified. A batch with another
-id is verified like a first batch, and the coordinator of that id refuses it (INVALID_PRODUCER_ID_MAPPING).
+Later appends of the transaction use the guard `ONGOING`, since the log knows that the transaction is open.
+But a producer id is no secret, and a client may combine its own transactional id with another client's
+producer id. So for each open transaction the log also keeps the transactional id that was verified. A batch
+with another transactional id is verified like a first batch. The coordinator of that other id refuses it
+(INVALID_PRODUCER_ID_MAPPING).
 
-Guards are in memory only. A new leader has none, and each producer's next append is verified again, once. A
-producer id belongs to one transactional id permanently, so a verification stays true.
+Guards are in memory only. A new leader has no guards, so it verifies the next append of each producer once
+more. A verification never becomes false, because a producer id belongs to one transactional id permanently.
 """
 
 from __future__ import annotations
@@ -24,8 +27,8 @@ from __future__ import annotations
 from hashlib import blake2b
 
 GUARDS_MAX = 4_000
-"""The most guards of one log. Beyond it, the guards of the oldest producer become void, and that producer
-must be verified again.
+"""The most guards of one log. If another guard is needed, all guards of one producer become void: of the
+producer that has had guards for the longest time. That producer must be verified again.
 """
 _NAME_LENGTH_MAX = 64
 
@@ -60,7 +63,9 @@ class VerificationGuard:
 
 
 ONGOING = VerificationGuard("", -1, -1, False, 0)
-"""The guard of an append to a transaction that is already open. With it no transaction can begin."""
+"""The guard of an append to a transaction that is already open. An append with this guard cannot begin a
+transaction.
+"""
 
 
 class Verifications:
@@ -72,8 +77,8 @@ class Verifications:
 
     def __init__(self) -> None:
         self._guards: dict[int, dict[str, VerificationGuard]] = {}
-        """The guards: producer id -> short name of the transactional id -> guard. So a wrong transactional id
-        does not affect the right one's guard.
+        """The guards: producer id -> short name of the transactional id -> guard. So a request with a wrong
+        transactional id does not affect the guard of the right one.
         """
         self._count = 0
         self.verified: dict[int, str] = {}

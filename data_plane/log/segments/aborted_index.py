@@ -1,10 +1,11 @@
 """The aborted transactions of one segment: its `.txnindex` file, in Kafka's format. PURE.
 
-A segment has one entry per abort marker in it, in the order of the markers. An entry is 34 bytes: version (int16,
-0), producer id, first offset, last offset (the marker's) and last stable offset, all int64 and big-endian. The last
-stable offset is the first offset of the earliest transaction that was still open when the marker was appended. If
-there was none, it is the offset behind the marker. So it never falls from entry to entry, and all transactions that
-end later began there or later.
+A segment has one entry per abort marker in it, in the order of the markers. An entry is 34 bytes: version
+(int16, 0), producer id, first offset, last offset (the marker's) and last stable offset, all int64 and
+big-endian. The last stable offset is the first offset of the earliest transaction that was still open when
+the marker was appended. If there was none, it is the offset behind the marker. So the last stable offset
+never falls from one entry to the next. A transaction that ends after an entry's marker began at the entry's
+last stable offset or later.
 """
 
 from __future__ import annotations
@@ -82,8 +83,8 @@ class AbortedIndex:
         return low
 
     def collect(self, offset: int, end_offset: int, found: list[AbortedTransaction]) -> bool:
-        """Add the transactions with offsets in `[offset, end_offset)` to `found`. Returns True if no later
-        segment can have more of them.
+        """Add the aborted transactions with offsets in `[offset, end_offset)` to `found`. Returns True if
+        later segments cannot have any further such transaction.
         """
         for at in range(self._first_ending_at(offset), len(self)):
             entry = self._entry(at)
@@ -102,7 +103,7 @@ class AbortedIndex:
         """Decode the contents of a `.txnindex` file. Raises `DamagedTransactionIndex`."""
         if len(data) % ENTRY_BYTES:
             raise DamagedTransactionIndex(
-                f"the transaction index has {len(data)} bytes, which is no whole number of entries"
+                f"the transaction index has {len(data)} bytes, which is not a multiple of an entry's size"
             )
         index = cls()
         last_offset = -1

@@ -1,10 +1,10 @@
-"""The boundaries of an active segment's last batches, so that reads at its end need not look into the file.
-PURE.
+"""Remembers the boundaries of the last batches of an active segment. So a read near the segment's end finds
+its positions without reading the file. PURE.
 
-Followers and consumers that keep up ask for the offset behind a batch that was appended a moment ago. Each
-reads at its own pace, a limited number of bytes at a time. The places here have both the beginning and the
-end of such a read. The sparse index has the beginnings of some batches only. With the index alone, every such
-read would need several small reads of headers.
+Followers and consumers that keep up ask for an offset behind a batch that was appended a moment ago. Each
+reads a limited number of bytes at a time. Both the beginning and the end of such a read are boundaries that
+are remembered here. The sparse index knows the positions of some batches only. With the index alone, each
+such read would need several small reads of batch headers.
 
 A position is appended before its offset, so a reader in another thread finds a position for every offset.
 When the arrays are full, they are replaced as a whole.
@@ -20,8 +20,8 @@ PLACES_KEPT = 32
 
 
 class RecentPlaces:
-    """Successive batch boundaries, ascending: the batch that begins at `offsets[i]`, or next after it, begins
-    at `positions[i]` of the file.
+    """Successive boundaries between batches, ascending. Boundary i has the offset `offsets[i]` and the
+    position `positions[i]` in the file. The first batch with this offset or a higher one begins there.
     """
 
     __slots__ = ("offsets", "positions")
@@ -44,9 +44,9 @@ class RecentPlaces:
         return RecentPlaces(self.offsets[-PLACES_KEPT:], self.positions[-PLACES_KEPT:])
 
     def position_of(self, offset: int) -> int:
-        """Return the position of the batch that begins at `offset` or next after it.
+        """Return the position of the first batch that begins at `offset` or later.
 
-        Returns -1 if no boundary with this offset is remembered.
+        Returns -1 unless a boundary with exactly this offset is remembered.
         """
         offsets = self.offsets
         at = bisect_left(offsets, offset)
@@ -54,7 +54,7 @@ class RecentPlaces:
 
     def cut_at(self, start: int, limit: int) -> tuple[int, int] | None:
         """Return (position, offset) of the last boundary with a position in `[start, limit]`. Returns (start,
-        -1) if `start` is the last, and None if the boundaries are not remembered.
+        -1) if that boundary is at `start` itself. Returns None if no boundary in this range is remembered.
         """
         offsets = self.offsets
         at = bisect_right(self.positions, limit, 0, len(offsets)) - 1
@@ -64,8 +64,8 @@ class RecentPlaces:
         return (position, offsets[at]) if position > start else (start, -1)
 
     def next_after(self, position: int) -> tuple[int, int] | None:
-        """Return (position, offset) of the boundary after the one at `position`; None if it is not
-        remembered.
+        """Return (position, offset) of the boundary that follows the boundary at `position`. Returns None if
+        one of the two is not remembered.
         """
         count = len(self.offsets)
         at = bisect_left(self.positions, position, 0, count)

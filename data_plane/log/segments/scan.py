@@ -2,8 +2,9 @@
 checksums.
 
 Files are read in chunks with positioned reads. A scan with checksums reads every byte once, into a buffer
-that the caller keeps for many segments. A scan of headers alone reads a chunk wherever the next header lies
-outside the last chunk. So it skips large batches, and several small ones need only one call.
+that the caller keeps for many segments. A scan without checksums reads only headers. It reads another chunk
+when the next header lies outside the last chunk. So it skips large batches, and reads the headers of several
+small batches with one call.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ class SegmentScan:
     """Iterates over (position, header) of the batches in `[position, end)` of a file.
 
     It stops at the first batch that is cut, does not fit behind its predecessor, or (with `check_crc`) has a
-    wrong checksum. Then `position` is the end of the good batches, `next_offset` the offset behind them, and
-    `damage` describes the fault (None when the scan reached `end`).
+    wrong checksum. When it has stopped, `position` is the end of the good batches, and `next_offset` the
+    offset that follows them. `damage` describes the fault; None if the scan has reached `end`.
 
     Raises `DiskError` while iterating.
     """

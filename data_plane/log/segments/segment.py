@@ -2,15 +2,17 @@
 
 Theory of operation
 -------------------
-`<base offset>.log` holds the batches; its indexes are derived data. Only the last segment of a log, the active one,
-is appended to. Its index is always in memory (None while it has no entry). The index files are written when the
-segment is rolled or closed, so that the hot path makes one system call per batch. After a crash the index of the
-active segment is rebuilt from it anyway. The index of an inactive segment is read at first use and checked. If it
-cannot be right, it is rebuilt from the segment. It is dropped again when it has been idle for a while.
+`<base offset>.log` holds the batches; its indexes are derived data. Only the last segment of a log, the
+active one, is appended to. The active segment's index is always in memory (None while it has no entry). Its
+index files are written only when the segment is finished or closed. So the hot path makes one system call per
+batch. After a crash the active segment's index is rebuilt from the batches. The index of an inactive segment
+is read from its files at the first use, and checked. If an index read from files cannot be right, it is
+rebuilt from the batches. An index that has not been used for a while is dropped from memory.
 
-Finding an offset takes the greatest index entry below it and reads batch headers from there. Remembered places
-avoid even that scan. They are the end of the last read, where a consumer continues, the last upper bound, and the
-ends of recent batches (`recent_places`).
+To find an offset, a search takes the greatest index entry below it, and reads batch headers from there on.
+Remembered places often make this search unnecessary. The segment remembers the end of the last read, where a
+consumer usually continues. It also remembers the last upper bound of a read, and the ends of recent batches
+(`recent_places`).
 """
 
 from __future__ import annotations
@@ -45,8 +47,8 @@ _USED, _IDLE, _DROPPED = 2, 1, 0
 NO_TIMESTAMP = -1
 UNKNOWN = -2
 _BEGINNING = (0, 0)
-"""The place (offset 0, position 0), shared: most segments of a node with many partitions are empty and begin
-here.
+"""The place (offset 0, position 0). Segments share this object, because most segments of a node with many
+partitions are empty and begin at offset 0.
 """
 
 
@@ -54,7 +56,8 @@ here.
 def file_name(offset: int, suffix: str) -> str:
     """Return the name of a segment's file as Kafka writes it: the base offset in twenty digits, and a suffix.
 
-    The result is cached: open files keep their names, and thousands of first segments have the same name.
+    The result is cached, so that equal names share one object. Open files keep their names in memory, and
+    thousands of first segments have the same name.
     """
     return f"{offset:020d}{suffix}"
 
@@ -205,8 +208,8 @@ class Segment:
         self.index_is_written = (offsets, times)
 
     def measure_tail(self) -> None:
-        """Recompute first and newest timestamp and the bytes since the last index entry. Reads the index, and
-        the batches behind its last entry.
+        """Recompute the first and the newest timestamp, and the number of bytes since the last index entry.
+        Uses the index, and reads the headers of the batches behind its last entry.
         """
         index = self.index
         self.first_timestamp_ms = NO_TIMESTAMP
@@ -230,8 +233,8 @@ class Segment:
                 self.max_timestamp_offset = header.last_offset
 
     def begin_recovery(self) -> None:
-        """Reset all derived data before recovery, which then calls `note_batch` for each batch of the file,
-        from the first on.
+        """Reset all derived data before recovery. Recovery then calls `note_batch` for each batch of the
+        file, from the first one on.
         """
         self.index = None
         self.walked = None
@@ -323,7 +326,8 @@ class Segment:
             fresh = Segment(self.directory, self.base_offset, file, is_active=False)
             for position, header in SegmentScan(file, 0, self.size, self.base_offset):
                 if header.last_offset - self.base_offset > RELATIVE_OFFSET_MAX:
-                    # The index has no room for this offset, so the batch is damaged. Readers will find the damage.
+                    # End the index here. An index cannot express this offset, so the batch must be damaged.
+                    # Readers will find the damage.
                     break
                 fresh.note_batch(position, header.size, header.last_offset, header.max_timestamp, interval)
         finally:
@@ -439,7 +443,9 @@ class Segment:
         self.aborted = NONE_ABORTED
 
     def expect_aborted(self) -> None:
-        """Forget the aborted transactions in memory: the next need reads them from their file."""
+        """Forget the aborted transactions in memory. When they are needed again, they are read from their
+        file.
+        """
         self.aborted = None
 
     def load_aborted(self) -> AbortedIndex:
@@ -476,10 +482,9 @@ class Segment:
     # --- finding places
 
     def position_of(self, offset: int, file: File, interval: int) -> tuple[int, int]:
-        """Return (position, base offset) of the first batch that ends at `offset` or later.
-
-        Returns (size, -1) if the segment has no such batch. `file` is the segment's file, which the caller
-        may have pinned.
+        """Return (position, base offset) of the first batch whose last offset is `offset` or higher. Returns
+        (size, -1) if the segment has no such batch. `file` is the segment's file, which the caller may have
+        pinned.
 
         Raises:
             CorruptBatch: the file has no batches there.
@@ -623,8 +628,8 @@ class Segment:
             self.file.sync()
         except FileMissing:
             reached("log.sync_overtaken")
-            # If the segment was removed, then retention, a truncation or the end of the log came before this
-            # flush.
+            # A missing file is no error if the segment was removed meanwhile: by retention, by a truncation,
+            # or because the log was closed.
             if not self.is_removed:
                 raise
 
@@ -645,7 +650,8 @@ class Segment:
         """Mark the segment as removed from its log, and close its file; afterwards the caller renames or
         removes the files.
 
-        This may run in the disk's thread while the loop closes the log: the file is closed once.
+        This may run in the disk's thread while the loop closes the log. Even then the file is closed only
+        once.
         """
         with _removing:
             was_removed, self.is_removed = self.is_removed, True
@@ -661,7 +667,9 @@ _removing = threading.Lock()
 
 
 def _keep(index: SegmentIndex) -> None:
-    """Do nothing with the rebuilt index: it is on the disk, and its caller no longer waits."""
+    """Do nothing. Called with a rebuilt index when the device answers late: the index files are written, and
+    the caller no longer waits.
+    """
 
 
 _EMPTY = SegmentIndex()

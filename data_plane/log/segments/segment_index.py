@@ -1,12 +1,13 @@
 """The sparse indexes of one segment, in memory and in Kafka's file formats.
 
-An `.index` file holds pairs of big-endian int32 (offset relative to the segment's base, position): the batch that
-begins at `position` ends with that offset. A `.timeindex` file holds (timestamp int64, relative offset int32): no
-record up to that offset is newer than the timestamp. Both ascend strictly, so a lookup is a bisection.
+An `.index` file holds pairs of big-endian int32 (relative offset, position). The batch that begins at
+`position` ends with that offset; it is relative to the segment's base offset. A `.timeindex` file holds
+(timestamp int64, relative offset int32): no record up to that offset is newer than the timestamp. Both ascend
+strictly, so a lookup is a bisection.
 
-In memory they are four arrays. A value is appended before its key, so a reader in another thread finds a value for
-every key. Kafka preallocates the files of the segment that it appends to. So a directory that Kafka left uncleanly
-has zeros behind the entries; they are cut off here.
+In memory they are four arrays. A value is appended before its key, so a reader in another thread finds a
+value for every key. Kafka preallocates the index files of the active segment. If Kafka has not been stopped
+cleanly, zeros follow the entries in these files. The zeros are cut off here.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ _SWAP = sys.byteorder == "little"
 
 
 class DamagedIndex(Exception):
-    """Raised if an index file has an impossible content; its index is then rebuilt from the segment."""
+    """Raised if the content of an index file is impossible. The caller then rebuilds the index from the
+    segment.
+    """
 
 
 class SegmentIndex:
@@ -55,11 +58,11 @@ class SegmentIndex:
             times.append(timestamp_ms)
 
     def position_for_offset(self, offset: int) -> tuple[int, int]:
-        """Return (index of the entry, position) from which to scan for `offset`; (-1, 0) before the first
-        entry.
+        """Return (index of an entry, position) from which to scan for `offset`. Returns (-1, 0) for an offset
+        before the first entry.
 
-        The batch at the position of the greatest entry not above `offset` ends at that entry's offset. So
-        that batch or a later one holds `offset`.
+        The entry is the greatest entry that is not above `offset`. The batch at its position ends at the
+        entry's offset. So `offset` lies in this batch or in a later one.
         """
         entry = bisect_right(self.offsets, offset) - 1
         return (entry, self.positions[entry]) if entry >= 0 else (-1, 0)
@@ -73,7 +76,7 @@ class SegmentIndex:
         """Return a relative offset up to which no record is newer than `timestamp_ms`; 0 before the first
         entry.
 
-        Kafka's rule: the greatest entry whose timestamp is at most the wanted one.
+        It is the offset of the greatest entry whose timestamp is at most `timestamp_ms` (Kafka's rule).
         """
         entry = bisect_right(self.times, timestamp_ms) - 1
         return self.time_offsets[entry] if entry >= 0 else 0

@@ -1,7 +1,7 @@
-"""Reads the records of a segment for their timestamps, and corrects its time index where batch headers were
+"""Reads the timestamps of a segment's records, and corrects the segment's time index if batch headers were
 wrong.
 
-All functions block and run in workers. The theory is in `walked_times`.
+All functions block and run in workers. `walked_times` explains when records are read.
 """
 
 from __future__ import annotations

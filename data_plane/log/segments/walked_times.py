@@ -1,12 +1,14 @@
-"""The true timestamps of a segment's records, as far as walks have read them (blocking, in workers).
+"""Remembers the true timestamps of a segment's records, as far as walks have read the records (blocking, in
+workers).
 
 Theory of operation
 -------------------
-A batch's header names its newest timestamp, and a producer may send a wrong one. Kafka sets it from the
-records at each append. Here that would cost more than all else of an append, so the hot path and the indexes
-believe headers. The records are walked if a decision depends on the header: before retention by age deletes
-them, and before a look-up by time skips them. The results of a walk are kept with its segment, and the next
-walk continues from there.
+The header of a batch contains the newest timestamp of its records, and a producer may send a wrong one. At
+each append, Kafka sets this timestamp from the records. In Odradek that would take longer than the rest of
+the append. So the hot path and the indexes believe the headers. A *walk* reads the records' own timestamps.
+It is made if a decision depends on the headers: before retention by age deletes records, and before a look-up
+by time skips them. The results of a walk are kept with its segment, and the next walk continues where the
+last one ended.
 
 If all headers were right, the segment's time index is right, too, and is used as always. If a header was
 wrong, a finished segment gets a corrected time index (`segment_times`). Look-ups then skip none of its
@@ -30,9 +32,9 @@ from odradek.wire.errors import KafkaError
 
 CHUNK_BYTES = 1 << 20
 BLOCK_BYTES = 64 << 10
-"""The approximate size in bytes of a block, for each of which a walk remembers the newest timestamp."""
+"""The approximate size of a block in bytes. For each block, a walk remembers the newest timestamp."""
 RECORD_COST = 64
-"""The number of bytes that one record takes from a budget, in addition to its own bytes."""
+"""The number of bytes that reading one record takes from a budget, in addition to the size of its batch."""
 UNBOUNDED = 1 << 62
 """The budget of a caller that can wait until a walk is complete."""
 
@@ -77,15 +79,17 @@ class WalkedTimes:
         on it.
         """
         self.are_claims_true = True
-        """False once a header's newest timestamp has differed from its records' newest."""
+        """False once a walk has found a batch whose header names another newest timestamp than its records
+        have.
+        """
         self.is_damaged = False
         """True if the bytes that follow are no batch, so that walks end there."""
         self.is_settled = False
         """True once all of a finished segment was walked, and its time index is right."""
         self._lock = threading.Lock()
         self._times = array("q")
-        """Newest timestamps, ascending. The first record with a newer timestamp is in the block with the same
-        index in `_blocks`.
+        """Timestamps, ascending. Entry i is the newest timestamp of all records up to the end of block i. A
+        record with this timestamp lies in block i, and none lies before it.
         """
         self._blocks = array("q")
         """The positions at which the blocks of `_times` begin."""
@@ -97,8 +101,8 @@ class WalkedTimes:
         return self.position >= size or self.is_damaged
 
     def place_of(self, timestamp_ms: int) -> int:
-        """Return the position from which to search for the first record of this time or later; `position` if
-        there is none.
+        """Return the position from which to search for the first record of this time or later. Returns
+        `position`, the end of the walk, if the walk has found no such record.
         """
         with self._lock:
             at = bisect_left(self._times, timestamp_ms)
@@ -128,8 +132,8 @@ class WalkedTimes:
         while at < len(data) and not budget.is_used_up:
             header = self._header(data[at:], end)
             if header is None:
-                # A header that the chunk's end cuts off is read again with the next chunk. It is damaged if this
-                # chunk begins with it.
+                # The chunk may end within a header, which is then read again with the next chunk. If the
+                # chunk begins with the incomplete header, the file is damaged.
                 self.is_damaged = at == 0 or len(data) - at >= HEADER_SIZE
                 return
             if header.size > len(data) - at:
@@ -189,8 +193,8 @@ class WalkedTimes:
             return list(zip(self._times, self._offsets, strict=True))
 
     def settle(self) -> None:
-        """Drop the details of a complete walk, so that searches use the segment's own index. Keep them if
-        headers were wrong.
+        """Called when a finished segment has been walked completely and its time index is right. Drops the
+        details of the walk, so that searches use the index. If headers were wrong, the details are kept.
         """
         with self._lock:
             self.is_settled = True

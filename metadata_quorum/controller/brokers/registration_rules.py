@@ -57,15 +57,15 @@ def check_contents(
         raise _invalid("the incarnation id of the registration is zero")
     if not 0 < len(listeners) <= LISTENERS_MAX:
         raise _invalid(
-            f"the registration has {len(listeners)} listeners, and 1 to {LISTENERS_MAX} are allowed"
+            f"the registration has {len(listeners)} listeners, but 1 to {LISTENERS_MAX} are allowed"
         )
     if len(features) > FEATURES_MAX:
         raise _invalid(
-            f"the registration has {len(features)} features, and at most {FEATURES_MAX} are allowed"
+            f"the registration has {len(features)} features, but at most {FEATURES_MAX} are allowed"
         )
     if log_dirs > LOG_DIRS_MAX:
         raise _invalid(
-            f"the registration has {log_dirs} log directories, and at most {LOG_DIRS_MAX} are allowed"
+            f"the registration has {log_dirs} log directories, but at most {LOG_DIRS_MAX} are allowed"
         )
     for listener in listeners:
         _check_name("listener", listener.name)
@@ -79,7 +79,7 @@ def check_contents(
     if len({listener.name for listener in listeners}) < len(listeners):
         raise _invalid("two listeners of the registration have the same name")
     if rack is not None and len(rack) > NAME_CHARACTERS_MAX:
-        raise _invalid(f"the rack has {len(rack)} characters, and at most {NAME_CHARACTERS_MAX} are allowed")
+        raise _invalid(f"the rack has {len(rack)} characters, but at most {NAME_CHARACTERS_MAX} are allowed")
     for feature in features:
         _check_name("feature", feature.name)
         if not 0 <= feature.min_supported_version <= feature.max_supported_version:
@@ -93,7 +93,7 @@ def check_contents(
 def _check_name(what: str, name: str) -> None:
     if not 0 < len(name) <= NAME_CHARACTERS_MAX:
         raise _invalid(
-            f"the name of a {what} has {len(name)} characters, and 1 to {NAME_CHARACTERS_MAX} are allowed"
+            f"the name of a {what} has {len(name)} characters, but 1 to {NAME_CHARACTERS_MAX} are allowed"
         )
 
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 _RESOURCES = ("topic", "group", "transactional-id", "delegation-token", "user-resource")
-"""Names of the options that select a resource (`--topic` and so on). `--user` is the acting user, so
-resources of the type USER have another option.
+"""Names of the options that select a resource (`--topic` and so on). The option `--user` names the acting
+user, so resources of the type USER have the option `--user-resource`.
 """
 _TYPES = {"user-resource": "USER"}
 DENIED = 1
@@ -122,7 +122,7 @@ def _operations(args: argparse.Namespace) -> list[int]:
 
 
 def _needed(args: argparse.Namespace) -> list[tuple[str, int, int, str]]:
-    """List (principal, operation, resource type, name) for each combination of the options."""
+    """List all combinations of the options' values, each as (principal, operation, resource type, name)."""
     resources, operations = _resources(args), _operations(args)
     if not (args.user and resources and operations):
         raise CliError("give --user, --operation and a resource, such as --topic NAME", USAGE)
@@ -303,8 +303,8 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _authorizer_of(args: argparse.Namespace, client: Client) -> Authorizer:
-    """Make an authorizer that decides by the cluster's rules. Super users and the default come from the
-    command line.
+    """Make an authorizer that decides by the cluster's rules. The super users come from the command line, and
+    so does the decision when no rule matches.
     """
     from odradek.security.acls.acl_index import AclIndex
     from odradek.security.acls.acl_requests import AclFilter

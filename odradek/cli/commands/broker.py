@@ -55,7 +55,7 @@ def register(groups: Groups) -> None:
 
 def _is_down(client: Client, survey: ClusterSurvey, node: int, deadline: float) -> bool:
     """Wait until `deadline` (monotonic seconds) for the broker to leave the cluster. Return true if it has
-    left: then a script may stop and remove it at once.
+    left. Thanks to this wait, a script can stop a broker and remove it right afterwards.
     """
     while node not in survey.cluster.fenced:
         if time.monotonic() >= deadline:
@@ -233,7 +233,7 @@ def _remove(args: argparse.Namespace) -> int:
 def _votes(args: argparse.Namespace, client: Client, node: int) -> bool | None:
     """Return true if the node is still a voter of the quorum; None if the quorum does not answer.
 
-    The node was already removed as a broker, so errors are ignored.
+    The command has already removed the node as a broker, so a failed question about the quorum is no error.
     """
     from odradek.client.errors import ClientError
     from odradek.wire.errors import KafkaError

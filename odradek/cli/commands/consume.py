@@ -115,7 +115,8 @@ def _consume(args: argparse.Namespace) -> int:
 
     render = json_line if args.json else args.format or key_and_value(args.key_separator)
     with connected(args, "ConsumerSettings") as client:
-        # A client reports a wrong address or topic at once, whereas a consumer would wait.
+        # Describe the topic first: this call reports a wrong address or topic at once, whereas a consumer
+        # would wait.
         (topic,) = client.admin.describe_topics([args.topic])
         if args.group is not None:
             _read_as_member(args, client, render)
@@ -223,7 +224,7 @@ class _Printer:
         for record in records:
             if len(lines) == self.left:
                 break
-            # A plain tuple finds the same entry as the named tuple, and costs a quarter.
+            # A plain tuple finds the same dictionary entry as a `TopicPartition`, at a quarter of the cost.
             key: Any = (record.topic, record.partition)
             if ends is None or record.offset < ends.get(key, 0):
                 line = self._render(record)
@@ -249,8 +250,8 @@ class _Printer:
         self.handed.settle(count)
 
     def expect(self, what: str) -> None:
-        """Raise `CliError` if no record has come for --timeout. `what` begins the message: which records were
-        expected.
+        """Raise `CliError` if no record has come for --timeout. `what` is the beginning of the message, and
+        says which records were expected.
         """
         if self._patience is not None and time.monotonic() - self._quiet_since > self._patience:
             raise CliError(
@@ -266,7 +267,8 @@ def _open(args: argparse.Namespace, settings: Mapping[str, Any]) -> Iterator[Con
     from odradek.client.shells.consumer import Consumer
 
     limit = args.max_messages or _RECORDS_PER_POLL
-    # The member joins a group as it is; --command-config may say otherwise.
+    # With `auto`, the member uses the protocol that the group already has. The file of --command-config may
+    # set another protocol.
     defaults = {"group.protocol": "auto"} if args.group is not None else {}
     own = {
         "bootstrap.servers": bootstrap_of(args),
@@ -274,7 +276,8 @@ def _open(args: argparse.Namespace, settings: Mapping[str, Any]) -> Iterator[Con
         "enable.auto.commit": False,
         "allow.auto.create.topics": False,
         "default.api.timeout.ms": max(1, int(args.timeout * 1000)),
-        # At the end of a partition, the broker waits this long for records, and so does the command.
+        # At the end of a partition, the broker waits this long for new records before it answers. The command
+        # waits for the answer.
         "fetch.max.wait.ms": 500 if args.follow else 50,
         "max.poll.records": min(limit, _RECORDS_PER_POLL),
         "isolation.level": args.isolation,
@@ -317,8 +320,8 @@ def _read_assigned(
 
 
 def _next(consumer: Consumer, printer: _Printer, key: TopicPartition, busy: bool) -> int:
-    """Return the next offset of a partition. Behind a gap only the consumer knows that offset, so ask it when no
-    records arrive.
+    """Return the next offset of a partition. If a gap follows the printed records, only the consumer knows
+    the next offset. So ask the consumer when no records arrive (`busy` is false).
     """
     found = printer.handed.next_offsets.get(key, -1)
     return found if busy else max(found, consumer.position(key))
@@ -384,7 +387,7 @@ class _Member:
             with self._ending.waiting():
                 self._commit(self._positions(self._args.timeout), self._args.timeout)
         except BaseException:
-            # The user is probably waiting for the command to end.
+            # The user is probably waiting for the command to end, so give this commit only a short time.
             try:
                 self._commit(self._positions(), _LAST_COMMIT_SECONDS)
             except (KafkaError, ClientError) as error:
@@ -469,7 +472,8 @@ class _Member:
         """Called when partitions are assigned: unless --follow is given, they are read up to their present
         end offsets.
         """
-        # In the new protocol, a member first gets no partitions while other members release theirs.
+        # In the new protocol, a member first gets an empty assignment while other members release their
+        # partitions. So an empty assignment is final only in the classic protocol.
         self._was_assigned |= bool(partitions) or self._consumer.statistics()["group_protocol"] == "classic"
         if not self._args.follow:
             with self._ending.waiting():
@@ -499,8 +503,8 @@ class _Member:
 
 @contextmanager
 def _refusals_noted() -> Iterator[None]:
-    """Report on stderr if the group refuses the commit of the block because partitions move to other members;
-    then continue.
+    """Guard a commit: if the group refuses it because partitions move to other members, report that on stderr
+    and continue.
     """
     from odradek.wire.errors import ErrorCode, KafkaError
 

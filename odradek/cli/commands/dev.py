@@ -1,12 +1,12 @@
 """`odradek dev`: a local cluster of child processes, for trying things out.
 
-Each node's properties are in DIR/node-N.properties, its data in DIR/node-N, its log lines in DIR/node-N.log. A node
-that dies is not restarted, so that one can watch how the other nodes react. `odradek server DIR/node-N.properties`
-starts it again. The child processes have their own sessions: Ctrl-C reaches only this process, which ends them in
-order.
+Each node's properties are in DIR/node-N.properties, its data in DIR/node-N, its log lines in DIR/node-N.log.
+A node that dies is not restarted, so that one can watch how the other nodes react. `odradek server
+DIR/node-N.properties` starts it again. The child processes have their own sessions: Ctrl-C reaches only this
+process, which ends the nodes in order.
 
-All nodes are brokers and controllers. Those of the first start vote (an odd number of them, `VOTERS_MAX` at most);
-`odradek quorum add` makes a later node a voter.
+All nodes are brokers and controllers. The nodes of the first start are the voters: an odd number of these
+nodes, `VOTERS_MAX` at most. `odradek quorum add` makes a later node a voter.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ REPLICATED_FROM = 3
 _FOR_ONE_PERSON = {"group.initial.rebalance.delay.ms": "300"}
 """Settings for a development machine, where a group does not have to wait long for more consumers. The value
 is written only once, so the user may change it. It is not zero because kafka-python learns its topic's
-partitions only 0.1 s after its start. A rebalance that ended earlier would assign it no partitions.
+partitions only 0.1 s after its start. If the rebalance ended earlier, kafka-python would get no partitions.
 """
 _HEADER = "# Written by `odradek dev`, which keeps its own keys up to date and leaves all others alone.\n"
 
@@ -182,7 +182,8 @@ def _started(data: Path, count: int, first_port: int, security: DevSecurity | No
     """Start the nodes for the block, and stop them after it. If not all nodes begin to serve, restore their
     former properties files.
 
-    The directory may belong to nodes that run already, and their files must keep the right ports.
+    The directory may belong to nodes that already run, and the files of those nodes must keep the right
+    ports.
     """
     places = [_Place(data, number + 1, first_port + number) for number in range(count)]
     with _usable(data):
@@ -468,7 +469,7 @@ def _command() -> list[str]:
     here = Path.cwd()
     if not script.is_relative_to(here):
         return [str(script)]
-    # A name without a slash would be looked up in PATH.
+    # Put `./` before the name, because a shell looks up a name without a slash in PATH.
     return [os.path.join(".", script.name) if script.parent == here else str(script.relative_to(here))]
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 ALARM_SECONDS = 24 * 3600
-"""A disk that will be full within this time, at the rate of the last hour, is reported in a line of its own."""
+"""A disk that will be full within this time, at the rate of the last hour, gets a warning line of its own."""
 
 
 def register(groups: Groups) -> None:
@@ -72,8 +72,8 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _demote(args: argparse.Namespace) -> int:
-    """Demote a log directory, or undo that, by the broker's own configuration: the controller then moves
-    leaderships off the disk.
+    """Demote a log directory, or undo its demotion, by a change of the broker's configuration. The controller
+    then moves leaderships off a demoted disk.
     """
     from odradek.client.admin import AlterConfig, ConfigOperation, ConfigResource, ResourceType
     from odradek.serving.disk_troubles import DEMOTED_LOG_DIRS, demoted_paths, demoted_text
@@ -126,8 +126,8 @@ def _broker_and_path(text: str) -> tuple[int, str]:
 
 
 def _is_silent(broker: BrokerLogDirs) -> bool:
-    """True if the broker has not answered: it may have died a moment ago, and is fenced when its session
-    ends.
+    """True if the broker has not answered. It may have died only a moment ago, so that the controller has not
+    fenced it yet.
     """
     from odradek.client.errors import ClientError
 

@@ -117,7 +117,7 @@ def _watch_span(text: str) -> int:
 
 
 def _shift(text: str) -> int:
-    """Parse a number of records to shift by, forwards or (below 0) back."""
+    """Parse the number of records by which an offset is shifted: above 0 forwards, below 0 backwards."""
     return whole_number(text, -(1 << 63) + 1, (1 << 63) - 1)
 
 
@@ -234,7 +234,9 @@ def _print_description(group: GroupDescription, lags: list[PartitionLag], trend:
 
 
 def _epochs(group: GroupDescription) -> list[tuple[str, object]]:
-    """Return the line about epochs as (name, text) in a list; return an empty list for a classic group."""
+    """Return a list with one pair (name, text), the line about the group's epochs. For a classic group the
+    list is empty.
+    """
     if group.group_type != "consumer":
         return []
     epochs = f"group {group.group_epoch}, assignment {group.assignment_epoch}"
@@ -319,7 +321,7 @@ def _listed(partitions: Iterable[TopicPartition]) -> list[dict[str, Any]]:
 
 
 def _owners(group: GroupDescription) -> dict[TopicPartition, int]:
-    """Map each partition to the number that its member has in the printed table."""
+    """Map each partition to the number of its member: the number that the printed table shows."""
     return {key: number for number, member in enumerate(group.members, 1) for key in member.partitions}
 
 

@@ -1,5 +1,5 @@
-"""`odradek log dump|clean-status`: `dump` prints the files of a partition without any node, `clean-status`
-asks the brokers.
+"""`odradek log dump|clean-status`: `dump` reads the files of a partition itself and needs no running node,
+`clean-status` asks the brokers.
 """
 
 from __future__ import annotations

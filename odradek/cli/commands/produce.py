@@ -28,8 +28,8 @@ _COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 _ACKS = ("all", "-1", "0", "1")
 _BUFFER_BYTES = 128 << 20
 _PENDING_BYTES_MAX = _BUFFER_BYTES // 2
-"""The most bytes of lines that are not acknowledged yet. Below this limit no line waits for the producer's
-memory, so a signal need not wait either.
+"""The most bytes of lines that are sent but not acknowledged yet. Below this limit, no send blocks until the
+producer has free memory. So the command can react to a signal at once.
 """
 _LAST_SECONDS = 2.0
 """The time that a command waits for the outcome of sent lines after a signal has requested its end."""
@@ -156,7 +156,8 @@ def _send_all(args: argparse.Namespace, sent: SentLines) -> None:
                 interrupted = isinstance(error, KeyboardInterrupt)
                 _settle(producer, sent, _LAST_SECONDS if interrupted else args.timeout)
                 if not interrupted:
-                    # The line that stopped the command may follow a failed line: report that failure instead.
+                    # An earlier line may have failed before the line that stopped the command. If so, report
+                    # the earlier failure.
                     _check(sent)
                 raise
         producer.close()
@@ -204,7 +205,9 @@ def _producer(args: argparse.Namespace) -> Producer:
 
 
 def _send_lines(args: argparse.Namespace, producer: Producer, some: list[bytes], sent: SentLines) -> None:
-    """Send these lines of the input as records. All lines before an invalid line are sent. Raises `CliError`."""
+    """Send these lines of the input as records. Raises `CliError` for an invalid line, after all lines before
+    it were sent.
+    """
     headers = tuple((name, value.encode()) for name, value in args.header)
     parse = record_of_json if args.input == "json" else partial(_record, args.key_separator)
     now_ms = time.time_ns() // 1_000_000

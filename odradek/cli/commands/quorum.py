@@ -122,7 +122,9 @@ def _status(args: argparse.Namespace) -> int:
     print_table(
         ("NODE", "ROLE", "END", "LAG", "FETCHED", "CAUGHT UP", "ADDRESS", "DIRECTORY"),
         [_row(quorum, each, now_ms) for each in (*quorum.voters, *quorum.observers)],
-        # The status also lists silent replicas above the table. `quorum add` and `remove` need the directory.
+        # On a narrow terminal the columns `less` are left out, because the status also lists silent replicas
+        # above the table. The column DIRECTORY is never cut, because `quorum add` and `remove` need its
+        # value.
         less=("CAUGHT UP", "FETCHED"),
         whole=("DIRECTORY",),
     )
@@ -152,7 +154,7 @@ def _row(quorum: QuorumDescription, each: QuorumReplica, now_ms: int) -> tuple[A
 def _ago(moment_ms: int, now_ms: int) -> str:
     if moment_ms < 0:
         return "never"
-    # The two times come from the clocks of different machines.
+    # The two times come from the clocks of different machines, so their difference may be negative.
     return f"{span_text(max(0, now_ms - moment_ms))} ago"
 
 
@@ -212,8 +214,8 @@ def _not_among(args: argparse.Namespace, voters: tuple[QuorumReplica, ...]) -> N
 
 def _directory_of(args: argparse.Namespace, replicas: tuple[QuorumReplica, ...], role: str) -> bytes:
     named = [each for each in replicas if each.node_id == args.node]
-    # The leader remembers the replica of a lost disk for minutes: if there are two directories, only one of
-    # them still fetches.
+    # For minutes, the leader still reports the replica of a lost disk. If the node has two directories, only
+    # the directory in use still sends fetches.
     newest_ms = max((each.last_fetch_ms for each in named), default=0)
     alive = [each for each in named if role != "observer" or newest_ms - each.last_fetch_ms <= _STALE_MS]
     found = [each.directory_id for each in alive]
@@ -230,8 +232,8 @@ def _directory_of(args: argparse.Namespace, replicas: tuple[QuorumReplica, ...],
 def _registered(
     args: argparse.Namespace, client: Client, quorum: QuorumDescription
 ) -> dict[str, tuple[str, int]]:
-    """Return the listener and its address with which controller `args.node` has registered. Raises `CliError`
-    if it has not.
+    """Return the listener under which controller `args.node` has registered, with its (host, port). Raises
+    `CliError` if the controller has not registered.
     """
     with connected_to_controller(args, client, quorum) as (controller, listener):
         found = controller.admin.describe_controllers()

@@ -299,7 +299,7 @@ def _use(addresses: list[str]) -> dict[tuple[str, str, str], dict[str, float]]:
     after, seconds = _read(addresses), time.monotonic() - began
     return {
         account: {
-            # 100 percent are one processor core
+            # Kafka counts one processor core as 100 percent.
             "per_second": (100 if account[0] == _KEYS["request-percentage"][0] else 1)
             * max(0.0, now["used"] - before.get(account, now)["used"])
             / seconds,

@@ -241,8 +241,8 @@ def _info(args: argparse.Namespace) -> int:
 
 
 def _check_config(args: argparse.Namespace) -> int:
-    """Print a line for each problem and each unknown key of a properties file. Raises `CliError` if there is
-    any.
+    """Print a line for each problem and each unknown key of a properties file. Raises `CliError` if it has
+    printed any line about a problem or an unknown key.
     """
     from odradek.node.configuration.file_judgement import judge_file
     from odradek.node.configuration.node_config import contents_of
@@ -277,8 +277,9 @@ def _text_of(path: str) -> str:
 def _who_votes(
     config: NodeConfig, standalone: bool, initial_controllers: str | None, no_initial_controllers: bool
 ) -> tuple[VoterEndpoint | None, VoterSet | None]:
-    """Return the only voter, or the set of all voters, as the options choose. Both are None for a node that
-    does not found a quorum, or if `controller.quorum.voters` names the voters. Raises `StorageError`.
+    """Return the pair (only voter, set of all voters). The options choose which of the two is set. Both are
+    None for a node that does not found a quorum, or if `controller.quorum.voters` names the voters. Raises
+    `StorageError`.
     """
     from odradek.metadata_quorum.replica.storage_format import StorageError, initial_voters
 
@@ -315,8 +316,9 @@ def format_storage_of(
     features: Mapping[str, int] | None = None,
     users: Sequence[str] = (),
 ) -> Formatted:
-    """Format all directories of the node. At most one of the three ways to name the voters may be given. Raises
-    `CliError`."""
+    """Format all directories of the node. At most one of the options `standalone`, `initial_controllers` and
+    `no_initial_controllers` may be given. Raises `CliError`.
+    """
     from odradek.env.ports import DiskError
     from odradek.env.real import RealEnv
     from odradek.metadata_quorum.replica.storage_format import (

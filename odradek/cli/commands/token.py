@@ -161,8 +161,8 @@ def _create(args: argparse.Namespace) -> int:
 
 
 def _write_keys(args: argparse.Namespace, token: DelegationToken) -> None:
-    """Write a file of client keys (for --command-config) that logs in by the token. Only its owner can ever
-    read the file.
+    """Write a file of client keys (for --command-config) that logs in by the token. From the creation of the
+    file on, only the file's owner can read it.
     """
     known = {key: value for key, value in security_properties(args).items() if key in _SHARED_KEYS}
     keys = {

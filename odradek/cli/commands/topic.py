@@ -183,7 +183,7 @@ def _describe(args: argparse.Namespace) -> int:
 def _uncleaned(
     client: Client, args: argparse.Namespace, configs: Mapping[str, list[ConfigEntry]]
 ) -> dict[str, list[str]]:
-    """Return warnings about logs of compacted topics that the cleaner skips after an error, by topic."""
+    """Return, for each compacted topic, warnings about the logs that the cleaner skips after an error."""
     if not any(
         entry.name == "cleanup.policy" and "compact" in (entry.value or "")
         for entries in configs.values()

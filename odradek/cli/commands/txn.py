@@ -288,7 +288,8 @@ def _fence(args: argparse.Namespace, client: Client) -> int:
             raise
         raise CliError(_unfinished_text(name)) from error
     except RequestTimedOut as error:
-        # The coordinator waits for a while before it answers CONCURRENT_TRANSACTIONS.
+        # Before the coordinator answers CONCURRENT_TRANSACTIONS it waits for a while. So the timeout may have
+        # the same cause: ask for the transaction's state.
         (now,) = client.admin.describe_transactions([name], timeout=_LOOK_SECONDS_MAX)
         if now.state not in ("PrepareCommit", "PrepareAbort"):
             raise
@@ -321,7 +322,9 @@ def _unfinished_text(name: str) -> str:
 
 
 def _outcome(before: TransactionDescription) -> str | None:
-    """Return how the transaction must have ended, from its state before; None if there was no transaction."""
+    """Return how the transaction must have ended, judged by its state before the command. None if there was
+    no transaction.
+    """
     return {"Ongoing": "aborted", "PrepareAbort": "aborted", "PrepareCommit": "committed"}.get(before.state)
 
 
@@ -342,8 +345,8 @@ def _fenced_text(fenced: FencedProducer) -> str:
 
 
 def _check_abandoned(args: argparse.Namespace, client: Client) -> None:
-    """Raise `CliError` if a coordinator knows the transaction, because it may be committed on other
-    partitions.
+    """Raise `CliError` if a coordinator still knows the transaction. Other partitions may hold the same
+    transaction as committed, so this partition must not abort it.
     """
     search = client.admin.find_hanging_transactions(
         now_ms=time.time_ns() // 1_000_000, older_than_ms=_ANY_AGE, topic=args.topic, partition=args.partition

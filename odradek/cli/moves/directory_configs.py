@@ -99,8 +99,8 @@ def is_no_throttle(rate: str | None) -> bool:
 
 
 def put_rate_back(client: Client, broker: int, configs: Mapping[str, str]) -> None:
-    """Restore the rate of copies from before any `--throttle`. A command that still runs then sets its own
-    rate again. Raises `KafkaError`.
+    """Restore the broker's rate of copies to its value before the first `--throttle`. If another command with
+    `--throttle` still runs, it sets its own rate again. Raises `KafkaError`.
     """
     before = configs.get(_before_key())
     if before:
@@ -111,9 +111,10 @@ def put_rate_back(client: Client, broker: int, configs: Mapping[str, str]) -> No
 class CopyThrottle:
     """The rate of copies between directories that a command sets until it ends.
 
-    The broker has one rate. Several commands may set it at the same time, and one of them may be killed. So the
-    rate from before all commands is kept in the broker's configuration (`RATE_BEFORE`). The command whose rate is
-    in force restores that rate. Other running commands notice within a second, and set their own rates.
+    The broker has one rate. Several commands may set it at the same time, and one of them may be killed. So
+    the rate that was set before the first of these commands is kept in the broker's configuration
+    (`RATE_BEFORE`). The command whose rate is in force restores that rate. Other running commands notice
+    within a second, and set their own rates.
     """
 
     def __init__(self, client: Client, broker: int, rate: int | None) -> None:

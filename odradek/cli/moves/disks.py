@@ -42,7 +42,7 @@ CALM_LOOKS = 4
 cancelled may request moves once more.
 """
 MOVES_AT_ONCE = 500
-"""The most moves that the command requests between two checks."""
+"""The most moves that the command requests from one check to the next."""
 _ASSUMED_RATE = 100 << 20
 _LINES_MAX = 40
 
@@ -240,7 +240,7 @@ def _cancel(client: Client, args: argparse.Namespace, configs: Mapping[str, str]
             kept = replace(CORDONED_KEY, ",".join(others) or None)
         set_broker_configs(client, broker, [subtract(RETIRING_LOG_DIRS, path), kept])
         _stay(client, broker, path)
-        # The command that has set this rate may have been killed.
+        # Restore the rate here, because the command that has set it may have been killed.
         put_rate_back(client, broker, broker_configs(client, broker))
     if args.json:
         print_json(
@@ -264,7 +264,7 @@ def _cancel(client: Client, args: argparse.Namespace, configs: Mapping[str, str]
 
 
 def _leaving(directories: Sequence[LogDirDescription], path: str) -> list[tuple[str, int]]:
-    """List (topic, partition) of each replica in the directory that is being moved out of it."""
+    """List (topic, partition) of each replica that is being moved out of the directory."""
     online = [each for each in directories if each.error is None]
     moving = {(each.topic, each.partition) for disk in online for each in disk.replicas if each.is_future}
     held = {
@@ -345,8 +345,8 @@ def _carry_out(
     first: Sequence[DiskMove] = (),
     emptied: str | None = None,
 ) -> None:
-    """Request the moves and wait until they have ended. Each check calls `plan` again, because a broker may
-    have restarted, or a new replica may have been created. Remove the throttle at the end.
+    """Request the moves and wait until they have ended. Each check makes a new plan by `plan`, because a
+    broker may have restarted, or a new replica may have been created. Remove the throttle at the end.
     """
     throttle = CopyThrottle(client, broker, args.throttle)
     throttle.begin()
@@ -430,8 +430,8 @@ def _ask(client: Client, broker: int, moves: Sequence[DiskMove], *, is_planned_a
 
 
 def _left(client: Client, broker: int, emptied: str | None) -> int:
-    """Count the replicas that still move, or are in the directory to be emptied. The directory itself counts
-    while it is not cordoned yet.
+    """Count the replicas that still move, or are in the directory to be emptied. Until the directory is
+    cordoned, the count is higher by one.
     """
     online = [each for each in _directories(client, broker) if each.error is None]
     moving = sum(replica.is_future or each.path == emptied for each in online for replica in each.replicas)

@@ -74,8 +74,8 @@ def elect_uncleanly(
     other = [each for each in choices if each.obstacle is None and each.next != wanted[each.key].replicas[0]]
     if not args.execute or not other:
         return _carry_out(args, client, choices, "every partition is led")
-    # The controller elects the first replica whose broker it considers alive. So put the wanted replica first
-    # until the election is done.
+    # The controller elects the first replica in the assignment whose broker it considers alive. So put the
+    # wanted replica first, and restore the former order after the election.
     with changing():
         _order(client, {each.key: _first(wanted[each.key].replicas, each.next) for each in other})
         try:
@@ -166,8 +166,8 @@ def _elected(
 def _leaders(
     args: argparse.Namespace, client: Client, choices: Sequence[_Choice]
 ) -> dict[TopicPartition, int]:
-    """Wait briefly until the elected brokers lead, and return the leader of each partition. The answering
-    broker may learn of an election later than the controller.
+    """Return the leader of each partition. Before that, wait briefly until the elected brokers lead, because
+    the broker that answers may learn of an election later than the controller.
     """
     deadline = time.monotonic() + min(args.timeout, LOOK_SECONDS_MAX)
     names = sorted({each.key.topic for each in choices})

@@ -1,9 +1,11 @@
 """The plan of `odradek broker drain`: how replicas move off brokers, even off dead brokers.
 
-New replicas copy from each partition's leader, so the broker that leaves may be down. A partition without a leader
-stays, and the plan lists it. There are two kinds. Some partitions wait for another broker, which has all their
-records. The others are lost: no remaining broker has all their records. The operator gives up lost partitions by
-topic (`--accept-loss`). These continue with the records of the best other replica, or empty on new brokers.
+New replicas copy from each partition's leader, so the broker that leaves may be down. A partition without a
+leader stays on its brokers, and the plan lists it. There are two kinds of partitions without a leader. A
+waiting partition waits for another broker, which has all its records. A lost partition has no remaining
+broker with all its records. The operator gives up lost partitions by topic (`--accept-loss`). A partition
+that is given up continues with the records of the best remaining replica. If there is no such replica, it
+continues empty on new brokers.
 
 The plan includes moves that are under way already, so the command may be interrupted and repeated.
 """
@@ -49,8 +51,8 @@ class Stuck(NamedTuple):
 
     leaderless: Leaderless
     waits_for: tuple[int, ...]
-    """The brokers that have all records of the partition, or its last leader, without the brokers that are to be
-    emptied.
+    """The brokers that have all records of the partition, or else its last leader; brokers that the plan
+    empties are left out.
     """
     source: int | None
     """The remaining broker whose replica lacks the fewest records; None if no such replica is online."""
@@ -180,7 +182,7 @@ def plan_leaving(args: argparse.Namespace, client: Client, survey: ClusterSurvey
         for move in moves_under_way(survey, leaving=leaving)
         if (move.topic, move.partition) not in waiting
     ]
-    # A move that is under way, and not to a broker that leaves, ends by itself.
+    # A move under way ends by itself, unless it leads to a broker that leaves.
     ending = {key for key, move in survey.reassignments.items() if not set(move.target) & set(leaving)}
     placements = survey.placements_to_be
     movable = {each.key for each in placements} - waiting - ending

@@ -22,7 +22,7 @@ NOTHING = "there is nothing to move: the brokers use equal shares of their disks
 
 def balance_over_hosts(args: argparse.Namespace, client: Client, disks: Mapping[int, Sequence[Disk]]) -> int:
     """Show the plan for these brokers, or execute it. The directories are sent before the reassignments, as
-    by Kafka's tool.
+    Kafka's tool does.
     """
     from odradek.client.admin.moves.host_plans import plan_balance_over_hosts
 

@@ -109,8 +109,8 @@ def carry_out(
     """Show the planned moves, or execute them. `nothing` is the text if there is nothing to do. `is_shown`:
     the caller has shown the plan already.
 
-    `under_way` are the moves that have begun before: the command waits for them, but their disk space was
-    checked at that time. `more` are further keys of the object for --json.
+    `under_way` are moves that began before this command. The command waits for their end, and does not check
+    their disk space again. `more` are further keys of the object for --json.
     """
     more = more or {}
     if not moves:
@@ -219,8 +219,8 @@ def _finish(
 
 @contextmanager
 def _printing_throttles(args: argparse.Namespace) -> Iterator[None]:
-    """Print how to remove the throttles if the block fails. They stay in force then, for the moves that
-    continue.
+    """Print how to remove the throttles if the block fails. After a failure the throttles stay in force,
+    because the moves continue.
     """
     try:
         yield

@@ -1,1 +1,1 @@
-"""Commands that recover a quorum at the disks of stopped nodes, and the code that they share."""
+"""Commands that recover a quorum from the disks of stopped nodes, and the code that they share."""

@@ -269,7 +269,7 @@ def _begin_log(args: argparse.Namespace, *, is_rebuilt: bool) -> int:
             _show_plan(plan)
     done: list[int] = []
     if args.execute and args.plan is None and args.source is None and facts:
-        # If the command is interrupted, the saved plan allows to continue.
+        # If the command is interrupted, a later command can continue with the saved plan.
         args.plan = f"{args.config[0]}.recovery-{plan.end.epoch}.json"
     if args.plan is not None:
         from odradek.metadata_quorum.recovery.recovery_files import encode_plan
@@ -332,7 +332,9 @@ def _look(
 
 
 def _with_living(choice: Choice, nodes: Sequence[FoundNode]) -> Choice:
-    """Add a refusal to the choice for each known controller address at which a process still listens."""
+    """Add refusals to the choice: one for each known address of a controller at which a process still
+    listens.
+    """
     import attrs
 
     found = answers_at(controller_addresses(choice, nodes))
@@ -361,8 +363,8 @@ def _make_plan(choice: Choice, nodes: Sequence[FoundNode], absent: Sequence[int]
 
 
 def _execute(plan: RecoveryPlan, facts: Sequence[NodeFacts], path: str) -> list[int]:
-    """Execute the plan on the nodes of this host. Return the ids of the nodes that were changed now. `path`
-    is the plan's file. Raises `CliError`.
+    """Execute the plan on the nodes of this host. Return the ids of the nodes that this call has changed.
+    `path` is the plan's file. Raises `CliError`.
     """
     from odradek.env.ports import DiskError
     from odradek.env.real import RealEnv

@@ -30,8 +30,8 @@ _PROBE_SECONDS = 2.0
 
 
 def load_config(path: str) -> NodeConfig:
-    """Read a node's properties file, and print its warnings. Keys that do not concern the disks may be
-    incomplete. Raises `CliError`.
+    """Read a node's properties file, and print its warnings. Other keys than those of the disks may be
+    missing. Raises `CliError`.
     """
     from odradek.metadata_quorum.config.config_defs import ConfigError
     from odradek.node.configuration.node_config import NodeConfig
@@ -90,7 +90,8 @@ def elects_leader(configs: Sequence[str]) -> bool:
     """True if these stopped nodes are a majority of the voters, according to the newest copy of the metadata
     log on their disks.
 
-    Also true if a copy is damaged: the start of the nodes then reports why. Raises `CliError`.
+    If a copy of the log is damaged, the result is also true, because the nodes report the damage when they
+    start. Raises `CliError`.
     """
     from odradek.metadata_quorum.ports import MetadataLogCorrupt
     from odradek.metadata_quorum.raft.voters import ReplicaKey
@@ -129,7 +130,8 @@ def backup_in(path: str) -> CopyFiles:
             for member in archive:
                 folder, name = os.path.split(member.name)
                 contents = archive.extractfile(member) if member.isreg() else None
-                # The name in the archive must not decide where a file is written.
+                # Use only the last part of the name: a path in the archive must not decide where a file is
+                # written.
                 if contents is not None and os.path.basename(folder) == METADATA_LOG_DIRECTORY:
                     with open(os.path.join(unpacked, name), "wb") as file:
                         file.write(contents.read())
@@ -153,8 +155,8 @@ def _copy_in(path: str) -> CopyFiles:
 
 
 def topic_configs_in(path: str) -> dict[str, dict[str, str]]:
-    """Read configurations by topic from a file, as the Ansible variable `odradek_topics` has them. Raises
-    `CliError`.
+    """Read the configurations of topics from a file in the format of the Ansible variable `odradek_topics`.
+    Return them by topic. Raises `CliError`.
     """
     import json
 

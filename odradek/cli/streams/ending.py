@@ -22,7 +22,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Ended(KeyboardInterrupt):
-    """Raised if a signal has requested the command's end; the entrance of the command line then ends the process by
+    """Raised if a signal has requested the command's end; `odradek.cli.__main__` then ends the process by
     that signal.
     """
 

@@ -16,8 +16,8 @@ __all__ = ["LagTrend", "trend_of", "trend_text"]
 
 
 class LagTrend(NamedTuple):
-    """The change between two measurements of a group's lag. It counts partitions whose committed offset and
-    end are known in both.
+    """The change between two measurements of a group's lag. It includes only partitions whose committed
+    offset and end offset both measurements know.
     """
 
     milliseconds: int

@@ -50,8 +50,8 @@ def line_source(path: str | None) -> Iterator[Read]:
 
 
 def _read(descriptor: int) -> bytes:
-    """Read some bytes; wait if another process has made the descriptor non-blocking. (Python's file objects
-    would report the end of the file.)
+    """Read some bytes; wait if another process has made the descriptor non-blocking. (In that case, Python's
+    file objects would wrongly report the end of the file.)
     """
     while True:
         try:

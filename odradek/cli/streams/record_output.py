@@ -1,7 +1,7 @@
 """Standard output for records, without a buffer: when `write` returns, the operating system has all bytes.
 
-With a buffer, a command could count a record as printed that was never written. Before each write into a
-pipe, `write` waits until the pipe has room. So a signal interrupts only the wait, never the write itself.
+With a buffer, a command could count a record as printed although it was never written. Before each write into
+a pipe, `write` waits until the pipe has room. So a signal interrupts only the wait, never the write itself.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class RecordOutput:
         try:
             self._descriptor = sys.stdout.fileno()
         except OSError:
-            # The stream is in memory, because a test or another program has set it.
+            # The stream has no descriptor: a test or another program has set a stream in memory.
             self._descriptor = -1
         self.bytes_per_write = _FILE_BYTES
         """The most bytes of one system call: many are cheaper, but too many would block half-way in a pipe.

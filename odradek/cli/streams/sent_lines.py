@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 __all__ = ["SentLines"]
 
 _RECORD_BYTES = 100
-"""The bytes of memory that the producer needs for a record, apart from its line."""
+"""The bytes of memory that the producer needs for a record in addition to the bytes of its line."""
 
 
 class SentLines:
-    """The sent lines without an outcome yet (number, bytes, future), in order, and the counts of lines with
-    an outcome.
+    """The sent lines that still have no outcome, in order, each as (number, bytes, future). Lines with an
+    outcome are only counted.
     """
 
     def __init__(self) -> None:
@@ -69,8 +69,8 @@ class SentLines:
         self.progress.add(self.written - before)
 
     def report(self) -> str:
-        """Describe how many lines are written and from which line to continue. All lines must be counted
-        before.
+        """Describe how many lines are written and from which line to continue. The caller must first count
+        all lines with `count_done`.
         """
         go_on = self._sent + 1 if self.first_failed is None else self.first_failed[0]
         text = (

@@ -1,4 +1,5 @@
-"""Standard streams that the caller has closed, that have another encoding, or that accept no more bytes.
+"""Handling of standard streams with a defect: the caller has closed them, their encoding lacks characters, or
+they accept no more bytes.
 
 A closed descriptor is replaced by `/dev/null`. Otherwise the next file that this process opens would become a
 standard stream. A character that the encoding lacks is written as an escape.
@@ -22,7 +23,8 @@ class _Nowhere(io.TextIOWrapper):
 
 def prepare_streams() -> None:
     """Make all three standard streams usable. Call this once, before a command runs."""
-    # Do this in the order of their numbers: the system assigns the lowest free number.
+    # Replace the streams in the order of their descriptors' numbers: the system assigns the lowest free
+    # number.
     if sys.stdin is None:
         sys.stdin = _Nowhere(io.BufferedReader(io.FileIO(os.devnull, "r")), encoding="utf-8")
     if sys.stdout is None:

@@ -1,4 +1,4 @@
-"""Builds requests that list partitions, and reads the answers to them. PURE.
+"""Builds requests that list partitions, and reads their answers. PURE.
 
 The table `odradek.wire.schema.anatomy_rows` says, for each API, where its messages hold the partitions. The
 table describes version 0 of each message, in which topics have names, not ids.
@@ -26,8 +26,8 @@ V = TypeVar("V")
 def asking(
     request: M, keys: Iterable[tuple[str, int]], thing: Callable[[TopicPartition], Any] | None = None
 ) -> M:
-    """Fill a request with these partitions, and return the filled request. `thing` makes the entry of each
-    partition; without `thing`, the entry is the partition's number.
+    """Add an entry for each of these partitions to a request, and return the request. The function `thing`
+    makes the entry of a partition. Without `thing`, the entry is the partition's number.
     """
     names = (TopicPartition(*key) for key in keys)
     anatomy = _anatomy(request)
@@ -45,8 +45,8 @@ def results_in(response: Message) -> Iterator[tuple[TopicPartition, KafkaError |
 def outcomes_as(
     value: Callable[[TopicPartition, Any], V],
 ) -> Callable[[Any, object], Iterable[tuple[TopicPartition, V | KafkaError]]]:
-    """Return a function that reads an answer for `scatter`. It yields each partition with its error, or with
-    `value(key, result)` if there is none.
+    """Return a function that reads an answer for `scatter`. The function yields each partition with the
+    partition's error, or with `value(partition, result)` if there is no error.
     """
 
     def take(response: Message, _: object) -> Iterator[tuple[TopicPartition, V | KafkaError]]:

@@ -1,4 +1,4 @@
-"""ACLs: lists, creates and removes them (KIP-140, KIP-290). Operations, PURE."""
+"""Lists, creates and removes ACLs (KIP-140, KIP-290). The functions are operations. PURE."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ __all__ = ["Acl", "AclFilter", "create_acls", "delete_acls", "describe_acls"]
 def describe_acls(
     core: ClientCore, wanted: AclFilter, *, timeout: float | None = None
 ) -> Operation[list[Acl]]:
-    """List the ACLs that a filter matches, as the broker that answers knows them. Raises `KafkaError` and
-    `ClientError`.
+    """List the ACLs that a filter matches. One broker answers, with the ACLs that it knows. Raises
+    `KafkaError` and `ClientError`.
     """
     from odradek.wire.messages.describe_acls import DescribeAclsRequest
 

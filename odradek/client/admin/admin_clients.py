@@ -1,4 +1,4 @@
-"""The clients that brokers know because the clients push telemetry (KIP-714). Operations, PURE."""
+"""Describes the clients that push telemetry to brokers (KIP-714). The functions are operations. PURE."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ClientFigure:
 
 @attrs.frozen
 class ClientDescription:
-    """The clients that share a user and a client id, as one broker knows them."""
+    """A description of all clients that have the same user and the same client id. It comes from one broker."""
 
     principal: str
     client_id: str
@@ -69,11 +69,11 @@ def describe_clients(
     client_id: str | None = None,
     timeout: float | None = None,
 ) -> Operation[list[BrokerClients]]:
-    """Describe the clients that have asked these brokers (by default all) for a telemetry subscription. With
-    `client_id`, only clients with that id are described.
+    """Describe the clients that have requested a telemetry subscription from these brokers (None: from all
+    brokers). With `client_id`, only clients with that id are described.
 
-    A client pushes its telemetry to one broker at a time. Only Odradek's brokers answer this request; others
-    give an error. Raises `ClientError`.
+    A client pushes its telemetry to one broker at a time. Only Odradek's brokers answer this request; the
+    result for any other broker is an error. Raises `ClientError`.
     """
     from odradek.wire.messages.get_telemetry_subscriptions import GetTelemetrySubscriptionsRequest
 
@@ -100,7 +100,7 @@ def describe_clients(
     return [
         found if isinstance(found, BrokerClients) else BrokerClients(node, (), found)
         for node, found in outcomes.items()
-        # A broker that left during the request no longer belongs to "all".
+        # If all brokers were meant, leave out a broker that has left the cluster during the request.
         if brokers is not None or node in core.cluster.brokers
     ]
 

@@ -1,4 +1,4 @@
-"""Configurations of topics, brokers, groups: reads and changes them. Operations, PURE."""
+"""Reads and changes the configurations of topics, brokers and groups. The functions are operations. PURE."""
 
 from __future__ import annotations
 
@@ -100,8 +100,9 @@ class ConfigResource:
 
 @attrs.frozen
 class ConfigSynonym:
-    """A value that a key has at one level (topic, broker, default, ...), with the key's name at that level.
-    The first synonym in a list is the effective one.
+    """One of the values that are set for a configuration key. `source` is the level at which the value is set
+    (topic, broker, default, ...). `name` is the key's name at that level. In a list of synonyms, the first
+    has the effective value.
     """
 
     name: str
@@ -161,7 +162,8 @@ def describe_configs(
 ) -> Operation[list[ConfigDescription]]:
     """Describe the effective configuration of each resource, for these keys (None: for all keys).
 
-    A request about a broker is sent to that broker; the resource's name is the broker's id. Raises `ClientError`.
+    A broker's configuration is requested from that broker itself; the name of the resource is the broker's
+    id. Raises `ClientError`.
     """
     from odradek.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 
@@ -253,7 +255,8 @@ def incremental_alter_configs(
 def list_config_resources(
     core: ClientCore, types: Sequence[ResourceType] = (), *, timeout: float | None = None
 ) -> Operation[list[ConfigResource]]:
-    """List the resources that have a configuration, of these types or of all (KIP-1142).
+    """List the resources that have a configuration (KIP-1142). With `types`, only resources of these types
+    are listed.
 
     Raises `KafkaError` and `ClientError`.
     """

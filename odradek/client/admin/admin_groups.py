@@ -1,4 +1,4 @@
-"""Groups: lists, describes and deletes them. Operations, PURE."""
+"""Lists, describes and deletes groups. The functions are operations. PURE."""
 
 from __future__ import annotations
 
@@ -56,8 +56,9 @@ class GroupMember:
     """A member of a group. `partitions` are the partitions assigned to it, if the group's protocol type is
     "consumer".
 
-    Only a group of the new protocol (KIP-848) sets the fields after `assignment`. `target` is the assignment
-    that the member moves to. `protocol` is "classic", "consumer", or empty if the broker does not report it.
+    The fields after `assignment` have values only for a group of the new protocol (KIP-848). `target` is the
+    assignment that the member moves to. `protocol` is "classic", "consumer", or empty if the broker does not
+    report the protocol.
     """
 
     member_id: str
@@ -77,12 +78,12 @@ class GroupMember:
 
 @attrs.frozen
 class GroupDescription:
-    """A group and its members. `protocol` is the assignor that the members agreed on, or that the coordinator
-    uses.
+    """A group and its members. `protocol` is the name of the assignor: members of a classic group have agreed
+    on it, in other groups the coordinator uses it.
 
     `group_type` is "classic" or "consumer". Only the type "consumer" has a group epoch and an epoch of the
-    target assignment. The two differ while the coordinator computes a new target. If `error` is set, all
-    fields but the id are empty.
+    target assignment. These two epochs differ while the coordinator computes a new target. If `error` is set,
+    all fields but the id are empty.
     """
 
     group_id: str
@@ -238,7 +239,9 @@ def delete_groups(
 
 
 def group_error(number: int, group_id: str) -> KafkaError | None:
-    """Make an error from a group's error code; None if the code means success. The text has the group's name."""
+    """Make an error from a group's error code; return None if the code means success. The error's text has
+    the group's name.
+    """
     error = item_error(number, None, f"group {group_id}")
     if error is not None and error.code is ErrorCode.GROUP_ID_NOT_FOUND:
         return KafkaError(error.code, f"group {group_id} does not exist")
@@ -321,7 +324,9 @@ def _in_order(members: Iterable[GroupMember]) -> tuple[GroupMember, ...]:
 
 
 def _assigned(data: bytes) -> tuple[TopicPartition, ...]:
-    """Decode the partitions of an assignment; return none if it is empty or of an unknown protocol."""
+    """Decode the partitions of an assignment. Return an empty tuple if `data` is empty or belongs to an
+    unknown protocol.
+    """
     if len(data) < 2:
         return ()
     from odradek.wire.codec import decode
@@ -332,7 +337,7 @@ def _assigned(data: bytes) -> tuple[TopicPartition, ...]:
     if version < low:
         return ()
     try:
-        # Newer versions only append fields, whose bytes are ignored.
+        # Newer versions only append fields. With `exact=False`, the bytes of these fields are ignored.
         found = decode(ConsumerProtocolAssignment, version, data, 2, exact=False)
     except ProtocolError:
         return ()

@@ -1,12 +1,14 @@
-"""Finds open transactions that block readers at read_committed, with their producers and the coordinators' view.
-Operations, PURE.
+"""Finds open transactions that block `read_committed` readers, with their producers and the states that coordinators
+report. The functions are operations. PURE.
 
-A partition's leader knows that a transaction is open; its coordinator knows how it will end. A transaction hangs when
-no coordinator has it open on that partition: it stays open until an operator ends it (KIP-664).
+A partition's leader knows that a transaction is open; its coordinator knows how it will end. A transaction
+hangs on a partition if no coordinator knows it as open there. It then stays open until an operator ends it
+(KIP-664).
 
-A transaction whose outcome is decided cannot complete while a partition refuses its marker. A partition refuses a
-marker whose producer epoch, or coordinator epoch, is lower than the last epoch that it has seen. Coordinators do not
-repeat a refused marker, because a newer producer or coordinator may have written there.
+A transaction whose outcome is decided cannot complete while a partition refuses its marker. A partition
+refuses a marker whose producer epoch, or coordinator epoch, is lower than the last epoch that it has seen.
+Coordinators do not repeat a refused marker, because a newer producer or coordinator may have written to the
+partition.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ class Prospect(Enum):
 
 @attrs.frozen
 class OldTransaction:
-    """A partition's open transaction that has written nothing for longer than the given limit."""
+    """An open transaction on one partition. It has written nothing there for longer than the given limit."""
 
     topic: str
     partition: int
@@ -72,7 +74,7 @@ class OldTransaction:
     """The number of offsets from the transaction's first offset to the high watermark; None if unknown."""
     prospect: Prospect
     transaction: TransactionDescription | None
-    """The coordinator's view of the transaction; None if no transactional id has this producer id."""
+    """The coordinator's description of the transaction; None if no transactional id has this producer id."""
 
 
 @attrs.frozen
@@ -85,7 +87,7 @@ class RefusedMarker:
     partition: int
     transaction: TransactionDescription
     producer: ActiveProducer
-    """The partition's state of the producer that the marker belongs to."""
+    """The partition's state for the producer that the marker belongs to."""
     coordinator_epoch: int
     """The coordinator epoch of the marker: the leader epoch of the coordinator's own partition. -1 if
     unknown.
@@ -93,7 +95,7 @@ class RefusedMarker:
 
     @property
     def is_newer_producer(self) -> bool:
-        """True if the partition refuses the marker for its producer epoch; false if it does so for the
+        """True if the partition refuses the marker because of the producer epoch. False means that the reason is the
         coordinator epoch.
         """
         return self.producer.producer_epoch > self.transaction.producer_epoch
@@ -101,8 +103,8 @@ class RefusedMarker:
 
 @attrs.frozen
 class HangingSearch:
-    """The outcome of a search: transactions in order of partitions and offsets, refused markers, and errors
-    of partitions whose leaders gave no answer.
+    """The result of a search. It has the transactions that were found, sorted by partition and offset, and
+    the refused markers. It also has an error for each partition whose leader gave no answer.
     """
 
     found: tuple[OldTransaction, ...]
@@ -121,8 +123,8 @@ def find_hanging_transactions(
     broker: int | None = None,
     timeout: float | None = None,
 ) -> Operation[HangingSearch]:
-    """Find the open transactions whose last write is more than `older_than_ms` ago, and get their
-    coordinators' view.
+    """Find the open transactions whose last write is more than `older_than_ms` ago. Also ask the coordinators
+    for the states of these transactions.
 
     The search covers the partitions of `topic` (or one `partition`), the partitions that `broker` leads, or
     all partitions. Refused markers are found at any age. `now_ms` is the present in milliseconds since 1970.

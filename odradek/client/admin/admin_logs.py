@@ -1,4 +1,6 @@
-"""Brokers' disks: describes log directories and the state of producers, and deletes records. Operations, PURE."""
+"""Describes log directories and partitions' producers, moves replicas between directories, deletes records.
+The functions are operations. PURE.
+"""
 
 from __future__ import annotations
 
@@ -58,10 +60,12 @@ class ReplicaCleaning:
     """
     is_under_way: bool
     uncleanable_reason: str | None
-    """The reason why the cleaner skips this log until the broker restarts; None if it does not."""
+    """The reason why the cleaner skips this log until the broker restarts; None if the cleaner does not skip
+    it.
+    """
     last_pass_ended_ms: int | None
-    """The end of the last cleaning pass, in milliseconds since 1970. This field and those below are None
-    before the first pass since the broker's start.
+    """The end of the last cleaning pass, in milliseconds since 1970. This field and the fields below it are
+    None until the first pass since the broker's start has ended.
     """
     last_pass_ms: int | None
     last_pass_bytes_before: int | None
@@ -78,8 +82,8 @@ class ReplicaCleaning:
 
 @attrs.frozen
 class LogDirReplica:
-    """A replica in a log directory. `offset_lag` is the number of records between its end and the high
-    watermark. For a future replica, it is the distance to the end of the current replica.
+    """A replica in a log directory. `offset_lag` is the number of offsets from the replica's end to the high
+    watermark. For a future replica, `offset_lag` counts to the end of the current replica.
     """
 
     topic: str
@@ -135,7 +139,9 @@ class LogDirDescription:
     replicas: tuple[LogDirReplica, ...]
     error: KafkaError | None = None
     is_cordoned: bool = False
-    """True if the directory gets no new replicas while another one can take them (`cordoned.log.dirs`)."""
+    """True if the directory gets no new replicas as long as another directory can take them
+    (`cordoned.log.dirs`).
+    """
     health: DirectoryHealth | None = None
 
     @property
@@ -176,8 +182,8 @@ class PartitionProducers:
 def delete_records(
     core: ClientCore, before: ByPartition[int], *, timeout: float | None = None
 ) -> Operation[dict[TopicPartition, DeletedRecords]]:
-    """Delete the records below an offset of each partition (`TO_HIGH_WATERMARK`: below the high watermark).
-    Return each partition's new start offset. Raises `ClientError`.
+    """Delete the records of each partition below the given offset (`TO_HIGH_WATERMARK`: below the high
+    watermark). Return each partition's new start offset. Raises `ClientError`.
     """
     from odradek.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest
 
@@ -204,10 +210,10 @@ def describe_log_dirs(
     include_cleaning: bool = False,
     timeout: float | None = None,
 ) -> Operation[list[BrokerLogDirs]]:
-    """Describe the log directories of these brokers, or of all.
+    """Describe the log directories of these brokers (None: of all brokers).
 
-    With `include_cleaning` Odradek's brokers add the state of compaction to replicas of compacted topics.
-    Raises `ClientError`.
+    With `include_cleaning`, Odradek's brokers also report the state of compaction for replicas of compacted
+    topics. Raises `ClientError`.
     """
     from odradek.wire.messages.describe_log_dirs import DescribeLogDirsRequest
 
@@ -230,7 +236,7 @@ def describe_log_dirs(
     return [
         found if isinstance(found, BrokerLogDirs) else BrokerLogDirs(node, (), found)
         for node, found in outcomes.items()
-        # A broker that left the cluster during the request no longer belongs to "all".
+        # If all brokers were meant, leave out a broker that has left the cluster during the request.
         if brokers is not None or node in core.cluster.brokers
     ]
 

@@ -1,5 +1,4 @@
-"""The operations of `odradek.client.admin` as methods, once for blocking shells and once for async ones.
-PORTED.
+"""Turns the operations of `odradek.client.admin` into methods of the blocking and the async clients. PORTED.
 
 A method takes the arguments of its operation except `core`. It returns the operation's result, or an
 awaitable for the result. It has the operation's docstring. `timeout` is in seconds; None stands for

@@ -1,8 +1,8 @@
-"""Committed offsets of groups: reads, writes and deletes them, and computes the lag of a group. Operations,
-PURE.
+"""Reads, writes and deletes the committed offsets of groups, and computes the lag of a group. The functions
+are operations. PURE.
 
-A partition's lag is given in records and in time. In records, it is the partition's end offset minus the
-committed offset. In time, it is the age of the first record that the group has not read. To find that
+A partition's lag is given in records and in time. The lag in records is the partition's end offset minus the
+committed offset. The lag in time is the age of the first record that the group has not read. To find that
 record's timestamp, its batch is fetched and parsed, because indexes do not map an offset to a time.
 """
 
@@ -58,7 +58,7 @@ _DECOMPRESSED_BYTES_MAX = 256 << 20
 
 @attrs.frozen
 class CommittedOffset:
-    """The offset that a group committed for a partition. `offset` is that of the next record to read."""
+    """The offset that a group committed for a partition. `offset` is the offset of the next record to read."""
 
     offset: int
     leader_epoch: int = -1
@@ -88,8 +88,8 @@ class PartitionLag:
     """The progress of a group in a partition.
 
     `committed` and `lag` are None if the group committed no offset. `behind_ms` is the age in milliseconds of
-    the first record that it has not read. It is 0 if the group has read all records, and None if unknown. If
-    `span` is None, `error` says why.
+    the first record that the group has not read. `behind_ms` is 0 if the group has read all records, and None
+    if the age is unknown. If `span` is None, `error` says why.
     """
 
     topic: str
@@ -106,8 +106,8 @@ class PartitionLag:
 
     @property
     def lag(self) -> int | None:
-        """The number of records between the committed offset and the end of the partition; None if one of them is
-        unknown.
+        """The number of records between the committed offset and the end of the partition; None if either
+        offset is unknown.
         """
         if self.committed is None or self.span is None:
             return None
@@ -156,7 +156,7 @@ def list_group_offsets(
     require_stable: bool = False,
     timeout: float | None = None,
 ) -> Operation[list[GroupOffsets]]:
-    """List the committed offsets of each group: of the given partitions, or (None) of all. Raises `ClientError`.
+    """List each group's committed offsets for its partitions in `groups` (None: for all). Raises `ClientError`.
 
     With `require_stable` the coordinator waits for open transactions that may change an offset (KIP-447).
     """
@@ -372,11 +372,10 @@ def describe_lag(
     now_ms: int,
     timeout: float | None = None,
 ) -> Operation[list[PartitionLag]]:
-    """Describe a group's progress in partitions, from the offsets that it committed there (None: no commit).
-    Return one lag for each partition.
+    """Describe a group's progress in partitions. `committed` has the group's committed offset of each
+    partition (None: no commit). Return one `PartitionLag` for each partition.
 
-    `now_ms` is the present in milliseconds since 1970. Results are in order of partitions. Raises
-    `ClientError`.
+    `now_ms` is the present in milliseconds since 1970. Results are sorted by partition. Raises `ClientError`.
     """
     deadline = deadline_of(core, timeout)
     known_of = named(committed)
@@ -447,15 +446,15 @@ def record_times(
         )
         found |= {key: outcome for key, outcome in outcomes.items() if isinstance(outcome, int)}
         # A broker returns a first batch above the size limit only for the first partition in the request. So
-        # rotate the order; a round without any batch ends the loop.
+        # each round requests the partitions in another order; a round that returns no batch ends the loop.
         empty = [key for key, outcome in outcomes.items() if outcome is None]
         pending = empty if len(empty) < len(pending) else []
     return found
 
 
 def _first_time(data: Any, offset: int) -> int | None:
-    """Find the timestamp of the first record at or after `offset`; None if no complete batch has such a
-    record.
+    """Find the timestamp of the first record at or after `offset`; return None if no complete batch has such
+    a record.
     """
     from odradek.wire.batches.batch_header import iter_batches
     from odradek.wire.batches.records import records
@@ -477,12 +476,13 @@ def plan_offset_reset(
     *,
     timeout: float | None = None,
 ) -> Operation[list[OffsetReset]]:
-    """Compute the offsets that a reset would set for these partitions, sorted by partition, without changing
-    any.
+    """Compute the offsets that a reset would set for these partitions, sorted by partition. No offset is
+    changed.
 
     As in Kafka's own tool, an offset outside of the partition's range becomes the start or the end offset. A
-    time after the last record gives the end. A shift counts from the committed offset, or from the end if
-    there is no commit. Raises the `KafkaError` or `ClientError` of the first partition whose span is unknown.
+    time after the last record gives the end offset. A shift counts from the committed offset, or from the end
+    offset if there is no commit. Raises the `KafkaError` or `ClientError` of the first partition whose span
+    is unknown.
     """
     deadline = deadline_of(core, timeout)
     old_of = named(committed)

@@ -1,4 +1,5 @@
-"""Changes leaders and replicas of partitions: elections and reassignments. Operations, PURE.
+"""Changes the leaders of partitions (elections) and their replicas (reassignments). The functions are
+operations. PURE.
 
 Any broker accepts these requests and forwards them to the controller, which decides.
 """
@@ -42,7 +43,9 @@ class ElectionType(IntEnum):
 
 @attrs.frozen
 class Reassignment:
-    """A reassignment under way. `replicas` has the old and the new replicas, until the new ones are in sync."""
+    """A reassignment that is under way. `replicas` has the old and the new replicas; the old ones stay until
+    the new ones are in sync.
+    """
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...]
@@ -132,7 +135,9 @@ def list_partition_reassignments(
     *,
     timeout: float | None = None,
 ) -> Operation[dict[TopicPartition, Reassignment]]:
-    """List the reassignments under way, of these partitions or of all. Raises `KafkaError` and `ClientError`."""
+    """List the reassignments that are under way, for these partitions (None: for all partitions). Raises
+    `KafkaError` and `ClientError`.
+    """
     from odradek.wire.messages.list_partition_reassignments import (
         ListPartitionReassignmentsRequest,
         ListPartitionReassignmentsTopics,

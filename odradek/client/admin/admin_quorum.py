@@ -1,5 +1,5 @@
-"""Describes and changes the quorum of controllers, the brokers' registrations and the cluster's features. Operations,
-PURE.
+"""Describes and changes the quorum of controllers, the brokers' registrations and the cluster's features. The
+functions are operations. PURE.
 
 A broker forwards these requests to the active controller. If the answer says that there is no leader now, the request
 is repeated.
@@ -63,7 +63,7 @@ class QuorumDescription:
 
     @property
     def leader(self) -> QuorumReplica | None:
-        """The voter that leads the quorum; None if it is not among the voters."""
+        """The voter that leads the quorum; None if the leader is not among the voters."""
         return next((voter for voter in self.voters if voter.node_id == self.leader_id), None)
 
     def lag(self, replica: QuorumReplica) -> int | None:
@@ -163,9 +163,9 @@ def add_raft_voter(
 ) -> Operation[None]:
     """Make a node a voter (KIP-853). The node must already run as an observer of the metadata log.
 
-    `directory_id` is the id of its metadata directory, 16 bytes. `endpoints` has host and port by listener. The
-    request is not repeated after a lost connection: a repetition might fail because the node is a voter already.
-    Raises `KafkaError` and `ClientError`.
+    `directory_id` is the id of its metadata directory, 16 bytes. `endpoints` maps the name of a listener to
+    (host, port). The request is not repeated after a lost connection: a repetition might fail because the
+    node is a voter already. Raises `KafkaError` and `ClientError`.
     """
     from odradek.wire.messages.add_raft_voter import AddRaftVoterRequest, Listener
 

@@ -1,4 +1,4 @@
-"""Client quotas: lists, sets and removes them (KIP-546). Operations, PURE."""
+"""Lists, sets and removes client quotas (KIP-546). The functions are operations. PURE."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 __all__ = ["QuotaAlteration", "QuotaEntity", "QuotaMatch", "alter_client_quotas", "describe_client_quotas"]
 
 QuotaEntity: TypeAlias = tuple[tuple[str, str | None], ...]
-"""The client that a quota applies to: (type, name) pairs, sorted by type: `user`, `client-id` or `ip`. The
-name None means the default of that type.
+"""The client that a quota applies to, as (type, name) pairs sorted by type. A type is `user`, `client-id` or
+`ip`. The name None means the default of the type.
 """
 _EXACT, _DEFAULT, _SPECIFIED = 0, 1, 2
 
 
 @attrs.frozen
 class QuotaMatch:
-    """One condition of a filter for quota entities. It matches the entity type with this name, with the
-    default (`name` None), or with any name.
+    """One condition of a filter for quota entities. It matches an entity of this type by its name: the given
+    name, the default (`name` None), or any name.
     """
 
     entity_type: str
@@ -47,10 +47,11 @@ class QuotaAlteration:
 def describe_client_quotas(
     core: ClientCore, wanted: Sequence[QuotaMatch] = (), *, strict: bool = False, timeout: float | None = None
 ) -> Operation[dict[QuotaEntity, dict[str, float]]]:
-    """List the quotas of the entities that all conditions match, as the broker that answers knows them.
+    """List the quotas of the entities that all conditions match. One broker answers, with the quotas that it
+    knows.
 
-    `strict` leaves out entities that also have types without a condition. Raises `KafkaError` and
-    `ClientError`.
+    With `strict`, an entity is left out if it has a type for which there is no condition. Raises `KafkaError`
+    and `ClientError`.
     """
     from odradek.wire.messages.describe_client_quotas import ComponentData, DescribeClientQuotasRequest
 

@@ -1,8 +1,9 @@
-"""The logs of replicas, each described by the broker that has the replica. Operations, PURE.
+"""Describes the logs of replicas; the broker that has a replica answers for it. The functions are operations.
+PURE.
 
 A ListOffsets request with the replica id -2 (a debugger) is answered by any replica from its own log. So
-followers answer, and replicas of a partition without a leader. Only leaders answer other ListOffsets
-requests.
+followers answer such a request, and so do the replicas of a partition without a leader. Only leaders answer
+other ListOffsets requests.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["ReplicaLog", "describe_replica_logs"]
 
 Replica: TypeAlias = tuple[str, int, int]
-"""(topic, partition, broker id)."""
+"""The identity of a replica: (topic, partition, broker id)."""
 _Answer: TypeAlias = "tuple[int, int, int] | KafkaError"
 _DEBUGGER = -2
 _LATEST, _EARLIEST, _NEWEST = -1, -2, -3
@@ -56,8 +57,8 @@ def describe_replica_logs(
     wanted = [(name, index, node) for (name, index), nodes in replicas.items() for node in nodes]
     ends = yield from _ask(core, wanted, _LATEST, timeout)
     answered = [each for each in wanted if isinstance(ends[each], tuple)]
-    # A broker that did not answer has used up its timeout. Do not ask it again: the other replicas would have
-    # to wait.
+    # A broker that gave no answer has used up the whole timeout of the first round. Do not send it the later
+    # requests: the other replicas would have to wait.
     starts = yield from _ask(core, answered, _EARLIEST, timeout)
     newest = yield from _ask(core, answered, _NEWEST, timeout)
     found: dict[Replica, ReplicaLog | CallError] = {}
@@ -97,8 +98,8 @@ def _ask(
         node = asked[0][2]
         for key, error, result in results_in(response):
             answer = (result.timestamp, result.offset, result.leader_epoch)
-            # Wrap the error in a value: `scatter` would repeat a call with a retriable error until the time is
-            # up.
+            # Wrap the error, so that `scatter` takes it for a value. It would repeat a request with a
+            # retriable error until the time is up.
             yield (*key, node), _Final(answer if error is None else error)
 
     if not replicas:
@@ -116,6 +117,8 @@ def _ask(
 
 @attrs.frozen
 class _Final:
-    """A broker's answer, or its error, that `scatter` must not request again."""
+    """A wrapper around a broker's answer or error. `scatter` takes it for a value, so it does not repeat the
+    request.
+    """
 
     answer: _Answer

@@ -1,4 +1,4 @@
-"""Delegation tokens: creates, renews, expires and lists them (KIP-48, KIP-373). Operations, PURE.
+"""Creates, renews, expires and lists delegation tokens (KIP-48, KIP-373). The functions are operations. PURE.
 
 A client that logs in with a token acts as the token's owner. It logs in by SCRAM with the token's id and
 HMAC. The HMAC gives all rights of the owner, so `repr` of a token leaves it out.
@@ -32,7 +32,7 @@ SERVERS_CHOICE = -1
 
 @attrs.frozen
 class DelegationToken:
-    """A token and its secret. Principals are `User:NAME`, times are in milliseconds since 1970."""
+    """A token and its secret. Principals have the form `User:NAME`; times are in milliseconds since 1970."""
 
     token_id: str
     owner: str
@@ -116,7 +116,8 @@ def expire_delegation_token(
 def describe_delegation_tokens(
     core: ClientCore, owners: Sequence[str] | None = None, *, timeout: float | None = None
 ) -> Operation[list[DelegationToken]]:
-    """List the tokens of these owners (None: of all) that the client may see, sorted by token id.
+    """List the tokens that the client may see, sorted by token id. With `owners`, only the tokens of these
+    owners are listed.
 
     Raises `KafkaError` and `ClientError`.
     """
@@ -144,7 +145,9 @@ def describe_delegation_tokens(
 
 
 def _asked(core: ClientCore, message: Any, timeout: float | None) -> Operation[Any]:
-    """Send a request, repeat it while the quota of controller changes refuses it, and return the answer."""
+    """Send a request and return the answer. While the quota for controller changes refuses the request, send
+    it again.
+    """
     deadline = deadline_of(core, timeout)
     yield from reachable(core, deadline)
     answers: list[Any] = []

@@ -1,4 +1,4 @@
-"""Creates, deletes and describes topics, and describes the cluster. Operations, PURE.
+"""Creates, deletes and describes topics, and describes the cluster. The functions are operations. PURE.
 
 Each operation imports the message modules that it needs. An import takes a millisecond per class, so a command that
 lists topics should not import the other messages.
@@ -239,8 +239,8 @@ def create_partitions(
 def describe_topics(
     core: ClientCore, names: Sequence[str] | None = None, *, timeout: float | None = None
 ) -> Operation[list[Topic]]:
-    """Describe topics in the order of `names`; without names, all topics sorted by name. Raises `KafkaError`
-    for an unknown topic.
+    """Describe the topics `names`, in this order. With None, describe all topics, sorted by name. Raises
+    `KafkaError` for an unknown topic.
     """
     deadline = deadline_of(core, timeout)
     cluster = yield from refresh_metadata(core, names, timeout=deadline - core.now)
@@ -254,8 +254,8 @@ def describe_topic_partitions(
     page_size: int = 2000,
     timeout: float | None = None,
 ) -> Operation[list[Topic]]:
-    """Describe topics sorted by name (without names, all topics). Each request asks for at most `page_size`
-    partitions (KIP-966).
+    """Describe the topics `names`, sorted by name. Without names, describe all topics. Each request asks for
+    at most `page_size` partitions (KIP-966).
 
     Raises `KafkaError` for an unknown topic, and `ClientError`.
     """

@@ -1,4 +1,6 @@
-"""Transactions: lists, describes, fences and aborts them (KIP-664). Operations, PURE."""
+"""Lists, describes and aborts transactions, and fences their producers (KIP-664). The functions are
+operations. PURE.
+"""
 
 from __future__ import annotations
 
@@ -39,16 +41,16 @@ __all__ = [
 ]
 
 TIMELESS_MS = (1 << 31) - 1
-"""The timeout value of a transaction that has no timeout, because another system decides how it ends
+"""The value that stands for "no timeout". A transaction has no timeout if another system decides how it ends
 (KIP-939).
 """
 _FENCING_TIMEOUT_MS = 60_000
-"""The transaction timeout that fencing leaves with the transactional id, until its next producer sets
-another. Brokers may limit it.
+"""The transaction timeout that the fencing request sets for the transactional id. It is valid until the next
+producer with this id sets another timeout. Brokers may limit this value.
 """
 _IGNORES_EPOCHS_GROWING = 0
-"""The transaction version of an operator's marker. With it, the marker may have the same epoch as the
-transaction that it ends.
+"""The transaction version that an operator's marker names. In this version, a marker may have the same epoch
+as the transaction that it ends.
 """
 
 
@@ -88,7 +90,9 @@ class TransactionDescription:
 
 @attrs.frozen
 class FencedProducer:
-    """The outcome of `fence_producer`: the state before, and the producer id and epoch that are valid now."""
+    """The result of `fence_producer`: the state before the fencing, and the producer id and epoch that are
+    valid now.
+    """
 
     before: TransactionDescription
     producer_id: int
@@ -104,7 +108,7 @@ def list_transactions(
     transactional_id_pattern: str | None = None,
     timeout: float | None = None,
 ) -> Operation[list[TransactionListing]]:
-    """List the transactional ids of all coordinators that match all given filters, sorted by id.
+    """List the transactional ids that match all given filters, sorted by id. All coordinators are queried.
 
     The pattern has RE2's syntax and matches whole ids (KIP-1152). Raises the `KafkaError` or `ClientError` of
     the first broker that failed, because the list would be incomplete.
@@ -158,7 +162,8 @@ def list_transactions(
 def describe_transactions(
     core: ClientCore, transactional_ids: Sequence[str], *, timeout: float | None = None
 ) -> Operation[list[TransactionDescription]]:
-    """Describe the newest transaction of each transactional id, by its coordinator, in the order of the ids.
+    """Describe the newest transaction of each transactional id, in the order of the ids. Each id's
+    coordinator gives the description.
 
     Raises `ClientError`.
     """
@@ -192,9 +197,11 @@ def describe_transactions(
 def fence_producer(
     core: ClientCore, transactional_id: str, *, timeout: float | None = None
 ) -> Operation[FencedProducer]:
-    """Fence the producer of a transactional id, which aborts its open transaction, even a prepared one.
+    """Fence the producer of a transactional id. This aborts the producer's open transaction, even a prepared
+    transaction.
 
-    Returns when the transaction has ended in all its partitions. If its commit was decided before, it is committed.
+    A transaction whose commit is decided already is committed instead. The call returns when the transaction
+    has ended in all its partitions.
 
     Raises:
         KafkaError: TRANSACTIONAL_ID_NOT_FOUND for an unknown id, since the request would create it.
@@ -228,8 +235,8 @@ def fence_producer(
 def abort_transaction(
     core: ClientCore, topic: str, partition: int, start_offset: int, *, timeout: float | None = None
 ) -> Operation[ActiveProducer]:
-    """Abort the open transaction that begins at an offset, on this one partition; return the transaction's
-    producer.
+    """Abort the open transaction that begins at `start_offset`, on this partition only. Return the
+    transaction's producer.
 
     Use this for transactions that no coordinator knows any more: only the partition's leader gets a request.
     The marker has the producer's own epoch, and the epoch of the coordinator that wrote the partition's last

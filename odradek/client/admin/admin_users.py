@@ -1,4 +1,4 @@
-"""SCRAM users: lists them, creates and removes their credentials (KIP-554). Operations, PURE."""
+"""Lists SCRAM users, and creates and removes their credentials (KIP-554). The functions are operations. PURE."""
 
 from __future__ import annotations
 
@@ -60,9 +60,10 @@ class ScramDeletion:
 def describe_user_scram_credentials(
     core: ClientCore, users: Sequence[str] | None = None, *, timeout: float | None = None
 ) -> Operation[dict[str, Mapping[str, int] | KafkaError]]:
-    """Return, for each user (None: all users), the iterations of each mechanism, or an error.
+    """Return the SCRAM credentials of each user (None: of all users), or the user's error. The credentials
+    are given as the number of iterations, by mechanism.
 
-    One broker answers with the credentials that it knows. Raises `KafkaError` and `ClientError`.
+    One broker answers, with the credentials that it knows. Raises `KafkaError` and `ClientError`.
     """
     from odradek.wire.messages.describe_user_scram_credentials import (
         DescribeUserScramCredentialsRequest,

@@ -1,13 +1,13 @@
-"""The assignors of a group's partitions to its members: range, round robin, cooperative-sticky, and an application's
-own. PURE.
+"""The assignors, which distribute a group's partitions among its members: range, round robin,
+cooperative-sticky, and assignors of the application. PURE.
 
 The group's leader runs an assignor on the subscriptions of all members, and sends each member its assignment. The
 leader and the other members may be different clients (Java's, librdkafka's). So range and round robin assign exactly
 as Kafka's own assignors do. Members with the sticky assignor send their claims in Kafka's format.
 
-Claims: with the cooperative protocol (KIP-429) members keep their partitions during a rebalance, and send the list of
-partitions that they own. A partition that moves is left out in the first round. Its owner gives it up and rejoins,
-and the second round assigns it.
+A claim is a partition that a member already owns. With the cooperative protocol (KIP-429) members keep their
+partitions during a rebalance, and send their claims. A partition that moves to another member is left out in the
+first round. Its owner gives the partition up and rejoins, and the second round assigns it.
 """
 
 from __future__ import annotations
@@ -67,8 +67,9 @@ class MemberSubscription:
 
 
 class Assignor(Protocol):
-    """A strategy that assigns partitions to the members of a group. All members must support one `name`. A
-    `cooperative` assignor assigns only free partitions, so members keep theirs during a rebalance (KIP-429).
+    """A strategy that assigns partitions to the members of a group. All members must support the assignor
+    with the same `name`. A `cooperative` assignor assigns only free partitions, so members keep their
+    partitions during a rebalance (KIP-429).
     """
 
     @property
@@ -172,8 +173,8 @@ class CooperativeStickyAssignor:
         }
 
     def user_data(self, generation: int) -> bytes | None:
-        """Encode the generation of the claims. Leaders that support only version 1 of the consumer protocol read it
-        from there.
+        """Encode the generation in which the member got the partitions that it claims. Leaders that support
+        only version 1 of the consumer protocol read the generation from these bytes.
         """
         return _GENERATION.pack(generation)
 
@@ -189,8 +190,8 @@ _BUILT_IN: dict[str, Assignor] = {
 
 
 def assignor_for(named: Any) -> Assignor:
-    """Return the built-in assignor of a name (`range`, or a Kafka class name), or an assignor object as it is. Raises
-    `ValueError` for an unknown name.
+    """Return the built-in assignor with this name (`range`, or the name of a Kafka class). If `named` is an
+    assignor object, return it unchanged. Raises `ValueError` for an unknown name.
     """
     if isinstance(named, str):
         found = _BUILT_IN.get(named) or _BUILT_IN.get(named.rpartition(".")[2])
@@ -260,7 +261,8 @@ def _balanced(
             found[owner].append(key)
         elif readers[key.topic]:
             homeless.append(key)
-    # Assign the partitions with the fewest possible members first, while these members still have few partitions.
+    # First assign the partitions that only few members can get, while these members still have few
+    # partitions.
     homeless.sort(key=lambda key: (len(readers[key.topic]), key))
     for key in homeless:
         least = min(readers[key.topic], key=lambda member_id: len(found[member_id]))
@@ -270,7 +272,8 @@ def _balanced(
 
 
 def _even_out(found: Assignment, readers: Mapping[str, list[str]]) -> None:
-    """Balance an assignment: move single partitions from the most loaded members to members with at least two fewer.
+    """Balance an assignment: move single partitions from the most loaded members to members that have at
+    least two partitions fewer.
 
     The loop ends, because each move lowers the sum of the squared loads.
     """
@@ -295,7 +298,9 @@ def _give_one(found: Assignment, giver: str, readers: Mapping[str, list[str]]) -
 
 
 def encode_subscription(subscription: MemberSubscription) -> bytes:
-    """Encode a subscription as ConsumerProtocolSubscription, version 3, after the two bytes of the version."""
+    """Encode a subscription: first the version in two bytes, then a ConsumerProtocolSubscription of version
+    3.
+    """
     owned: dict[str, list[int]] = {}
     for topic, partition in sorted(subscription.owned):
         owned.setdefault(topic, []).append(partition)
@@ -332,7 +337,7 @@ def decode_subscription(member_id: str, group_instance_id: str | None, metadata:
 
 
 def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
-    """Encode partitions as ConsumerProtocolAssignment, version 3, after the two bytes of the version."""
+    """Encode an assignment: first the version in two bytes, then a ConsumerProtocolAssignment of version 3."""
     topics: dict[str, list[int]] = {}
     for topic, partition in partitions:
         topics.setdefault(topic, []).append(partition)
@@ -345,8 +350,8 @@ def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
 
 
 def decode_assignment(assignment: bytes) -> list[TopicPartition]:
-    """Decode the partitions that the leader has assigned to this member; none if `assignment` is empty. Raises
-    `MalformedMessage`.
+    """Decode the partitions that the leader has assigned to this member; return an empty list if `assignment`
+    is empty. Raises `MalformedMessage`.
     """
     if not assignment:
         return []

@@ -1,17 +1,19 @@
 """A consumer's commits: those that the application requests, and the automatic commits. PURE.
 
-One commit is under way at a time, so the coordinator gets them in the order of the calls. Waiting asynchronous
-commits are merged: an application that commits each record has at most two of them.
+Only one commit is under way at a time, so the coordinator gets the commits in the order of the calls.
+Asynchronous commits that wait are merged into one. So an application that commits after each record has at
+most two unfinished commits.
 
 Commits during a rebalance
 --------------------------
 * A commit carries the member and generation that the consumer had when the commit was requested. After a rebalance
   the coordinator refuses these offsets, because other members may have the partitions.
-* A cooperative member keeps partitions during a rebalance. Offsets of the kept partitions are committed again under
-  the new generation. Offsets of partitions that the member gave up or lost meanwhile are refused, even if it has them
-  again. If the group had a generation without this member, all its offsets are refused.
-* Between JoinGroup and SyncGroup the coordinator takes no commit (REBALANCE_IN_PROGRESS). So a commit waits until
-  both have been answered, at most until its own deadline.
+* A cooperative member keeps partitions during a rebalance. Offsets of the kept partitions are committed again
+  under the new generation. If the member has given up or lost a partition meanwhile, that partition's offset
+  is refused, even if the member has the partition again. If there was a generation without this member, all
+  offsets of the commit are refused.
+* Between JoinGroup and SyncGroup the coordinator refuses commits (REBALANCE_IN_PROGRESS). So a commit waits
+  until both requests have been answered, at most until the commit's own deadline.
 * In a group of the new protocol a commit carries the member epoch. A coordinator with a later epoch refuses the
   commit (STALE_MEMBER_EPOCH). The next heartbeat brings the later epoch; then the offsets of the kept partitions are
   sent again.
@@ -45,9 +47,9 @@ __all__ = ["Commits"]
 
 _SECONDS_BEFORE_REBALANCE = 10.0
 _REBALANCE_SECONDS_MAX = 10.0
-"""Seconds for which a commit that was refused because of a rebalance is repeated, while this member need not rejoin.
-Kafka's coordinator refuses until the group's leader has assigned; other coordinators may wait for this member to
-join.
+"""The seconds for which a refused commit is repeated if a rebalance is the reason and this member need not
+rejoin. Kafka's coordinator refuses commits until the group's leader has sent the assignment. Other
+coordinators may wait for this member to join.
 """
 _GROUP_MOVES = frozenset(
     {ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.STALE_MEMBER_EPOCH}
@@ -65,8 +67,8 @@ class _Batch:
     """The partition states that the member had when the commit was requested, for the partitions of this batch."""
     deadline: float
     may_grow: bool
-    """True while later commits may be merged into this batch: until it is sent, unless a caller waits for this batch
-    alone.
+    """True as long as later commits may be merged into this batch. That ends when the batch is sent. It is
+    never true if a caller waits for this commit only.
     """
     is_done: bool = False
     error: Exception | None = None
@@ -209,8 +211,8 @@ class Commits:
             self._turned.notify()
 
     def _send_until_judged(self, batch: _Batch) -> Operation[None]:
-        """Send a batch until every offset is accepted or finally refused. Offsets refused because of a rebalance are
-        sent again if the member still has their partitions.
+        """Send a batch until every offset is accepted or finally refused. An offset that is refused because
+        of a rebalance is sent again if the member still has the partition.
         """
         who, pending = batch.who, dict(batch.offsets)
         refused: dict[TopicPartition, KafkaError] = {}
@@ -290,8 +292,8 @@ class Commits:
     def _wait_for_group(
         self, batch: _Batch, who: Member, kept_out: dict[TopicPartition, KafkaError], patient_until: float
     ) -> Operation[bool]:
-        """Wait until the member has rejoined, so that its refused offsets can be judged. Return True if the offsets
-        should be sent again.
+        """Wait until the member has rejoined: then it is known whether the member still has the partitions of
+        the refused offsets. Return True if the offsets should be sent again.
         """
         membership, core = self.membership, self._core
         if membership is None or who.generation < 0:
@@ -330,7 +332,9 @@ class Commits:
         return membership.goes_on_from(who)
 
     def _topic_ids(self, keys: Iterable[TopicPartition]) -> dict[TopicPartition, bytes]:
-        """Return the id of each partition's topic: the id when the partition was read, or else the current id."""
+        """Return the topic id of each partition: the id of the topic from which the records were read, or
+        else the topic's current id.
+        """
         known = self._core.cluster.topics
         found = {}
         for key in keys:
@@ -343,8 +347,8 @@ class Commits:
         return found
 
     def _note_gone(self, refusal: CommitRefused) -> None:
-        """Exclude partitions from automatic commits if their commit was refused because the topic was deleted. They
-        stay excluded until the topic has a new id.
+        """Exclude partitions from automatic commits if their commit was refused because the topic was
+        deleted. These partitions stay excluded until the topic has a new id.
         """
         gone = [key for key, error in refusal.errors.items() if isinstance(error, TopicGone)]
         ids = self._topic_ids(gone)
@@ -394,15 +398,15 @@ class Commits:
             self._core.start(self.commit_later(offsets, None), self._core.now)
 
     def commit_before_rebalance(self, keys: Iterable[TopicPartition]) -> Operation[None]:
-        """Commit the positions of these partitions before other members get them. This applies only to automatic
-        commits.
+        """Commit the positions of these partitions before other members get the partitions. Do nothing if
+        automatic commits are off.
         """
         if self.membership is not None and self.membership.is_member:
             yield from self.commit_at_the_end(keys, _SECONDS_BEFORE_REBALANCE)
 
     def commit_at_the_end(self, keys: Iterable[TopicPartition], timeout: float) -> Operation[None]:
-        """Commit the positions of these partitions a last time. This applies only to automatic commits. An error is
-        kept in `last_error` instead of raised.
+        """Commit the positions of these partitions a last time. Do nothing if automatic commits are off. An
+        error is stored in `last_error` instead of raised.
         """
         if not self._settings.enable_auto_commit or self._coordinator is None:
             return
@@ -414,8 +418,8 @@ class Commits:
     def committed(
         self, keys: Iterable[TopicPartition], timeout: float
     ) -> Operation[dict[TopicPartition, OffsetAndMetadata | None]]:
-        """Fetch the committed offsets of these partitions from the coordinator; None for a partition without a
-        commit.
+        """Fetch the committed offsets of these partitions from the coordinator. The value is None for a
+        partition without a commit.
         """
         found = yield from self._the_coordinator().committed(keys, deadline=self._core.now + timeout)
         return found

@@ -1,14 +1,13 @@
 """A consumer without IO, on which the blocking and the async consumer are built. PURE.
 
 Theory of operation
--------------------
-Four operations run in the background (`background`): fetching ahead, finding positions, refreshing metadata,
-membership of the group. The background operations and the application's calls share the state in `Subscription`. The
-shell makes a poll in two steps:
+------------------- Four operations run in the background (`background`): fetching ahead, finding positions,
+refreshing metadata, membership of the group. These operations and the application's calls use the same state,
+a `Subscription`. The shell makes a poll in two steps:
 
-1. `take(now, what)` returns records that were fetched already. It returns at once, and returns none while other work
-   is due.
-2. If there were none, the operation `wait(timeout)` runs until there are records to take or the time is up. It may
+1. `take(now, what)` returns records that were fetched already. It returns at once, and returns an empty list while
+   other work is due.
+2. If the list is empty, the operation `wait(timeout)` runs until there are records to take or the time is up. It may
    return a `RebalanceEvent`: then the shell calls the listener and `notified(event)`, and repeats the poll.
 
 Records are taken in the application's own thread, so an interrupted poll loses none.
@@ -153,7 +152,9 @@ class ConsumerMachine:
         return made
 
     def _be_member(self, membership: Membership) -> Operation[None]:
-        """Run the group membership for ever. When it ends, continue with the other protocol's membership."""
+        """Run the group membership. If it ends because the other protocol must be used, continue with that protocol's
+        membership.
+        """
         while True:
             yield from membership.run()
             former, membership = membership, self._new_membership(membership.protocol == CLASSIC)
@@ -219,11 +220,12 @@ class ConsumerMachine:
     # Polls
 
     def take(self, now: float, what: Callable[[], list[T]], *, waited: bool = False) -> list[T]:
-        """Return the records that `what` takes. Return none if other work is due first: then the shell must run
-        `wait`.
+        """Return the records that the function `what` takes from the fetched data. Return an empty list if
+        other work is due first; then the shell must run `wait`.
 
-        `waited` says that this poll has run `wait` already, so no automatic commit is due before the records. If
-        fetching a partition failed, raises the error when that partition is next.
+        `waited` is true if this poll has run `wait` already. Then no automatic commit is due before the
+        records are returned. If fetching a partition has failed, raises the error when that partition's turn
+        comes.
         """
         if self._is_due(now, waited=waited):
             return []
@@ -265,15 +267,15 @@ class ConsumerMachine:
         handout.records.clear()
 
     def committed_by_hand(self) -> None:
-        """Record that the application has committed all positions. So even the record that was yielded last counts as
-        processed.
+        """Record that the application has committed all positions. So the record that the iterator has
+        yielded last counts as processed, too.
         """
         if self.handout is not None:
             self.handout.done = self.handout.yielded
 
     def _unsettled(self, handout: Handout, done: int) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Compute the partitions' positions after `done` records of a handout. Partitions that were sought or revoked
-        since are left out.
+        """Compute the partitions' positions after `done` records of a handout. A partition is left out if it was
+        revoked since the poll, or if its position was changed by `seek`.
         """
         found = {}
         for key, position in handout.positions(done).items():
@@ -354,7 +356,7 @@ class ConsumerMachine:
         return event
 
     def notified(self, event: RebalanceEvent) -> None:
-        """Called when the rebalance listener has returned from this event, or has raised."""
+        """Called when the rebalance listener has handled this event or has raised an exception."""
         self._rebalances.notified(event)
 
     def give_up(self, timeout: float) -> Operation[RebalanceEvent | None]:
@@ -414,8 +416,8 @@ class ConsumerMachine:
     def positions(
         self, keys: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the offset of the next record for the application, for each partition where it is known (None: all
-        partitions).
+        """Return the position of each of these partitions (None: of all partitions): the offset of the next
+        record for the application. Partitions with an unknown position are left out.
         """
         found = {}
         handout = self.handout
@@ -434,8 +436,8 @@ class ConsumerMachine:
         self._stir()
 
     def reset(self, keys: Iterable[TopicPartition], policy: str) -> None:
-        """Set the position of these partitions (if empty: all) to the earliest or latest offset, which is looked up
-        later.
+        """Set the position of these partitions (if `keys` is empty: of all) to the earliest or the latest
+        offset. The offset itself is looked up later.
         """
         for key in list(keys) or list(self.subscription.partitions):
             self.subscription.state(key).reset(policy)
@@ -452,8 +454,8 @@ class ConsumerMachine:
         return {key for key, state in self.subscription.partitions.items() if state.paused}
 
     def lag(self, key: TopicPartition) -> int | None:
-        """Compute how many offsets the position is behind the end, as of the last fetch; None if unknown. The end is
-        the high watermark, or the last stable offset for `read_committed`.
+        """Compute by how many offsets the position was behind the partition's end at the last fetch; None if
+        unknown. The end is the high watermark, or the last stable offset for `read_committed`.
         """
         state = self.subscription.state(key)
         read_committed = self.settings.isolation_level == "read_committed"
@@ -462,8 +464,8 @@ class ConsumerMachine:
         return None if end is None or position is None else max(0, end - position.offset)
 
     def position(self, key: TopicPartition, timeout: float) -> Operation[int]:
-        """Return the offset of the next record for the application, and wait until it is known. Raises
-        `RequestTimedOut`.
+        """Wait until the position of a partition is known, and return it: the offset of the next record for
+        the application. Raises `RequestTimedOut`.
         """
         deadline = self.core.now + timeout
         while True:
@@ -480,8 +482,9 @@ class ConsumerMachine:
     def list_offsets(
         self, wanted: Mapping[TopicPartition, int], timeout: float
     ) -> Operation[dict[TopicPartition, OffsetAndTimestamp]]:
-        """Look up the first offset at a time in milliseconds, or the `EARLIEST` or `LATEST` offset. The offset is -1
-        if no record has that time or a later one.
+        """Look up an offset in each partition. `wanted` has a time in milliseconds since 1970, `EARLIEST` or
+        `LATEST`. For a time, the result is the first record at or after that time; its offset is -1 if there
+        is no such record.
         """
         isolation_level = 1 if self.settings.isolation_level == "read_committed" else 0
         found = yield from list_offsets(self.core, wanted, timeout=timeout, isolation_level=isolation_level)
@@ -493,7 +496,9 @@ class ConsumerMachine:
     def offsets_for_times(
         self, times_ms: Mapping[TopicPartition, int], timeout: float
     ) -> Operation[dict[TopicPartition, OffsetAndTimestamp | None]]:
-        """Find the first record of each partition at or after a time; None if there is no such record."""
+        """Find the first record of each partition at or after the given time. The value is None if there is
+        no such record.
+        """
         found = yield from self.list_offsets(times_ms, timeout)
         return {key: listed if listed.offset >= 0 else None for key, listed in found.items()}
 
@@ -521,8 +526,8 @@ class ConsumerMachine:
             self.membership.enforce_rebalance(reason)
 
     def group_metadata(self) -> ConsumerGroupMetadata:
-        """Return the consumer's member id and generation as of its last join, for commits by a transactional
-        producer. Before any join, they are those of a client outside of the group.
+        """Return the member id and generation that the consumer got at its last join, for commits by a
+        transactional producer. Before the first join, return the values of a client outside of the group.
 
         A member that was removed keeps its old metadata until it has joined again, as in Kafka's client. For a client
         outside of the group, coordinators accept all offsets.

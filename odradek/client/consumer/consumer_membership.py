@@ -7,13 +7,14 @@ Rules
 -----
 * The coordinator sets the interval of heartbeats. A join, an acknowledgement or a changed subscription is sent at
   once.
-* If an answer does not come, or the coordinator has moved, the next heartbeat waits for a backoff. It then has all
-  fields.
-* If the application does not poll for `max.poll.interval.ms`, the member leaves, and joins again at the next poll.
-  The same time is the rebalance timeout: the coordinator fences a member that keeps revoked partitions for longer.
+* If a heartbeat gets no answer, or the coordinator has moved, the next heartbeat is sent after a backoff,
+  with all fields.
+* If the application does not poll for `max.poll.interval.ms`, the member leaves, and joins again at the next
+  poll. `max.poll.interval.ms` is also the rebalance timeout: the coordinator fences a member that keeps
+  revoked partitions for a longer time.
 * The classic keys for sessions have no effect: the coordinator alone measures sessions.
-* If joining again cannot help against a refusal, the next poll raises it, and the poll after that joins again. Only
-  FENCED_INSTANCE_ID is final, as with the classic protocol.
+* Some refusals would only be repeated if the member joined again at once. The next poll raises such an error,
+  and the poll after that joins again. Only FENCED_INSTANCE_ID is final, as with the classic protocol.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ _HINTS = {
     ErrorCode.UNSUPPORTED_VERSION: f"the cluster must have finalized {GROUP_FEATURE}=1; group.protocol=classic needs no feature",
 }
 _NOT_SERVED = frozenset({ErrorCode.UNSUPPORTED_VERSION, ErrorCode.GROUP_ID_NOT_FOUND})
-"""Error codes of a join for which the classic protocol is tried instead."""
+"""If a join is refused with one of these error codes, the consumer tries the classic protocol instead."""
 
 
 class ConsumerMembership(Membership):
@@ -109,7 +110,7 @@ class ConsumerMembership(Membership):
 
     @property
     def has_lost(self) -> bool:
-        """True if the partitions were lost, and the listener has not been called for that yet."""
+        """True if the partitions were lost, and the listener has not been called for this loss yet."""
         return self._machine.has_lost
 
     @property
@@ -135,7 +136,7 @@ class ConsumerMembership(Membership):
         return False
 
     def goes_on_from(self, former: Member) -> bool:
-        """True if this consumer has been a member, without a break, since it was the member `former`."""
+        """True if this consumer was the member `former` and has been a member without a break since then."""
         machine = self._machine
         return (
             machine.is_member
@@ -145,7 +146,7 @@ class ConsumerMembership(Membership):
 
     @property
     def incarnation(self) -> int:
-        """The number of this stay in the group: each join or leave begins a new one."""
+        """A number that identifies one stay in the group. Each join and each leave changes it."""
         return self._machine.incarnation
 
     def target(self) -> dict[TopicPartition, bytes]:
@@ -185,13 +186,15 @@ class ConsumerMembership(Membership):
         self._news()
 
     def enforce_rebalance(self, reason: str) -> None:
-        """Log a warning that this has no effect: in the new protocol only the coordinator starts rebalances."""
+        """Log a warning that the request has no effect: in the new protocol only the coordinator starts
+        rebalances.
+        """
         self._core.notes.add(
             WARNING, "enforce_rebalance has no effect: with group.protocol=consumer the coordinator assigns"
         )
 
     def topics_updated(self) -> None:
-        """Look up the names of assigned topics in fresh metadata."""
+        """Look up the names of the assigned topics, because there is fresh metadata."""
         self._learn_names()
 
     def renew_epoch(self) -> None:
@@ -216,8 +219,8 @@ class ConsumerMembership(Membership):
         return self.member if self.is_member else Member()
 
     def reader_refused(self, who: Member, error: KafkaError) -> None:
-        """Handle the refusal of a request for committed offsets that named the member `who`. Ignore it if this member
-        has changed since.
+        """Handle the refusal of a request for committed offsets that named the member `who`. Ignore the
+        refusal if this member's id or epoch has changed since the request.
         """
         if who == self.member:
             self.refused(error)

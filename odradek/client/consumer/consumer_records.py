@@ -1,9 +1,10 @@
-"""Converts a fetched batch to the records for the application. This is the consumer's hot loop. PURE.
+"""Converts a fetched batch to the records for the application. This loop limits the speed of a consumer more than any
+other code. PURE.
 
-A small batch may have very many records, so they are made some at a time, when the application polls for them. Only a
-batch's bytes are decompressed all at once. Records of one shape are parsed by columns (`record_runs.py`). The fields
-of all others come from `odradek.wire.batches.records.parse_fields`, in about half a microsecond per record. In both
-cases the tuples are made in C.
+A small batch may have very many records. So only some records are made at a time, when the application polls
+for them. But the bytes of a batch are decompressed all at once. Records of one shape are parsed by columns
+(`record_runs.py`). All other records are parsed by `odradek.wire.batches.records.parse_fields`, in about half
+a microsecond per record. In both cases C code makes the `ConsumerRecord` tuples.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from odradek.wire.batches.records import Header, parse_fields
 __all__ = ["BatchRecords"]
 
 _LOOK_AGAIN_RECORDS = 8
-"""The number of records to parse one by one after a search for a run has failed. It doubles with each further
-failure, so that failed searches cost little.
+"""The number of records to parse one by one after a search for a run has failed. This number doubles with
+each further failure, so that failed searches cost little.
 """
 
 
@@ -63,9 +64,9 @@ class BatchRecords:
         self._partition = partition
         self._shapes = last_shapes
         self._error: InvalidRecord | None = None
-        # The position in the data, twice the next offset delta, the records left, and the number of records left at
-        # which to search for a run again. The first record's timestamp delta is always 0, so the shape of the others
-        # begins with the second record.
+        # The position in the data, twice the next offset delta, the number of records left, and the number of records
+        # left at which the next search for a run is due. The timestamp delta of the first record is always 0. So the
+        # other records have another shape, which begins with the second record.
         self._place = (0, 0, count, count, _LOOK_AGAIN_RECORDS)
         self.is_used_up = False
         """True once all records were taken without an error."""
@@ -148,10 +149,10 @@ class BatchRecords:
         values: Iterator[bytes | None],
         headers: Iterator[tuple[Header, ...]],
     ) -> Iterable[ConsumerRecord]:
-        """Make records from columns of offsets, timestamps, keys, values and headers, until the offsets end. It runs
-        no Python code per record.
+        """Make records from columns of offsets, timestamps, keys, values and headers, until the offsets end. No
+        Python code runs per record.
 
-        All columns may be the same iterator, which then yields the fields in turn.
+        All columns may be one and the same iterator, which then yields the fields of each record in turn.
         """
         rows = zip(
             repeat(self._topic),

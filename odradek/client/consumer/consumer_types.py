@@ -59,8 +59,8 @@ class ConsumerRecord(NamedTuple):
 
 
 class RawBatch(NamedTuple):
-    """One record batch, in the bytes of the log; its checksum is verified if `check.crcs` is true. `data` keeps the
-    whole fetch response in memory.
+    """One record batch, as the bytes that are in the log. Its checksum is verified if `check.crcs` is true.
+    `data` refers to the whole fetch response, which therefore stays in memory.
 
     Brokers return only whole batches. So the batch may begin before `start_offset`: ignore records below it, which
     were read before.
@@ -78,7 +78,9 @@ class RawBatch(NamedTuple):
 
 
 class OffsetAndMetadata(NamedTuple):
-    """A position to commit: the next offset to read, the leader epoch of the previous record, and any text."""
+    """A position to commit: the next offset to read, the leader epoch of the previous record, and a text that
+    the application may choose.
+    """
 
     offset: int
     leader_epoch: int = -1
@@ -126,10 +128,10 @@ class ConsumerGroupMetadata:
 
 @attrs.frozen
 class SubscriptionPattern:
-    """A subscription to all topics whose whole name matches a pattern in RE2's syntax. The coordinator matches it.
+    """A subscription to all topics whose whole name matches a pattern in RE2's syntax.
 
-    This needs a group of the new protocol (KIP-848). In a classic group the client itself matches the pattern, as a
-    Python regular expression.
+    In a group of the new protocol (KIP-848), the coordinator matches the pattern. In a classic group the
+    client itself matches the pattern, as a Python regular expression.
     """
 
     pattern: str = attrs.field()
@@ -140,7 +142,7 @@ class SubscriptionPattern:
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """The first record of a partition whose timestamp is at or after a given time: its offset and its timestamp."""
+    """The first record of a partition whose timestamp is a given time or later: its offset and its timestamp."""
 
     offset: int
     timestamp: int
@@ -158,7 +160,7 @@ class RebalanceListener:
         """Called before these partitions go to other members: the last moment to commit their offsets."""
 
     def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
-        """Called when these partitions were assigned, before the first record is read from them."""
+        """Called when these partitions have been assigned, before the first record is read from them."""
 
     def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
         """Called when these partitions were lost, so that other members may already read them and a commit would
@@ -177,7 +179,7 @@ class RebalanceKind(Enum):
 
 @attrs.frozen
 class RebalanceEvent:
-    """A pending call of the rebalance listener. The consumer continues the rebalance after
+    """A call of the rebalance listener that the shell must make. The consumer continues the rebalance after
     `ConsumerMachine.notified`.
     """
 
@@ -243,7 +245,9 @@ class NoOffsetForPartition(ClientError):
 
 
 class TopicGone(KafkaError):
-    """Raised if the topic that an offset was read from was deleted, or replaced by a topic of the same name."""
+    """Raised if a topic was deleted, or replaced by a new topic of the same name, after an offset was read
+    from it.
+    """
 
     def __init__(self, topic: str) -> None:
         super().__init__(
@@ -255,7 +259,7 @@ class CommitRefused(KafkaError):
     """Raised if a coordinator has finally refused the offsets of some partitions. It has committed the offsets of all
     other partitions.
 
-    `errors` has the error of each refused partition; `code` is the error code of the first of them.
+    `errors` has the error of each refused partition. `code` is the code of the first of these errors.
     """
 
     def __init__(self, errors: Mapping[TopicPartition, KafkaError]) -> None:
@@ -278,10 +282,11 @@ class OffsetsOutOfRange(ClientError):
 
 
 class TruncationDetected(ClientError):
-    """Raised if the log was truncated below the position, so that records that were read are no longer in it
-    (KIP-320).
+    """Raised if the log was truncated below the position: the log no longer has some records that the
+    consumer has read (KIP-320).
 
-    `diverging` is the offset up to which the log still has the same records; None if the broker does not know it.
+    `diverging` is the offset up to which the log still has the records that were read. It is None if the
+    broker does not know this offset.
     """
 
     def __init__(self, partition: TopicPartition, position: int, diverging: OffsetAndMetadata | None) -> None:

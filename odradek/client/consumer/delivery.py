@@ -1,14 +1,14 @@
 """Delivery of fetched chunks as the results of `poll` and `poll_batches`: order, positions, aborted transactions.
 PURE.
 
-A batch is opened by the poll that needs its records, and its records are decoded some at a time. The position moves
-when a poll returns records. It also moves past everything that is hidden from applications: control batches, aborted
-transactions, the gaps of compaction.
+A poll that needs the records of a batch opens the batch. Polls then decode some of its records at a time. The
+position moves when a poll returns records. It also moves past everything that is hidden from applications:
+control batches, aborted transactions, and the gaps that compaction has left.
 
-A poll that meets a record that cannot be decoded returns the records before it. The next poll starts with that record
-and raises `UndecodableRecord`. The position stays at that record until the application seeks past it. Damaged bytes
-are fetched again, because another replica may have undamaged ones. Bytes that a deserializer refused are kept and
-tried again.
+A poll that meets a record that cannot be decoded returns the records before it. The next poll starts with
+that record and raises `UndecodableRecord`. The position stays at that record until the application seeks past
+it. Damaged bytes are fetched again, because another replica may have undamaged bytes. If a deserializer has
+refused a record, the record's bytes are kept, and the next poll tries them again.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class Delivery:
         """
 
     def take_records(self, count_max: int) -> list[ConsumerRecord]:
-        """Take at most `count_max` records from the fetched data. If a partition with an error comes before any
-        records, raise its error.
+        """Take at most `count_max` records from the fetched data. If a partition's error comes before the
+        first record that was found, raise that error.
         """
         found: list[ConsumerRecord] = []
         self.positions_before = {}
@@ -264,7 +264,9 @@ class Delivery:
         self.chunk_used_up = True
 
     def take_batches(self, bytes_max: int) -> list[RawBatch]:
-        """Take whole batches, from one or more partitions, until they have `bytes_max` bytes or no more are fetched."""
+        """Take whole fetched batches, from one or more partitions. Stop when the batches have `bytes_max`
+        bytes or more, or when no fetched batch is left.
+        """
         found: list[RawBatch] = []
         size = 0
         for state in list(self._ready):

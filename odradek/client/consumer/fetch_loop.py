@@ -1,26 +1,27 @@
-"""Fetches records before the application polls: one long poll per broker at a time, and the handling of errors. PURE.
+"""Fetches records before the application polls for them, with at most one long poll per broker at a time, and
+handles errors. PURE.
 
-Theory of operation
--------------------
-`Fetching.run` is an operation that never ends. In each round it sends a Fetch to every idle broker that has
-partitions which need data. A broker has the partitions that it leads, or whose preferred replica it is (KIP-392).
-Then the operation waits for an answer, for the time of a retry, or for news. News is a seek, a resume, new metadata,
-or a chunk that the application has read completely.
+Theory of operation ------------------- `Fetching.run` is an operation that never ends. In each round it sends a Fetch
+to every idle broker that has partitions which need data. A broker has a partition if it is the partition's leader, or
+the preferred replica for this consumer (KIP-392). Then the operation waits for an answer, for the time of a retry, or
+for another event. Such an event is a seek, a resume, new metadata, or a chunk that the application has read
+completely.
 
 A partition needs data while fewer than two chunks of it are fetched: the second is under way while the application
 processes the first. When the fetched data of all partitions reaches `fetch.max.bytes`, only partitions without any
 data are fetched.
 
-A long poll must name the partitions that will soon need data. Otherwise a poll that waits at the end of a quiet
-partition would delay the busy partitions. So while some partitions of a broker are full, the broker is asked to
-answer at once. After an empty answer, it gets no request until one of the full partitions has room, or for the time
-of a long poll.
+A long poll must name the partitions that will soon need data. Otherwise a poll that waits at the end of a
+quiet partition would delay the busy partitions. So while some partitions of a broker are full, the broker is
+asked to answer at once. After an empty answer, the broker gets no request until a full partition has room, or
+until `fetch.max.wait.ms` is over.
 
 Errors never end the loop. A temporary error (a moved leader) is retried with backoff and fresh metadata. An error for
 the application is stored with the partition, and raised by a poll after the partition's earlier records.
 
-A topic that was deleted and created again has a new id, and positions in the old topic are not valid there. Records
-fetched from the old topic are still returned. After them, the partition is read from the offset of the reset policy.
+A topic that was deleted and created again has a new id, and positions in the old topic are not valid there.
+Records that were fetched from the old topic are still returned. Then the reset policy sets the position in
+the new topic.
 
 Fetches use separate connections (their own lane): a long poll holds its connection for `fetch.max.wait.ms`.
 """
@@ -75,8 +76,8 @@ _Asked = dict[TopicPartition, tuple[PartitionState, int, int]]
 
 
 def needs_validation(core: ClientCore, state: PartitionState) -> bool:
-    """True if the position must be validated: the partition's leader epoch is newer than the one in which the
-    position was last validated (KIP-320).
+    """True if the position must be validated (KIP-320): the partition's leader epoch is newer than the epoch
+    of the last validation.
     """
     topic = core.cluster.topics.get(state.key.topic)
     partition = topic.partitions.get(state.key.partition) if topic is not None else None
@@ -235,7 +236,7 @@ class Fetching:
         request = session.request(wanted, with_ids=with_ids)
         if len(session.partitions) < len(wanted) or session.is_part:
             reached("client.fetch_of_earlier_position_not_counted")
-            # An answer counts for a partition only if the request named its current position.
+            # An answer counts for a partition only if the request named the partition's current position.
             asked = {key: asked[key] for key, want in wanted.items() if session.partitions.get(key) == want}
         request.max_wait_ms = settings.fetch_max_wait_ms if long_poll and not session.is_part else 0
         request.min_bytes = settings.fetch_min_bytes
@@ -368,7 +369,7 @@ class Fetching:
         elif code in _PASSING:
             self.last_error = broker_error(code, None, str(state.key))
             hint = answer.current_leader
-            # Fetch from the leader again: the nearer broker may not be a replica any more (KIP-392).
+            # Fetch from the leader again: the preferred replica may no longer have the partition (KIP-392).
             state.preferred_replica = None
             if self._core.cluster.set_leader(*state.key, hint.leader_id, hint.leader_epoch):
                 reached("client.leader_hint_followed")

@@ -1,9 +1,9 @@
-"""Requests to a group's coordinator that commit offsets or fetch committed offsets. PURE.
+"""Sends the requests that commit offsets, or fetch committed offsets, to a group's coordinator. PURE.
 
-After a retriable error a request is sent again, until its deadline. If the coordinator has moved, it is looked up
-again. Topics are named by their ids if the coordinator supports that (version 10). So the offset of a deleted topic
-is never stored for a new topic of the same name. If the coordinator does not know a topic, it may be new or deleted:
-fresh metadata decides.
+After a retriable error a request is sent again, until its deadline. If the coordinator has moved, the client
+finds the new coordinator first. A request names topics by their ids if the coordinator supports this (version
+10). So the offset of a deleted topic is never stored for a new topic of the same name. A topic that the
+coordinator does not know may be new or deleted. Fresh metadata shows which is true.
 """
 
 from __future__ import annotations
@@ -130,8 +130,8 @@ class Coordinator(CoordinatorFinder):
     def committed(
         self, keys: Iterable[TopicPartition], *, deadline: float
     ) -> Operation[dict[TopicPartition, OffsetAndMetadata | None]]:
-        """Fetch the group's committed offsets; None for a partition without one. The coordinator waits for open
-        transactions that may change them (KIP-447).
+        """Fetch the group's committed offsets. The value is None for a partition without a commit. The coordinator
+        first waits for open transactions that may change these offsets (KIP-447).
         """
         pending = list(dict.fromkeys(keys))
         known = self._core.cluster.topics
@@ -162,7 +162,7 @@ class Coordinator(CoordinatorFinder):
                     continue
             for topic in answer.topics if not answer.error_code else ():
                 for partition in topic.partitions:
-                    # Requests before version 8 have one group, and identify topics by name only.
+                    # Requests before version 8 name only one group, and identify topics only by their names.
                     name = topic.name or names[topic.topic_id]
                     key = TopicPartition(name, partition.partition_index)
                     if partition.error_code:
@@ -239,14 +239,16 @@ class Coordinator(CoordinatorFinder):
             attempt += 1
 
     def _noted_error(self, number: int, subject: str) -> KafkaError:
-        """Make the error for an error code. If the code says that the coordinator has moved, the next request looks
-        it up again.
+        """Make the error for an error code. If the code says that the coordinator has moved, the next request
+        looks up the new coordinator.
         """
         self.noted(error_code(number))
         return broker_error(number, None, subject)
 
     def _pause(self, error: KafkaError, attempt: int, deadline: float) -> Operation[None]:
-        """Wait for the backoff before the next attempt. Raises `RequestTimedOut` if it would end after the deadline."""
+        """Wait for the backoff before the next attempt. Raises `RequestTimedOut` if the backoff would end
+        after the deadline.
+        """
         wake_at = self._core.now + self._core.backoff(attempt)
         if wake_at >= deadline:
             raise RequestTimedOut(f"{error} (retried until the timeout)") from error
@@ -254,11 +256,13 @@ class Coordinator(CoordinatorFinder):
 
 
 def _ignore(_member: Member, _error: KafkaError) -> None:
-    """Called when a request for committed offsets is refused in a consumer without a group membership; does nothing."""
+    """Called when a request for committed offsets is refused, in a consumer without a group membership.
+    Nothing happens.
+    """
 
 
 class _UnknownTopics:
-    """Decides about topics that a coordinator does not know: they are new, or deleted.
+    """Decides whether a topic that a coordinator does not know is new or deleted.
 
     One Metadata answer may come from a broker with old metadata. So a topic counts as deleted if two answers in a row
     lack it.
@@ -291,14 +295,16 @@ class _UnknownTopics:
 
 
 def _version_max(keys: Iterable[TopicPartition], topic_ids: TopicIds, ids_since: int) -> int | None:
-    """Return the highest request version to use; None for no limit. Without all topic ids, it is the last version
-    with topic names.
+    """Return the highest request version to use; None means no limit. If the id of some topic is unknown,
+    return the last version that names topics.
     """
     return None if all(key in topic_ids for key in keys) else ids_since - 1
 
 
 def _passing(error: KafkaError | ClientError) -> bool:
-    """True if the same request may succeed later. A commit that was refused because of a rebalance cannot."""
+    """True if the same request may succeed later. This is false for a commit that was refused because of a
+    rebalance.
+    """
     return is_retriable(error) and not (
         isinstance(error, KafkaError) and error.code is ErrorCode.REBALANCE_IN_PROGRESS
     )

@@ -10,7 +10,7 @@ partitions. To adopt an assignment, it calls the listener for new partitions. Th
 | state | meaning | turn |
 | --- | --- | --- |
 | IDLE | outside of the group: before a subscription, after leaving, or refused by the coordinator | - |
-| PREPARING | a rebalance is due; heartbeats go on while a member | application |
+| PREPARING | a rebalance is due; heartbeats go on while the consumer is a member | application |
 | JOINING | JoinGroup, then SyncGroup, until there is an assignment | run |
 | ADOPTING | there is an assignment; heartbeats go on | application |
 | STABLE | heartbeats | run |
@@ -23,12 +23,14 @@ Rules
 * A member that the coordinator has forgotten has lost its partitions (`lost`), and may not commit for them.
 * If the application does not poll for `max.poll.interval.ms`, the member leaves, so that other members get its
   partitions. The next poll rejoins.
-* Static members (KIP-345) keep their assignment when they stop: they send no LeaveGroup. A member whose instance id
-  another client uses is `fenced` for ever. If it rejoined, the two clients would replace each other again and again.
+* Static members (KIP-345) keep their assignment when they stop: they send no LeaveGroup. A member whose
+  instance id another client uses is `fenced` for ever. If this member rejoined, the two clients would replace
+  each other again and again.
 * The coordinator delays the answer to a JoinGroup until all members have joined, so the request's deadline is the
-  rebalance timeout. Heartbeats that are sent after it on the same connection detect a dead connection. The answer to
-  a SyncGroup is delayed only for the time that the leader needs. So if a firewall silently drops the connection, a
-  SyncGroup fails after two request timeouts. A JoinGroup fails after the rebalance timeout, as in Kafka's client.
+  rebalance timeout. While the client waits for this answer, it sends heartbeats on the same connection, and so
+  detects a dead connection. The answer to a SyncGroup is delayed only for the time that the leader needs. So if a
+  firewall silently drops the connection, a SyncGroup fails after two request timeouts. A JoinGroup fails after the
+  rebalance timeout, as in Kafka's client.
 
 Deliberately absent: KIP-848, where the coordinator assigns partitions (`consumer_membership.py`).
 """
@@ -75,8 +77,8 @@ _GRACE_SECONDS = 5.0
 """The seconds added to the rebalance timeout for the deadline of a JoinGroup."""
 _LEAVE_SECONDS_MIN = 1.0
 _SYNC_REQUEST_TIMEOUTS = 2
-"""The deadline of a SyncGroup, in request timeouts: one for the metadata that the leader fetches, one for the request
-itself.
+"""The deadline of a SyncGroup, as a number of request timeouts: one for the metadata that the group's leader
+fetches, one for the SyncGroup itself.
 """
 
 
@@ -127,7 +129,9 @@ class GroupMembership(Membership):
         self.member_id = ""
         self.generation = -1
         self.lost = False
-        """True if the partitions were lost instead of revoked, and the listener has not been called for that yet."""
+        """True if the partitions were lost instead of revoked, and the listener has not been called for this
+        loss yet.
+        """
         self.assignment: list[TopicPartition] = []
         """The assigned partitions that the application must adopt in the state ADOPTING."""
         self.assignor_name: str | None = None
@@ -151,12 +155,16 @@ class GroupMembership(Membership):
 
     @property
     def has_lost(self) -> bool:
-        """True if the partitions were lost instead of revoked, and the listener has not been called for that yet."""
+        """True if the partitions were lost instead of revoked, and the listener has not been called for this
+        loss yet.
+        """
         return self.lost
 
     @property
     def needs_application(self) -> bool:
-        """True if the application must act, or has no partitions before the current join has ended."""
+        """True if the application must act. Also true during a join with an eager assignor: the application
+        has no partitions until the join has ended.
+        """
         return self.state in (_IDLE, _PREPARING, _ADOPTING) or (
             self.state is _JOINING and not self.cooperative
         )
@@ -168,7 +176,9 @@ class GroupMembership(Membership):
 
     @property
     def awaits_join(self) -> bool:
-        """True while a join is under way. Commits must wait for the generation that its answer brings."""
+        """True while a join is under way. Commits must wait, because the answer to the join contains a new
+        generation.
+        """
         return self.state is _JOINING
 
     @property
@@ -177,8 +187,8 @@ class GroupMembership(Membership):
         return self.state is _JOINING and self._answered
 
     def goes_on_from(self, former: Member) -> bool:
-        """True if this consumer has been in every generation since it was the member `former`, and has kept
-        partitions.
+        """True if this consumer was the member `former`, has been in every generation since then, and may
+        have kept partitions.
         """
         return (
             self.cooperative
@@ -226,8 +236,8 @@ class GroupMembership(Membership):
             self.want_rejoin(self.rejoin_reason)
 
     def topics_updated(self) -> None:
-        """Join the group again if fresh metadata shows other partitions than those that this leader has assigned.
-        This starts a rebalance.
+        """Compare fresh metadata with the partitions that this member has assigned as the group's leader. If
+        they differ, join the group again, which starts a rebalance.
         """
         if (
             self.is_leader
@@ -282,8 +292,8 @@ class GroupMembership(Membership):
                 self._failed(error)
 
     def _matches_remotely(self) -> bool:
-        """Match the coordinator's pattern in this client instead. Return False if the subscription has no such
-        pattern.
+        """Match the subscribed pattern in this client instead of at the coordinator. Return False if the
+        subscription has no pattern for the coordinator.
         """
         if self._subscription.remote_pattern is None:
             return False
@@ -322,7 +332,7 @@ class GroupMembership(Membership):
         self._changed.notify()
 
     def refused(self, error: KafkaError) -> None:
-        """Handle the coordinator's refusal of a commit. It may mean that the member must rejoin."""
+        """Handle the coordinator's refusal of a commit. The refusal may mean that the member must rejoin."""
         code = error.code
         if code is ErrorCode.FENCED_INSTANCE_ID:
             self._fence(error)
@@ -540,9 +550,9 @@ class GroupMembership(Membership):
                 raise _Rejoin
             if until is not None and core.now >= until and not call.done:
                 reached("client.coordinator_probed")
-                # This heartbeat's answer is ignored, because a JoinGroup is under way. But if the coordinator
-                # restarted after a power failure, its host answers these bytes with a reset. A client that only
-                # waited for the JoinGroup would never notice.
+                # Only the sending of this heartbeat matters; its answer is ignored. If the coordinator's host
+                # has restarted after a power failure, it answers the bytes with a reset. A client that only
+                # waits for the JoinGroup would never notice the restart.
                 core.call(
                     self._beat_request(), node=node, deadline=deadline, lane=COORDINATOR_LANE, patient=True
                 )
@@ -596,7 +606,9 @@ class GroupMembership(Membership):
             ) from error
 
     def _sync_seconds_max(self) -> float:
-        """Compute the seconds to allow for a SyncGroup. The group's leader fetches metadata before it sends its own."""
+        """Compute the seconds to allow for a SyncGroup. The result includes the time in which the group's leader
+        fetches metadata before it sends its own SyncGroup.
+        """
         rebalance_seconds = self._settings.max_poll_interval_ms / 1000 + _GRACE_SECONDS
         return min(rebalance_seconds, _SYNC_REQUEST_TIMEOUTS * self._core.config.request_timeout)
 

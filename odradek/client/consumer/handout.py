@@ -1,4 +1,6 @@
-"""The records of one poll that an iterator over a consumer yields, and how far it has got. PURE."""
+"""The records of one poll that an iterator over a consumer yields, and the number that it has yielded so far.
+PURE.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +18,17 @@ __all__ = ["Handout"]
 
 @attrs.define(eq=False)
 class Handout:
-    """The records of one poll that an iterator over the consumer yields. The iterator ends early if another call
-    takes the rest back.
+    """The records of one poll that an iterator over the consumer yields. The iterator ends early if another
+    call takes back the records that were not yielded yet.
     """
 
     records: list[ConsumerRecord]
     before: dict[TopicPartition, tuple[PartitionState, int, OffsetAndMetadata]]
     """For each partition: its state, that state's `serial`, and the position before the poll."""
     done: int = 0
-    """The number of records that the application has committed by itself during the iteration."""
+    """The number of records at the beginning that the application has committed by its own call during the
+    iteration.
+    """
     left: Iterator[ConsumerRecord] = attrs.field(
         init=False, default=attrs.Factory(lambda self: iter(self.records), takes_self=True)
     )
@@ -38,7 +42,9 @@ class Handout:
         return len(self.records) - length_hint(self.left)
 
     def positions(self, done: int) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Compute the positions after the first `done` records. Partitions without further records are left out."""
+        """Compute the positions after the first `done` records. Partitions without records after them are
+        left out.
+        """
         records = self.records
         keys = dict.fromkeys(TopicPartition(each.topic, each.partition) for each in records[done:])
         found = {key: self.before[key][2] for key in keys}

@@ -5,9 +5,9 @@ partitions that are new, have other offsets, or are to be forgotten. If the answ
 changed there. After an error or a broken connection, the next request is a full request, which also ends the old
 session.
 
-A request names at most `PARTITIONS_MAX` partitions, since a broker bounds what it decodes. A larger session begins
-with some of its partitions, and the next requests add the others. If a broker keeps no session, successive requests
-name different partitions.
+A request names at most `PARTITIONS_MAX` partitions, since a broker limits the size of what it decodes. So the
+first request of a larger session names some of the partitions, and the next requests add the others. If a
+broker keeps no session, successive requests name different partitions.
 
 In request versions with topic ids, a session identifies its topics by id. So a topic that was created again is a
 different topic in the session.
@@ -53,11 +53,11 @@ class FetchSession:
         self._with_ids = True
 
     def request(self, wanted: Mapping[TopicPartition, Wanted], *, with_ids: bool) -> FetchRequest:
-        """Make the next request for these partitions; the caller adds the limits. Call `answered`, `start_over` or
-        `lost` before the next call.
+        """Make the next request for these partitions; the caller adds the limits. The caller must report the
+        outcome (`answered`, `start_over` or `lost`) before it makes another request.
 
-        Afterwards `partitions` has the session's partitions. If `is_part` is true, some wanted partitions are not
-        among them yet.
+        Afterwards `partitions` has the session's partitions. If `is_part` is true, the session lacks some
+        wanted partitions so far.
         """
         if with_ids != self._with_ids:
             self.start_over()
@@ -88,8 +88,8 @@ class FetchSession:
         )
 
     def _part_of(self, news: dict[TopicPartition, Wanted]) -> dict[TopicPartition, Wanted]:
-        """Choose at most `PARTITIONS_MAX` partitions for a request. Those that no recent request has named come
-        first.
+        """Choose at most `PARTITIONS_MAX` partitions for a request. Partitions that no recent request has
+        named come first.
         """
         had_turn = self._had_turn
         due = [key for key in news if key not in had_turn]
@@ -118,7 +118,7 @@ class FetchSession:
         self.epoch = 0
 
     def lost(self) -> None:
-        """Record that the broker no longer has the session, so that the next request opens another."""
+        """Record that the broker no longer has the session, so that the next request opens another session."""
         self.session_id = self.epoch = 0
 
     def closing_request(self) -> FetchRequest | None:
@@ -128,7 +128,9 @@ class FetchSession:
         return FetchRequest(session_id=self.session_id, session_epoch=_FINAL_EPOCH)
 
     def topic_name(self, topic_id: bytes) -> str | None:
-        """Find the topic name of an id among the session's partitions; None if it is not there."""
+        """Find the name of a topic by its id, among the session's partitions; None if the session has no such
+        topic.
+        """
         return next((key.topic for key, want in self.partitions.items() if want.topic_id == topic_id), None)
 
 

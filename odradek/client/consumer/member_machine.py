@@ -1,10 +1,10 @@
 """One member of a group by the new protocol (KIP-848): its states, and the contents of its heartbeats. PURE.
 
 Theory of operation
--------------------
-The coordinator assigns partitions. The member learns its target assignment from the answers to its heartbeats. It
-gives up the partitions that the target lacks, adopts the new ones, and reports the partitions that it then has. The
-coordinator increases the member epoch when both agree on a new assignment.
+------------------- The coordinator assigns partitions. The member learns its target assignment from the
+answers to its heartbeats. It gives up the partitions that the target lacks, adopts the new ones, and reports
+the partitions that it then has. When the reported partitions agree with the target, the coordinator increases
+the member epoch.
 
 | state | meaning | turn |
 | --- | --- | --- |
@@ -122,7 +122,9 @@ class Interest:
 
 @attrs.define
 class _Sent:
-    """The fields that the last heartbeats have sent. None means that the next heartbeat must send the field."""
+    """The values of heartbeat fields that the coordinator has got from earlier heartbeats. A value None means
+    that the next heartbeat must contain the field.
+    """
 
     rebalance_timeout_ms: int | None = None
     interest: Interest | None = None
@@ -181,7 +183,9 @@ class MemberMachine:
 
     @property
     def has_lost(self) -> bool:
-        """True if the partitions are lost, and the application's listener has not been called for that yet."""
+        """True if the partitions are lost, and the application's listener has not been called for this loss
+        yet.
+        """
         return self.state in _LOST
 
     @property
@@ -213,7 +217,7 @@ class MemberMachine:
         self._sent = _Sent()
 
     def leave(self) -> ConsumerGroupHeartbeatRequest | None:
-        """Start to leave. Return the heartbeat to send for that; None if the consumer is no member."""
+        """Start to leave. Return the heartbeat that leaves the group; None if the consumer is no member."""
         if self.state not in _BEATING:
             self._end(_S.UNSUBSCRIBED)
             return None
@@ -238,13 +242,15 @@ class MemberMachine:
     # Heartbeats
 
     def is_urgent(self, interest: Interest) -> bool:
-        """True if the next heartbeat has news, so that it must be sent at once."""
+        """True if the next heartbeat contains a change, so that it must be sent at once."""
         if self.state in (_S.JOINING, _S.ACKNOWLEDGING):
             return True
         return self.state in _BEATING and self._sent.interest != interest
 
     def heartbeat(self, interest: Interest) -> ConsumerGroupHeartbeatRequest:
-        """Make the next heartbeat. If it acknowledges a target, change the state as if it had arrived."""
+        """Make the next heartbeat. If the heartbeat acknowledges a target, change the state at once, as if
+        the heartbeat had arrived.
+        """
         from odradek.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 
         if self.state not in _BEATING:
@@ -298,8 +304,8 @@ class MemberMachine:
         elif self.state is not _S.STABLE:
             self._become(_S.STABLE)
         elif response.assignment is not None:
-            # The coordinator repeats a target that the member has already adopted. It may have missed the report, so
-            # send it again.
+            # The coordinator repeats a target that the member has already adopted. Perhaps the report of the
+            # owned partitions was lost, so report them again.
             self._sent.owned = None
 
     def unanswered(self) -> None:
@@ -315,7 +321,7 @@ class MemberMachine:
     # The application's side
 
     def resolved(self, names: Mapping[bytes, str]) -> dict[TopicPartition, bytes]:
-        """Return the target's partitions whose topics have a known name, with the ids of these topics."""
+        """Return those partitions of the target whose topics have a name in `names`, each with its topic id."""
         return {
             TopicPartition(names[topic_id], index): topic_id
             for topic_id, indexes in self.target.items()

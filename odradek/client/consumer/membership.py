@@ -1,4 +1,5 @@
-"""The common part of the memberships by both group protocols, and the choice between the protocols. PURE.
+"""The code that the memberships of both group protocols share, and the choice between the two protocols.
+PURE.
 
 `GroupMembership` uses the classic protocol, `ConsumerMembership` the new one (KIP-848). A consumer has one membership
 at a time. With `group.protocol=auto`, `KindChooser` chooses the protocol before each join of a consumer that is
@@ -68,7 +69,7 @@ class Membership(ABC):
 
         @property
         def state(self) -> Enum:
-            """The state of this member: a state of the protocol in use."""
+            """The state of this member, as the protocol in use defines it."""
 
         @property
         def generation(self) -> int:
@@ -104,8 +105,8 @@ class Membership(ABC):
         """The topics of all members, if this consumer leads a classic group. The leader watches their partitions."""
 
     def take_over(self, former: Membership) -> None:
-        """Continue a consumer's former membership, which used the other protocol and has no partitions. Join the
-        group.
+        """Replace the consumer's former membership, which used the other protocol and has no partitions. Join
+        the group with this membership.
         """
         self.known_as = former.known_as
         self.rebalances = former.rebalances
@@ -117,7 +118,9 @@ class Membership(ABC):
 
     @property
     def member(self) -> Member:
-        """The member id, generation or epoch, and instance id for a commit request."""
+        """The identity that a commit request contains: member id, generation (or member epoch) and instance
+        id.
+        """
         return Member(self.member_id, self.generation, self._settings.group_instance_id)
 
     @property
@@ -128,7 +131,9 @@ class Membership(ABC):
     @property
     @abstractmethod
     def has_lost(self) -> bool:
-        """True if the partitions were lost instead of revoked, and the listener has not been called for that yet."""
+        """True if the partitions were lost instead of revoked, and the listener has not been called for this
+        loss yet.
+        """
 
     @property
     @abstractmethod
@@ -143,7 +148,9 @@ class Membership(ABC):
     @property
     @abstractmethod
     def awaits_join(self) -> bool:
-        """True while a join is under way whose answer brings the generation for commits."""
+        """True while a join is under way and commits must wait, because the answer contains the generation
+        that they must name.
+        """
 
     @property
     @abstractmethod
@@ -152,8 +159,8 @@ class Membership(ABC):
 
     @abstractmethod
     def goes_on_from(self, former: Member) -> bool:
-        """True if this consumer has been in every generation since it was the member `former`, and has kept
-        partitions.
+        """True if this consumer was the member `former`, has been in every generation since then, and may
+        have kept partitions.
         """
 
     @abstractmethod
@@ -170,11 +177,11 @@ class Membership(ABC):
 
     @abstractmethod
     def topics_updated(self) -> None:
-        """Compare fresh metadata with the assigned topics."""
+        """React to fresh metadata: the assigned topics may have changed or may now have known names."""
 
     @abstractmethod
     def refused(self, error: KafkaError) -> None:
-        """Handle the coordinator's refusal of a commit. It may mean that the membership has ended."""
+        """Handle the coordinator's refusal of a commit. The refusal may mean that the membership has ended."""
 
     @abstractmethod
     def renew_epoch(self) -> None:
@@ -242,7 +249,7 @@ class KindChooser:
         if self._refused:
             return CLASSIC, self._refused
         deadline = self._core.now + self._settings.default_api_timeout_ms / 1000
-        # A connection to the coordinator also brings the cluster's features.
+        # When a connection to the coordinator opens, its first answer also contains the cluster's features.
         yield from self._coordinator.find(deadline=deadline)
         if self._core.cluster.features.get(GROUP_FEATURE, 0) < 1:
             return CLASSIC, f"the cluster's feature {GROUP_FEATURE} is not 1"

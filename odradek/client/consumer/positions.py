@@ -1,13 +1,15 @@
-"""The positions to read at: from commits, from the reset policy, and checked after a change of leader. PURE.
+"""Finds the positions at which a consumer reads, from commits or by the reset policy, and validates them
+after a change of leader. PURE.
 
 `Positions.run` is an operation that runs as long as the consumer. On every signal it looks for partitions whose
 position is unknown, and for positions that a new leader may not have. For both, it sends requests to brokers. If the
 application has sought or lost the partition before the answer comes, the answer is ignored (`PartitionState.serial`).
 
-Truncation (KIP-320): after a change of leader, the new leader reports where the epoch of the last read record ends in
-its log. If the logs diverge above the position, only records that were fetched ahead are fetched again. If they
-diverge below it, records that the application has read are gone. With a reset policy, the consumer continues at the
-offset where the logs diverge. Without a policy, `TruncationDetected` is raised.
+Truncation (KIP-320): after a change of leader, the new leader reports where the epoch of the last read record
+ends in its log. If the logs diverge above the position, only records that were fetched ahead are fetched
+again. If the logs diverge below the position, records that the application has read are gone. With a reset
+policy, the consumer continues at the offset where the logs diverge. Without a policy, `TruncationDetected` is
+raised.
 """
 
 from __future__ import annotations
@@ -145,8 +147,8 @@ class Positions:
                 state.reset(self._settings.auto_offset_reset)
 
     def _from_policy(self, states: list[PartitionState]) -> Operation[None]:
-        """Look up positions by the reset policy. If that fails for all at once, look them up topic by topic, so that
-        one missing topic affects no other.
+        """Look up positions by the reset policy. If one request for all topics fails, look the positions up
+        topic by topic, so that a missing topic affects no other topic.
         """
         serials = {state.key: state.serial for state in states}
         try:
@@ -232,8 +234,8 @@ class Positions:
     def _validated(
         self, state: PartitionState, leader_epoch: int, error: int, end_epoch: int, end_offset: int
     ) -> None:
-        """Process a leader's answer: its records of epoch `end_epoch` end at `end_offset`. This is the requested
-        epoch, or the latest earlier epoch in the leader's log.
+        """Process a leader's answer: in the leader's log, the records of epoch `end_epoch` end at
+        `end_offset`. `end_epoch` is the requested epoch, or else the latest earlier epoch in that log.
         """
         code = error_code(error)
         if code is not ErrorCode.NONE:

@@ -1,8 +1,8 @@
-"""The part of a rebalance that runs inside the application's polls: commits, revoked and new partitions, calls of the
-listener. PURE.
+"""The part of a rebalance that runs inside the application's polls: it commits, revokes and adds partitions,
+and requests calls of the listener. PURE.
 
-The operation `turn` takes the steps that the membership waits for. It returns a `RebalanceEvent` if the listener must
-be called. The shell calls the listener, then reports `notified`, and the rebalance goes on.
+The operation `turn` takes the steps that the membership waits for. It returns a `RebalanceEvent` if the
+listener must be called. The shell calls the listener and then calls `notified`, and the rebalance goes on.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Rebalances:
         while True:
             state = membership.state
             event = yield from self._step(membership)
-            # The state may have changed during a commit. Its signal has been sent already, so nothing else would wake
-            # the poll: check again.
+            # The state of the membership may have changed during a commit. The signal of that change has
+            # passed already, and nothing else would wake the poll. So check the state again.
             if event is not None or membership.state is state or not membership.needs_application:
                 return event
 
@@ -74,8 +74,8 @@ class Rebalances:
     # The classic protocol
 
     def _prepare(self, membership: GroupMembership) -> Operation[RebalanceEvent | None]:
-        """Prepare a join: commit, and revoke partitions. Eager members revoke all, cooperative members those that
-        they no longer subscribe to.
+        """Prepare a join: commit, and revoke partitions. Eager members revoke all partitions. Cooperative
+        members revoke the partitions of topics to which they no longer subscribe.
         """
         owned = list(self._subscription.partitions)
         if membership.lost:
@@ -171,8 +171,8 @@ class Rebalances:
         *,
         always: bool = False,
     ) -> RebalanceEvent | None:
-        """Return an event with which the shell calls the listener, and call `then` afterwards. Without partitions,
-        call `then` at once, unless `always`.
+        """Return an event for which the shell must call the listener; `then` is called after the listener has
+        returned. If there are no partitions and `always` is false, call `then` at once and return None.
         """
         if not keys and not always:
             then()
@@ -186,7 +186,7 @@ class Rebalances:
         return self._event
 
     def notified(self, event: RebalanceEvent) -> None:
-        """Called when the listener has returned from this event, or has raised."""
+        """Called when the rebalance listener has handled this event or has raised an exception."""
         if event is self._event:
             then, self._event, self._on_notified = self._on_notified, None, None
             if then is not None:
@@ -194,8 +194,8 @@ class Rebalances:
             self._stir()
 
     def give_up_all(self, membership: Membership) -> RebalanceEvent | None:
-        """Return the last event before a consumer leaves its group: its partitions are revoked or lost. None if it
-        has no partitions.
+        """Return the last event before a consumer leaves its group: all its partitions are revoked or lost.
+        Return None if the consumer has no partitions.
         """
         kind = RebalanceKind.LOST if membership.has_lost else RebalanceKind.REVOKED
         self._event = None

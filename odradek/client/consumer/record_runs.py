@@ -1,12 +1,14 @@
 """Runs of records of one shape, parsed by columns instead of one by one. PURE.
 
-Records without headers whose keys have one size and whose values have one size lie in a batch like rows of a table.
-Byte `j` of all of them is one strided slice, which Python compares and cuts in C. Telemetry, ticks and ids have such
-records. Parsing a run takes a fifth of the time of parsing its records one by one. The offset deltas grow from one to
-two to three bytes, so a batch of some thousand records is two or three runs.
+In many topics (telemetry, prices, ids) the records have no headers, all keys have one size, and all values
+have one size. In a batch such records lie like the rows of a table. The bytes at the same place in all rows
+are one strided slice, which C code compares and cuts at once. Parsing a run takes a fifth of the time of
+parsing its records one by one. The offset deltas grow from one to two to three bytes, so a batch of some
+thousand records is two or three runs.
 
-`Shape.of` reads the first record. `run_length` then counts how many of the following records have this shape: it
-compares every byte outside of keys and values. Records that do not fit are left to the parser of single records.
+`Shape.of` reads the first record. `run_length` then counts how many of the following records have the same
+shape. It compares every byte outside of the keys and values. Records that do not fit are left to the parser
+of single records.
 """
 
 from __future__ import annotations
@@ -70,10 +72,10 @@ class Shape:
 
     @classmethod
     def of(cls, data: bytes, position: int) -> Shape | None:
-        """Return the shape of the record that begins at `position`. None if it has headers, or lengths above three
-        bytes.
+        """Return the shape of the record that begins at `position`. Return None if the record has headers, or
+        a length of more than three bytes.
 
-        Raises `IndexError` if the data ends before the record.
+        Raises `IndexError` if the data ends before the record does.
         """
         body, place = _length(data, position)
         size = place - position + body
@@ -105,10 +107,10 @@ class Shape:
         )
 
     def begins_at(self, data: bytes, position: int) -> bool:
-        """True if the record at `position` has the lengths of this shape, so that a run of this shape may begin
+        """True if the record at `position` has the lengths of this shape. Then a run of this shape may begin
         there.
 
-        `run_length` checks all other bytes. Raises `IndexError` if the data ends before the record.
+        `run_length` checks all other bytes. Raises `IndexError` if the data ends before the record does.
         """
         for place, byte in zip(self.fixed, self.fixed_bytes, strict=True):
             if data[position + place] != byte:
@@ -116,8 +118,8 @@ class Shape:
         return True
 
     def run_length(self, data: bytes, position: int, count_max: int, delta: int) -> int:
-        """Count how many of the next `count_max` records have this shape. `delta` is the offset delta of the first; 0
-        if the run would be too short.
+        """Count how many of the next `count_max` records have this shape. `delta` is the offset delta of the
+        first record. Return 0 if there are fewer than `RUN_MIN` such records.
         """
         size = self.size
         count = min(count_max, (len(data) - position) // size, _DELTAS_MAX - delta)
@@ -157,7 +159,7 @@ class Shape:
     def keys_and_values(
         self, data: bytes, position: int, count: int
     ) -> tuple[Iterator[bytes | None], Iterator[bytes | None]]:
-        """Return the keys and the values of a run of `count` records; None for null."""
+        """Return the keys and the values of a run of `count` records. A null key or value is None."""
         run = memoryview(data)[position : position + count * self.size]
         keys, values = self.key_rows, self.value_rows
         return (
@@ -179,10 +181,11 @@ class LastShapes:
     def run(
         self, data: bytes, position: int, count_max: int, delta: int, *, known_only: bool
     ) -> tuple[Shape | None, int]:
-        """Find a shape for the next records: a known shape or (unless `known_only`) a new one. Return the shape and
-        the number of records that have it; (None or a shape, 0) if no run begins here.
+        """Find a shape for the next records: a known shape or (unless `known_only`) a new one. Return the
+        shape and the number of records that have it. If no run begins here, the number is 0, and the shape
+        may be None.
 
-        Raises `IndexError` if the data ends before the record.
+        Raises `IndexError` if the data ends before the record does.
         """
         for known in self._shapes:
             if known.begins_at(data, position):
@@ -201,8 +204,8 @@ def _rows(place: int, part_size: int, size: int) -> Struct | None:
 
 
 def _length(data: bytes, position: int) -> tuple[int, int]:
-    """Decode a length (a zigzag varint of at most three bytes) and return it with the next position. The length is -2
-    if it has more bytes.
+    """Decode a length, which is a zigzag varint. Return the length and the position after it. The returned
+    length is -2 if the varint has more than three bytes.
     """
     value = shift = 0
     for at in range(position, position + 3):

@@ -1,9 +1,10 @@
 """The partitions that a consumer reads, and its progress in each. PURE.
 
-A partition has three offsets. `position` is the next offset that the application gets. `fetch_offset` is the next
-offset to fetch; it is ahead of the position by the records that are fetched already (`chunks`). The third is the
-group's committed offset, which the coordinator stores. A partition is fetched once it has a position. The position
-comes from a seek, from the group's commit (`needs_committed`), or from the reset policy (`reset_to`).
+A partition has three offsets. `position` is the next offset that the application gets. `fetch_offset` is the
+next offset to fetch; it is ahead of the position by the records that are fetched already (`chunks`). The
+third offset is the group's committed offset, which the coordinator stores. A partition is fetched once it has
+a position. The position comes from a seek, from the group's commit (`needs_committed`), or from the reset
+policy (`reset_to`).
 
 A partition that is revoked and assigned again has a new `PartitionState`, and `seek` increments `serial`. So the
 answer to an earlier request no longer matches, and is dropped.
@@ -28,8 +29,8 @@ __all__ = ["Chunk", "PartitionState", "Subscription"]
 
 @attrs.define(eq=False)
 class Chunk:
-    """The records of one partition in one fetch response: whole batches. Batches before `position` of `data` have
-    been read.
+    """The records of one partition in one fetch response: whole batches. Batches before the index `position` in
+    `data` have been read already.
     """
 
     data: memoryview
@@ -73,12 +74,12 @@ class PartitionState:
     batch: BatchRecords | None = None
     """The partly decoded batch at the first chunk's position; None if none is open."""
     parsed: list[ConsumerRecord] = attrs.field(factory=list)
-    """Decoded records of `batch`. The records before `parsed_index` were already returned by polls."""
+    """The decoded records of `batch`. Polls have already returned the records before `parsed_index`."""
     parsed_index: int = 0
     returned: deque[ConsumerRecord] = attrs.field(factory=deque)
     """Records that the application gave back. Polls return them first."""
     returned_end: tuple[int, int] = (0, -1)
-    """The position, and its epoch, after the records in `returned`."""
+    """The position after the records in `returned`, and the leader epoch of that position."""
     records_taken: int = 0
     bytes_taken: int = 0
     """The bytes of all batches read so far, compressed as they were fetched."""
@@ -86,7 +87,7 @@ class PartitionState:
     """An error that a poll raises after all records that were fetched before it; None if there is none."""
 
     def seek(self, offset: int, leader_epoch: int = -1) -> None:
-        """Set the position to `offset`, and drop the fetched records."""
+        """Set the position to `offset`, and drop the records that were fetched already."""
         self.drop_fetched()
         self.position = self.fetch_offset = offset
         self.position_epoch = self.fetch_epoch = leader_epoch
@@ -166,8 +167,8 @@ class Subscription:
         self.remote_pattern = pattern
 
     def match_locally(self) -> None:
-        """Let this client match the coordinator's pattern instead, as a Python pattern. Raises `ClientError` if
-        Python does not accept it.
+        """Let this client, instead of the coordinator, match the subscribed pattern, as a Python pattern.
+        Raises `ClientError` if Python does not accept it.
         """
         assert self.remote_pattern is not None
         try:
@@ -180,8 +181,8 @@ class Subscription:
         self.subscribe_pattern(pattern)
 
     def match(self, names: Iterable[str]) -> bool:
-        """Match the pattern against the names of the existing topics. Return True if the subscribed topics have
-        changed.
+        """Match the pattern against `names`, the names of the existing topics. Return True if the subscribed
+        topics have changed.
         """
         if self.pattern is None:
             return False
@@ -205,8 +206,8 @@ class Subscription:
         self._replace(keys, committed=committed)
 
     def assign(self, keys: Iterable[TopicPartition]) -> None:
-        """Read exactly the partitions that the group has assigned. The positions of new ones come from the group's
-        commits.
+        """Read exactly the partitions that the group has assigned. The positions of new partitions come from
+        the group's commits.
         """
         self._replace(keys, committed=True)
 

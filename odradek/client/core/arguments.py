@@ -1,4 +1,5 @@
-"""Arguments of public calls, checked in the call: a wrong argument fails only its caller. PURE.
+"""Checks the arguments of public calls in the caller's thread, so that a wrong argument fails only this call.
+PURE.
 
 All callers share the client's thread, so a wrong argument must not reach it. Each function gets the argument's name
 for error texts. It returns the argument converted to the type that the client uses. It raises `TypeError` for another
@@ -44,13 +45,15 @@ timestamps fits into a batch.
 NO_TIMESTAMP = -1
 NO_HEADERS: tuple[Header, ...] = ()
 SECONDS_MAX = 2_000_000.0
-"""The longest timeout in seconds (23 days), because requests have 32 bits for milliseconds. A longer timeout is
-reduced to it.
+"""The longest timeout in seconds (23 days), because requests have 32 bits for milliseconds. A longer timeout
+is reduced to this value.
 """
 
 
 def as_bytes(what: str, value: Any) -> bytes | None:
-    """Check a record's key or value, and return it as bytes or None. A buffer that can still change is copied."""
+    """Check a record's key or value, and return it as bytes or None. A mutable buffer is copied, because the caller
+    may still change it.
+    """
     if value is None or type(value) is bytes:
         return value
     if isinstance(value, (bytes, bytearray, memoryview)):
@@ -76,7 +79,9 @@ def as_partition(what: str, value: Any) -> int:
 
 
 def as_timestamp(what: str, value: Any) -> int:
-    """Check a record's timestamp in milliseconds since 1970, and return it; -1 means that there is none."""
+    """Check a record's timestamp in milliseconds since 1970, and return it. The value -1 means that there is
+    no timestamp.
+    """
     if isinstance(value, float):
         raise TypeError(f"{what} is a float, expected whole milliseconds: int({what})")
     return as_integer(what, value, NO_TIMESTAMP, TIMESTAMP_MS_MAX)
@@ -150,8 +155,8 @@ def _header(what: str, pair: Any) -> Header:
 
 
 def by_partition(what: str, values: Any, judge: Callable[[str, Any], Any]) -> dict[TopicPartition, Any]:
-    """Check a mapping by partition, and return it. The keys of `values` are pairs of topic and number; `judge` checks
-    each value.
+    """Check a mapping from partitions to values, and return it. A key is a pair of topic and number. The
+    function `judge` checks each value.
     """
     if not hasattr(values, "items"):
         raise TypeError(f"{what} is {kind_of(values)}, expected a mapping with a partition for each key")

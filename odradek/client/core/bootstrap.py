@@ -6,7 +6,7 @@ __all__ = ["parse_bootstrap"]
 
 
 def parse_bootstrap(text: str) -> list[tuple[str, int]]:
-    """Parse a bootstrap list into (host, port) pairs. Raises `ValueError`, which names the wrong part."""
+    """Parse a bootstrap list into (host, port) pairs. Raises `ValueError`; the error names the wrong part."""
     addresses = [_address(part.strip()) for part in text.split(",") if part.strip()]
     if not addresses:
         raise ValueError("no bootstrap address was given (expected HOST:PORT)")

@@ -1,8 +1,9 @@
-"""One connection to one broker, without IO: version negotiation, pipelining, order of answers. PURE.
+"""One connection to one broker, without IO: it negotiates versions, sends requests before earlier ones are
+answered, and matches answers to requests. PURE.
 
-A connection opens with ApiVersions, and carries requests only once it knows the broker's versions. Calls wait in
-`waiting` until there is room in the pipeline (`in_flight_max`) and no throttle time is running. After an answer
-with a throttle time, the client sends nothing for that long (KIP-219).
+The first request on a connection is ApiVersions. Other requests are sent only when the broker's versions are
+known. Calls wait in `waiting` until there is room in the pipeline (`in_flight_max`) and no throttle time is
+running. After an answer with a throttle time, the client sends nothing for that long (KIP-219).
 """
 
 from __future__ import annotations
@@ -77,7 +78,9 @@ class BrokerConnection:
         lane: int = 0,
         nonce: Callable[[], str] = str,
     ) -> None:
-        """Make a connection that is being opened. `nonce` returns random text for a login."""
+        """Make the state of a connection that is being opened. `nonce` is a function that returns random text
+        for a login.
+        """
         self._nonce = nonce
         self._credentials = None if config.security is None else config.security.credentials
         self._sasl: SaslClient | None = None
@@ -124,12 +127,14 @@ class BrokerConnection:
 
     @property
     def bytes_expected(self) -> int:
-        """The number of bytes of a large response that are still missing, after its first bytes have arrived."""
+        """The number of bytes that are still missing from a large response, of which the first bytes have
+        arrived.
+        """
         return self._wire.bytes_expected
 
     def closed_text(self) -> str:
-        """Describe the end of the stream for a message. It hints at security settings, because a listener with TLS or
-        logins just closes the connection of a plaintext client.
+        """Return a text for messages about the end of the stream. The text mentions security settings: a
+        listener with TLS or logins closes the connection of a plaintext client without an explanation.
         """
         text = f"{self.address_text} closed the connection"
         if self.state is ConnectionState.NEGOTIATING and not self._has_tls:
@@ -218,8 +223,8 @@ class BrokerConnection:
         self._finish_calls(now)
 
     def place_for_data(self) -> memoryview | None:
-        """Return a buffer for the rest of a large response, or None. The caller receives into it, then calls
-        `received_in_place`.
+        """Return a buffer for the rest of a large response; None if no large response is under way. The
+        caller receives into the buffer, then calls `received_in_place`.
         """
         return self._wire.place_for_data()
 
@@ -275,7 +280,7 @@ class BrokerConnection:
 
     def _begin_login(self, now: float) -> None:
         """Send SaslHandshake with the name of the mechanism, at the first login and at each renewal."""
-        # Imported late, because other commands than logins start faster without it.
+        # Imported only here, so that clients without a login start faster.
         from odradek.wire.messages.sasl_handshake import SaslHandshakeRequest
 
         assert self._credentials is not None
@@ -336,7 +341,7 @@ class BrokerConnection:
         self._negotiation = self._wire.send(SaslAuthenticateRequest(token), version)
 
     def next_deadline(self) -> float | None:
-        """Compute the earliest deadline of this connection: for a call, for connecting, for the end of a throttle or
+        """Compute the earliest deadline of this connection: of a call, of connecting, of the throttle time or
         of the idle time.
         """
         due = math.inf  # this runs after each receive, so it builds no list of all deadlines

@@ -18,12 +18,14 @@ _RECONNECT = RetryPolicy(backoff=0.05)
 
 @attrs.frozen
 class ClientConfig:
-    """The settings of a client. Times in seconds, sizes in bytes."""
+    """The settings of a client. Times are in seconds, sizes in bytes."""
 
     client_id: str = "odradek"
     connect_timeout: float = 10.0
     connect_timeout_max: float = 30.0
-    """The longest timeout for one attempt to connect; the timeout doubles with each failed attempt."""
+    """The upper limit of the timeout for one attempt to connect. The timeout doubles after each failed
+    attempt, up to this limit.
+    """
     connection_idle_max: float | None = None
     """Seconds without calls after which a connection is closed. None keeps it open."""
     rebootstrap: bool = True
@@ -34,7 +36,9 @@ class ClientConfig:
     """
     request_timeout: float = 30.0
     api_timeout: float = 60.0
-    """The timeout of an admin operation with all its requests, in seconds, unless the call sets another."""
+    """The timeout of an admin operation, including all its requests, in seconds. It applies unless the call
+    sets another timeout.
+    """
     retry: RetryPolicy = _RETRY
     reconnect: RetryPolicy = _RECONNECT
     frame_bytes_max: int = 100 << 20
@@ -43,8 +47,8 @@ class ClientConfig:
     security: ClientSecurity | None = None
     """Encryption and login of all connections; None means plaintext."""
     fail_fast: bool = True
-    """True if calls fail at once after every bootstrap address has failed, as long as the client has not reached any
-    broker.
+    """True if calls fail at once when all bootstrap addresses have failed. This applies only until the client
+    has reached a broker for the first time.
     """
     on_error: Callable[[int, str], object] | None = attrs.field(default=None, repr=False, eq=False)
     """Called with the level and the text of each log line from WARNING on. No lock is held during the call."""

@@ -4,10 +4,10 @@ Theory of operation
 -------------------
 A shell owns sockets and a clock; the core decides everything else.
 
-* The shell starts an operation (`start`), and performs the `effects` after every call into the core: `Connect`,
-  `Send`, `Close`, `Compute`. The shell reports events with `connected`, `connect_failed`, `receive_data`,
-  `connection_lost`, `computed`, and calls `tick` when `next_deadline` has come. Every report has the time, in seconds
-  of any monotonic clock. An operation's outcome is in its `Task`.
+* The shell starts an operation (`start`), and performs the `effects` after every call into the core:
+  `Connect`, `Send`, `Close`, `Compute`. The shell reports events with `connected`, `connect_failed`,
+  `receive_data`, `connection_lost`, `computed`, and calls `tick` when `next_deadline` has come. Every report
+  includes the time, in seconds of some monotonic clock. An operation's outcome is in its `Task`.
 * Operations (see `operation.py`) start `Call`s and wait for them or for a time. The core sends a call on a connection
   to its broker (or to any broker), and opens one if there is none.
 * Connections are keyed by address and lane. So a bootstrap address and a broker's own address share a connection. A
@@ -21,8 +21,9 @@ Rules
   performed it, so only the operation can decide whether to repeat it.
 * If a call's deadline passes after it was sent, its connection is closed. Answers come in order, so later calls would
   be late, too.
-* After a failure an address is not tried again before a backoff has passed. Calls to it fail at once meanwhile, and
-  their operations wait. Each further attempt to connect has twice the timeout, up to a maximum.
+* After a failure, an address is not tried again before a backoff has passed. Until then, calls to this
+  address fail at once, and their operations wait. Each further attempt to connect has twice the timeout, up
+  to a maximum.
 * Without metadata for too long, the known brokers are forgotten, and the bootstrap addresses are used again (KIP-899,
   KIP-1102).
 * A connection without calls for `connection_idle_max` is closed.
@@ -186,12 +187,14 @@ class ClientCore:
         return self.config.retry.delay(attempt, self.rng)
 
     def metadata_asked(self) -> None:
-        """Record that metadata is needed from now on, unless it was needed already."""
+        """Record the time from which metadata is missing. If metadata was missing already, keep the earlier
+        time.
+        """
         if self._metadata_missing_since is None:
             self._metadata_missing_since = self.now
 
     def metadata_came(self) -> None:
-        """Record that a broker has answered with metadata, so that none is missing."""
+        """Record that a broker has answered with metadata, so that metadata is no longer missing."""
         self._metadata_missing_since = None
 
     def rebootstrap(self, reason: str) -> None:
@@ -214,7 +217,7 @@ class ClientCore:
         return task
 
     def adopt(self, task: Task[Any], now: float) -> None:
-        """Start the operation of a task that was made elsewhere."""
+        """Start the operation of a task that the caller has made."""
         self._at(now)
         if self.closed:
             raise ClientClosed("the client is closed")
@@ -229,7 +232,9 @@ class ClientCore:
         self._tasks.pop(task, None)
 
     def effects(self) -> list[Effect]:
-        """Return the effects that the shell must perform now, in this order. Each is returned once."""
+        """Return the effects that the shell must perform now, in this order. Each effect is returned only
+        once.
+        """
         effects, self._effects = self._effects, []
         return effects
 
@@ -253,7 +258,8 @@ class ClientCore:
         while self._timers and self._timers[0][0] <= now:
             _, _, task, wait_number = heapq.heappop(self._timers)
             if task.wait_number == wait_number and not task.done:
-                # A new number makes the task's pending signals ineffective, so that it gets ready only once.
+                # A new number makes the task's pending signals ineffective, so that the task becomes ready
+                # only once.
                 task.wait_number += 1
                 self._ready.append(task)
         self._run_ready()
@@ -291,7 +297,7 @@ class ClientCore:
                 f"{connection.address_text} speaks HTTP, so its port is not a broker's listener "
                 "(perhaps that of the metrics page)"
             )
-            # No broker has answered properly, so waiting would not help.
+            # No broker has ever answered properly, so it would not help to wait.
             self.ever_connected = self._ever_ready
             self._end(connection, reason)
         else:
@@ -299,8 +305,8 @@ class ClientCore:
         self._run_ready()
 
     def place_for_data(self, connection_id: int) -> memoryview | None:
-        """Return the buffer into which the next bytes of this connection should be received, to avoid a copy. None if
-        any memory will do.
+        """Return the buffer into which the next bytes of this connection should be received, to avoid a copy.
+        None if the caller may use any buffer.
         """
         connection = self._by_id.get(connection_id)
         return None if connection is None else connection.place_for_data()
@@ -343,7 +349,9 @@ class ClientCore:
 
     @property
     def trouble(self) -> str:
-        """The reason why no broker is connected, if attempts have failed; empty while a broker is connected."""
+        """The reason why no broker is connected, if attempts to connect have failed. Empty while a broker is
+        connected.
+        """
         if not self._trouble or any(each.state is ConnectionState.READY for each in self._by_id.values()):
             return ""
         return "; ".join(dict.fromkeys(each.reason for each in self._trouble.values()))
@@ -378,7 +386,9 @@ class ClientCore:
         self._flush(connection)
 
     def bytes_expected(self, connection_id: int) -> int:
-        """Return how many bytes of a large response are still missing on this connection; 0 if none has begun."""
+        """Return how many bytes of a large response are still missing on this connection; 0 if no large
+        response has begun.
+        """
         connection = self._by_id.get(connection_id)
         return connection.bytes_expected if connection is not None else 0
 
@@ -398,8 +408,8 @@ class ClientCore:
             self._run_ready()
 
     def close(self, error: BaseException | None = None) -> None:
-        """End all operations (with `error`, or else `ClientClosed`) and close all connections. The remaining effects
-        are the last.
+        """End all operations (with `error`, or else `ClientClosed`) and close all connections. The shell must
+        still perform the remaining effects.
         """
         self.closed = True
         for task in list(self._tasks):
@@ -459,7 +469,8 @@ class ClientCore:
     def _wake(self, task: Task[Any], wait_number: int) -> None:
         wait = task.wait
         if wait is not None and task.wait_number == wait_number and wait.satisfied:
-            # A new number makes the task's other calls and timers ineffective, so that it gets ready only once.
+            # A new number makes the task's other calls and timers ineffective, so that the task becomes ready
+            # only once.
             task.wait_number += 1
             self._ready.append(task)
 
@@ -577,8 +588,8 @@ class ClientCore:
             self._flush(connection)
 
     def _end(self, connection: BrokerConnection, reason: str) -> None:
-        """Remove a connection that is closed, or that a later effect closes. Move its calls to other connections, or
-        fail them.
+        """Remove a connection that is closed or will be closed by an effect. Move its calls to other
+        connections, or fail the calls.
         """
         was_ready = connection.state is ConnectionState.READY
         self._forget(connection)

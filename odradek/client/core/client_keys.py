@@ -9,8 +9,8 @@ Three kinds of keys:
 * with an effect: the fields of the classes below;
 * `WITHOUT_EFFECT`: they tune parts that this client does not have (metric samples, socket buffers). Any value is
   accepted, and a warning lists the keys that were set. docs/client.md says why each key has no effect;
-* `NEUTRAL_ONLY`: they enable features that this client does not have, such as interceptors. Only the value that
-  disables the feature is accepted: otherwise a user might rely on a missing feature.
+* `NEUTRAL_ONLY`: they enable features that this client does not have, such as interceptors. Only the value
+  that disables the feature is accepted. Otherwise a user might rely on a feature that is missing.
 
 Any other key raises a `ValueError` that names the key and the most similar known keys.
 """
@@ -113,7 +113,7 @@ class CommonSettings:
     )
     """A function that is called with the level (as in `logging`) and the text of each log line from WARNING on."""
     metadata_max_age_ms: int = _key(300_000, parse.LONG)
-    """The age of metadata at which it is fetched again, even if there was no error."""
+    """The age at which metadata is fetched again, even if there was no error."""
     request_timeout_ms: int = _key(30_000, parse.AT_LEAST_0)
     """The timeout of one request, until its answer."""
     reconnect_backoff_ms: int = _key(50, parse.LONG)
@@ -214,7 +214,7 @@ class CommonSettings:
         """Make settings from Kafka's keys ("linger.ms"). Some keys of other clients are accepted as well
         (`familiar_names`).
 
-        Raises `ValueError` for an unknown key, a bad value, keys that contradict each other, or a missing
+        Raises `ValueError` for an unknown key, a bad value, contradictory keys, or a missing
         `bootstrap.servers`.
         """
         fields = {each.name.replace("_", "."): each for each in attrs.fields(cls)}
@@ -330,7 +330,7 @@ class ProducerSettings(CommonSettings):
     delivery_timeout_ms: int = _key(120_000, parse.AT_LEAST_0)
     """The time after which a record fails if it was not acknowledged."""
     enable_idempotence: bool = _key(True, parse.boolean)
-    """True if the broker writes a batch only once even if it is sent again."""
+    """True if the broker writes a batch only once, even if the producer sends the batch again."""
     key_serializer: Callable[[Any], bytes | None] | None = attrs.field(
         default=None, metadata={"parse": parse.serializer}
     )
@@ -344,14 +344,15 @@ class ProducerSettings(CommonSettings):
     max_request_size: int = _key(1 << 20, parse.AT_LEAST_0)
     """The most bytes of one record, and of one request."""
     partitioner_adaptive_partitioning_enable: bool = _key(True, parse.boolean)
-    """True if a partition with more waiting batches gets fewer of the records without a key (KIP-794)."""
+    """True if records without a key go less often to partitions with many waiting batches (KIP-794)."""
     partitioner_availability_timeout_ms: int = _key(0, parse.AT_LEAST_0)
-    """The time for which a leader may accept no requests before keyless records avoid its partitions; 0 disables
-    this.
+    """If a leader accepts no requests for this time, keyless records go to partitions of other leaders. 0
+    disables this.
     """
     partitioner_class: Any = attrs.field(default=None, metadata={"parse": parse.partitioner})
-    """The choice of a partition. None: murmur2 of the key, or the sticky partition without a key. Otherwise
-    `RoundRobinPartitioner`, or a callable `(topic, key, value, partition_count, available) -> partition`.
+    """The partitioner, which chooses the partition of a record. None: murmur2 of the key selects the partition, and
+    records without a key go to the sticky partition. Otherwise `RoundRobinPartitioner`, or a callable `(topic, key,
+    value, partition_count, available) -> partition`.
     """
     partitioner_ignore_keys: bool = _key(False, parse.boolean)
     """True if keys do not affect the choice of a partition."""
@@ -374,8 +375,8 @@ class ProducerSettings(CommonSettings):
 
     @classmethod
     def _reconcile(cls, values: dict[str, Any]) -> None:
-        """Apply Kafka's rules: conflicting keys disable idempotence unless it was set explicitly;
-        `delivery.timeout.ms` allows for at least one request.
+        """Apply Kafka's rules. Keys that conflict with idempotence disable it, unless `enable.idempotence`
+        was set explicitly. `delivery.timeout.ms` must be long enough for at least one request.
         """
         obstacles = {
             "acks must be all": cls._value(values, "acks") != -1,
@@ -440,7 +441,8 @@ class ConsumerSettings(CommonSettings):
     enable_auto_commit: bool = _key(True, parse.boolean)
     """True if positions are committed automatically; this needs a group."""
     exclude_internal_topics: bool = _key(True, parse.boolean)
-    """True if internal topics match no pattern, and `topics()` leaves them out."""
+    """True if a subscribed pattern never matches internal topics, and `topics()` leaves internal topics out.
+    """
     fetch_max_bytes: int = _key(50 << 20, parse.AT_LEAST_0)
     """The most bytes of a fetch response; its first batch may be larger."""
     fetch_max_wait_ms: int = _key(500, parse.AT_LEAST_0)
@@ -460,7 +462,9 @@ class ConsumerSettings(CommonSettings):
     default.
     """
     heartbeat_interval_ms: int = _key(3_000, parse.AT_LEAST_1)
-    """The time between heartbeats to the coordinator; in the new protocol the coordinator sets it."""
+    """The time between heartbeats to the coordinator. In the new protocol the coordinator sets this time
+    instead.
+    """
     isolation_level: str = _key("read_uncommitted", parse.one_of("read_uncommitted", "read_committed"))
     """`read_committed` leaves out the records of open and aborted transactions; `read_uncommitted` returns all
     records.
@@ -555,8 +559,8 @@ def _shown(key: str, value: Any) -> str:
 
 
 def _check_other(key: str, value: Any, fields: Mapping[str, Any]) -> None:
-    """Check a key that has no field in this class. Raises `ValueError` unless the key is known, and its value changes
-    nothing.
+    """Check a key that has no field in this class. Raises `ValueError` for an unknown key, and for a value
+    that would need a missing feature.
     """
     neutral = NEUTRAL_ONLY.get(key)
     if neutral is not None:

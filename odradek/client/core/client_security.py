@@ -18,8 +18,8 @@ STORE_TYPES = ("PEM", "PKCS12")
 
 @attrs.frozen
 class ClientSecurity:
-    """Encryption (`tls`) and login (`credentials`, `tokens`) of a client's connections. A field is None if it is not
-    used.
+    """The settings for encryption (`tls`) and login (`credentials`, `tokens`) of a client's connections. An
+    unused field is None.
     """
 
     tls: TlsSettings | None = None
@@ -47,8 +47,8 @@ class LoginKeys:
 
 
 def client_security(protocol: str, login: LoginKeys, stores: TlsSettings) -> ClientSecurity | None:
-    """Make the security settings from the keys; None for plaintext. Raises `ValueError`; its text contains no
-    secrets.
+    """Make the security settings from the keys; return None for plaintext. Raises `ValueError`; the error's
+    text contains no secrets.
     """
     if protocol == "PLAINTEXT":
         return None
@@ -114,8 +114,8 @@ def _parsed(jaas: str) -> JaasLine:
 
 
 def _token_request(login: LoginKeys) -> TokenRequest:
-    """Make the request that fetches a token (KIP-768). Clients before Kafka 4.1 have id, secret and scope in the
-    options of the login module.
+    """Make the request that fetches a token (KIP-768). Configurations for Kafka's clients before 4.1 give id,
+    secret and scope as options of the login module.
     """
     options = {} if not login.jaas else _parsed(login.jaas).options
     url = login.token_endpoint

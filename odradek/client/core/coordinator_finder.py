@@ -1,5 +1,5 @@
-"""The coordinator of a group or of a transactional id: finds the broker, sends requests to it, and searches again
-when it has moved. PURE.
+"""Finds the coordinator of a group or of a transactional id, sends requests to it, and finds it again after
+it has moved. PURE.
 
 Requests whose order matters have their own lane to the coordinator. Brokers answer the requests of a connection in
 order, and may delay a JoinGroup for minutes. So requests that must not wait for a JoinGroup use the ordinary lane.
@@ -52,8 +52,8 @@ class CoordinatorFinder:
         self.node = None
 
     def find(self, *, deadline: float) -> Operation[int]:
-        """Return the broker id of the coordinator; look it up if it is unknown. Raises a `KafkaError` that is not
-        retriable at once, and any other error at the deadline.
+        """Return the broker id of the coordinator; look it up if it is unknown. A retriable error is raised
+        only when the deadline leaves no time for another attempt. Any other error is raised at once.
         """
         from odradek.wire.messages.find_coordinator import FindCoordinatorRequest
 

@@ -1,9 +1,10 @@
-"""Names that users of other Python clients know, and their equivalents here. PURE.
+"""The names of keys and methods in other Python clients, and the equivalents in this client. PURE.
 
-The error texts of this client and the page docs/coming-from.md are made from one table. A key of another client is
-accepted only if its value, unit, default and result mean the same here (`ACCEPTED`). Keys for settings that this
-client chooses by itself are ignored (`IGNORED`): one log line lists them. All other keys (`REFUSED`) raise an error
-that names the replacement. Names have dots here, as in a configuration; keyword arguments have underscores.
+The error texts of this client and the page docs/coming-from.md are made from one table. A key of another
+client is accepted only if its value, unit, default and result mean the same here (`ACCEPTED`). Keys for
+settings that this client chooses by itself are ignored (`IGNORED`): one log line lists them. All other keys
+(`REFUSED`) raise an error that names the replacement. In this module keys have dots, as in a configuration.
+The keyword arguments have underscores instead.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ class FamiliarKey:
 
 @attrs.frozen
 class FamiliarMethod:
-    """A method of other clients that has another name here. `of` is this client's class; `ours` names its own method,
-    or gives advice.
+    """A method of other clients that has another name in this client. `of` is the name of this client's
+    class. `ours` is the name of this client's method, or advice for the user.
     """
 
     of: str
@@ -285,14 +286,16 @@ FAMILIAR_ARGUMENTS: tuple[FamiliarMethod, ...] = (
     FamiliarMethod("Consumer.close", "autocommit", (KAFKA_PYTHON,), "the key `enable.auto.commit`"),
     FamiliarMethod("Consumer.close", "timeout_ms", (KAFKA_PYTHON,), "`timeout`, in seconds"),
 )
-"""Keyword arguments of other clients' methods that this client's methods lack. `of` names the method."""
+"""The keyword arguments of other clients' methods that do not exist in this client's methods. `of` is the
+name of the method.
+"""
 
 _BY_NAME = {(each.name, AIOKAFKA in each.clients): each for each in FAMILIAR_KEYS}
 
 
 @attrs.frozen
 class Resolved:
-    """A configuration after other clients' keys were replaced by this client's keys."""
+    """A configuration in which other clients' keys have been replaced by this client's keys."""
 
     values: dict[str, Any]
     spelled: dict[str, str]

@@ -4,8 +4,9 @@ Rules
 -----
 * Older metadata never replaces newer metadata. If an answer has an older leader epoch for the same topic id, the
   partition keeps its leader (KIP-320). Such answers occur because brokers apply changes at different moments.
-* A leader whose epoch is older than that of a commit is ignored: the broker that names it is behind (KIP-320). After
-  `STALE_TIMES` such answers in a row the leader is accepted, because the commit may come from a deleted topic.
+* If an answer names a leader with an older epoch than the leader epoch of a commit, this leader is ignored
+  (KIP-320). The broker that answered has old metadata. After `STALE_TIMES` such answers in a row the leader
+  is accepted, because the commit may come from a deleted topic.
 * A topic with a new id is a new topic: nothing of the old topic is kept. An id that has been replaced is accepted
   again only after `ANSWERS_IN_A_ROW` answers in a row. A broker with old metadata may still list the deleted topic.
 * An error for a topic (say UNKNOWN_TOPIC_OR_PARTITION) removes the topic, and is stored as the topic's error.
@@ -67,8 +68,8 @@ class Partition:
 
 @attrs.define
 class _SeenEpoch:
-    """A partition's leader epoch that did not come from Metadata, and the number of Metadata answers in a row with an
-    older epoch.
+    """A partition's leader epoch from another source than Metadata, and the number of successive Metadata
+    answers with an older epoch.
     """
 
     leader_epoch: int
@@ -105,7 +106,9 @@ class Cluster:
         self.updates = 0
 
     def update(self, response: MetadataResponse, *, complete: bool = False) -> None:
-        """Apply a Metadata answer. With `complete` it lists every topic, so topics that it lacks are removed."""
+        """Apply a Metadata answer. With `complete`, the answer lists every topic, so topics that the answer lacks are
+        removed.
+        """
         self.updates += 1
         if response.cluster_id != self.cluster_id:
             self._ids.clear()
@@ -158,9 +161,10 @@ class Cluster:
         return partition
 
     def note_epoch(self, name: str, index: int, leader_epoch: int) -> bool:
-        """Record that a commit has this leader epoch. Return True if the known leader has an older epoch.
+        """Record that a committed offset has this leader epoch. Return True if the known leader has an older
+        epoch.
 
-        Such a leader gets no more requests: its log may end before the committed records.
+        Then that leader gets no more requests: its log may end before the committed records.
         """
         topic = self.topics.get(name)
         partition = topic.partitions.get(index) if topic is not None else None
@@ -193,7 +197,9 @@ class Cluster:
         return True
 
     def note_features(self, features: dict[str, int], epoch: int) -> None:
-        """Store the features that a broker reports, unless a report with a later epoch is stored."""
+        """Store the features that a broker reports. Ignore the report if a report with a later epoch is
+        stored already.
+        """
         if epoch >= self._features_epoch:
             self.features, self._features_epoch = features, epoch
 

@@ -1,9 +1,9 @@
-"""Lines for a client's log: the core collects them, and its shell writes them. PURE.
+"""Collects lines for a client's log in the core, until the shell writes them. PURE.
 
-A core may not call loggers, because their handlers belong to the application. So it stores notes, and its shell logs
-them where that delays nothing. A problem that lasts is logged at once, and then once a minute. Notes with the same
-`key` as a note of the last minute are only counted. `settled` says that the problem is over, so that its next
-occurrence is logged at once.
+A core must not call loggers, because their handlers are code of the application. So the core stores notes.
+The shell logs these notes later, at a point where a slow handler delays nothing else. A lasting problem is
+logged at once, and then once a minute. Notes with the same `key` as a note of the last minute are only
+counted. `settled` says that the problem is over, so that its next occurrence is logged at once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DEBUG, INFO, WARNING, ERROR = 10, 20, 30, 40
 """The levels of Python's `logging`."""
 AGAIN_SECONDS = 60.0
 NOTES_MAX = 1000
-"""The most notes that wait for a shell; further notes displace the oldest."""
+"""The most notes that may wait for a shell. Each further note displaces the oldest note."""
 KEYS_MAX = 10_000
 
 

@@ -21,12 +21,12 @@ T = TypeVar("T")
 class Call:
     """One request to one broker, and its outcome.
 
-    `node` is a broker id, or None for any broker. `deadline` is in seconds of the core's clock. `version_max` limits
-    the negotiated version (for operations that do not set the fields of newer versions). `version_min` is the lowest
-    version that has all needed fields; it may be a version that Kafka calls unstable. Calls of different `lane`s
-    never wait for each other: each lane has its own connection to the broker. Once `done`, exactly one of `response`
-    and `error` is set. The exception is a request without an answer (Produce with acks=0): it is done once it was
-    sent, and leaves both unset.
+    `node` is a broker id, or None for any broker. `deadline` is in seconds of the core's clock. `version_max`
+    limits the negotiated version (for operations that do not set the fields of newer versions). `version_min`
+    is the lowest version that has all needed fields; it may be a version that Kafka calls unstable. Calls of
+    different `lane`s never wait for each other: each lane has its own connection to the broker. Once `done`,
+    exactly one of `response` and `error` is set. The exception is a call without an answer (Produce with
+    acks=0). It is done when the request was sent, and then neither `response` nor `error` is set.
     """
 
     request: Any
@@ -68,8 +68,8 @@ class Call:
 
 @attrs.define(eq=False)
 class Work:
-    """A computation that runs in a thread, because it would delay the core. No other code may use its data before it
-    is done.
+    """A computation that runs in a thread, because it would delay the core. No other code may use the data of
+    the computation before it is done.
     """
 
     function: Callable[[], Any]
@@ -106,7 +106,7 @@ class Signal:
         self._waiting: dict[Task[Any], int] = {}
 
     def add(self, task: Task[Any], wait_number: int) -> None:
-        """Make the next `notify` end this wait of the task, unless it has ended before."""
+        """Make the next `notify` end this wait of the task, unless the wait has ended before."""
         self._waiting[task] = wait_number
 
     def notify(self) -> None:
@@ -119,9 +119,9 @@ class Signal:
 
 @attrs.frozen(eq=False)
 class Wait:
-    """A wait of an operation. It ends when all `calls` are done (with `first`: when one of them is done).
+    """A wait of an operation. The wait ends when all `calls` are done (with `first`: when one call is done).
 
-    It ends earlier when the clock reaches `until`, or when one of `signals` is notified.
+    The wait ends earlier when the clock reaches `until`, or when one of the `signals` is notified.
     """
 
     calls: Sequence[Call | Work] = ()

@@ -1,5 +1,5 @@
-"""Conversions between the partitions of a caller, which may be plain tuples, and the `TopicPartition` keys of
-operations. PURE.
+"""Converts partitions from callers, which may be plain tuples, to the `TopicPartition` keys of operations.
+PURE.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ V_co = TypeVar("V_co", covariant=True)
 
 
 class ByPartition(Protocol[V_co]):
-    """A mapping with a value for each partition, whose keys are tuples or `TopicPartition`s. (Type checkers do not
-    accept `Mapping` for both.)
+    """A mapping with a value for each partition, whose keys are tuples or `TopicPartition`s. (For a type
+    checker, no single `Mapping` type has both kinds of keys.)
     """
 
     def items(self) -> Iterable[tuple[tuple[str, int], V_co]]:
@@ -25,7 +25,9 @@ class ByPartition(Protocol[V_co]):
 
 
 def named(values: ByPartition[V]) -> dict[TopicPartition, V]:
-    """Return the same mapping, in the same order, with `TopicPartition` keys. These print as in Kafka's tools."""
+    """Return the same mapping, in the same order, with `TopicPartition` keys. A printed `TopicPartition`
+    looks as in Kafka's tools.
+    """
     return {TopicPartition(*key): value for key, value in values.items()}
 
 

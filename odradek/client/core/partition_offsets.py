@@ -1,4 +1,6 @@
-"""Looks up offsets of partitions by ListOffsets: the start, the end, or the offset for a time. Operations, PURE."""
+"""Looks up offsets of partitions by ListOffsets: the start, the end, or the offset for a time. The functions
+are operations. PURE.
+"""
 
 from __future__ import annotations
 
@@ -44,10 +46,10 @@ def list_offsets(
 ) -> Operation[dict[TopicPartition, ListedOffset]]:
     """Look up an offset of each partition by ListOffsets.
 
-    `wanted` says which: a time in milliseconds since 1970 means the first record at or after that time. -2
-    (`EARLIEST`) means the start offset. -1 (`LATEST`) means the end, the offset after the last record that consumers
-    may read. -3 (`MAX_TIMESTAMP`) means the record with the highest timestamp. With `isolation_level` 1 the end is
-    the last stable offset.
+    The value in `wanted` selects the offset. A time in milliseconds since 1970 selects the first record at or
+    after that time. -2 (`EARLIEST`) selects the start offset. -1 (`LATEST`) selects the end offset: the
+    offset after the last record that consumers may read. -3 (`MAX_TIMESTAMP`) selects the record with the
+    highest timestamp. With `isolation_level` 1 the end is the last stable offset.
 
     Retriable errors are retried with fresh metadata until the deadline. Raises `KafkaError` and `ClientError`.
     """

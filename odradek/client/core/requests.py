@@ -1,4 +1,6 @@
-"""The two operations that all others use: one request with retries, and fresh metadata. PURE."""
+"""The operations on which all other operations are built: one request with retries, and requests for
+metadata. PURE.
+"""
 
 from __future__ import annotations
 
@@ -131,8 +133,8 @@ def topics_with_metadata(
     auto_create: bool = False,
     refresh: bool = False,
 ) -> Operation[None]:
-    """Fetch the metadata of the given topics that are unknown (with `refresh`, of all). Raises the `KafkaError` of
-    the first topic that stays unknown.
+    """Fetch the metadata of those given topics that are unknown (with `refresh`: of all given topics). Raises
+    the `KafkaError` of the first topic that stays unknown.
 
     With `auto_create` the request may create a topic, so an unknown topic is requested again until the deadline.
     """
@@ -159,8 +161,8 @@ def topics_with_metadata(
 
 
 PARTITIONS_MAX = 8_000
-"""The most partitions in one request. Even with a topic for each partition, Odradek's brokers decode a request with
-so many elements.
+"""The most partitions in one request. Odradek's brokers decode a request with so many elements even if each
+partition belongs to another topic.
 """
 
 
@@ -176,7 +178,9 @@ def in_parts(
 def known_leaders(
     core: ClientCore, partitions: Iterable[TopicPartition]
 ) -> tuple[dict[int, list[TopicPartition]], list[TopicPartition]]:
-    """Sort partitions by the broker id of their leader. Also return the partitions without a known leader."""
+    """Return partitions by the broker id of their leader. Also return a list of the partitions without a
+    known leader.
+    """
     by_leader: dict[int, list[TopicPartition]] = {}
     without: list[TopicPartition] = []
     for key in partitions:

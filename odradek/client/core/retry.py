@@ -19,7 +19,7 @@ class RetryPolicy:
 
     def delay(self, attempt: int, rng: random.Random) -> float:
         """Compute the seconds to wait after failure number `attempt`, which counts from 0."""
-        # The exponent is limited, because a float cannot be as large as 2 ** 1024; any sensible maximum is
-        # reached long before.
+        # The exponent is limited, because a float cannot be as large as 2 ** 1024. Any sensible maximum is
+        # reached at much smaller exponents.
         delay = min(self.backoff * 2.0 ** min(attempt, 60), self.backoff_max)
         return delay * rng.uniform(1 - self.jitter, 1 + self.jitter)

@@ -1,17 +1,18 @@
 """Sends one call about many items to the brokers that answer for them, retries, and collects the outcomes. PURE.
 
 Theory of operation
--------------------
-An admin call lists items (topics, partitions, groups, configuration resources). A *route* finds the broker that
-answers for each item. The items of one broker share a request. Every item gets its own outcome, a value or an error.
-After a retriable error, an item is routed and sent again until the deadline. So a moved leader or coordinator costs
-another round, but the call succeeds. An error of a whole request is the error of all its items.
+------------------- An admin call lists items (topics, partitions, groups, configuration resources). A *route*
+finds the broker that answers for each item. The items of one broker share a request. Every item gets its own
+outcome, a value or an error. After a retriable error, an item is routed and sent again until the deadline. So
+if a leader or coordinator has moved, the call needs another round, but succeeds. An error of a whole request
+is the error of all its items.
 
 An item that is refused with THROTTLING_QUOTA_EXCEEDED is tried again when the broker's throttle time is over
 (KIP-599). If that time is after the deadline, the refusal is the outcome.
 
-When a route finds that an item does not exist, that is the item's final error: a retry would find the same.
-UNKNOWN_TOPIC_OR_PARTITION is retried only if the leader according to metadata has answered so.
+When a route finds that an item does not exist, the item gets a final error, because a retry would find the
+same. The error UNKNOWN_TOPIC_OR_PARTITION is retried only if it comes from the broker that is the leader
+according to metadata.
 """
 
 from __future__ import annotations
@@ -87,10 +88,10 @@ def scatter(
 ) -> Operation[Outcomes[K, V]]:
     """Send requests until every item has an outcome; return the outcomes in the order of `items`.
 
-    `request(items, timeout_ms)` makes the message for the items of one broker, in a version of `versions` (lowest and
-    highest; None: any). `take(response, items)` reads their outcomes; an item that is missing there gets
-    UNKNOWN_SERVER_ERROR. With `repeat_after_loss` False, a request is not repeated after its connection broke, since
-    the broker may have performed it. Raises only errors of `route`, such as `ClientError` if no broker is reachable.
+    `request(items, timeout_ms)` makes the message for the items of one broker, in a version of `versions`: the lowest
+    and the highest (None: no limit). `take(response, items)` reads their outcomes; an item that the response lacks
+    gets UNKNOWN_SERVER_ERROR. With `repeat_after_loss` False, no request is repeated after its connection broke: the
+    broker may have performed it. Raises only errors of `route`, such as `ClientError` if no broker is reachable.
     """
     wanted = list(dict.fromkeys(items))
     final_codes = set() if route is to_leaders else {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
@@ -137,7 +138,7 @@ def scatter(
 
 
 def _may_change(outcome: object, final_codes: Collection[ErrorCode]) -> TypeGuard[KafkaError]:
-    """True if another attempt may have another outcome than this one."""
+    """True if another attempt may lead to a different outcome."""
     return isinstance(outcome, KafkaError) and outcome.code.retriable and outcome.code not in final_codes
 
 
@@ -156,7 +157,8 @@ def within_quota(
     take: Callable[[Any], Iterable[tuple[str, KafkaError | None]]],
     deadline: float,
 ) -> Operation[None]:
-    """Send a request about all names. Repeat it for names that a quota refuses, after the throttle time (KIP-599).
+    """Send a request about all names. If a quota refuses some names, send a request about these names after
+    the throttle time (KIP-599).
 
     `ask` sends the request. `take` reads the response, stores the outcomes, and returns the error (or None) of each
     name. If the wait would end after the deadline, the refusal is the outcome. Raises the errors of `ask`.
@@ -215,7 +217,7 @@ def decided(
     *,
     repeat_after_loss: bool = True,
 ) -> Operation[Any]:
-    """Send a request to the controller, which any broker forwards.
+    """Send a request for the controller to any broker, which forwards it, and return the response.
 
     `message(timeout_ms)` makes the request. `failure(response)` returns the response's error or None; an error is
     raised. After a retriable error (NOT_CONTROLLER: the quorum has no leader just now) the request is sent again
@@ -344,6 +346,8 @@ def _to_coordinators(
 
 
 def _known(core: ClientCore, broker: Broker) -> Broker:
-    """Return the broker with its rack from metadata, unless it has another address there."""
+    """Return the broker as metadata describes it, including its rack. If its address in metadata is
+    different, return `broker` unchanged.
+    """
     known = core.cluster.brokers.get(broker.node_id)
     return known if known is not None and (known.host, known.port) == (broker.host, broker.port) else broker

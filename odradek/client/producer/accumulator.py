@@ -8,13 +8,15 @@ the topic is unknown, or a new batch is needed. Then the caller uses `open_batch
 (`odradek.client.producer.sender`) takes batches from the queues (`Lane`) of the partitions, oldest first, and puts
 back batches that must be sent again.
 
-A `Batch` is completed once, and then has the outcome of its records. So a record's future needs only the batch and
-the record's index in it. Completing a batch costs the same for one record as for a thousand.
+A `Batch` is completed once, and then has the outcome of its records. So a record's future needs only a
+reference to the batch and the record's index in the batch. Completing a batch costs the same for one record
+as for a thousand.
 
 Rules
 -----
-* A batch reserves memory when it is opened: `batch.size` or the size of its first record, plus the Python objects of
-  the first rows. For more rows it reserves more. Once encoded, it keeps only the memory of its bytes, which is
+* When a batch is opened, it reserves memory for its bytes and for the Python objects of its first rows. For
+  the bytes it reserves `batch.size`, or the size of the first record if that is larger. For further rows the
+  batch reserves further memory. After encoding, the batch keeps only the memory of its bytes. This memory is
   released when the batch is done. Never more than `buffer.memory` is in use.
 * Records without key and partition go to one partition, the sticky one, and their bytes are counted as they are
   appended. After `batch.size` bytes, another partition is chosen at random when the next batch would be opened
@@ -48,15 +50,15 @@ from odradek.wire.topic_partition import TopicPartition
 __all__ = ["Accumulator", "Batch", "Lane"]
 
 _RECORD_OVERHEAD = 16
-"""The most bytes that the lengths, deltas and header count of a record take, if the record is smaller than a
-megabyte.
+"""The most bytes that a record needs in addition to key, value and headers: for lengths, deltas and the
+number of headers. This holds for records below a megabyte.
 """
 _HEADER_OVERHEAD = 10
 _ROW_MEMORY = 200
 """The measured memory of a row in bytes, in addition to key and value: a tuple, a number, two objects, a list entry.
 """
 _ROW_BYTES = 1024
-"""A new batch reserves the memory of one row per so many bytes of `batch.size`."""
+"""The number of bytes of `batch.size` for which a new batch reserves the memory of one row."""
 _ROWS_MORE = 64
 """The minimum number of rows for which a batch reserves more memory at a time."""
 _BATCH_MEMORY = 600
@@ -92,8 +94,8 @@ class Batch:
     not_before: float = 0.0
     last_error: Exception | None = None
     maybe_appended: bool = False
-    """True if the broker may have appended the batch in an earlier attempt: its answer is missing, and later answers
-    cannot decide.
+    """True if the broker may have appended the batch in an earlier attempt that got no answer. The answers to
+    later attempts cannot show whether it has.
     """
     done: bool = False
     outcome_taken: bool = False
@@ -146,8 +148,9 @@ class Batch:
 class Lane:
     """The queue of one partition's batches, and the sequence numbers for them (KIP-98).
 
-    `batches` wait to be sent, repeated batches first. `in_flight` were sent and have no answer yet, in the order of
-    their sequence numbers. `open` is the last of `batches` while records may be added to it.
+    `batches` has the batches that wait to be sent; batches that must be sent again come first. `in_flight` has the
+    batches that were sent and have no answer yet, in the order of their sequence numbers. `open` is the last batch of
+    `batches` while records may be added to it.
     """
 
     topic: str
@@ -160,16 +163,20 @@ class Lane:
     producer_epoch: int = -1
     next_sequence: int = 0
     batches_sent: int = 0
-    """The number of batches sent so far. A batch counts once, however often it was sent; a split adds one."""
+    """The number of batches sent so far. A batch counts once, even if it was sent several times. The split of
+    a batch adds one to this number.
+    """
     established: bool = False
-    """True if the broker has accepted a batch under the current sequence numbers, so that it refuses gaps."""
+    """True if the broker has accepted a batch under the current sequence numbers. From then on the broker
+    refuses gaps in these numbers.
+    """
     records_acknowledged: int = 0
     records_failed: int = 0
     batches_acknowledged: int = 0
     bytes_acknowledged: int = 0
     rebase: Exception | None = None
-    """The error because of which the queue must start with new sequence numbers and a new epoch before it sends any
-    other batch (KIP-360). None if it need not.
+    """The reason why the queue must start with new sequence numbers and a new epoch before it sends another
+    batch (KIP-360). None if the queue can continue with its numbers.
     """
     repeating: bool = False
     """True while some batch must be sent again. Until every batch in flight has been answered, the queue sends
@@ -199,7 +206,9 @@ class Lane:
 
 
 class _TopicState:
-    """The data about a topic that `append` needs. It is valid as long as the cluster has the same `topic` object."""
+    """The data about a topic that `append` needs. The data is valid as long as the cluster has the same
+    `topic` object.
+    """
 
     __slots__ = ("available", "lanes", "sticky", "sticky_bytes", "topic")
 
@@ -292,8 +301,8 @@ class Accumulator:
         return {key: metrics for key, lane in self.lanes.items() if any((metrics := lane.metrics()).values())}
 
     def has_filled(self, batch: Batch) -> bool:
-        """True if opening this batch gave the sender work: the batch is full, or an earlier batch of the partition
-        waits.
+        """True if the sender has work after the opening of this batch: the batch is full, or an earlier batch
+        of the partition waits.
         """
         return len(batch.lane.batches) > 1 or batch.size >= self._batch_bytes_max
 
@@ -324,9 +333,10 @@ class Accumulator:
     ) -> Batch | None:
         """Open a new batch for a record that `append` could not add, and return the batch; None if memory is short.
 
-        The topic must be known. `deadline` replaces the batch's deadline by `delivery.timeout.ms`. With `any_size`,
-        only the broker decides which records are too large. Raises `KafkaError`: MESSAGE_TOO_LARGE (above
-        `max.request.size` or `buffer.memory`), or UNKNOWN_TOPIC_OR_PARTITION.
+        The topic must be known. With `deadline`, the batch gets this deadline, and `delivery.timeout.ms` does
+        not apply. With `any_size`, the client does not check the record's size, and only the broker may
+        refuse it. Raises `KafkaError`: MESSAGE_TOO_LARGE (above `max.request.size` or `buffer.memory`), or
+        UNKNOWN_TOPIC_OR_PARTITION.
         """
         size = _RECORD_OVERHEAD + len(key or b"") + len(value or b"") + _headers_size(headers)
         limit = min(self._settings.max_request_size, self._settings.buffer_memory)
@@ -501,8 +511,8 @@ class Accumulator:
         return lane if state.sticky_bytes < self._batch_bytes_max else self._draw(state)
 
     def _draw(self, state: _TopicState) -> Lane:
-        """Choose another sticky partition at random, among those whose leader accepts records. Short queues are more
-        likely.
+        """Choose another sticky partition at random, among the partitions whose leader accepts records. A
+        partition with a short queue is more likely to be chosen.
         """
         candidates = [state.lanes[index] for index in state.available] or state.lanes
         if self.blocked:

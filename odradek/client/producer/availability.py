@@ -1,4 +1,5 @@
-"""Finds the brokers that do not answer, so that a producer can avoid their partitions (KIP-794). PURE.
+"""Finds the brokers that do not answer, so that a producer can avoid the partitions that these brokers lead
+(KIP-794). PURE.
 
 A broker becomes silent when its pipeline is full, or when a request to it fails. It stays silent until it answers. It
 is blocked if it stays silent for `partitioner.availability.timeout.ms` while batches wait for it.
@@ -29,8 +30,8 @@ class Availability:
         self._silent_since.pop(node, None)
 
     def blocked(self, wanted: Container[int | None], now: float) -> frozenset[int]:
-        """Return the brokers that have been silent for the timeout or longer. Forget brokers that are missing in
-        `wanted`: batches wait only for the brokers there.
+        """Return the brokers that have been silent for the timeout or longer. `wanted` has the brokers for
+        which batches wait. Forget all other brokers.
         """
         self._silent_since = {node: since for node, since in self._silent_since.items() if node in wanted}
         return frozenset(node for node, since in self._silent_since.items() if since <= now - self._timeout)

@@ -53,7 +53,8 @@ def produce_request(
 def answers_by_partition(
     cluster: Cluster, response: ProduceResponse | None
 ) -> dict[tuple[str | bytes, int], PartitionProduceResponse]:
-    """Map partitions to their answers. A key has the topic's name, or its id if the answer has no names.
+    """Map partitions to their answers. A key consists of the topic's name and the partition number. If the
+    answer has no names, the key has the topic's id instead of its name.
 
     The brokers that the response lists are added to the cluster.
     """

@@ -1,7 +1,7 @@
 """Fetches two things that a sender needs besides batches: a producer id, and fresh metadata. PURE.
 
-Separate operations fetch them, one of each kind at a time. `keep` starts an operation if it is due, and returns the
-time at which to call it again. `news` is called when an operation has ended.
+Each of the two is fetched by its own operation, of which one runs at a time. `keep` starts the operation if
+it is due, and returns the time at which to call `keep` again. `news` is called when an operation has ended.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class _Beside:
 
 
 class IdentityKeeper(_Beside):
-    """Fetches the producer id when it is needed (KIP-98). `current` is None before it is known. `needed` is false if
-    idempotence is off, or the broker does not support it.
+    """Fetches the producer id when it is needed (KIP-98). `current` is None until the producer id is known.
+    `needed` is false if idempotence is off, or the broker does not support it.
 
     `refused` is called with an error that a repetition cannot solve, `troubled` with any other error.
     """
@@ -95,8 +95,8 @@ class IdentityKeeper(_Beside):
         return self.needed and self.current is None
 
     def keep(self) -> float:
-        """Start fetching a producer id, unless a fetch is running or must wait for a backoff. Return the time at
-        which to call this again.
+        """Start fetching a producer id, unless a fetch is running or must wait for a backoff. Return the time
+        at which to call `keep` again.
         """
         if self._task is not None:
             return _NEVER
@@ -149,7 +149,7 @@ class TopicRefresher(_Beside):
         self._refreshed_at = core.now
 
     def keep(self) -> float:
-        """Start refreshing metadata if that is due. Return the time at which to call this again."""
+        """Start refreshing metadata if that is due. Return the time at which to call `keep` again."""
         core = self._core
         if self._task is not None:
             return _NEVER

@@ -35,8 +35,9 @@ class RecordMetadata(NamedTuple):
 class Delivered(NamedTuple):
     """The position of a record whose delivery has ended, for `on_delivery`. `key` has the bytes that were sent.
 
-    The callback runs in the producer's thread, which then holds no lock. Its first argument is the error, or None. If
-    there is an error, `offset` is -1 and `timestamp_ms` is the record's own timestamp.
+    The callback runs in the producer's thread, which holds no lock meanwhile. The first argument of the
+    callback is the error, or None. If there is an error, `offset` is -1 and `timestamp_ms` is the record's
+    own timestamp.
     """
 
     topic: str

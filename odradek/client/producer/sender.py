@@ -1,15 +1,14 @@
 """The operation that sends a producer's batches, repeats them safely and completes them. PURE.
 
 Theory of operation
--------------------
-`Sender.run` is one long operation on the core. At each step it checks every active queue (`Lane`) of the accumulator,
-and sends ready batches to the leaders of their partitions. A Produce request has one batch of a partition, and as
-many partitions as fit. Up to `max.in.flight.requests.per.connection` requests go to a broker. Each answer is handled
-when it arrives (`Call.on_done`); then the operation takes its next step. Separate operations fetch metadata and the
-producer id, so only the batches that need these wait for them.
+------------------- `Sender.run` is one long operation on the core. At each step it checks every active queue (`Lane`)
+of the accumulator, and sends ready batches to the leaders of their partitions. A Produce request has one batch of a
+partition, and as many partitions as fit. At most `max.in.flight.requests.per.connection` requests to a broker are
+unanswered at any time. Each answer is handled when it arrives (`Call.on_done`); then the operation takes its next
+step. Separate operations fetch metadata and the producer id, so only the batches that need these wait for them.
 
-A batch is ready if it is full, its linger time is over, or it is sent again. It is also ready if the application
-flushes, closes, or waits for memory.
+A batch is ready if it is full, if its linger time is over, or if it must be sent again. It is also ready if the
+application calls `flush` or `close`, or waits for memory.
 
 Rules (KIP-98, KIP-360, KIP-951)
 -----
@@ -17,18 +16,18 @@ Rules (KIP-98, KIP-360, KIP-951)
   and recognizes repetitions. So up to five requests may be in flight, and still no record is lost, doubled or out of
   order.
 * A broker knows the last five batches of a producer. After a batch without an answer only four more batches are sent,
-  even if these are answered. After a change of leaders, the new leader may have taken the later batches, while the
-  old leader has not answered the first yet. A sixth batch would make the broker forget the first, and a repetition of
-  the first would be appended again.
-* A broker that does not know a producer accepts any sequence number as its first. So the first batch under new
-  numbers is sent alone. Otherwise, if it were refused, the broker would accept the next batch, and the order would be
-  lost.
+  even if these four are answered. After a change of leaders, the new leader may have taken the later batches, while
+  the old leader has not answered the first yet. A sixth batch would make the broker forget the first, and a
+  repetition of the first would be appended again.
+* A broker that does not know a producer accepts any sequence number as its first. So the first batch under
+  new numbers is sent alone. If other batches followed at once and the first were refused, the broker would
+  accept the next one, and the order would be lost.
 * Once a batch of a queue must be repeated, the queue first waits for the answers to all its requests. Then it sends
   its batches in order, beginning with the oldest.
 * The queue is rebased (a new epoch, numbers from 0) in two cases. Either a batch ends without having used its
-  sequence number, because it was finally refused or has expired. Or the broker does not know the numbers before the
-  oldest batch. Batches that may be in the log at that moment fail with the same error. If they were sent again under
-  new numbers, they might appear twice.
+  sequence number, because it was finally refused or has expired. Or the broker does not know the numbers
+  before the oldest batch. Batches that may already be in the log at that moment fail with the same error. If
+  these batches were sent again under new numbers, they might appear twice.
 * A batch that is too large for the broker is cut in two halves, which keep its range of numbers. It fails instead if
   an earlier attempt may have written it, or if it has a single record.
 * After a refusal that names the new leader, the batch is sent again at once. After any other retriable refusal, it is
@@ -81,7 +80,7 @@ __all__ = ["Sender"]
 
 _SEQUENCE_END = 1 << 31
 _WORTH_A_NOTE_SECONDS = 1.0
-"""The age in seconds from which the repetition of a batch is logged."""
+"""The repetition of a batch is logged if the batch is at least this old, in seconds."""
 _EPOCH_MAX = (1 << 15) - 1
 _NEVER = float("inf")
 _FAILED_KEPT_MAX = 1000
@@ -138,7 +137,8 @@ class Sender:
         timeout = settings.request_timeout_ms / 1000
         self.transactions: Transactions | None = None
         if settings.transactional_id is not None:
-            # Imported only when needed: its messages take time at the start of producers without transactions.
+            # Imported only for transactions: the import of its messages would delay the start of other
+            # producers.
             from odradek.client.producer.transactions import Transactions
 
             self.transactions = Transactions(core, settings, accumulator, self._look_again)
@@ -175,7 +175,9 @@ class Sender:
                 yield Wait(until=None if until == _NEVER else until, signals=(self.signal,))
 
     def sleeps_too_long(self, now: float) -> bool:
-        """True if the sender would wake too late for a batch that is opened now: after its linger time."""
+        """True if the sender's next step comes too late for a batch that is opened now: after the batch's
+        linger time.
+        """
         return now + self._linger < self.wake_at
 
     def statistics(self) -> dict[str, int]:
@@ -212,12 +214,14 @@ class Sender:
             accumulator.settle(lane)
 
     def _look_again(self) -> None:
-        """Make the running step repeat, or wake the waiting operation for another step."""
+        """Let the sender take another step: at once after the running step, or by waking the waiting operation."""
         self._again = True
         self.signal.notify()
 
     def _blame(self, error: Exception) -> None:
-        """Store an error in all waiting batches. It is the reason if they expire before there is a producer id."""
+        """Store an error in all waiting batches. If they expire before there is a producer id, this error is
+        given as the reason.
+        """
         for lane in self._accumulator.active:
             for batch in lane.batches:
                 batch.last_error = batch.last_error or error
@@ -225,7 +229,9 @@ class Sender:
     # One step
 
     def _step(self) -> float:
-        """Send all batches that can be sent. Return the time of the next step, if nothing happens before."""
+        """Send all batches that can be sent. Return the time at which the next step is due, unless an event
+        makes a step due earlier.
+        """
         core = self._core
         self._expire()
         transactions = self.transactions
@@ -260,8 +266,8 @@ class Sender:
         return min(until, self._next_expiry())
 
     def _ready_at(self, lane: Lane) -> float:
-        """Return the time from which the queue's first batch may be sent; `_NEVER` if another batch must be answered
-        before.
+        """Return the time from which the queue's first batch may be sent. Return `_NEVER` if another batch
+        must be answered first.
         """
         if not lane.batches or (lane.in_flight and (lane.repeating or lane.rebase is not None)):
             return _NEVER
@@ -324,8 +330,8 @@ class Sender:
         return until
 
     def _encode(self, lane: Lane, batch: Batch) -> bool:
-        """Encode the batch with the queue's sequence numbers. Return false if that is impossible; then the batch has
-        failed.
+        """Encode the batch with the queue's sequence numbers. Return False if the records cannot be encoded;
+        then the batch has failed.
         """
         fresh = batch.data is None or not batch.attempts
         if batch.data is None:
@@ -452,9 +458,9 @@ class Sender:
             self._split(lane, batch)
         elif code in _NUMBERS_UNKNOWN and batch.base_sequence >= 0 and not (self.transactions and oldest):
             reached("client.numbers_unknown_to_broker")
-            # The broker did not append this attempt, but it may have appended an earlier one without an answer. After
-            # a restart, Apache Kafka remembers only one batch per producer, and answers a repetition of any other
-            # batch with a gap error.
+            # The broker did not append the batch in this attempt, but may have done so in an earlier attempt
+            # that got no answer. After a restart, Apache Kafka remembers only one batch per producer, and
+            # answers a repetition of any other batch with a gap error.
             if code is ErrorCode.UNKNOWN_PRODUCER_ID:
                 batch.maybe_appended = False
             if oldest and lane.rebase is None:
@@ -558,8 +564,8 @@ class Sender:
             part.not_before = 0.0
 
     def _given_up(self, lane: Lane, batch: Batch, error: Exception) -> None:
-        """Make the queue start with new sequence numbers, because a batch that has some has failed. With
-        transactions, fail the transaction instead.
+        """Make the queue start with new sequence numbers, because a batch with sequence numbers has failed.
+        With transactions, fail the transaction instead.
         """
         if self.transactions is not None:
             self.transactions.record_failed(error, numbered=batch.base_sequence >= 0)
@@ -680,8 +686,8 @@ class Sender:
 
 
 def _older(batch: Batch, other: Batch) -> bool:
-    """True if `batch`, which is sent again, must be sent before `other`. Their sequence numbers (which wrap) decide,
-    if both have one.
+    """True if `batch`, which is sent again, must be sent before `other`. If both batches have sequence
+    numbers (which wrap around), the numbers decide.
     """
     if batch.base_sequence < 0:
         return batch.number < other.number

@@ -40,7 +40,8 @@ _OF_REQUEST: dict[ApiKey, dict[ErrorCode, Verdict]] = {
     },
     ApiKey.ADD_PARTITIONS_TO_TXN: {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: Verdict.RETRY,
-        # The broker did not attempt this partition because of another partition's error; that error decides.
+        # The broker did nothing for this partition because of another partition's error. The reaction to that
+        # other error decides.
         ErrorCode.OPERATION_NOT_ATTEMPTED: Verdict.RETRY,
         ErrorCode.PRODUCER_FENCED: Verdict.FATAL,
         ErrorCode.INVALID_PRODUCER_EPOCH: Verdict.FATAL,
@@ -64,7 +65,9 @@ _OF_REQUEST: dict[ApiKey, dict[ErrorCode, Verdict]] = {
     ApiKey.END_TXN: {},
 }
 _OTHERWISE = {ApiKey.ADD_PARTITIONS_TO_TXN: Verdict.ABORT}
-"""The reaction to a code that is in none of the tables, by request. For all other requests it is FATAL."""
+"""The reaction to an error code that is in none of the tables, by request. For requests that are missing
+here, the reaction is FATAL.
+"""
 _FATAL_OF_PRODUCE = frozenset(
     {
         ErrorCode.PRODUCER_FENCED,
@@ -89,7 +92,7 @@ def worst(key: ApiKey, codes: Iterable[ErrorCode]) -> tuple[Verdict, ErrorCode]:
 
 
 def produce_is_fatal(code: ErrorCode) -> bool:
-    """True if this error of a batch ends the producer. After INVALID_PRODUCER_EPOCH, only the abort shows whether it
-    must end (KIP-588).
+    """True if this error of a batch ends the producer. For INVALID_PRODUCER_EPOCH this is false: only the
+    answer to the abort shows whether the producer must end (KIP-588).
     """
     return code in _FATAL_OF_PRODUCE

@@ -1,4 +1,5 @@
-"""The state of a producer's transaction: it decides which calls and events may come next. PURE; it sends no requests.
+"""The state of a producer's transaction: it decides which calls and events may come next, and sends no
+requests. PURE.
 
 | state | meaning | calls that are allowed |
 | --- | --- | --- |
@@ -8,7 +9,7 @@
 | IN_TRANSACTION | a transaction is open | sends, offsets, prepare, commit_transaction, abort_transaction |
 | PREPARED | all records are written, or will be; another system decides (KIP-939) | prepare again, commit_transaction, abort_transaction |
 | COMMITTING | EndTxn was sent, perhaps without an answer | commit_transaction again |
-| ABORTING | as COMMITTING | abort_transaction again |
+| ABORTING | EndTxn was sent, perhaps without an answer | abort_transaction again |
 | ABORTABLE_ERROR | a record or an offset was lost, so the transaction must not commit | abort_transaction |
 | FATAL_ERROR | the producer is fenced, or the coordinator refuses it | close |
 
@@ -33,7 +34,9 @@ __all__ = ["Step", "TransactionMachine", "TransactionState"]
 
 
 class TransactionState(Enum):
-    """The states of the table above. The value is the reason in the error for a refused call."""
+    """The states of the table above. The value of a state is the reason that the error for a refused call
+    gives.
+    """
 
     UNINITIALIZED = "init_transactions was not called"
     INITIALIZING = "init_transactions has not succeeded yet"
@@ -79,7 +82,7 @@ _TRANSITIONS: dict[tuple[TransactionState, Step], TransactionState] = {
     (_S.ABORTABLE_ERROR, Step.ABORT): _S.ABORTING,
 }
 _NEWS = frozenset({Step.INITIALIZED, Step.FOUND_PREPARED, Step.END})
-"""Steps that are events instead of calls. An event in the wrong state is a bug."""
+"""The steps that are events instead of calls. An event in the wrong state is a bug."""
 _MAY_FAIL = frozenset({_S.IN_TRANSACTION, _S.PREPARED, _S.COMMITTING})
 """The states in which a failure leads to ABORTABLE_ERROR. During an abort, a failure changes nothing."""
 _FENCED = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
@@ -141,14 +144,14 @@ class TransactionMachine:
             raise type(self.error)(*self.error.args) from self.error.__cause__
 
     def fail(self, cause: Exception) -> None:
-        """Change to ABORTABLE_ERROR. A later failure does not replace the first cause."""
+        """Change to ABORTABLE_ERROR, because of `cause`. A later failure does not replace the first cause."""
         if self.state in _MAY_FAIL:
             self.error = TransactionAbortableError(f"the transaction must be aborted: {cause}")
             self.error.__cause__ = cause
             self.state = TransactionState.ABORTABLE_ERROR
 
     def fail_for_good(self, cause: Exception) -> None:
-        """Change to FATAL_ERROR. A later failure does not replace the first cause."""
+        """Change to FATAL_ERROR, because of `cause`. A later failure does not replace the first cause."""
         if self.state is TransactionState.FATAL_ERROR:
             reached("client.second_fatal_error_passed_over")
             return
@@ -170,5 +173,7 @@ class TransactionMachine:
 
     @property
     def may_abort(self) -> bool:
-        """True if a transaction is open that the producer itself may abort: neither prepared nor ending already."""
+        """True if a transaction is open and the producer itself may abort it. This is false if it is prepared
+        or is ending already.
+        """
         return self.state in (TransactionState.IN_TRANSACTION, TransactionState.ABORTABLE_ERROR)

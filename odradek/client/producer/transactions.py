@@ -6,7 +6,7 @@ Theory of operation
 and to the groups' coordinators. The calls are operations (`initialize`, `send_offsets`, `end`), of which one runs at
 a time. The sender calls `admits` before it sends a partition's batches, and reports records that failed.
 
-There are two protocols, by the level of the finalized feature `transaction.version`:
+There are two protocols. The level of the finalized feature `transaction.version` decides which one is used:
 
 | | 0 and 1 (KIP-98, KIP-360) | 2 (KIP-890) |
 | --- | --- | --- |
@@ -20,8 +20,9 @@ Rules
 * EndTxn is sent when all records have their outcomes: a batch that arrived after the marker would belong to no
   transaction.
 * A commit is sent only if all records are written. After a record that failed, the transaction can only abort.
-* An epoch in which a transaction of the first protocol has ended is not used in the second. EndTxn is answered before
-  the markers are written, so offsets that join without a request might count for the previous transaction.
+* If a transaction of the first protocol has ended in an epoch, the second protocol does not use this epoch.
+  EndTxn is answered before the markers are written, so offsets that join a transaction without a request
+  might be counted to the previous transaction.
 * A call that timed out must be made again, since the coordinator may or may not have performed it. Offsets are the
   exception: if a call for offsets timed out, the transaction can only be aborted.
 """
@@ -77,7 +78,9 @@ _IMPLICIT_LEVEL = 2
 new epoch.
 """
 _CONCURRENT_SECONDS = 0.02
-"""Seconds of the first wait for the markers of the previous transaction, which are written within milliseconds."""
+"""The seconds of the first wait for the markers of the previous transaction. Brokers mostly write these
+markers within milliseconds.
+"""
 _VERSIONS_MAX_EXPLICIT = {
     ApiKey.END_TXN: END_TXN_EPOCHS_GROW - 1,
     ApiKey.TXN_OFFSET_COMMIT: TXN_OFFSET_COMMIT_ADDS_GROUP - 1,
@@ -141,8 +144,8 @@ class Transactions:
 
     @property
     def produce_version_max(self) -> int:
-        """The highest version of Produce that may be sent. From version 12 on, a batch adds its partition to the
-        transaction.
+        """The highest version of Produce that may be sent. From version 12 on, a Produce request itself adds
+        its partitions to the transaction.
         """
         return _PRODUCE_VERSION_MAX if self._is_implicit else PRODUCE_ADDS_PARTITIONS - 1
 
@@ -171,8 +174,8 @@ class Transactions:
         )
 
     def record_failed(self, error: Exception, *, numbered: bool) -> None:
-        """Record that a record was not written, so the transaction has failed. `numbered` says that it had a sequence
-        number.
+        """Record that a record was not written, so the transaction has failed. `numbered` is true if the
+        record's batch had a sequence number.
         """
         self.machine.bump_needed |= numbered
         if isinstance(error, KafkaError) and produce_is_fatal(error.code):
@@ -193,7 +196,9 @@ class Transactions:
             self._call = ""
 
     def initialize(self, timeout: float) -> Operation[None]:
-        """Fetch a producer id. This aborts an open transaction of an earlier producer with this transactional id."""
+        """Fetch a producer id. If an earlier producer with this transactional id has an open transaction, the
+        coordinator aborts it.
+        """
         with self._alone(Step.INITIALIZE.value):
             self.machine.make(Step.INITIALIZE)
             yield from self._take_identity(_NOBODY, self._core.now + timeout)
@@ -219,8 +224,8 @@ class Transactions:
             return self._prepared
 
     def prepare(self, timeout: float) -> Operation[str]:
-        """Wait until all records are written, and leave commit or abort to another system (KIP-939). Return the
-        prepared state as text.
+        """Wait until all records are written, and prepare the transaction: another system decides whether it
+        commits (KIP-939). Return the prepared state as text.
         """
         with self._alone(Step.PREPARE.value):
             self._check_two_phase(Step.PREPARE.value)

@@ -1,4 +1,4 @@
-"""`Admin`: the blocking client that administers a cluster. SHELL, because it starts a thread."""
+"""`Admin`: the blocking client that administers a cluster. It starts a thread. SHELL."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ __all__ = ["Admin"]
 class Admin(BlockingAdminMethods, FamiliarFace, known_as="Admin"):
     """A client that administers a cluster; its methods may be called from any thread.
 
-    `config` has Kafka's keys, `bootstrap.servers` at least. They may also be given as keyword arguments, with `_` for
-    `.`. Use the client as a context manager, or call `close`. Raises `ValueError` for a bad configuration. A call
-    raises `KafkaError` when a broker answered with an error code, and `ClientError` when no broker answered. Calls
-    about several items return an error for each item instead.
+    `config` has Kafka's keys, `bootstrap.servers` at least. The keys may also be given as keyword arguments,
+    with `_` for `.`. Use the client as a context manager, or call `close`. Raises `ValueError` for a bad
+    configuration. A call raises `KafkaError` when a broker answered with an error code, and `ClientError`
+    when no broker answered. A call about several items returns the error of each item instead.
 
         with Admin(bootstrap_servers="127.0.0.1:9092") as admin:
             admin.create_topics([NewTopic("words", partitions=3)])

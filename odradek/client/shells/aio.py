@@ -104,8 +104,8 @@ class AsyncClient:
         return await self.run(refresh_metadata(self.core, topics, timeout=self.config.request_timeout))
 
     def step(self) -> None:
-        """Step the core. Call this after notifying a `Signal` (`odradek.client.core.operation`) outside of a call of
-        the core.
+        """Let the core take a step. Call this if your code has notified a `Signal`
+        (`odradek.client.core.operation`) while no call of the core was running.
         """
         self.core.tick(self._env.clock.monotonic())
         self._perform_effects()
@@ -138,8 +138,8 @@ class AsyncClient:
         self._deferred.append(function)
 
     def _speak(self) -> None:
-        """Write the core's notes to the log, and call the deferred callbacks. If a callback uses this client, further
-        notes and callbacks are handled afterwards.
+        """Write the core's notes to the log, and call the deferred callbacks. A callback that uses this
+        client may cause further notes and callbacks, which are handled afterwards.
         """
         if not self._is_speaking:
             self._is_speaking = True
@@ -233,8 +233,8 @@ class AsyncClient:
             self._lost(connection, error)
 
     async def _write(self, connection: _Connection, conn: Conn) -> None:
-        """Send the waiting bytes, then end. The kernel accepts most requests at once, so most connections never need
-        this task.
+        """Send the bytes that the kernel has not accepted yet, then end. The kernel accepts most requests at
+        once, so most connections never need this task.
         """
         outgoing = connection.outgoing
         try:

@@ -1,6 +1,6 @@
-"""The async admin client: the operations of `odradek.client.admin` over `AsyncClient`. PORTED; the simulator runs it.
+"""The async admin client: the operations of `odradek.client.admin` over `AsyncClient`. PORTED.
 
-In a trio program, `odradek.trio.open_admin` opens one.
+Trio programs open this client by `odradek.trio.open_admin`. The simulator also runs this client.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ class AsyncAdmin(AsyncAdminMethods, FamiliarFace, known_as="Admin"):
     """An async client that administers a cluster; its tasks run in `tasks`. `config` has Kafka's keys; keyword
     arguments are the same keys with underscores.
 
-    It ends with `close`, or with the task group. Raises `ValueError` for a bad configuration.
+    The client ends when `close` is called or the task group ends. Raises `ValueError` for a bad
+    configuration.
     """
 
     def __init__(
@@ -37,8 +38,8 @@ class AsyncAdmin(AsyncAdminMethods, FamiliarFace, known_as="Admin"):
     async def describe_group_lag(
         self, group_id: str, *, now_ms: int | None = None, timeout: float | None = None
     ) -> list[PartitionLag]:
-        """Describe a group's progress, as `Admin.describe_group_lag` does. `now_ms` None means the present time of
-        `env`.
+        """Describe a group's progress, as `Admin.describe_group_lag` does. If `now_ms` is None, the present
+        time of the client's clock is used.
         """
         present = self._env.clock.wall_ms() if now_ms is None else now_ms
         return await super().describe_group_lag(group_id, now_ms=present, timeout=timeout)

@@ -1,8 +1,9 @@
-"""The async consumer: `ConsumerMachine` on an `AsyncClient`. PORTED; `odradek.trio` runs it on trio, the tests in the
-simulator.
+"""The async consumer: `ConsumerMachine` on an `AsyncClient`. PORTED. `odradek.trio` runs it on trio; tests
+run it in the simulator.
 
-It has the methods of `odradek.client.shells.consumer.Consumer`; those that wait are async. Fetches, heartbeats and
-rebalances run in the background as long as the task group is open. Listeners' methods may be async.
+It has the methods of `odradek.client.shells.consumer.Consumer`; the methods that wait are async. Fetches,
+heartbeats and rebalances run in the background as long as the task group is open. Listeners' methods may be
+async.
 
 One task at a time may use a consumer: a poll during another poll raises `RuntimeError`. Only `wakeup` may be called
 at any time. A cancelled poll loses no records.
@@ -81,7 +82,7 @@ class AsyncConsumer(ConsumerSteering):
         """Commit (`enable.auto.commit`), give up all partitions, leave the group and close all connections. A second `close`
         has no effect.
 
-        This takes at most `timeout` seconds, plus the time that a listener needs.
+        The call takes at most `timeout` seconds, plus the time that a listener needs.
         """
         timeout = poll_seconds(timeout)
         if self._closed:
@@ -230,8 +231,8 @@ class AsyncConsumer(ConsumerSteering):
     async def offsets_for_times(
         self, times_ms: ByPartition[int], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Find the first record of each partition at or after a time in milliseconds since 1970; None if there is no
-        such record.
+        """Find the first record of each partition at or after a time in milliseconds since 1970. The value is
+        None if there is no such record.
         """
         return await self.client.run(
             self._machine.offsets_for_times(times_of(times_ms), self._seconds(timeout))
@@ -260,7 +261,9 @@ class AsyncConsumer(ConsumerSteering):
         offsets: Committable | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Commit these offsets, or the offset after a record, or (None) all positions; wait until they are stored."""
+        """Commit offsets, and wait until they are stored. `offsets` has offsets by partition, or is a record; then
+        the offset after the record is committed. None commits all positions.
+        """
         await self.client.run(
             self._machine.commits.commit(self._offsets(offsets), timeout=self._seconds(timeout))
         )
@@ -278,7 +281,9 @@ class AsyncConsumer(ConsumerSteering):
     async def committed(
         self, partitions: Iterable[tuple[str, int]], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Fetch the group's committed offsets of these partitions; None for a partition without a commit."""
+        """Fetch the group's committed offsets of these partitions. The value is None for a partition without
+        a commit.
+        """
         return await self.client.run(
             self._machine.commits.committed(
                 as_topic_partitions("partitions", partitions), self._seconds(timeout)

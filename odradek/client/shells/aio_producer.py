@@ -1,6 +1,6 @@
-"""The async producer: the accumulator and the sender over `AsyncClient`. PORTED; the simulator runs it.
+"""The async producer: the accumulator and the sender over `AsyncClient`. PORTED.
 
-In a trio program, `odradek.trio.open_producer` opens one.
+Trio programs open this producer by `odradek.trio.open_producer`. The simulator also runs this producer.
 """
 
 from __future__ import annotations
@@ -79,9 +79,9 @@ async def wait_done(env: Env, batch: Batch) -> None:
 class AsyncProducer(FamiliarFace, known_as="Producer"):
     """A producer whose tasks run in the task group `tasks`.
 
-    `config` has Kafka's keys. They may also be given as keyword arguments, with `_` for `.`. The producer ends with
-    `close`, or with the task group; records that were not sent by then are lost. Raises `ValueError` for a bad
-    configuration.
+    `config` has Kafka's keys. The keys may also be given as keyword arguments, with `_` for `.`. The producer
+    ends when `close` is called or the task group ends. Records that were not sent by then are lost. Raises
+    `ValueError` for a bad configuration.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class AsyncProducer(FamiliarFace, known_as="Producer"):
         """Add a record to a batch, and return without waiting for the acknowledgement. Arguments and errors are those
         of the blocking `Producer.send`.
 
-        Other tasks may run once per batch.
+        When a new batch is needed, other tasks may run before the call returns.
         """
         settings = self.settings
         if settings.value_serializer is not None:
@@ -153,7 +153,8 @@ class AsyncProducer(FamiliarFace, known_as="Producer"):
             if full or self._sender.sleeps_too_long(clock.monotonic()):
                 self._step()
             if full:
-                # Let the tasks of the connections run. Otherwise they would starve if a program only sends.
+                # Let the tasks of the connections run. Otherwise a program that only sends would leave them
+                # no time.
                 await clock.sleep_until(now)
             return record
         return self._sent(batch, timestamp_ms, key, on_delivery)
@@ -200,8 +201,8 @@ class AsyncProducer(FamiliarFace, known_as="Producer"):
 
     @property
     def identity(self) -> Identity | None:
-        """The producer id and epoch of the open transaction, or else of the next one. None before
-        `init_transactions`.
+        """The producer id and epoch of the open transaction. If no transaction is open, those of the next
+        transaction. None before `init_transactions`.
         """
         return self._of_transactions().current
 
@@ -236,18 +237,19 @@ class AsyncProducer(FamiliarFace, known_as="Producer"):
         await self.client.run(self._of_transactions().end(commit=False, timeout=seconds))
 
     async def prepare(self) -> str:
-        """Wait until all records are written, and leave commit or abort to another system (KIP-939).
+        """Wait until all records are written, and prepare the transaction: another system decides whether it
+        commits (KIP-939).
 
-        Returns the text that `resume` will return while the transaction is undecided. Needs
-        `transaction.two.phase.commit.enable`. Raises as `commit_transaction`.
+        Returns the text that `resume` will return while the transaction is undecided. The key
+        `transaction.two.phase.commit.enable` must be true. Raises the errors of `commit_transaction`.
         """
         return await self.client.run(self._of_transactions().prepare(self.settings.max_block_ms / 1000))
 
     async def resume(self) -> str | None:
         """Start like `init_transactions`, but do not abort a prepared transaction (KIP-939).
 
-        Returns the text of the prepared transaction, or None if there is none. If it equals the text that `prepare`
-        returned, commit the transaction; otherwise abort it.
+        Returns the text of the prepared transaction, or None if no transaction is prepared. If this text
+        equals the text that `prepare` returned, commit the transaction; otherwise abort it.
         """
         return await self.client.run(self._of_transactions().resume(self.settings.max_block_ms / 1000))
 
@@ -255,8 +257,8 @@ class AsyncProducer(FamiliarFace, known_as="Producer"):
     async def transaction(self) -> AsyncIterator[AsyncProducer]:
         """Open a transaction for an `async with` block: commit at its end, abort if an exception ends it.
 
-        If the block is cancelled, it cannot wait for the abort. Then `close` aborts the transaction, or its timeout
-        does.
+        A cancelled block cannot wait for the abort. In that case `close` aborts the transaction, or the
+        coordinator does so after the transaction's timeout.
         """
         transactions = self._of_transactions()
         self.begin_transaction()
@@ -285,7 +287,9 @@ class AsyncProducer(FamiliarFace, known_as="Producer"):
 
     @contextmanager
     def _failing_transaction(self) -> Iterator[None]:
-        """Run a `with` block that adds a record; if the block raises, fail the transaction, as in Kafka's client."""
+        """Run a `with` block that adds a record. If the block raises, make the transaction fail, as in
+        Kafka's client.
+        """
         try:
             yield
         except (KafkaError, ClientError) as error:

@@ -1,9 +1,9 @@
 """The blocking client: the core over non-blocking sockets and a selector, in the caller's thread. SHELL.
 
-Every method runs one operation to its end and returns its result. It raises `odradek.wire.errors.KafkaError` when a
-broker answered with an error code, and `odradek.client.errors.ClientError` when no broker answered. One client serves
-one thread at a time. Nothing runs between calls. If a broker has closed a connection meanwhile, the next call opens
-another.
+Every method runs one operation to its end and returns its result. It raises `odradek.wire.errors.KafkaError`
+when a broker answered with an error code, and `odradek.client.errors.ClientError` when no broker answered.
+One client serves one thread at a time. Nothing runs between calls. If a broker has closed a connection in the
+time between, the next call opens another connection.
 """
 
 from __future__ import annotations
@@ -36,11 +36,12 @@ T = TypeVar("T")
 
 
 class Client:
-    """A client without a background thread, for single requests and for your own protocols.
+    """A client without a background thread. It is suitable for single requests, and for operations that you
+    write yourself.
 
-    `bootstrap` has the addresses of some brokers ("host:port,host:port"). All work is done in the caller's thread;
-    only one thread at a time may call. Use the client as a context manager, or call `close`. Raises `ValueError` for
-    a bad address, and `TypeError` for an address that is not a string.
+    `bootstrap` has the addresses of some brokers ("host:port,host:port"). All work is done in the thread that
+    calls a method; only one thread at a time may do so. Use the client as a context manager, or call `close`.
+    Raises `ValueError` for a bad address, and `TypeError` for an address that is not a string.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class Client:
         config: ClientConfig | None = None,
     ) -> None:
         """Make the client. It opens no connection yet. Raises `ValueError` for a bad address in `bootstrap`,
-        `TypeError` for anything but a string.
+        and `TypeError` if `bootstrap` is not a string.
         """
         if not isinstance(bootstrap, str):
             raise TypeError(
@@ -144,8 +145,8 @@ class Client:
     def list_offsets(
         self, wanted: ByPartition[int], *, isolation_level: int = 0
     ) -> dict[TopicPartition, offsets.ListedOffset]:
-        """Look up an offset in each partition by a time in milliseconds since 1970; -2 means the start offset, -1 the
-        end.
+        """Look up an offset in each partition. `wanted` has a time in milliseconds since 1970, or -2 for the
+        start offset, or -1 for the end offset.
 
         With `isolation_level` 1, only committed records count. Raises `KafkaError` and `ClientError`.
         """

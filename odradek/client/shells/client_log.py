@@ -1,8 +1,9 @@
 """The log of all clients, `odradek.client`. SHELL.
 
-A log handler belongs to the application: it may fail, wait, or use the client whose lines it handles. So a line is
-written without the client's lock, at a point where a slow handler delays only the log. Exceptions of a handler are
-ignored. All this is also true of `odradek.on.error`, which gets all lines from WARNING on.
+A log handler belongs to the application: it may fail, wait, or use the client whose lines it handles. So a
+line is written at a point where the client's lock is free, and where a slow handler delays only the log.
+Exceptions of a handler are ignored. The same rules hold for the application's function `odradek.on.error`,
+which gets all lines from WARNING on.
 """
 
 from __future__ import annotations

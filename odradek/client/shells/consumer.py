@@ -91,7 +91,7 @@ def _alone(method: Callable[Concatenate[Consumer, P], T]) -> Callable[Concatenat
 
 @attrs.define(eq=False)
 class _LastCall:
-    """Makes a consumer leave its group if it was never closed; commits nothing (`leaving.py`)."""
+    """Makes a consumer that was never closed leave its group. It commits nothing (`leaving.py`)."""
 
     machine: ConsumerMachine
     task: Task[None] | None = None
@@ -159,11 +159,11 @@ class Consumer(ConsumerSteering):
         """Commit (`enable.auto.commit`), give up all partitions, leave the group and close all connections. A second `close`
         has no effect.
 
-        This takes at most `timeout` seconds, plus the time that a listener needs. A static member
-        (`group.instance.id`) does not leave: the coordinator keeps its partitions for `session.timeout.ms`. If an
-        exception is being handled (`finally`), the record that an iterator yielded last is not committed, because it
-        may have caused the exception. During a rebalance, `close` waits for the answers to the join. Exceptions of a
-        listener or a callback are raised at the end.
+        The call takes at most `timeout` seconds, plus the time that a listener needs. A static member
+        (`group.instance.id`) does not leave: the coordinator keeps its partitions for `session.timeout.ms`.
+        If an exception is being handled (`finally`), the record that an iterator yielded last is not
+        committed, because it may have caused the exception. During a rebalance, `close` waits for the answers
+        to the join. Exceptions of a listener or a callback are raised at the end.
         """
         timeout = poll_seconds(timeout)
         if self._closed:
@@ -226,8 +226,8 @@ class Consumer(ConsumerSteering):
         """Return at most `max.poll.records` records, in order within each partition; an empty list if none arrive
         within `timeout` seconds.
 
-        A poll also joins the group, calls the listener, and commits when due. It takes longer than `timeout` if a
-        listener does.
+        A poll also joins the group, calls the listener, and commits when due. A poll takes longer than
+        `timeout` if a listener takes longer.
 
         Raises:
             UndecodableRecord: the next record cannot be decoded; call `seek` or `pause` to skip it.
@@ -344,8 +344,8 @@ class Consumer(ConsumerSteering):
     def offsets_for_times(
         self, times_ms: ByPartition[int], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Find the first record of each partition at or after a time in milliseconds since 1970; None if there is no
-        such record.
+        """Find the first record of each partition at or after a time in milliseconds since 1970. The value is
+        None if there is no such record.
         """
         return self._io.run(self._machine.offsets_for_times(times_of(times_ms), self._seconds(timeout)))
 
@@ -371,8 +371,8 @@ class Consumer(ConsumerSteering):
         offsets: Committable | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Commit these offsets (of the next records to read), or the offset after a record, or (None) all positions;
-        wait until they are stored.
+        """Commit offsets (of the next records to read), and wait until they are stored. None commits all
+        positions.
 
         If `offsets` is a record, only the offset after it is committed, in its partition. During a rebalance the
         commit waits for the new generation, at most `timeout` seconds.
@@ -402,7 +402,9 @@ class Consumer(ConsumerSteering):
     def committed(
         self, partitions: Iterable[tuple[str, int]], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Fetch the group's committed offsets of these partitions; None for a partition without a commit."""
+        """Fetch the group's committed offsets of these partitions. The value is None for a partition without
+        a commit.
+        """
         return self._io.run(
             self._machine.commits.committed(
                 as_topic_partitions("partitions", partitions), self._seconds(timeout)

@@ -1,7 +1,8 @@
-"""The consumer methods that never wait: choosing partitions and positions, pausing, resuming. Both shells share them.
-PURE.
+"""The consumer methods that never wait: they choose partitions and positions, pause and resume. The blocking
+and the async consumer share these methods. PURE.
 
-Each shell defines how a method reaches its core: the blocking one under a lock, the async one directly.
+Each of the two shells defines how a method reaches the core: the blocking shell under a lock, the async shell
+directly.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ class ConsumerSteering(FamiliarFace, ABC, known_as="Consumer"):
 
     @abstractmethod
     def _change(self, change: Callable[[], None], *, settles: bool = True) -> None:
-        """Change the consumer machine and step the core. With `settles`, the records that an iterator has yielded
-        count as processed before the change.
+        """Call `change`, which changes the consumer machine, and let the core take a step. With `settles`,
+        the records that an iterator has yielded count as processed before the change.
         """
 
     @abstractmethod
@@ -92,13 +93,15 @@ class ConsumerSteering(FamiliarFace, ABC, known_as="Consumer"):
         self._change(lambda: self._machine.seek(key, offset, leader_epoch))
 
     def seek_to_beginning(self, *partitions: tuple[str, int]) -> None:
-        """Set the position to the start of these partitions; without arguments, of all assigned partitions."""
+        """Set the position of these partitions (without arguments: of all assigned partitions) to their
+        start.
+        """
         keys = as_topic_partitions("partitions", partitions)
         self._change(lambda: self._machine.reset(keys, "earliest"))
 
     def seek_to_end(self, *partitions: tuple[str, int]) -> None:
-        """Set the position to the end that each of these partitions has at the next poll; without arguments, of all
-        assigned partitions.
+        """Set the position of these partitions (without arguments: of all assigned partitions) to the end.
+        The end is looked up at the next poll.
         """
         keys = as_topic_partitions("partitions", partitions)
         self._change(lambda: self._machine.reset(keys, "latest"))
@@ -120,7 +123,9 @@ class ConsumerSteering(FamiliarFace, ABC, known_as="Consumer"):
         return self._look(self._machine.paused)
 
     def lag(self, partition: tuple[str, int]) -> int | None:
-        """Return how many offsets the position is behind the partition's end, as of the last fetch; None if unknown."""
+        """Return by how many offsets the position was behind the partition's end at the last fetch; None if
+        unknown.
+        """
         key = as_topic_partition("partition", partition)
         return self._look(lambda: self._machine.lag(key))
 
@@ -128,8 +133,8 @@ class ConsumerSteering(FamiliarFace, ABC, known_as="Consumer"):
 
     @property
     def member_id(self) -> str:
-        """The member id of this consumer; empty outside of a group. The coordinator chose it, or in the new protocol
-        this client.
+        """The member id of this consumer; empty outside of a group. In the classic protocol the coordinator has
+        chosen this id, in the new protocol this client.
         """
         return self._peek(self._machine.member_id)
 
@@ -183,8 +188,8 @@ class ConsumerSteering(FamiliarFace, ABC, known_as="Consumer"):
                 callback(offsets, error)
 
     def _run_last_callbacks(self) -> None:
-        """Call the callbacks of all completed commits. Afterwards raise the first exception that one of them has
-        raised.
+        """Call the callbacks of all completed commits. Afterwards raise the first exception that a callback
+        has raised.
         """
         errors = []
         while self._machine.commits.completed:

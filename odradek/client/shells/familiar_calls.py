@@ -1,5 +1,6 @@
-"""Errors for calls with the method or argument names of other Kafka clients: they name the equivalent here. Both
-shells share this. PURE except for the log.
+"""Makes errors for calls with the method or argument names of other Kafka clients. The errors name the
+equivalent in this client. The blocking and the async clients share this module. PURE, except that it writes
+to the log.
 
 The names are in `odradek.client.core.familiar_names`.
 """
@@ -22,10 +23,10 @@ SECONDS_USUAL_MAX = 300.0
 
 
 class _Elsewhere:
-    """A descriptor for a method of other clients that has another name here: reading it raises an error with that
-    name.
+    """A descriptor for a method of other clients that has another name in this client. Reading the attribute
+    raises an error that contains this client's name.
 
-    A `__getattr__` would make each attribute of a client slower, and `send` uses many.
+    A `__getattr__` would make every attribute of a client slower, and `send` reads many attributes.
     """
 
     def __init__(self, name: str, ours: str) -> None:
@@ -51,7 +52,9 @@ class FamiliarFace:
 
 
 def knows_other_names(method_name: str) -> Callable[[F], F]:
-    """Make a method explain keyword arguments of other clients: the error names the argument to use instead."""
+    """Make a method explain the keyword arguments of other clients: it raises an error that names the
+    argument to use instead.
+    """
     known = {each.name: each.ours.replace("`", "") for each in FAMILIAR_ARGUMENTS if each.of == method_name}
 
     def decorate(method: F) -> F:

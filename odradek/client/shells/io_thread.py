@@ -1,25 +1,25 @@
 """Runs a core in a background thread, for clients that work while the application does something else. SHELL.
 
 Theory of operation
--------------------
-The thread waits for sockets without the lock and steps the core under it. Other threads hand over operations
-(`start`, `run`) or functions (`post`). These wait in a queue until the thread takes them. So only this thread steps
-the core, and a KeyboardInterrupt in the application cannot interrupt a step.
+------------------- The thread waits for sockets without holding the lock, and lets the core take steps while
+it holds the lock. Other threads hand over operations (`start`, `run`) or functions (`post`). These wait in a
+queue until the thread takes them. So only this thread steps the core, and a KeyboardInterrupt in the
+application cannot interrupt a step.
 
 Rules
 -----
 * A thread must hold `lock` while it reads or changes data of the core or of an operation. If the client's thread
   should react to the change, the other thread calls `wake` afterwards. A thread that holds `lock` waits for nothing.
 * An exception in the thread is a bug. It ends the client: every operation, running and later ones, raises it.
-* Applications' callbacks run in the client's thread without the lock (`defer`), so they may take locks of their own.
-  So do the handlers of the log.
-* If a program computes all the time, other threads mostly wait for the interpreter. `give_turn` waits until the
-  client's thread has made one round of its loop. That costs two switches of threads. Without it, the thread would
-  wait five milliseconds (CPython's switch interval) for each of its system calls.
+* Applications' callbacks run in the client's thread without the lock (`defer`), so they may take locks of
+  their own. The handlers of the log are called in the same way.
+* If a program computes all the time, other threads mostly wait for the interpreter. `give_turn` waits until
+  the client's thread has made one round of its loop. Such a wait costs two switches of threads. Without it,
+  the client's thread would wait five milliseconds (CPython's switch interval) after each of its system calls.
 * `close` ends all operations with `ClientClosed`. The thread is a daemon: the process may end while a client is open.
   `odradek.client.shells.leaving` says what happens then.
-* A forked child has a copy of the client, but not its thread. There the client counts as failed, and it leaves the
-  parent's connections alone. A child must make its own clients.
+* A forked child has a copy of the client, but not its thread. In the child the client counts as failed, and
+  does not touch the parent's connections. A child must make its own clients.
 """
 
 from __future__ import annotations
@@ -91,7 +91,9 @@ class IoThread:
         return self._closing.is_set()
 
     def is_own_thread(self) -> bool:
-        """True if the caller runs in the client's thread (in a callback), and so must not wait for that thread."""
+        """True if the caller runs in the client's thread (in a callback). Such a caller must not wait for
+        that thread.
+        """
         return threading.current_thread() is self._thread
 
     def run(self, operation: Operation[T], timeout_seconds: float | None = None) -> T:
@@ -127,7 +129,8 @@ class IoThread:
         self._posted.append(function)
         self.wake()
         if self._closing.is_set():
-            # The thread may have emptied the queue for the last time between the check and the append.
+            # Between the check and the append, the client's thread may have ended, and may have emptied the
+            # queue for the last time.
             self._end()
 
     def wake(self) -> None:
@@ -149,8 +152,8 @@ class IoThread:
             self.wake()
 
     def give_turn(self, seconds_max: float) -> None:
-        """Wait until the client's thread has checked its sockets and stepped the core, at most `seconds_max`. Do
-        nothing in that thread itself.
+        """Wait, at most `seconds_max`, until the client's thread has checked its sockets and has let the core
+        take a step. Do nothing if the caller is in that thread.
         """
         if self.is_own_thread():
             return
@@ -208,7 +211,8 @@ class IoThread:
         try:
             while not self._closing.is_set():
                 with self.lock:
-                    # From here on, other threads send a byte to wake this thread, so it misses nothing that they do.
+                    # From here on, another thread that changes something sends a byte, which wakes this
+                    # thread. So this thread misses no change.
                     self._asleep = True
                     self._take_posted()
                     self.core.tick(time.monotonic())

@@ -1,14 +1,16 @@
-"""Ends clients that were never closed: the program dropped them, or they are open when the process ends. SHELL.
+"""Ends clients that were never closed: clients that the program has dropped, and clients that are open when
+the process ends. SHELL.
 
 Rules
 -----
 * A dropped producer sends its records within `delivery.timeout.ms`; then its thread ends.
 * When the process ends, all producers together have `EXIT_SECONDS` to send their records. One warning counts the
   records that were not sent. An open transaction is not committed.
-* A consumer that is dropped, or whose process ends, commits nothing, since its last records may be unprocessed. It
-  leaves its group, so that other members get its partitions at once. A static member stays.
-* A forked process of `multiprocessing` ends without `atexit`. There the finalizers of `multiprocessing` are used
-  instead.
+* A consumer that is dropped, or whose process ends, commits nothing, since its last records may be
+  unprocessed. It leaves its group, so that other members get its partitions at once. A static member stays in
+  its group.
+* A forked process of `multiprocessing` ends without `atexit`. In such a process the finalizers of
+  `multiprocessing` are used instead.
 * The clients' own threads do the work, because Python starts no new threads at the end of a process.
 * A forked child has none of its parent's clients, and leaves them alone.
 
@@ -37,9 +39,11 @@ from odradek.client.shells.io_thread import IoThread
 __all__ = ["EXIT_SECONDS", "Leaver", "NothingToLeave", "leave_when_dropped", "weak_call"]
 
 _BEFORE_QUEUES = 1000
-"""The priority of `_at_exit` among the finalizers of `multiprocessing`; those with a higher priority run earlier."""
+"""The priority of `_at_exit` among the finalizers of `multiprocessing`. Finalizers with a higher priority run
+earlier.
+"""
 EXIT_SECONDS = 5.0
-"""The seconds that all clients of a process have together when the process ends."""
+"""The seconds that all clients of a process together have for their last actions when the process ends."""
 
 
 class Leaver(Protocol):
@@ -124,8 +128,8 @@ def weak_call(method: Callable[[], None]) -> Callable[[], None]:
 
 
 def _watch_the_end_of_a_child() -> None:
-    """Register `_at_exit` as a finalizer of `multiprocessing`, in a process that was started by it. Register it once
-    in each process.
+    """Register `_at_exit` as a finalizer of `multiprocessing`, if `multiprocessing` has started this process.
+    Each process does this once.
     """
     if "multiprocessing.process" not in sys.modules or os.getpid() in _children_ends:
         return

@@ -64,16 +64,16 @@ __all__ = ["Producer", "RecordFuture", "RecordMetadata"]
 _LOGGER = logging.getLogger("odradek.client")
 
 _TURN_BYTES = 64 << 10
-"""Bytes of full batches after which `send` lets the sending thread run once."""
+"""The bytes of full batches after which `send` lets the sending thread run once."""
 _TURN_SECONDS_MAX = 0.1
 _BATCH_BYTES_MIN = 1024
-"""The least number of bytes that a batch counts for, because each batch has a cost."""
+"""A batch counts as at least this number of bytes, because each batch has a fixed cost."""
 
 
 @attrs.define(eq=False)
 class _End:
-    """Ends a producer's work. The thread refers to this object, which refers only to parts of the producer
-    (`leaving.py`).
+    """Ends a producer's work. The producer's thread has a reference to this object, which has references only
+    to parts of the producer (`leaving.py`).
     """
 
     sender: Sender
@@ -223,12 +223,12 @@ class Producer(FamiliarFace, known_as="Producer"):
         return future
 
     def send_encoded(self, topic: str, partition: int, data: bytearray, record_count: int) -> Batch:
-        """Send a batch to one partition that the caller has encoded, as
-        `odradek.wire.batches.record_writer.encode_batch` does.
+        """Send one encoded batch to a partition. The caller has encoded it in the format of
+        `odradek.wire.batches.record_writer.encode_batch`.
 
-        This is for callers with thousands of records at once that need no future for each. The producer owns `data`
-        from now on. Once the batch is `done`, `failure()` is its error or None; `flush` waits for it. Blocks and
-        raises as `send` does.
+        This method is for a caller that has thousands of records at once and needs no future for each record.
+        The producer owns `data` from now on. Once the batch is `done`, `failure()` is its error or None;
+        `flush` waits for it. Blocks and raises as `send` does.
         """
         topic = as_text("topic", topic)
         partition = as_partition("partition", partition)
@@ -255,8 +255,8 @@ class Producer(FamiliarFace, known_as="Producer"):
     def partitions_for(self, topic: str, timeout: float | None = None) -> list[int]:
         """Return the numbers of the topic's partitions, in order.
 
-        Waits for at most `timeout` seconds (None: `max.block.ms`). If they are still unknown then, raises as `send`
-        does.
+        Waits for at most `timeout` seconds (None: `max.block.ms`). If the partitions are still unknown by
+        then, raises the error that `send` would raise.
         """
         topic = as_text("topic", topic)
         seconds = as_seconds("timeout", timeout)
@@ -314,8 +314,8 @@ class Producer(FamiliarFace, known_as="Producer"):
         """Fetch a producer id. This must be the first call of a producer with a `transactional.id`. Waits for at most
         `max.block.ms`.
 
-        If an earlier producer of this transactional id has an open transaction, it is aborted, and that producer is
-        fenced.
+        If an earlier producer of this transactional id has an open transaction, the transaction is aborted,
+        and that producer is fenced.
 
         Raises:
             RequestTimedOut: no answer in time; call again.
@@ -366,18 +366,19 @@ class Producer(FamiliarFace, known_as="Producer"):
         self._io.run(self._of_transactions().end(commit=False, timeout=seconds))
 
     def prepare(self) -> str:
-        """Wait until all records are written, and leave commit or abort to another system (KIP-939).
+        """Wait until all records are written, and prepare the transaction: another system decides whether it
+        commits (KIP-939).
 
-        Returns the text that `resume` will return while the transaction is undecided. Needs
-        `transaction.two.phase.commit.enable`. Raises as `commit_transaction`.
+        Returns the text that `resume` will return while the transaction is undecided. The key
+        `transaction.two.phase.commit.enable` must be true. Raises the errors of `commit_transaction`.
         """
         return self._io.run(self._of_transactions().prepare(self.settings.max_block_ms / 1000))
 
     def resume(self) -> str | None:
         """Start like `init_transactions`, but do not abort a prepared transaction (KIP-939).
 
-        Returns the text of the prepared transaction, or None if there is none. If it equals the text that `prepare`
-        returned, commit the transaction; otherwise abort it.
+        Returns the text of the prepared transaction, or None if no transaction is prepared. If this text
+        equals the text that `prepare` returned, commit the transaction; otherwise abort it.
         """
         return self._io.run(self._of_transactions().resume(self.settings.max_block_ms / 1000))
 
@@ -385,7 +386,7 @@ class Producer(FamiliarFace, known_as="Producer"):
     def transaction(self) -> Iterator[Producer]:
         """Open a transaction for a `with` block: commit at its end, abort if an exception ends it.
 
-        If the abort fails too, its error is raised, with the first exception as its context.
+        If the abort fails too, the error of the abort is raised, with the first exception as its context.
         """
         transactions = self._of_transactions()
         self.begin_transaction()
@@ -488,7 +489,9 @@ class Producer(FamiliarFace, known_as="Producer"):
 
     @contextmanager
     def _failing_transaction(self) -> Iterator[None]:
-        """Run a `with` block that adds a record; if the block raises, fail the transaction, as in Kafka's client."""
+        """Run a `with` block that adds a record. If the block raises, make the transaction fail, as in
+        Kafka's client.
+        """
         try:
             yield
         except (KafkaError, ClientError) as error:
@@ -576,8 +579,8 @@ class Producer(FamiliarFace, known_as="Producer"):
             self._accumulator.starving -= 1
 
     def _after_fork(self) -> None:
-        """Close the producer in a forked child, with new locks. It leaves the batches alone, because the parent's
-        thread may have been changing them during the fork.
+        """Close the producer in a forked child, with new locks. The batches are left as they are, because the
+        parent's thread may have been changing them during the fork.
         """
         self.lock = self._io.lock
         self._end.room = threading.Condition(self.lock)

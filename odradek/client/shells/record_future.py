@@ -14,7 +14,7 @@ __all__ = ["RecordFuture"]
 
 
 class Keeper(Protocol):
-    """The methods of a producer that its futures call."""
+    """The producer's methods that the futures of its records call."""
 
     lock: threading.RLock
 
@@ -28,9 +28,9 @@ class Keeper(Protocol):
 class RecordFuture(concurrent.futures.Future[RecordMetadata]):
     """The future of a sent record. `result()` returns a `RecordMetadata`, or raises the record's error.
 
-    `concurrent.futures.wait` and `asyncio.wrap_future` work with it. It cannot be cancelled, because the record may
-    have been sent already. It uses the state of the record's batch and the lock of the producer, so it is as cheap as
-    any small object.
+    `concurrent.futures.wait` and `asyncio.wrap_future` work with it. It cannot be cancelled, because the
+    record may have been sent already. The future has no state or lock of its own: it uses those of the
+    record's batch and of the producer. So it costs no more than any other small object.
     """
 
     __slots__ = ("_batch", "_index", "_producer", "_timestamp_ms")

@@ -1,7 +1,9 @@
-"""Performs the effects of a core with non-blocking sockets and a selector. SHELL; both blocking shells use it.
+"""Performs the effects of a core with non-blocking sockets and a selector. SHELL. `blocking.py` and
+`io_thread.py` use this module.
 
-`Sockets` performs the core's effects (`perform_effects`) and reports the events of sockets to the core (`handle`).
-Its owner runs the loop that calls `select`. If the core has a lock, the owner holds it around every other call.
+`Sockets` performs the core's effects (`perform_effects`) and reports the events of sockets to the core
+(`handle`). Its owner runs the loop that calls `select`. If there is a lock for the core, the owner holds this
+lock during every call except `select`.
 
 Two kinds of work may take long, so each runs in a separate thread: resolving a host name, and computations. Such a
 thread changes only `_finished`, and wakes `select`.
@@ -35,15 +37,17 @@ _RECEIVE_BYTES = 1 << 19
 _SEND_PIECES_MAX = 64
 _SELECT_SECONDS_MAX = 86_400.0
 _FEED_BYTES = 1 << 16
-"""The most encrypted bytes that are decrypted before the plain bytes are processed."""
+"""The most encrypted bytes that are given to TLS before the decrypted bytes are processed."""
 
 Ready = list[tuple[selectors.SelectorKey, int]]
 _Place: TypeAlias = tuple[Any, ...]
-"""Family, type and protocol of a socket, and the address to connect to."""
+"""The family, type and protocol of a socket, and the address to connect to."""
 
 
 class _Connection:
-    """One socket of the core's connections. `addresses` are those that were not tried yet."""
+    """One connection of the core, with its socket. `addresses` has the addresses of the host that were not
+    tried yet.
+    """
 
     def __init__(
         self, connection_id: int, addresses: list[_Place], tls: Callable[[], TlsSession] | None
@@ -281,8 +285,8 @@ class Sockets:
         failed(connection.connection_id, f"TLS: {reason}", time.monotonic())
 
     def _send_encrypted(self, connection: _Connection, tls: TlsSession) -> None:
-        """Send the bytes that TLS itself has produced. End the connection if the server causes many of them and reads
-        none.
+        """Send the bytes that TLS itself has produced. End the connection if the server causes many such
+        bytes and reads none of them.
         """
         if not tls.outgoing:
             return
@@ -302,7 +306,8 @@ class Sockets:
             if connection.has_shaken_hands:
                 self._read_decrypted(connection, tls, fed)
             else:
-                # OpenSSL limits the size of each handshake message, and accepts no other messages meanwhile.
+                # The received bytes need no limit here: OpenSSL limits the size of each handshake message,
+                # and accepts no other messages during a handshake.
                 self._shake_hands(connection, tls)
             if connection.socket is None:
                 return
@@ -389,7 +394,8 @@ class Sockets:
             self._core.received_in_place(connection.connection_id, count, time.monotonic())
         else:
             self._core.receive_data(connection.connection_id, self._received[:count], time.monotonic())
-        # Each wake-up takes the interpreter from the application's thread, so wake seldom during a large answer.
+        # Each wake-up of this thread takes the interpreter from the application's thread. So let the kernel
+        # wake it seldom during a large answer.
         low_water = max(1, min(self._core.bytes_expected(connection.connection_id), _RECEIVE_BYTES))
         if low_water != connection.low_water and connection.socket is not None:
             connection.low_water = low_water

@@ -1,4 +1,4 @@
-"""Opens TLS for the client shells. The modules that it needs are imported only for a client with TLS."""
+"""Opens TLS for the client shells. The modules for TLS are imported only for a client that uses TLS."""
 
 from __future__ import annotations
 

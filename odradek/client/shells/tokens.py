@@ -1,5 +1,5 @@
-"""Makes the function that fetches a client's tokens. The modules that it needs are imported only for a client with
-tokens.
+"""Makes the function that fetches a client's tokens. The modules for tokens are imported only for a client
+that logs in with tokens.
 """
 
 from __future__ import annotations

@@ -104,8 +104,8 @@ class DynamicConfig:
         self._release()
 
     def _release(self) -> None:
-        """Stop the use of empty directories that an operator wants to remove. The metadata log's directory and the
-        last one stay.
+        """Stop the use of empty directories that an operator wants to remove. The directory of the metadata
+        log and the last remaining directory stay in use.
         """
         broker = self._broker
         wanted = broker.newest.image.broker_configs(broker.node_id).get(RELEASED_LOG_DIRS, "")

@@ -1,7 +1,8 @@
 """Finds all problems of a properties file at once; a start of a node would report only the first one. PURE.
 
-First each key is checked alone, then the rules between keys, without those whose values are wrong. A mistake in a key
-on which the rest depends, such as a role, ends the check: further messages would be guesses.
+First each key is checked alone. Then the rules between keys are checked, but only with keys whose values are
+valid. A mistake in a key on which the rest depends, such as a role, ends the check: further messages would be
+guesses.
 """
 
 from __future__ import annotations
@@ -70,7 +71,9 @@ def _every_key() -> dict[str, ConfigDef]:
 
 
 def _wrong_keys(properties: Mapping[str, str]) -> tuple[list[str], set[str]]:
-    """Return a sentence for each key that is missing or whose value is invalid by itself; and the set of these keys."""
+    """Return sentences about keys that are missing or whose value is invalid by itself. Also return the set
+    of these keys.
+    """
     problems, wrong = [], set()
     for name, definition in _every_key().items():
         try:

@@ -1,7 +1,8 @@
 """Kafka's keys that a properties file may set although they have no effect here, each with the reason.
 
-A starting node names those that are set in one warning; docs/configuration.md lists all. A test compares this table
-with the code that reads keys. So a change that begins to read a key must remove it here.
+A starting node writes one warning, with those of these keys that its file sets. docs/configuration.md lists
+all of them. A test compares this table with the code that reads keys. So a change that begins to read a key
+must remove it here.
 """
 
 from __future__ import annotations

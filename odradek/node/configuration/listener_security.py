@@ -96,8 +96,8 @@ _MODULES = {
 
 @attrs.frozen
 class ListenerSecurity:
-    """What one listener demands of its clients; and the credentials with which this node logs in to listeners of the
-    same name at other nodes.
+    """The demands of one listener on its clients. It also has the credentials with which this node logs in to
+    listeners of the same name at other nodes.
     """
 
     name: str
@@ -128,7 +128,9 @@ class _Keys:
         self._prefix = f"{LISTENER_PREFIX}{name.lower()}."
 
     def place(self, key: str) -> str:
-        """Return the full name of the key as it is set in the file: with the listener's prefix, if it is set there."""
+        """Return the full name under which the file sets this key: with the listener's prefix if the file has
+        that name, otherwise the plain key.
+        """
         return self._prefix + key if self._prefix + key in self._explicit else key
 
     def text(self, key: str) -> str | None:
@@ -146,8 +148,8 @@ class _Keys:
         return tuple(value) if isinstance(value, list) else ()
 
     def mechanism_place(self, key: str, mechanism: str) -> str:
-        """Return the full name of a key as it is set in the file; it may have the prefix of the listener and of a
-        mechanism.
+        """Return the full name under which the file sets this key. The name may have the prefix of the
+        listener, and in addition that of the mechanism.
         """
         place = f"{self._prefix}{mechanism.lower()}.{key}"
         return place if place in self._explicit else self.place(key)
@@ -178,8 +180,8 @@ class _Keys:
 
     @property
     def own_users(self) -> Mapping[str, str] | None:
-        """Passwords of PLAIN's users by name, from the file that our own key names; None if it is unset. Raises
-        `ConfigError`.
+        """Passwords of PLAIN's users by name, from the file that our own key names; None if the key is unset.
+        Raises `ConfigError`.
         """
         return own_users(self.place, self._explicit, self._secrets)
 
@@ -212,7 +214,7 @@ def is_listener_key(key: str, names: tuple[str, ...]) -> bool:
             if mechanism.upper() in BUILT:
                 rest = after
             if rest == _JAAS:
-                # As in Kafka, a login module is configured for one mechanism.
+                # As in Kafka, the key of a login module has an effect only with a mechanism in its name.
                 return mechanism.upper() in BUILT
             if rest in OWN_LOGIN_KEYS:
                 return rest != after

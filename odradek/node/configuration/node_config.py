@@ -78,8 +78,9 @@ START_WITHOUT_ACLS = "odradek.start.without.acls"
 DISK_HUNG = "odradek.disk.hung.ms"
 DISK_FULL = "odradek.disk.full.ms"
 DISK_WRITE_WAIT = "odradek.disk.write.wait.ms"
-"""Our own keys: the milliseconds after which a disk counts as hung, or as full, so that its leaderships move away.
-The last key is the longest wait for one write in a node with several disks (0: no limit).
+"""Our own keys, all in milliseconds. `DISK_HUNG` is the time after which a disk counts as hung. `DISK_FULL`
+is the time after which it counts as full. In both cases its leaderships then move away. `DISK_WRITE_WAIT` is
+the longest wait for one write in a node with several disks (0: no limit).
 """
 RESERVE_BYTES = "odradek.log.dir.reserve.bytes"
 """Our own key: the bytes of each disk that records must leave free; -1 means one percent of the disk, at most 1 GiB.
@@ -93,7 +94,9 @@ CLEANER_THREADS_PER_DISK = "odradek.log.cleaner.threads.per.disk"
 TRANSACTIONAL_IDS = "odradek.transactional.ids.max.per.partition"
 """Our own key: how many transactional ids one partition of `__transaction_state` may have."""
 CONSUMER_MEMBERS = "odradek.group.consumer.members.max.per.partition"
-"""Our own key: how many members of consumer groups the groups of one partition of `__consumer_offsets` may have."""
+"""Our own key: how many members the consumer groups of one partition of `__consumer_offsets` may have
+together.
+"""
 TOKENS_PER_OWNER = "odradek.delegation.token.max.per.owner"
 """Our own key: how many delegation tokens the controller makes for one owner."""
 SCRAM_SECRET = "odradek.scram.secret"
@@ -243,7 +246,7 @@ class NodeConfig:
         """Make the configuration of a file that is only checked: the result's `refusals` has the problems that
         prevent a start.
 
-        Raises `ConfigError` if a key is wrong on which the rest depends, such as a role.
+        Raises `ConfigError` if a key such as the roles is wrong, because the rest of the file depends on it.
         """
         return _check(dict(properties), lambda: read_secrets(properties, read), False)
 
@@ -547,7 +550,7 @@ def _check_controller_names(
                 raise ConfigError(
                     key,
                     name,
-                    "a node that is only a broker must not have a controllers' listener in listeners",
+                    "listeners of a node that is only a broker must not contain a listener for controllers",
                 )
         return
     for name in controller_names:

@@ -27,8 +27,8 @@ LOGIN_HANDLERS = (
     "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler",
     "org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerLoginCallbackHandler",
 )
-"""Java classes of Kafka's own handlers, from before and since version 4. They are accepted as names of the built-in
-ones.
+"""Java classes of Kafka's own handlers: their names before version 4, and their names from version 4 on. All
+are accepted as names of the built-in handlers.
 """
 
 Read = Callable[[str], ConfigValue]
@@ -40,8 +40,8 @@ def oauth_settings(
 ) -> OauthSettings:
     """Read the rules by which a listener checks tokens. Raises `ConfigError`.
 
-    `read` returns the value of a key, and `place` the key as it is in the file. `options` are the options of the
-    login module.
+    `read` returns the value of a key, and `place` returns the full name of the key in the file. `options` are
+    the options of the login module.
     """
     audience = read("sasl.oauthbearer.expected.audience")
     expectations = TokenExpectations(
@@ -82,7 +82,7 @@ def oauth_settings(
 def token_request(read: Read, place: Place, options: Mapping[str, str]) -> TokenRequest:
     """Read how this node gets the tokens with which it logs in to other nodes. Raises `ConfigError`.
 
-    Before Kafka 4.1, id, secret and scope stood in the login module's options.
+    The login module's options may have id, secret and scope, too, as they did before Kafka 4.1.
     """
     url = _url(
         read,
@@ -122,8 +122,8 @@ def _url(read: Read, place: Place, key: str, purpose: str) -> str:
 
 
 def _address(url: str, options: Mapping[str, str]) -> DocumentAddress:
-    """Return a document's address, and the authorities that its server's certificate must be signed by. As in Kafka,
-    the login module's options name them.
+    """Return a document's address, and the authorities that may sign the certificate of its server. As in
+    Kafka, the login module's options name these authorities.
     """
     location = options.get("ssl.truststore.location")
     if location is not None and options.get("ssl.truststore.type", "PEM").upper() != "PEM":

@@ -19,7 +19,7 @@ _VOTER = re.compile(r"([0-9]+)@\[?([0-9a-zA-Z\-%._:]*?)\]?:([0-9]+)\Z")
 
 @attrs.frozen
 class StaticVoter:
-    """`id@host:port`."""
+    """A voter in `controller.quorum.voters`, which is written as `id@host:port`."""
 
     node_id: int
     host: str

@@ -1,7 +1,7 @@
 """Rules of a properties file that are only enforced when a node starts.
 
-`odradek storage` checks what Kafka's own tool checks: keys, listeners, roles, the quorum. A node is often formatted
-before its certificates and passwords exist.
+`odradek storage` does not enforce them, because a node is often formatted before its certificates and
+passwords exist. It checks what Kafka's own tool checks: keys, listeners, roles, the quorum.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ _NOT_SUPPORTED = (
     "config.providers",
     "early.start.listeners",
 )
-"""Keys of unsupported features. They are errors, because the operator would rely on the feature."""
+"""Keys of unsupported features. Setting such a key is an error, because the operator would rely on the
+feature.
+"""
 
 
 @attrs.define
@@ -57,8 +59,8 @@ class StartRules:
     """The error texts of broken rules, without an introduction."""
 
     def judge(self, part: Callable[[], T], instead: T) -> T:
-        """Return the result of `part()`. If it raises `ConfigError`, raise that at a start; otherwise record it and
-        return `instead`.
+        """Return the result of `part()`. If it raises `ConfigError`, and a start is planned, raise the error.
+        If no start is planned, record the error and return `instead`.
         """
         try:
             return part()

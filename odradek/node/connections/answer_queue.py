@@ -46,8 +46,8 @@ class _Who(TypedDict):
 
 
 class AnswerQueue:
-    """The half of a connection that answers requests. `Connection` adds the half that receives them. Both are one
-    object, since every frame uses both.
+    """The half of a connection that answers requests. `Connection` adds the half that receives them. The two
+    halves are one object, because every frame uses both of them.
     """
 
     __slots__ = (
@@ -221,8 +221,8 @@ class AnswerQueue:
                 self.muted_rate = services.charging.mutation_rate(self.context)
 
     def _encode_early(self, slot: Slot) -> None:
-        """Encode an answer that has to wait for an earlier one. It is encoded at the end of the send queue, and its
-        bytes are then taken out of there.
+        """Encode an answer that has to wait for an earlier one. The encoder appends its bytes to the send
+        queue. They are then moved from the queue to the slot.
         """
         queue = self.send_queue
         chunks, size = len(queue.chunks), queue.bytes_queued
@@ -234,7 +234,9 @@ class AnswerQueue:
         self._hold(slot, size)
 
     def answer_came(self, slot: Slot) -> None:
-        """Called when a delayed answer is complete: sends it if it is the next. Errors end this connection only."""
+        """Called when a delayed answer is complete: sends it if it is next in order. Errors end this
+        connection only.
+        """
         slots = self.slots
         if not slots:
             return
@@ -307,7 +309,8 @@ class AnswerQueue:
         except (ConnectionLost, DiskError) as error:
             self._fail(error)
         except Exception:  # noqa: BLE001  # `_break` logs it
-            # The caller, which completed the answer, serves another connection, which this error must not end.
+            # The caller serves another connection, whose request has completed this answer. An error here
+            # must not end that other connection.
             self._break()
         self.signal_room()
 
@@ -406,7 +409,7 @@ class AnswerQueue:
         while result.__class__ is Suspend:
             slot.is_long |= result.is_long
             if services.charging is not None:
-                # The client pays for each result, even if long work produced it.
+                # Charge the client for the work of each result, even if long work produced the result.
                 services.long_work.asker = self
             result = await result.run()
         self.suspended = None

@@ -25,8 +25,8 @@ from odradek.wire.structure import Message
 
 SLOTS_MAX = 256
 PARKED_MAX = 5
-"""The most parked fetches of one connection. Kafka handles one request of a connection at a time; an idempotent
-producer has five in flight.
+"""The most parked fetches of one connection. The number five is that of the requests that an idempotent
+producer has in flight. Kafka itself handles one request of a connection at a time.
 """
 HELD_BYTES_MAX = 4 * 1024 * 1024
 HELD_IN_ALL_BYTES_MAX = 64 * 1024 * 1024
@@ -48,7 +48,9 @@ class Answering(Protocol):
         """Called when the answer to a delayed request is complete."""
 
     def encode_long(self, slot: Slot, response: Any) -> None:
-        """Called when a long answer is complete: no request is dispatched until it is encoded."""
+        """Called when a long answer is complete: has a worker encode it, and dispatches no request until
+        then.
+        """
 
     def charge_answer(self, entry: ApiEntry, response: Any, size: int) -> None:
         """Charge the bytes of an answer to the client's quota."""
@@ -160,8 +162,8 @@ class HeldAnswers:
                 waiter.signal_room()
 
     def to_evict(self, connections: Iterable[C], now: float) -> list[C]:
-        """Choose the connections to close: those that have held the most bytes for longer than `HELD_SECONDS_MAX`.
-        Without them the sum is within the limit.
+        """Choose the connections to close, until the sum of the others is within the limit. Candidates have
+        waited longer than `HELD_SECONDS_MAX`; those that hold the most bytes come first.
         """
         excess = self.bytes_held - self.bytes_max
         if excess <= 0:
@@ -190,9 +192,10 @@ class HeldAnswers:
 
 
 def splice(frame: bytearray, correlation_id: int, spills: list[tuple[int, Any]], chunks: list[Chunk]) -> int:
-    """Append an encoded answer to `chunks`, with its file ranges (`spills`) at their positions; empty `spills`.
+    """Append an encoded answer to `chunks`, with its file ranges (`spills`) at their positions. Then empty the list
+    `spills`.
 
-    Return the frame's size in bytes, including the ranges; it is also written into the frame's prefix.
+    Return the frame's size in bytes, including the ranges. The same size is written into the frame's prefix.
     """
     spilled = 0
     for _, chunk in spills:

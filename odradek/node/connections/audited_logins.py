@@ -33,7 +33,9 @@ class AuditedLogins:
         )
 
     def failed(self, context: Context, reason: str, tls_subject: str | None) -> None:
-        """Report a connection that ends without a login. Before the client has chosen a mechanism, the line has none."""
+        """Report a connection that ends without a login. The line names a mechanism only if the client has
+        chosen one already.
+        """
         if self._auditor is not None:
             login = context.login
             claimed, mechanism = None, TLS

@@ -6,16 +6,17 @@ frame announces.
 
 All pooled buffers together stay below `bytes_max`. A connection that needs more has to wait, by these rules:
 
-* A quarter of the pool is for frames up to `SMALL_FRAME_BYTES` alone. They also use the rest while no larger frame
-  waits for it. So large frames that stay incomplete delay only other large frames.
+* A quarter of the pool is only for small frames, up to `SMALL_FRAME_BYTES`. Small frames may also use the rest of the
+  pool while no larger frame waits for it. So large frames that stay incomplete delay only other large frames.
 * Each part serves waiting connections strictly in the order in which they came.
 * While a connection waits, or the pool is full, a receive takes at most `SCANT_BYTES`, because the incomplete tail
   needs a buffer in any case.
-* If a connection has waited for `WAIT_SECONDS_MAX`, other connections are closed (`to_evict`). First come those of
-  the address that holds the most bytes, and of these the slowest by bytes per second since the frame began. Time in
-  which a frame waited for memory is left out. Each second, one connection is closed, and all slow ones (below
-  `BYTES_PER_SECOND_MIN`) that are in the way. After twice that wait, all that are in the way are closed. So a
-  half-sent frame delays others for only a few seconds.
+* If a connection has waited for `WAIT_SECONDS_MAX`, other connections are closed to free memory (`to_evict`). First
+  come the connections of the address that holds the most bytes. Of these, the slowest comes first, by bytes per
+  second since its frame began, without the time in which the frame waited for memory. Each second, one connection is
+  closed. With it are closed all slow connections (below `BYTES_PER_SECOND_MIN`) whose memory is needed. After twice
+  that wait, all connections whose memory is needed are closed. So a half-sent frame delays others for only a few
+  seconds.
 """
 
 from __future__ import annotations
@@ -112,8 +113,8 @@ class ReceiveBuffers:
     ) -> PooledBuffer | None:
         """Return a buffer of at least `size` bytes for a frame of `frame_bytes`; None if there is no room now.
 
-        A connection that alone uses its part of the pool may exceed the limit, even while it holds the buffer
-        `replaced`.
+        If no other connection uses the same part of the pool, the buffer may exceed the limit. The
+        connection's own buffer `replaced` does not count as a use.
         """
         is_small = frame_bytes <= SMALL_FRAME_BYTES
         rounded = _rounded(size)
@@ -128,8 +129,8 @@ class ReceiveBuffers:
     async def wait_for(
         self, size: int, frame_bytes: int, replaced: PooledBuffer, event: Event, now: float
     ) -> PooledBuffer | None:
-        """Wait for this connection's turn and return a buffer; return None if the caller sets `event` before. `now`
-        is in monotonic seconds.
+        """Wait for this connection's turn and return a buffer; return None if the caller sets `event` before
+        that turn. `now` is in monotonic seconds.
         """
         is_small = frame_bytes <= SMALL_FRAME_BYTES
         if replaced.waited_since is None:
@@ -233,12 +234,12 @@ class ReceiveBuffers:
     def _by_share(
         self, is_small: bool, now: float, chosen: list[Holder]
     ) -> Iterator[tuple[PooledBuffer, bool]]:
-        """Yield buffers whose release gives room to waiting connections of this part of the pool, and whether each is
-        slow.
+        """Yield buffers whose release gives room to waiting connections of this part of the pool. With each
+        buffer, yield whether its connection is slow.
 
-        Each buffer belongs to the address that holds the most bytes at that point. Of its buffers, those whose
-        connections do not wait come first, the slowest by bytes per second first. Then come waiting ones, the larger
-        and older ones first.
+        Each time, the next buffer comes from the address whose remaining buffers have the most bytes. Of this
+        address, connections that do not wait come first, in the order of their bytes per second, the slowest
+        first. Connections that wait come after them, the larger and older ones first.
         """
         both = self._used[not is_small] > self._parts[not is_small]
         waiting = {each.replaced for queue in self._waiters for each in queue}

@@ -1,8 +1,8 @@
 """Quotas at a listener: charges clients for their requests, and mutes them. PORTED.
 
-`data_plane/quotas` has the accounts. This module decides which connections are charged: clients are, nodes are not. A
-node is known by its listener (the brokers' own), by a principal with CLUSTER_ACTION, or by a request that only nodes
-send. Neither a replica id nor a client id alone makes a client a node.
+`data_plane/quotas` has the accounts. This module decides which connections are charged: it charges clients,
+and exempts nodes. A node is known by its listener (the brokers' own), by a principal with CLUSTER_ACTION, or
+by a request that only nodes send. Neither a replica id nor a client id alone makes a client a node.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ __all__ = ["CHANGING", "CHARGED_ANSWERS", "Charging", "throttled"]
 
 _PRODUCE, _FETCH = int(ApiKey.PRODUCE), int(ApiKey.FETCH)
 _OF_NODES = frozenset((int(ApiKey.WRITE_TXN_MARKERS),))
-"""APIs that Kafka exempts as well. They need CLUSTER_ACTION on clusters with an authorizer."""
+"""The APIs whose requests are never charged, as in Kafka. In clusters with an authorizer, these APIs need the
+right CLUSTER_ACTION.
+"""
 CHANGING = frozenset((int(ApiKey.CREATE_TOPICS), int(ApiKey.DELETE_TOPICS), int(ApiKey.CREATE_PARTITIONS)))
-"""The APIs whose answer may contain a wait that the controller demands."""
+"""The APIs with which the controller may make a client wait: the answer contains the time."""
 CHARGED_ANSWERS = CHANGING | {_FETCH}
 """The APIs whose answers are charged when they are encoded."""
 _MS_PER_SECOND = 1000
@@ -61,7 +63,8 @@ class Charging:
         quotas = self._quotas
         is_produce = api_key == _PRODUCE
         if not is_produce and (api_key in _OF_NODES or (api_key == _FETCH and self._is_follower(request))):
-            # Neither the answer nor the processor time is charged: other clients may share a node's accounts.
+            # The answer and the processor time of this request must stay uncharged, too. Otherwise other
+            # clients, which may share the node's accounts, would pay.
             context.quota = _OF_A_NODE
             quotas.note_exempt(size)
             return 0
@@ -77,7 +80,7 @@ class Charging:
             quotas.note_exempt(size)
             return 0
         seconds = 0.0
-        # Most clients have no debt; this test needs no call.
+        # Most clients have no debt. So test that here, without a call.
         account = share.request
         if account is not None and account.tokens < 0.0:
             seconds = share.request_wait(now)
@@ -105,8 +108,8 @@ class Charging:
         return max(waits)
 
     def mutation_rate(self, context: Context) -> float | None:
-        """Return the client's quota of metadata changes per second, by which the controller makes it wait; None if it
-        has none.
+        """Return the client's quota of metadata changes per second, which the controller enforces. None if
+        the client has no such quota.
         """
         user = context.principal.partition(":")[2]
         holding = self._quotas.holding(CONTROLLER_MUTATION_RATE, user, context.client_id or "")

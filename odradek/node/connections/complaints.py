@@ -1,7 +1,8 @@
-"""Log lines about malformed frames: one per second and peer; further ones are only counted. PURE.
+"""Log lines about malformed frames: one per second and peer; further lines are only counted. PURE.
 
-A peer that sends garbage as fast as it can connect would otherwise fill the operator's disk. The next line about the
-peer contains the number of lines that were suppressed. If none comes, the server writes one a second later.
+A peer that sends garbage as fast as it can connect would otherwise fill the operator's disk. The next line
+about the peer contains the number of lines that were suppressed. If there is no next line, the server writes
+that number a second later.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ OTHERS = "others"
 
 
 def size_refusal(size: int, bytes_min: int, bytes_max: int, when: str = "") -> str:
-    """Return the error text about a frame of a wrong size. It has other advice if the bytes are the start of a TLS
-    handshake.
+    """Return the error text about a frame of a wrong size. If the bytes are the start of a TLS handshake, the
+    text advises to change the client's `security.protocol`.
     """
     if size >> 16 == _TLS_HANDSHAKE:
         return (

@@ -1,10 +1,10 @@
-"""The limits on a node's connections: their total, and those of one listener, of one address, and of one second.
-PURE.
+"""The limits on a node's connections: in all, for each listener, for each address, and for each second. PURE.
 
 All listeners of a node share one `ConnectionLimits`. Limits may change at any time; open connections stay.
 
-Peers are always accepted: the brokers' own listener is exempt from the total limit and rate. If a peer exceeds the
-total, the client connection that has been idle for the longest is closed (KIP-402).
+Connections of other nodes (peers) are always accepted: the brokers' own listener is exempt from the total
+limit and rate. If a peer exceeds the total, the client connection that has been idle for the longest is
+closed (KIP-402).
 
 The limit of open files also limits the connections of clients (`client_room`), even if the configuration allows more.
 A node that has used up its descriptors can neither roll a segment nor reach its peers.
@@ -83,7 +83,9 @@ class ConnectionLimits:
     """The most connections of each listener (`listener.name.NAME.max.connections`), by the listener's name."""
     listener_creation_rate_max: Mapping[str, int] = attrs.field(factory=dict)
     yielding: list[Callable[[], Iterable[Closable]]] = attrs.field(factory=list)
-    """Functions that return the open client connections of a listener, of which one may be closed for a peer."""
+    """Functions that each return the open client connections of one listener. One of these connections may be
+    closed to make room for another node.
+    """
     addresses: AddressRates | None = None
     """The connection quotas of addresses; None if there are none."""
     refused_by: tuple[str, float] = attrs.field(init=False, default=("", 0))

@@ -2,20 +2,19 @@
 
 Theory of operation
 -------------------
-One task per connection. It waits until the socket is readable, and receives into the buffer that all connections
-share. Then it dispatches **every** complete frame, and sends all answers with one call. Nothing awaits between a
-receive and its dispatch.
+Each connection has one task. The task waits until the socket is readable, and receives into the buffer that all
+connections share. Then it dispatches **every** complete frame, and sends all answers with one call. It awaits nothing
+between a receive and the dispatch of the received frames.
 
 * Work per turn is bounded (`FRAMES_PER_TURN`, `TURN_SECONDS_MAX`, and the size of the shared buffer), so one client
-  cannot
-  hold the loop.
-* A part of a frame at the end moves into a buffer of the connection's own. A connection that sends large frames keeps
+  cannot block the event loop.
+* An incomplete frame at the end of the received bytes moves into a buffer of the connection's own. A connection that sends large frames keeps
   that buffer while it is busy, and receives straight into it.
-* Requests are counted as they are dispatched, which is the order in which they came; appends assert it
-  (`Context.note_append`).
+* Requests are dispatched in the order in which they came, and each one gets a number. Appends assert that their
+  numbers are in order (`Context.note_append`).
 * Answers leave in the order of the requests (`odradek.node.connections.answer_queue`).
 * A handler that returns `Suspend` stops the dispatch on its connection only.
-* Requests and answers of thousands of elements are decoded and encoded beside the loop
+* Requests and answers of thousands of elements are decoded and encoded in a worker, beside the event loop
   (`odradek.node.connections.long_requests`).
 
 A frame that does not parse closes its connection with one log line (`odradek.node.connections.complaints` limits
@@ -132,7 +131,8 @@ class Connection(AnswerQueue):
             return
         except ProtocolError as error:
             services.complaints.protocol_error(services.clock.monotonic(), str(error), **self._who())
-            # The frames before the malformed one may have completed parked requests of other connections.
+            # End the turn as usual: the frames before the malformed one may have completed parked requests of
+            # other connections.
             services.after_turn()
         except DiskError as error:
             services.log.error("connection.disk_error", error=str(error), **self._who())
@@ -385,10 +385,10 @@ class Connection(AnswerQueue):
             self.memory.set()
 
     def has_left(self, now: float, idle_seconds_max: float) -> bool:
-        """True if this connection is muted and its client has closed it.
+        """True if this connection is muted and its client has closed it, so that this node need not keep it.
 
-        Requests that came before that are still served when the mute ends. Until then the connection may be idle for
-        `idle_seconds_max`.
+        Requests that came before the close are still served when the mute ends. A connection with such
+        requests is kept until it has been idle for `idle_seconds_max`.
         """
         if self.woken is None or self.closing:
             return False

@@ -4,8 +4,8 @@ A TLS handshake comes first, then a login by SASL, as the listener's protocol de
 `ENTER_SECONDS_MAX`. Frames are read one by one and are small (`sasl.server.max.receive.size`). So a client that
 has not authenticated yet costs little memory, and reaches only three APIs.
 
-Each entrance admits `HALF_OPEN_MAX` such clients at a time. If there are more, the address with the most of
-them loses its oldest one.
+Each entrance admits `HALF_OPEN_MAX` such clients at a time. If there are more, the entrance closes the oldest
+connection of the address that has the most.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ ENTER_SECONDS_MAX = 10.0
 """The most seconds for TLS handshake and login together. Normal clients need a few round trips."""
 LARGE_FRAME_BYTES = 16 * 1024
 LARGE_BYTES_MAX = 16 * 1024 * 1024
-"""The most bytes of all larger frames together. Frames with tokens of a few kilobytes are always accepted."""
+"""The most bytes of all frames above `LARGE_FRAME_BYTES` together. Smaller frames are always accepted; they
+suffice for tokens of a few kilobytes.
+"""
 HALF_OPEN_MAX = 1000
 """The most clients of a listener that have not authenticated yet."""
 _SIZE = struct.Struct(">i")
@@ -99,7 +101,9 @@ class SaslLogins:
     refusal_delay_seconds: float
     """The seconds by which the answer to a refused login is delayed."""
     compute: Callable[[str, Callable[[], ServerKeys]], Awaitable[ServerKeys]]
-    """Makes the keys of a token in a worker, in the turns of the client's address."""
+    """Computes the keys of a delegation token in a worker. Addresses take turns, so a busy address delays no
+    other.
+    """
 
 
 class Entrance:
@@ -135,8 +139,8 @@ class Entrance:
         return sum(map(len, self._half_open.values()))
 
     def has_room(self, host: str) -> bool:
-        """True if a client from this address can begin a handshake now. Otherwise it is refused at once, which is
-        cheap.
+        """True if a client from this address can begin a handshake now. If the result is false, the client is
+        refused at once, without the costs of a handshake.
         """
         return self._tls is None or self._tls.has_room(host)
 
@@ -165,7 +169,9 @@ class Entrance:
                 del self._half_open[network]
 
     def _make_room(self) -> None:
-        """Close the oldest connection of the address that has the most, if too many clients have not logged in yet."""
+        """Close a connection if too many clients have not logged in yet. It is the oldest connection of the
+        address that has the most such clients.
+        """
         if self.half_open >= HALF_OPEN_MAX:
             most = max(self._half_open.values(), key=len)
             next(iter(most)).close()
@@ -228,8 +234,8 @@ class Entrance:
             return handle()
 
     def _take_bare_token(self, context: Context, login: Login, frame: bytearray) -> bytes:
-        """Handle a token after SaslHandshake version 0, which has no request header. Return the answer; a refusal is
-        empty.
+        """Handle a token that follows version 0 of SaslHandshake. Such a token has no request header. Return
+        the answer; a refusal is empty.
         """
         try:
             token = login.take_token(bytes(frame))
@@ -267,7 +273,7 @@ class Entrance:
         context.number += 1
         if api_key == ApiKey.API_VERSIONS and not response.error_code:
             login.state = LoginState.HANDSHAKE
-        # Do this last: a request that needs new keys comes here twice.
+        # Count the bytes only now: a request whose keys must first be computed begins this method twice.
         entry.request_bytes += size + 4
         answer = bytearray(entry.prefix)
         entry.encode(answer, response, None, entry.errors)

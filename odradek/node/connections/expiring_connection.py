@@ -1,8 +1,8 @@
-"""A connection whose login has a limited lifetime (KIP-368): the first request after that ends it, unless the login
-was renewed.
+"""A connection whose login has a limited lifetime (KIP-368): the first request after this lifetime ends the
+connection, unless the login was renewed.
 
-A refused renewal ends it, too. The refusal is delayed, as at a first login. Otherwise a logged-in user could try
-passwords of other users without a pause.
+A refused renewal also ends the connection. The refusal is delayed, as at a first login. Otherwise a logged-in
+user could try passwords of other users without a pause.
 """
 
 from __future__ import annotations

@@ -16,7 +16,9 @@ from odradek.wire.errors import ProtocolError
 REAP_INTERVAL_SECONDS = 1.0
 TRIM_AFTER_SECONDS = 5.0
 LOOKS_MAX = 1_000
-"""The most muted connections that one check tests. Each test is a system call of a microsecond."""
+"""The most muted connections that are tested each time (by `_close_left`). Each test is a system call of a
+microsecond.
+"""
 REFUSED_INTERVAL_SECONDS = 10.0
 """The seconds between two log lines about refused connections."""
 _HANDSHAKES = ("TLS handshakes that wait", None)
@@ -36,8 +38,8 @@ class Server:
         is_peers: bool = False,
         entrance: Entrance | None = None,
     ) -> None:
-        """`is_peers`: the listener is for brokers alone, so limits for clients do not apply. `entrance` authenticates
-        clients; None if the listener does not.
+        """`is_peers`: the listener is for brokers alone, so limits for clients do not apply. `entrance`
+        authenticates clients; it is None if the listener does not authenticate clients.
         """
         self._entrance = entrance
         self._entering: dict[Conn, None] = {}
@@ -60,7 +62,8 @@ class Server:
     async def accept_loop(self) -> None:
         """Accept connections, each with a task of its own, until the listener closes."""
         clock, limits = self._services.clock, self._limits
-        # All connections share one bound method: a bound method each would cost every idle connection 64 bytes.
+        # All connections share one bound method. A bound method for each connection would cost 64 bytes per
+        # idle connection.
         on_end = self._ended
         while True:
             while (at := self._accept_at(clock.monotonic())) > clock.monotonic():
@@ -126,7 +129,9 @@ class Server:
         self._limits.leave(connection.conn.peer_host, self.name, is_peers=self._is_peers)
 
     def _log_refused(self, now: float, peer: str, limit: str, bound: float | None) -> None:
-        """Write one line for many connections that were refused. It names the limit that refused the last one."""
+        """Write one line for many connections that were refused. The line names the limit that refused the
+        last of them.
+        """
         if now >= self._log_refusals_at:
             self._log_refusals_at = now + REFUSED_INTERVAL_SECONDS
             count, self._refusals_logged = self._refused - self._refusals_logged, self._refused

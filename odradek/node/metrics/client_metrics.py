@@ -47,5 +47,5 @@ def client_metrics(page: MetricsText, telemetry: ClientTelemetry, now: float, sh
 
 
 def _user(principal: str) -> str:
-    """Return a principal's name without its type, as the labels of quotas have it."""
+    """Return a principal's name without its type, as in the labels of quota metrics."""
     return principal.partition(":")[2]

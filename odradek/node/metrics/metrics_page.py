@@ -36,8 +36,8 @@ TOPICS_MAX = 200
 
 @attrs.define
 class LoopLateness:
-    """How late the event loop wakes tasks that are due: a histogram over `LATENCY_BOUNDS_SECONDS`, and the sum of
-    seconds.
+    """The lateness of the event loop: how late it wakes tasks that are due. It has a histogram over
+    `LATENCY_BOUNDS_SECONDS`, and the sum of the seconds.
     """
 
     counts: list[int] = attrs.field(factory=lambda: [0] * (len(LATENCY_BOUNDS_SECONDS) + 1))

@@ -1,14 +1,15 @@
-"""Serves the metrics page over HTTP/1.1, on a listener of its own, with TLS and logins where the file has them.
-PORTED.
+"""Serves the metrics page over HTTP/1.1, on a listener of its own, with TLS and logins if the properties file
+sets them. PORTED.
 
 It accepts one request per connection, GET or HEAD of `/metrics`. The number of connections, the bytes of a request
 and the time for it are limited. A peer's mistake ends only its own connection.
 
-If there are too many connections, one is closed: of the address with the most, the oldest without a request. So a
-stranger who opens many connections does not keep the scraper out.
+If there are too many connections, one is closed. It is the oldest connection without a request, from the
+address that has the most. So a stranger who opens many connections does not keep the scraper out.
 
-The page is made when a request has arrived. Then the event loop is left to other work for `OTHERS_SHARE` times as
-long as the page took. All requests that wait meanwhile get the same page.
+The page is made when a request has arrived. After that, no new page is made for `OTHERS_SHARE` times as long
+as this page took, so that the event loop can do other work. All requests that wait meanwhile get the same
+page.
 """
 
 from __future__ import annotations
@@ -112,7 +113,9 @@ class MetricsServer:
             self._open.pop(conn.peer_host, None)
 
     def _has_asked(self, conn: Conn) -> None:
-        """Mark that a connection has sent its request. Connections without a request are closed before it."""
+        """Mark that a connection has sent its request. If there are too many connections, those without a
+        request are closed before this one.
+        """
         of_host = self._open.get(conn.peer_host, {})
         if conn in of_host:
             del of_host[conn]
@@ -249,7 +252,9 @@ def _response(
 
 
 async def watch_loop(clock: Clock, lateness: LoopLateness) -> None:
-    """Measure how late the event loop wakes a task that is due, four times a second, until cancelled."""
+    """Measure four times a second how late the event loop wakes a task that is due. Return only by
+    cancellation.
+    """
     while True:
         due = clock.monotonic() + LATENESS_INTERVAL_SECONDS
         await clock.sleep_until(due)

@@ -4,8 +4,8 @@ A password is checked against the user's SCRAM keys. This takes 2 to 15 ms of co
 time. A correct password is remembered as a keyed digest, until the user's keys change. So a scraper costs only one
 check.
 
-Guessing is limited by a rate of checks for each address, and by one for all together. A remembered password needs no
-check.
+Against guessing, the rate of checks is limited for each address, and for all addresses together. A remembered
+password needs no check.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Answer(Enum):
 
 @attrs.define
 class _Checks:
-    """How many password checks one address, or all addresses together, may still use; `per_second` more are allowed
-    over time.
+    """The number of password checks that are still allowed, for one address or for all together. It grows by
+    `per_second` each second.
     """
 
     most: int

@@ -1,10 +1,10 @@
-"""Executes a recovery plan in the directories of one node: the old metadata log is set aside, and a new one replaces
-it.
+"""Executes a recovery plan in the directories of one node: it renames the old metadata log and puts a new log
+in its place.
 
-The new log is complete in a directory of its own before the old one is touched. Two renames follow. After a crash in
-between, the node does not start until the new log has its final name. The same command with `--from` and the plan
-then continues. Files are written through the ports, under the locks of all directories of the node. PURE except for
-the files.
+First the new log is written completely, into a separate directory. Then two renames follow: the old log gets
+another name, and the new log gets its final name. After a crash between the renames, the node refuses to
+start. The same command with `--from` and the plan then does the second rename. Files are written through the
+ports, under the locks of all directories of the node. PURE except for the files.
 """
 
 from __future__ import annotations
@@ -86,7 +86,8 @@ def _is_done(found: FoundNode, plan: RecoveryPlan) -> bool:
 def _check_unchanged(found: FoundNode, mine: NodePlan, plan: RecoveryPlan) -> None:
     """Raise `NotReadable` if the node has written metadata since the plan was made.
 
-    A start without a quorum in between is allowed: it raises only the epoch, and the log stays the same.
+    The node may have been started without a quorum since then: such a start raises only the epoch and does
+    not change the log.
     """
     end = OffsetAndEpoch(NO_NUMBER, NO_NUMBER)
     if found.copy is not None:
@@ -116,7 +117,7 @@ def _apply(plan: RecoveryPlan, mine: NodePlan, facts: NodeFacts, directories: di
         if path != mine.metadata_path:
             _write_meta(directories[path], plan, facts, directory_id)
     if facts.is_controller:
-        # From here on this controller does not start without a log.
+        # From now on, this controller refuses to start if it has no log.
         root.write_atomic(BEGUN_FILE, BEGUN_TEXT.encode())
     if mine.metadata_path in mine.new_ids:
         _write_meta(root, plan, facts, mine.new_ids[mine.metadata_path])
@@ -142,7 +143,8 @@ def _write_meta(directory: Dir, plan: RecoveryPlan, facts: NodeFacts, directory_
 
 
 def may_vote(found: FoundNode) -> bool:
-    """True if this node is a voter according to its own copy of the log, or may be a voter and has no readable copy.
+    """True if this node is a voter according to its own copy of the log. Also true if it is a controller
+    without a readable copy, because it may be a voter.
 
     A voter that loses its log could vote twice in an epoch, or elect a leader that lacks committed records.
     """
@@ -167,8 +169,9 @@ def begin_anew(facts: NodeFacts, disks: Disks, *, has_no_vote: bool = False) -> 
     """Set a node's metadata log aside, so that its next start fetches the log from the other nodes. Return the log's
     new directory name.
 
-    The directory keeps its id, so a node that may be a voter is refused. `has_no_vote`: the operator has checked that
-    the quorum no longer counts its vote. Raises `NotReadable`, `DiskError`.
+    The directory keeps its id, so the node would still count as the same voter. A node that may be a voter is
+    therefore refused. `has_no_vote` is true if the operator has checked that the quorum no longer counts the
+    node's vote. Raises `NotReadable`, `DiskError`.
     """
     found = read_node(facts, disks)
     if may_vote(found) and not has_no_vote:

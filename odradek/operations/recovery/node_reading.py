@@ -56,13 +56,15 @@ class NodeFacts:
 
     @property
     def paths(self) -> list[str]:
-        """All directories of the node: the log directories, and the metadata log's if it is a separate one."""
+        """All directories of the node: the log directories, and the directory of the metadata log if that is
+        a separate directory.
+        """
         return list(dict.fromkeys([*self.log_dirs, self.metadata_path]))
 
 
 def read_node(facts: NodeFacts, disks: Disks) -> FoundNode:
-    """Read all directories of a node. Raises `NotReadable` if a process uses one, or if one belongs to another node;
-    and `DiskError`.
+    """Read all directories of a node. Raises `NotReadable` if a process uses one of the directories, or if
+    one belongs to another node. Also raises `DiskError`.
     """
     directories: dict[str, Dir] = {}
     metas: dict[str, MetaProperties | None] = {}
@@ -113,7 +115,9 @@ def read_node(facts: NodeFacts, disks: Disks) -> FoundNode:
 
 
 def _owner(facts: NodeFacts, metas: dict[str, MetaProperties | None]) -> str:
-    """Return the cluster id in the node's directories; empty if all are blank. Raises `NotReadable`."""
+    """Return the cluster id that the node's directories have; an empty text if all directories are blank.
+    Raises `NotReadable`.
+    """
     cluster_id = ""
     for path, meta in metas.items():
         if meta is None:

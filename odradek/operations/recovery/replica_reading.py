@@ -1,12 +1,13 @@
-"""Reads a partition's directory of a stopped node, without changes: leader epochs, end, producer ids. PURE except for
-the reads.
+"""Reads the leader epochs, the end and the producer ids of each replica on a stopped node's disks, without
+changes. PURE except for the reads.
 
 The headers of batches are read after the newest producer snapshot. Older producer ids are in the snapshots, and
 leader epochs in a checkpoint file. Without a snapshot, all batches are read. As at a start, the log ends before an
 incomplete batch.
 
-A future replica is the copy of a log that moves to another directory. It counts as the replica if a start would use
-it: it is marked as complete, and its log is gone. An unfinished copy without its log means that the log is missing.
+A future replica is the copy of a log that moves to another directory. A future replica counts as the replica
+if a start of the node would use it. This is so if it is marked as complete and the original log is gone. If
+the original log is gone and the copy is unfinished, the replica counts as missing.
 """
 
 from __future__ import annotations
@@ -65,10 +66,11 @@ class Replicas:
         self._futures.append(future)
 
     def settle_futures(self, *, is_whole: bool) -> None:
-        """Add the future replicas that a start would use to `found`, the others to `missing`.
+        """Add the future replicas that a start would use to `found`, and the other future replicas to
+        `missing`.
 
-        `is_whole`: all log directories of the node were read. A directory that was not read may have the log itself,
-        which may be longer than the copy.
+        `is_whole` is true if all log directories of the node were read. Otherwise an unread directory may
+        have the original log, which may be longer than the copy.
         """
         for future in self._futures:
             replica = future.replica
@@ -141,7 +143,7 @@ def _epochs(directory: Dir, names: list[str], into: Replicas) -> LeaderEpochs:
     try:
         return LeaderEpochs.decode(directory.read_bytes(EPOCHS_FILE, _SMALL_FILE_BYTES))
     except MalformedCheckpoint as error:
-        # The leader epochs are also in the batches.
+        # The leader epochs can still be read from the batches.
         into.unreadable.append(f"{directory.path}/{EPOCHS_FILE}: {error}")
         return LeaderEpochs()
 
@@ -161,8 +163,8 @@ def _producers(directory: Dir, names: list[str], into: Replicas) -> tuple[int, i
 
 
 def _allocated(file: File, position: int, header: BatchHeader) -> Iterator[int]:
-    """Yield the producer ids in a transaction coordinator's records. Such a producer may not have written anything
-    yet.
+    """Yield the producer ids in a transaction coordinator's records. A producer in such a record has an id,
+    but may not have written anything yet.
     """
     if header.is_control:
         return

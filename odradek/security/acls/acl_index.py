@@ -43,13 +43,15 @@ _IMPLIED_BY: Mapping[int, frozenset[int]] = {
     ),
     Operation.DESCRIBE_CONFIGS: frozenset((Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS)),
 }
-"""Operations whose permission also permits another operation (the key). Denials imply nothing."""
+"""By operation (the key), the operations whose permission also permits the key. Denials imply nothing."""
 PROBE_NAME = "hardcode"
 """The name of a fictitious resource, by which Kafka finds the default decision
 (`Authorizer.authorizeByResourceType`).
 """
 ANSWERS_MAX = 10_000
-"""The most answers about "any resource" that one index remembers. When they are exceeded, all are forgotten."""
+"""The most answers about "any resource" that one index remembers. If there are more, all answers are
+forgotten.
+"""
 
 _Resource: TypeAlias = tuple[int, bool, str]
 """Resource type, whether the name is a prefix, and the name."""

@@ -12,8 +12,9 @@ One `Authorizer` per node has the index of ACLs of the newest image. A question 
 `Rights` belong to one connection. They remember up to `REMEMBERED_MAX` decisions, until `generation` grows with the
 next change of an ACL. So the hot path costs one lookup in a dict.
 
-A refusal is recorded for the audit log. `would_allow` skips this, as Kafka does without `logIfDenied`:
-which topics to list, or whether the client has a stronger right.
+A refusal is recorded for the audit log. `would_allow` makes no record, like a check in Kafka with
+`logIfDenied` false. It serves questions such as which topics to list, or whether the client has a stronger
+right.
 """
 
 from __future__ import annotations
@@ -185,7 +186,9 @@ class DenialObserver(Protocol):
     """The receiver of refusals, such as the audit log."""
 
     def denied(self, rights: Rights, api_key: int, denials: Sequence[Denial], further: int) -> None:
-        """Called when a request of this API was refused these rights, and `further` more that were not recorded."""
+        """Called when a request of the API `api_key` was refused some rights. `denials` are the recorded
+        refusals, and `further` is the number of refusals that were not recorded.
+        """
 
 
 class Rights:
@@ -295,7 +298,9 @@ class Rights:
         return self._authorizer.why(self.principal, self.host, denial)
 
     def for_many(self) -> Rights:
-        """Make a copy that remembers everything, for one request that names more than a connection remembers."""
+        """Make a copy that remembers all decisions, without a limit. It serves one request that names more
+        resources than a connection remembers.
+        """
         return Rights(self._authorizer, self.principal, self.host, 1_000_000, self.listener)
 
     def _remember(self, question: _Question, is_allowed: bool) -> bool:

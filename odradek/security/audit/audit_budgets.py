@@ -181,8 +181,8 @@ class Budgets:
 
     @staticmethod
     def _is_first(account: _Account, payer: Payer) -> bool:
-        """True if this is the principal's first line of its kind. The limit on kinds bounds how far an account is
-        overdrawn.
+        """True if this is the principal's first line of its kind. The number of kinds is limited, and so is
+        the number of bytes that such lines can overdraw an account by.
         """
         return (
             account.principal is not None

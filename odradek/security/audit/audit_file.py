@@ -1,5 +1,5 @@
-"""One ring of audit log files: lines are appended, and files are rotated by size. PORTED: calls block, so a worker
-makes them.
+"""One ring of audit log files: lines are appended, and files are rotated by size. PORTED: its calls block, so
+a worker must make them.
 
 `NAME` is the newest file, `NAME.1` the one before. A failed write leaves no partial line behind.
 """

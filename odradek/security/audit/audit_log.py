@@ -94,8 +94,8 @@ class _Ring:
         return _Taken(self, lines, missing)
 
     def lose(self, taken: _Taken) -> None:
-        """Count taken lines as lost, because they could not be written. Count the lost lines that they reported
-        again, too.
+        """Count taken lines as lost, because they could not be written. If a taken line reported a number of
+        lost lines, count these lines again, so that a later line reports them.
         """
         lost = sum(line.count for line in taken.lines)
         self.missing += lost
@@ -177,7 +177,7 @@ class AuditLog:
             ring.file.close()
 
     def statistics(self) -> dict[str, int]:
-        """Return the number of lines that wait now; and of those that were lost, or only counted, since the start."""
+        """Return how many lines wait now, and how many lines were lost or only counted since the start."""
         return {
             "lines_waiting": sum(len(ring.waiting) for ring in self._rings),
             "lines_missing": sum(ring.missing_total for ring in self._rings),

@@ -1,8 +1,9 @@
 """Logins, refusals and changes that a node's parts report: they are counted for the metrics, and written to the audit
 log. PURE.
 
-A node has one `Auditor`, which only the event loop calls. If the audit log is off, it only counts. Each method makes
-lines of one kind, and docs/security.md explains their fields. No secret is ever an argument here.
+A node has one `Auditor`, which only the event loop calls. If the audit log is off, the auditor only counts.
+Each method makes lines of one kind, and docs/security.md explains their fields. No secret is ever an argument
+here.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ class Auditor:
         """The number of logins by listener, mechanism (empty: none was chosen) and success."""
 
     def denied(self, rights: Rights, api_key: int, denials: Sequence[Denial], further: int) -> None:
-        """Called when a request of this API was refused these rights, and `further` more that were not recorded."""
+        """Called when a request of the API `api_key` was refused some rights. `denials` are the recorded
+        refusals, and `further` is the number of refusals that were not recorded.
+        """
         api = _api_name(api_key)
         self.denials[api] += len(denials) + further
         lines = self.lines
@@ -194,7 +197,7 @@ def _denial(rights: Rights, api: str, denial: Denial) -> PreparedLine:
 
 def _reason(judgement: Judgement) -> str:
     if judgement.is_allowed:
-        # A rule has changed between the refusal and this line.
+        # A rule has changed between the refusal and the writing of this line.
         return "the rule that denied it has changed since"
     if judgement.reason is Reason.RULE and judgement.rule is not None:
         return f"rule: {judgement.rule}"

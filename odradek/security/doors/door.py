@@ -21,8 +21,8 @@ answer before it is sent.
 **Many decisions are made in a worker**: those about thousands of names, and those about all topics. Their number is
 computed before the door is called (`counting`).
 
-**A refusal is reported to the audit log** when the door has decided. `would` reports nothing. It is used by `merge`,
-to hide parts of an answer, and if another right would also suffice.
+**A refusal is reported to the audit log** when the door has decided. `would` reports nothing. It is used by
+`merge` to hide parts of an answer, and by doors for which another right would also suffice.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ Count: TypeAlias = Callable[[Asked, Never], int]
 DECISIONS_AT_ONCE = 1_000
 """The most decisions about rights (about 3 ms) that the event loop makes for one request; a worker makes more."""
 Again: TypeAlias = Callable[[Asked, Never], Message]
-"""Checks the response to a request that had to wait. Returns it, or another response."""
+"""Checks the response to a request that had to wait. Returns this response, or another one."""
 
 
 def PASSES(asked: Asked, request: Any) -> None:  # noqa: N802  # it stands in tables beside names of doors
@@ -169,7 +169,7 @@ def operations_of(rights: ClientRights, resource_type: ResourceType, name: str) 
 
 
 def rights_of(context: Context, authorizer: Authorizer) -> ClientRights:
-    """Return the rights of a connection's client, which are made again if its principal has changed."""
+    """Return the rights of a connection's client. If the client's principal has changed, make new rights."""
     rights = context.rights
     if rights is None or rights.principal != context.principal:
         rights = context.rights = Rights(
@@ -255,8 +255,8 @@ class GuardedHandler:
         return Suspend(lambda: self._handle_long(share, context, asked, request), is_long=True)
 
     async def _handle_long(self, share: Share, context: Context, asked: Asked, request: Any) -> Any:
-        """Check rights in a worker, then handle the request on the event loop, as long work. All its decisions are
-        remembered meanwhile.
+        """Check rights in a worker, then handle the request on the event loop, as long work. Until the
+        request is handled, all decisions about it are remembered.
         """
         many = Asked(asked.rights.for_many(), asked.version, asked.topics)
         admitted = await share.in_worker(self._door, many, request)

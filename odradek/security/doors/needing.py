@@ -1,8 +1,9 @@
 """Doors (checks of rights before a request handler) that are written in one line. They need rights for the whole
 request, and a right for each element in it. PURE.
 
-`needing(on_group(READ), each=on_topic(READ))` means: READ on the group and on each topic. A table has for each API
-where the elements of a request are, and how to refuse one or all of them (`odradek.wire.schema.anatomy_rows`).
+`needing(on_group(READ), each=on_topic(READ))` means: READ on the group and on each topic. A table says for
+each API where the elements of a request are, and how to refuse one element or all elements
+(`odradek.wire.schema.anatomy_rows`).
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ def refusing(
 
 def then(door: Door, finish: Finish, sentence: str) -> Door:
     """Make a door that changes each answer by `finish`, which may hide elements or add the client's rights.
-    `sentence` documents it.
+    `sentence` becomes the docstring of the new door.
     """
 
     def both(asked: Asked, request: Any) -> Any:

@@ -1,8 +1,8 @@
-"""Rights to ask about delegation tokens (KIP-48, KIP-373), for brokers and controllers. PURE.
+"""The rights to make requests about delegation tokens (KIP-48, KIP-373), for brokers and controllers. PURE.
 
-Clients who are authenticated may ask, except clients who logged in by a token. A token for another owner needs
-CREATE_TOKENS on the resource USER of that name. Checks and answers are Kafka's. These doors admit everything. The
-handlers check instead, because they know how the client logged in.
+Authenticated clients may make such requests, except clients who logged in by a token. A token for another
+owner needs CREATE_TOKENS on the resource USER of that name. Checks and answers are Kafka's. These doors admit
+everything. The handlers check instead, because they know how the client logged in.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ def create_token_door(asked: Asked, request: Any) -> None:
 
 
 def own_token_door(asked: Asked, request: Any) -> None:
-    """Let in the token's owner and its renewers; no right replaces that."""
+    """Let in the token's owner and its renewers. No right lets in any other client."""
 
 
 def describe_tokens_door(asked: Asked, request: Any) -> None:
-    """Let in everybody, for tokens of which the client is the owner or a renewer. All other tokens need DESCRIBE on
-    the token or DESCRIBE_TOKENS on its owner.
+    """Let in every client, for the tokens that it owns or may renew. All other tokens need DESCRIBE on the
+    token, or DESCRIBE_TOKENS on the token's owner.
     """
 
 

@@ -1,4 +1,4 @@
-"""The answer to requests that describe SCRAM users, for clients without that right. PURE."""
+"""The answer to a client that asks for a description of SCRAM users without the right to do so. PURE."""
 
 from __future__ import annotations
 

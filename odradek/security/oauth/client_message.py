@@ -35,7 +35,7 @@ def decode_client_message(data: bytes) -> ClientMessage:
     """Decode the message. Raises `MalformedClientMessage`."""
     if len(data) > CHARACTERS_MAX:
         raise MalformedClientMessage(
-            f"the client's message has {len(data)} bytes, and at most {CHARACTERS_MAX} are allowed"
+            f"the client's message has {len(data)} bytes, but at most {CHARACTERS_MAX} are allowed"
         )
     try:
         header, *pairs = data.decode("ascii").split("\x01")

@@ -1,9 +1,9 @@
 """The public keys of a token issuer (JWKS, RFC 7517): fetched in a worker, and kept while the issuer is unreachable.
 PORTED.
 
-One task fetches them at the start, then every `sasl.oauthbearer.jwks.endpoint.refresh.ms`, and earlier if a token
-names an unknown key. A client with such tokens causes at most one fetch per longest backoff. If a fetch fails, the
-old keys stay.
+One task fetches the keys at the start, then every `sasl.oauthbearer.jwks.endpoint.refresh.ms`, and earlier if
+a token names an unknown key. Clients with such tokens cause at most one fetch in each longest backoff
+(`retry_backoff_ms_max`). If a fetch fails, the old keys stay.
 """
 
 from __future__ import annotations

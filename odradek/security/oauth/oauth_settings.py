@@ -27,7 +27,7 @@ class KeySourceSettings:
 
 @attrs.frozen
 class TokenExpectations:
-    """What a listener demands of a token. The attributes are named like Kafka's keys `sasl.oauthbearer.*`."""
+    """The demands of a listener on a token. The attributes are named like Kafka's keys `sasl.oauthbearer.*`."""
 
     expected_audience: frozenset[str] = frozenset()
     """The accepted audiences; empty means that any audience, or none, is accepted."""

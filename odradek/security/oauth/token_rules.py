@@ -60,7 +60,7 @@ class UnknownKey(TokenRefused):
 
 @attrs.frozen
 class Bearer:
-    """What an accepted token says about its user."""
+    """The facts about the user that an accepted token contains."""
 
     principal_name: str
     expires_at: float
@@ -73,7 +73,9 @@ class TokenRules(TokenExpectations):
     """Checks tokens by the expectations of a listener."""
 
     def judge(self, token: str, keys: KeySet, now: Moment) -> Bearer:
-        """Verify a token at every time that `now` may be, and return its facts. Raises `TokenRefused`."""
+        """Verify that a token is valid at every time that `now` may be. Return the facts about its user.
+        Raises `TokenRefused`.
+        """
         try:
             claims: Any = jwt.decode(token, lambda guest: _key_of(guest, keys), algorithms=ALGORITHMS).claims
         except (JoseError, ValueError, TypeError, RecursionError) as error:
@@ -130,8 +132,8 @@ class TokenRules(TokenExpectations):
 
 
 def _key_of(token: GuestProtocol, keys: KeySet) -> Key:
-    """Return the key that a token names. If it names none, the issuer must have a single key of that kind. Raises
-    `TokenRefused`.
+    """Return the key that a token names. If the token names no key, the issuer must have exactly one key for
+    the token's kind of algorithm: return this key. Raises `TokenRefused`.
     """
     headers = token.headers()
     kind = _KINDS.get(str(headers.get("alg"))[:2])

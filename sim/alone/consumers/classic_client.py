@@ -1,7 +1,8 @@
 """A simulated member with the classic protocol, whose group may be a consumer group (KIP-848). PURE.
 
-It uses Kafka's embedded consumer protocol with the assignor `range` and eager rebalances: it gives up all
-partitions before it joins again. As the group's leader it assigns the partitions of each topic round-robin.
+The member uses Kafka's embedded consumer protocol with the assignor `range` and eager rebalances: it gives up all
+partitions before it joins again. If the member is the group's leader, it assigns the partitions of each topic
+round-robin.
 """
 
 from __future__ import annotations

@@ -7,12 +7,12 @@ are compared with that model.
 * Epochs of a group and of its target never fall. The target's epoch is at most the group's. A member's epoch falls
   only when it leaves.
 * A member starts to use a partition only if no present member still uses it.
-* A commit is in the log only if its member was in the group. Its epoch is the member's present one, or an older one
-  at which the member already had the partition.
+* A commit is in the log only if the member that sent it was in the group. The commit's epoch is the member's present
+  epoch, or an older epoch in which the member already had the partition.
 * The offset of a partition never goes back from one owner to the next.
-* A member that sends no request for its session timeout is removed.
-* The state that a coordinator loads equals the model of its log. So does the state of the coordinator that wrote
-  the log.
+* A member is removed if its session timeout passes without a request from it.
+* The state that a coordinator loads equals the model of its log. The state of the coordinator that wrote the log
+  equals the model too.
 """
 
 from __future__ import annotations
@@ -57,14 +57,16 @@ class Sent:
     member_id: str
     epoch: int
     is_late: bool = False
-    """True for a commit with the member id and epoch that the client had earlier. Its offset is arbitrary. The
-    coordinator may accept it if the group still has that member.
+    """True for a commit with a member id and epoch that the client had earlier. The offset of such a commit is
+    arbitrary. The coordinator may accept it if the group still has that member.
     """
 
 
 @attrs.define(eq=False)
 class Holder:
-    """A client and its partitions. `stay` is how often its member id had been removed from the group when it joined."""
+    """A client and its partitions. `stay` counts how often the group had removed the client's member id before the
+    client joined.
+    """
 
     name: str
     member_id: str = ""
@@ -160,7 +162,7 @@ class ConsumerPromises(Promises):
         if group is None:
             return
         epoch, target_epoch, members = before
-        # A group that was a classic one without a generation begins with epoch 0.
+        # A consumer group that was a classic group without a generation before begins with epoch 0.
         fell = (
             KNOWN_EPOCH_MIN < epoch > group.epoch or KNOWN_EPOCH_MIN < target_epoch > group.target_epoch >= 0
         )
@@ -199,8 +201,8 @@ class ConsumerPromises(Promises):
         self._offsets[at] = (stint, value.offset)
 
     def _accepted(self, sent: Sent, offset: int) -> int | None:
-        """Check that the group may accept this commit. Return the epoch since which its member has the partition; None
-        if the member lacks it.
+        """Check that the group may accept this commit. Return the epoch since which the commit's member has the
+        partition; None if the member does not have the partition.
         """
         group = self.group
         if group is None:
@@ -221,7 +223,7 @@ class ConsumerPromises(Promises):
     # -- members --------------------------------------------------------------------------------------------------
 
     def is_member(self, holder: Holder) -> bool:
-        """True if the group has kept this client as a member ever since it joined."""
+        """True if the client is a member of the group, and was never removed since it joined."""
         return holder.member_id in self.present and self.removals.get(holder.member_id, 0) == holder.stay
 
     def joined(self, node: Broker, holder: Holder, member_id: str) -> int:
@@ -251,7 +253,9 @@ class ConsumerPromises(Promises):
     # -- states ---------------------------------------------------------------------------------------------------
 
     def wrote(self, host: GroupHost) -> None:
-        """Record the coordinator's newest state for the present end of its log. `loaded` compares it later."""
+        """Record the coordinator's newest state, together with the present end of its log. Later `loaded` compares
+        this state with a model of the log.
+        """
         shard = host.shard
         if shard is not None and not shard.is_loading:
             end_offset = host.broker.log.log_end_offset

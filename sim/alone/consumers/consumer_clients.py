@@ -2,8 +2,8 @@
 PURE.
 
 A member sends heartbeats, adopts its assignment, commits offsets, stalls, leaves, returns, and changes its
-subscription. A member with the classic protocol gives up all partitions before it joins again. Now and then a
-commit arrives late, with a member id and epoch that are no longer valid.
+subscription. A member with the classic protocol gives up all partitions before it joins again. Some commits arrive
+late, with a member id and epoch that are no longer valid.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NEWEST = 9
 HEARTBEAT_VERSION = 1
 REBALANCE_MS = 1500
 CONFIRMED_SHARE = 0.2
-"""The share of OffsetFetch requests for which the coordinator first confirms that it still leads."""
+"""The share of OffsetFetch requests that the coordinator answers only after it has confirmed its leadership."""
 INTERESTS = (
     Interest(("t",)),
     Interest(("t",)),
@@ -62,7 +62,9 @@ class ConsumerClients(Post):
         now_ms: Callable[[], int],
         is_newest: Callable[[GroupHost], bool],
     ) -> None:
-        """Create the clients. `is_newest(host)` is True if the controller made this broker the leader most recently."""
+        """Create the clients. `is_newest(host)` is True if the controller's metadata name this host's broker as the
+        leader.
+        """
         super().__init__(random, hosts, promises.wrote)
         self.is_newest = is_newest
         self.promises = promises
@@ -93,8 +95,8 @@ class ConsumerClients(Post):
         return self._commits, name
 
     def become_steady(self) -> None:
-        """Stop all stalls, departures and subscription changes. If two members have one instance id, the later one
-        stops for good.
+        """Stop all stalls, departures and subscription changes. If two members have the same instance id, the later
+        member stops for good.
         """
         taken: set[str] = set()
         for member in self.members:
@@ -125,12 +127,12 @@ class GroupClient(Client, ABC):
     @property
     @abstractmethod
     def epoch(self) -> int:
-        """The member epoch or generation for its commits; -1 while it is not in the group."""
+        """The member epoch or generation that the member's commits name; -1 while the member is not in the group."""
 
     @property
     @abstractmethod
     def is_settled(self) -> bool:
-        """True if the member has an assignment and no step of a rebalance is left for it."""
+        """True if the member has an assignment, and has finished every step of the rebalance."""
 
     @property
     @abstractmethod
@@ -152,7 +154,7 @@ class GroupClient(Client, ABC):
         return self.clients.promises.joined(host.broker, self.holder, member_id)
 
     def replace_held(self, target: Mapping[TopicPartition, object]) -> None:
-        """Give up all partitions that are not in `target`, then adopt those of `target` that are new."""
+        """Give up all partitions that are not in `target`, then adopt the new partitions of `target`."""
         held = self.holder.held
         for at in [at for at in held if at not in target]:
             del held[at]
@@ -163,8 +165,8 @@ class GroupClient(Client, ABC):
     # -- offsets ----------------------------------------------------------------------------------------------------
 
     def work(self) -> None:
-        """Fetch the committed offsets of new partitions if there are any; otherwise commit a position that has
-        advanced.
+        """Fetch the committed offsets of new partitions. If there are none, commit the position of a random
+        partition, which may advance first.
         """
         held = self.holder.held
         if not held or self.epoch <= 0:
@@ -193,7 +195,7 @@ class GroupClient(Client, ABC):
                     found = answer.offsets.get((at.topic, at.partition))
                     self.holder.held[at] = 0 if found is None else found.offset
 
-        # A deposed coordinator may answer with old offsets if it does not confirm its leadership. The client ignores
+        # A deposed coordinator that does not confirm its leadership may answer with old offsets. The client ignores
         # such answers.
         is_confirmed = self.clients.random.random() < CONFIRMED_SHARE
         request = FetchOffsets(GROUP, *self.identity(), is_confirmed=is_confirmed)
@@ -214,7 +216,7 @@ class GroupClient(Client, ABC):
         self._send_commit(commits, self.holder.member_id, self.epoch)
 
     def commit_late(self) -> None:
-        """Send a commit with an earlier member id and epoch, as if a request of that time arrived only now."""
+        """Send a commit with an earlier member id and epoch, as if the network had delayed an old request until now."""
         assert self.former is not None
         known = [*sorted(self.holder.held), TopicPartition("t", self.clients.random.randrange(4))]
         at = self.clients.random.choice(known)
@@ -304,7 +306,7 @@ class ConsumerMember(GroupClient):
         elif chance < 0.98:
             self._leave()
         else:
-            # The client's process dies without a LeaveGroup, and a new one replaces it.
+            # The client's process dies without a LeaveGroup, and a new process replaces it.
             self.former = (self.holder.member_id, self.epoch)
             self._new_machine()
 

@@ -1,4 +1,4 @@
-"""The environment of a simulated coordinator of consumer groups: a broker whose metadata has topics that grow. PURE."""
+"""The environment of a simulated coordinator of consumer groups: a broker whose topics get more partitions. PURE."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Schedules for a group coordinator with the consumer protocol, drawn from a seed; members use both protocols. PURE.
 
-The partition, its brokers and their faults are those of `sim.alone.groups.groups_alone`. Topics are created and get
-more partitions. Workers match patterns of topics and compute target assignments, at their own pace. At the end all
-faults are healed. Then each partition to which a member subscribes must have exactly one owner.
+The offsets partition, its brokers and their faults are the same as in `sim.alone.groups.groups_alone`. Topics are
+created and get more partitions. Simulated workers match patterns of topics and compute target assignments; the
+schedule decides when they advance. At the end all faults are healed. Then each partition to which a member subscribes
+must have exactly one owner.
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ _WEIGHTS: Mapping[str, tuple[float, ...]] = {
 
 @attrs.frozen
 class ConsumersPlan:
-    """Parameters of a schedule: the plan of the partition and its step weights, and the number of members of each
-    kind.
+    """Parameters of a schedule: the plan of the offsets partition, which includes the weights of all steps, and the
+    numbers of members.
     """
 
     partition: ReplicationPlan
@@ -71,12 +72,14 @@ class ConsumersPlan:
     interval_ms: int = 0
     """The value of `group.consumer.assignment.interval.ms`."""
     late: int = 0
-    """How many steps the members of the consumer protocol wait first, so that the group begins as a classic group."""
+    """How many steps the members of the consumer protocol wait before they join. So the group may begin as a classic
+    group.
+    """
     policy: str = "bidirectional"
     inline_units: int = 300
     """`INLINE_UNITS_MAX` of `target_runs`: larger target assignments are computed by a worker."""
     part_units: int = 600
-    """`PART_UNITS` of `target_runs`: the part size in which larger target assignments are written."""
+    """`PART_UNITS` of `target_runs`: larger target assignments are written in parts of this size."""
 
     @classmethod
     def draw(cls, random: Random, steps: int = STEPS_DEFAULT) -> ConsumersPlan:
@@ -105,7 +108,7 @@ def run(seed: int, plan: ConsumersPlan | None = None) -> Mapping[str, int]:
 
 
 class _Run(CoordinatorRun[ConsumerHost]):
-    """A schedule at work: brokers with group coordinators, and their clients."""
+    """One run of a schedule: brokers with group coordinators, and the clients of these coordinators."""
 
     def __init__(self, plan: ConsumersPlan, random: Random) -> None:
         self._consumers_plan = plan
@@ -208,7 +211,7 @@ class _Run(CoordinatorRun[ConsumerHost]):
             self._check_sessions(host)
 
     def _check_sessions(self, host: ConsumerHost) -> None:
-        """Check that a coordinator has removed every member that was silent for longer than its session timeout."""
+        """Check that a coordinator has removed every member whose last request is older than the session timeout."""
         shard, since = self._loaded_ms.get(host.broker.node_id, (None, 0))
         present = host.shard
         if present is None or present is not shard or present.is_loading:
@@ -224,7 +227,7 @@ class _Run(CoordinatorRun[ConsumerHost]):
     # -- the end --------------------------------------------------------------------------------------------------
 
     def _heal(self) -> None:
-        """Heal the replicas. Then step until the group has settled; raise `Liveness` if it does not."""
+        """Heal the replicas. Then step until the group has settled. Raise `Liveness` if the group does not settle."""
         super()._heal()
         self._clients.become_steady()
         for round_number in range(SETTLE_ROUNDS_MAX):
@@ -249,7 +252,9 @@ class _Run(CoordinatorRun[ConsumerHost]):
             self._replicate()
 
     def _is_settled(self) -> bool:
-        """True if each partition to which a member subscribes has one owner, and no member has a step left."""
+        """True if each partition to which a member subscribes has one owner, and every member has finished its
+        rebalance.
+        """
         members = [each for each in self._clients.members if not each.is_replaced]
         topics = frozenset().union(*(each.topics for each in members))
         wanted = sorted((name, index) for name in topics for index in range(self._counts.get(name, 0)))

@@ -3,16 +3,17 @@
 The replicas of the partition must obey the rules of `sim.alone.replication_checks`. In addition, this module reads
 the committed log record by record. It compares each answer with that log when the coordinator gives the answer.
 
-* An offset whose commit was acknowledged is committed in the log. Each later OffsetFetch, by this or a later
-  coordinator, returns that offset or a newer one. A tombstone is written only after the retention time or a request
-  to delete.
-* A coordinator that does not know yet that it is deposed answers fetches, as in Apache Kafka. Such an answer is
-  compared only with records up to its own epoch.
-* An offset of a generation stands in the log after the record of that generation, and before that of the next.
+* An offset whose commit was acknowledged is in the committed part of the log. Each later OffsetFetch returns that
+  offset or a newer one, even from a later coordinator. A tombstone is written only after the retention time or a
+  request to delete.
+* A deposed coordinator that has not yet learned of its successor answers fetches, as in Apache Kafka. Such an answer
+  is compared only with records up to that coordinator's epoch.
+* An offset of a generation is in the log after the record of that generation, and before the record of the next
+  generation.
 * In a generation each partition has one owner. Each member receives the assignment that the log has. Generations
   never fall.
-* The state that a coordinator loads equals a replay of the log, and the state of the coordinator that wrote the
-  log.
+* The state that a coordinator loads equals a replay of the log. The state of the coordinator that wrote the log
+  equals that replay too.
 """
 
 from __future__ import annotations
@@ -56,11 +57,11 @@ class Sent:
 
 @attrs.frozen
 class Floor:
-    """The log offsets of the newest acknowledged commits and tombstones; a fetch that starts now must see these or
-    newer ones.
+    """The log offsets of the newest acknowledged commits and tombstones. An OffsetFetch that is sent now must see
+    these records or newer ones.
 
-    For each key the offsets are grouped by the leader epoch of the record. A deposed coordinator must know only
-    those up to its own epoch.
+    For each key the log offsets are grouped by the record's leader epoch. A deposed coordinator must know only the
+    records up to its own epoch.
     """
 
     commits: Mapping[OffsetAt, Mapping[int, int]]
@@ -190,7 +191,7 @@ class GroupPromises(Promises):
     # -- answers --------------------------------------------------------------------------------------------------
 
     def floor(self) -> Floor:
-        """Return a copy of the offsets that an OffsetFetch sent now must see."""
+        """Return a copy of the log offsets that the answer to an OffsetFetch must include if the request is sent now."""
         return Floor(
             {key: dict(positions) for key, positions in self._acknowledged.items()},
             {key: dict(positions) for key, positions in self._tombstones.items()},
@@ -210,8 +211,8 @@ class GroupPromises(Promises):
         acknowledged[epoch] = max(position, acknowledged.get(epoch, -1))
 
     def fetched(self, node: Broker, group_id: str, floor: Floor, answer: FetchedOffsets) -> None:
-        """Check a coordinator's answer to OffsetFetch: it has every committed offset of `floor`, or a newer committed
-        one.
+        """Check a coordinator's answer to OffsetFetch. For each record of `floor` the answer must have that record's
+        offset, or a newer committed offset.
         """
         if answer.code:
             return
@@ -234,7 +235,7 @@ class GroupPromises(Promises):
                     raise SafetyViolation(f"{key} was committed at {least}, and is not found")
 
     def synced(self, node: Broker, group_id: str, generation: int, name: str, assignment: bytes) -> None:
-        """Check that an assignment which a coordinator sends to a member stands in the committed log."""
+        """Check that the committed log has the assignment that a coordinator sends to a member."""
         self.look([node])
         if not any(each.get(name) == assignment for each in self._owned.get((group_id, generation), [])):
             raise SafetyViolation(
@@ -244,7 +245,9 @@ class GroupPromises(Promises):
     # -- states ---------------------------------------------------------------------------------------------------
 
     def wrote(self, host: GroupHost) -> None:
-        """Record the coordinator's state for the present end of its log, and check the epoch of the last record."""
+        """Record the coordinator's state, together with the present end of its log. Check that the last record has
+        the leader's epoch.
+        """
         shard = host.shard
         if shard is not None and not shard.is_loading:
             runtime = shard._runtime
@@ -260,8 +263,8 @@ class GroupPromises(Promises):
                     )
 
     def loaded(self, host: GroupHost) -> None:
-        """Check the state that a coordinator has just loaded against a replay of its log, and against the writer's
-        state.
+        """Check the state that a coordinator has just loaded against a replay of its log. Check the state of the
+        coordinator that wrote the log against the same replay.
         """
         shard, log = host.shard, host.broker.log
         assert shard is not None
@@ -289,7 +292,7 @@ class GroupPromises(Promises):
 
 
 def _replay(found: Mapping[int, LoggedRecord]) -> dict[object, object]:
-    """Replay the records in order. Return the newest value by key: of a group, or of an offset."""
+    """Replay the records in order. Return the newest value of each key; a key names a group or an offset."""
     state: dict[object, object] = {}
     for record in found.values():
         key, value = decoded(record.data)

@@ -1,9 +1,9 @@
 """Simulated clients of a group coordinator: members that join, commit, stall and leave, and consumers outside of any
 group. PURE.
 
-A client has at most one request in flight. Requests and answers arrive late, in any order, or never; after a loss
-the client sends again. Most requests go to the right coordinator, some to another broker. The checks see each
-answer when a coordinator gives it, even if it is lost later.
+A client has at most one request in flight. Requests and answers arrive late, in any order, or never; after a loss the
+client sends again. Most requests go to the right coordinator, some to another broker. The checks see each answer when
+a coordinator gives it, even if the answer is lost later.
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ class Clients(Post):
         self.send(client, FetchOffsets(group_id), NEWEST, checked, lambda answer: None)
 
     def read_at_last(self, host: GroupHost, group_id: str) -> None:
-        """Fetch all offsets of a group from this coordinator, and check the answer. Raises `SafetyViolation` if it is
-        late or an error.
+        """Fetch all offsets of a group from this coordinator, and check the answer. Raises `SafetyViolation` if the
+        coordinator returns an error or does not answer at once.
         """
         answers: list[Any] = []
         floor = self.promises.floor()
@@ -148,8 +148,8 @@ class _Loner(_Client):
 
 
 class _Member(_Client):
-    """A member of the group, with the classic protocol. It joins, syncs, then sends heartbeats, commits and fetches;
-    sometimes it stalls or leaves.
+    """A member of the group, with the classic protocol. It joins, syncs, and then sends heartbeats, commits and
+    fetches. Sometimes it stalls or leaves.
     """
 
     def __init__(self, clients: Clients, name: str, instance_id: str | None) -> None:

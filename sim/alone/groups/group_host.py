@@ -1,4 +1,4 @@
-"""The environment of a simulated group coordinator: the part of its broker that it uses. PURE.
+"""The environment of a simulated group coordinator: the part of its broker that the coordinator uses. PURE.
 
 The coordinator, its shard and its state machine are the product's (`odradek.data_plane.groups.coordinator`).
 """
@@ -23,7 +23,9 @@ __all__ = ["GroupHost"]
 
 
 class GroupHost(ByHand):
-    """A group coordinator and the part of its broker that it uses, for one process run of the broker."""
+    """A group coordinator, and the part of its broker that the coordinator uses. Each run of the broker's process has
+    its own object.
+    """
 
     def __init__(self, broker: Broker, settings: GroupSettings, now_ms: Callable[[], int]) -> None:
         super().__init__(broker, now_ms)

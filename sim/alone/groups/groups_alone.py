@@ -1,9 +1,9 @@
 """Schedules for a group coordinator, drawn from a seed: its state machine and its log on a partition with three
 replicas. PURE.
 
-The partition is that of `sim.alone.replication_alone`: replicas on simulated disks with small segments, late
-fetches, crashes, power losses, elections, truncation. Each broker has a `GroupCoordinator`. It starts a shard and
-loads the log when its broker becomes the leader. Dynamic and static members join, sync, commit, fetch, stall and
+The partition is simulated as in `sim.alone.replication_alone`: replicas on simulated disks with small segments, late
+fetches, crashes, power losses, elections, truncation. Each broker has a `GroupCoordinator`, which starts a shard and
+loads the log when the broker becomes the leader. Dynamic and static members join, sync, commit, fetch, stall and
 leave. Sessions and offsets expire (`group_clients.py`).
 
 `group_checks.py` checks every answer. At the end all faults are healed. Then all members must join one generation,
@@ -55,8 +55,8 @@ _WEIGHTS: Mapping[str, tuple[float, ...]] = {
 
 @attrs.frozen
 class GroupsPlan:
-    """Parameters of a schedule: the plan of the partition and its step weights, the number of static members, the
-    retention of offsets in ms.
+    """Parameters of a schedule. The plan of the offsets partition includes the weights of all steps. `static` is the
+    number of static members, `retention_ms` the retention of offsets.
     """
 
     partition: ReplicationPlan
@@ -77,7 +77,7 @@ def run(seed: int, plan: GroupsPlan | None = None) -> Mapping[str, int]:
 
 
 class _Run(CoordinatorRun[GroupHost]):
-    """A schedule at work: brokers with group coordinators, and their clients."""
+    """One run of a schedule: brokers with group coordinators, and the clients of these coordinators."""
 
     def __init__(self, plan: GroupsPlan, random: Random) -> None:
         self._groups_plan = plan
@@ -142,7 +142,9 @@ class _Run(CoordinatorRun[GroupHost]):
     # -- the end --------------------------------------------------------------------------------------------------
 
     def _heal(self) -> None:
-        """Heal the replicas. Then step until all members are in one generation; raise `SafetyViolation` if that fails."""
+        """Heal the replicas. Then step until all members are in one generation. Raise `SafetyViolation` if they never
+        are.
+        """
         super()._heal()
         self._clients.revive()
         for round_number in range(SETTLE_ROUNDS_MAX):
@@ -170,7 +172,7 @@ class _Run(CoordinatorRun[GroupHost]):
         return self._hosts[self._controller.state.leader]
 
     def _leads(self) -> bool:
-        """True if the leader's coordinator has loaded its log."""
+        """True if the coordinator of the partition's leader has loaded the log."""
         shard = self._leader().shard
         return shard is not None and not shard.is_loading
 

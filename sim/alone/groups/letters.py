@@ -1,7 +1,7 @@
 """Simulated messages between clients and coordinators: late, out of order, lost, or no longer awaited. PURE.
 
-A client has at most one request in flight. The checks see each answer when a coordinator gives it, even if it is
-lost later.
+A client has at most one request in flight. The checks see each answer when a coordinator gives it, even if the answer
+is lost later.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Client", "GroupRequest", "Post"]
 
 A = TypeVar("A")
 RIGHT_SHARE = 0.95
-"""The share of requests that go to a broker which leads the partition by its own knowledge."""
+"""The share of requests that go to a broker which considers itself the partition's leader."""
 
 
 class GroupRequest(Protocol):
@@ -40,7 +40,7 @@ class Client:
         self.number = 0
 
     def act(self) -> None:
-        """Take the next step of the client's own choice, for example send a request."""
+        """Take the client's next step, such as sending a request."""
 
     def gave_up(self) -> None:
         """Called when the client stops waiting for the answer to its request."""
@@ -104,8 +104,8 @@ class Post:
         checked: Callable[[GroupHost, A], None],
         answered: Callable[[A], None],
     ) -> None:
-        """Send a request to a random broker, mostly to a leader. `checked` sees the answer when it is given,
-        `answered` when it arrives.
+        """Send a request to a random broker, mostly to a leader. `checked` is called when the coordinator gives its
+        answer, `answered` when the answer arrives at the client.
         """
         client.waits = True
         client.number += 1
@@ -140,7 +140,7 @@ class Post:
         self._letters.append(_Letter(reply.client, reply.number, deliver))
 
     def deliver_one(self) -> None:
-        """Deliver one message: in three of four cases the oldest, else a random one."""
+        """Deliver one message: mostly the oldest, in one of four cases a random message."""
         if self._letters:
             at = self.random.choice((0, 0, 0, self.random.randrange(len(self._letters))))
             self._letters.pop(at).deliver()
@@ -151,7 +151,7 @@ class Post:
             self._letters.pop(0).deliver()
 
     def lose_one(self) -> None:
-        """Lose a random message; its client stops waiting and will send again."""
+        """Lose a random message. The client stops waiting, and will send its request again."""
         if self._letters:
             letter = self._letters.pop(self.random.randrange(len(self._letters)))
             self._give_up(letter.client)

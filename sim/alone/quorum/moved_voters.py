@@ -3,15 +3,15 @@ directory. PURE.
 
 `run(seed)` draws three or five voters, and one of three cases:
 
-* all move at once: each restarts at a new address, with corrected bootstrap servers; the log still names the old
-  ones;
-* they move one by one, while the others run;
+* all voters move at once: each restarts at a new address, with corrected bootstrap servers; the log still names the
+  old addresses;
+* the voters move one by one, while the others run;
 * a copy of a voter's directory runs at an address of its own, beside the original.
 
-An old address then has no listener, or belongs to a node of another cluster, or to another voter. Messages are
-late, lost or duplicated, and replicas crash at any await. At the end all faults are healed. Then one voter must
-lead, and the log must name the new address of every voter. Finally all restart with useless bootstrap servers, so
-that only the log names the addresses of the others.
+After a move the old address has no listener, or belongs to a node of another cluster or to another voter. Messages
+are late, lost or duplicated, and replicas crash at any await. At the end all faults are healed. Then one voter must
+lead, and the log must name the new address of every voter. Finally all voters restart with useless bootstrap servers,
+so that they find each other's addresses only in the log.
 
 **At every step, an epoch has one leader, and no offset has two committed batches.** These checks treat the copy
 like any voter. The network never separates the copy from its original: otherwise the copy would look like a voter
@@ -97,7 +97,7 @@ def run(seed: int, plan: MovePlan | None = None) -> Mapping[str, int]:
 
 
 class _Run:
-    """A schedule at work."""
+    """One run of a schedule."""
 
     def __init__(self, plan: MovePlan, random: Random) -> None:
         self._plan = plan
@@ -172,7 +172,7 @@ class _Run:
         self._deaths += 1
         node.die("all" if self._random.random() < 0.5 else "synced")
         if node is self._original:
-            # If the original stays down longer, its copy looks like a voter that has moved.
+            # If the original stayed down for longer, its copy would look like a voter that has moved.
             self._steps.at(self._steps.now + ORIGINAL_AWAY_SECONDS, lambda: self._revive(node))
 
     def _revive(self, node: Node) -> None:
@@ -182,7 +182,9 @@ class _Run:
     # -- troubles -------------------------------------------------------------------------------------------------
 
     def _move(self, node: Node) -> None:
-        """Give a stopped voter a new address. The old one is left unused, or goes to a foreign node or another voter."""
+        """Give a stopped voter a new address. The old address is left unused, or goes to a foreign node or to another
+        voter.
+        """
         network, old = self._network, node.host
         self._moves += 1
         del network.nodes[old]
@@ -210,8 +212,8 @@ class _Run:
             self._begin_life(node)
 
     def _copy(self) -> None:
-        """Start a copy of a voter's directory at another address; all bootstrap servers include it. Restart the
-        voters.
+        """Start a node with a copy of a voter's directory at another address. Add that address to all nodes'
+        bootstrap servers, and restart the voters.
         """
         original = self._original = self._random.choice(self._voters)
         double = self._node(original.node_id)
@@ -261,7 +263,7 @@ class _Run:
         self._come_together("healed")
 
     def _break_bootstrap_servers(self) -> None:
-        """Restart all nodes with useless bootstrap servers, so that only the log names the addresses of the others."""
+        """Restart all nodes with useless bootstrap servers, so that they find each other's addresses only in the log."""
         for node in self._nodes:
             self._kill(node)
             node.bootstrap = NOWHERE

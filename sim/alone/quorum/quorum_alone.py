@@ -135,7 +135,7 @@ def run(seed: int, plan: QuorumPlan | None = None) -> Mapping[str, int]:
 
 
 class _Run:
-    """A schedule at work: replicas that crash and restart."""
+    """One run of a schedule: replicas that crash and restart."""
 
     def __init__(self, plan: QuorumPlan, random: Random) -> None:
         self._plan = plan
@@ -293,7 +293,7 @@ class _Run:
             node.hangs_until = self._steps.now + self._random.choice((0.1, 0.6, 2.0))
 
     def _isolate(self) -> None:
-        """Cut one or two random nodes off from the others; they still reach each other."""
+        """Cut one or two random nodes off from all other nodes. If two are cut off, they still reach each other."""
         count = self._random.choice((1, 1, 2))
         ids = list(self._nodes)
         self._network.cut_off = tuple(self._random.sample(ids, min(count, len(ids))))
@@ -366,7 +366,8 @@ class _Run:
         end = self._promises.committed_end
         return all(
             each.quorum.log.log_end_offset == each.quorum.decisions.high_watermark == end
-            # The active controller's image ends at its last decision. Control records after that are no decisions.
+            # The active controller's image ends at its last decision. Control records may follow in the log, so its
+            # image may end earlier than the others'.
             and (each.is_active or each.committed_image.offset == end - 1)
             for each in services
             if each is not None
@@ -380,8 +381,8 @@ class _Run:
 
 
 def _registration(broker_id: int) -> BrokerRegistrationRequest:
-    """Make a registration request for a broker that sends nothing afterwards. It is the simplest decision visible in
-    the image.
+    """Make a registration request for a broker that sends nothing afterwards. A registration is the simplest decision
+    that is visible in the image.
     """
     return BrokerRegistrationRequest(
         broker_id,

@@ -1,16 +1,18 @@
 """Safety checks of the metadata quorum, after each step of a schedule and at its end. PURE.
 
-The bytes on the disks are compared with each other and with the nodes' messages (`quorum_platter.py`). The
-product's own objects are read only for the state that a node assumes: role, epoch, high watermark, voters, image.
+The bytes on the disks are compared with each other and with the nodes' messages (`quorum_platter.py`). From the
+product's own objects these checks read nothing but the state that a node assumes: role, epoch, high watermark,
+voters, image.
 
 * Raft, figure 3: an epoch has one leader, leaders only append, logs match, and leaders have all committed records.
   Different records are never applied at one offset.
 * A vote is synced to disk before it is sent. A Fetch names an offset up to which the whole log is synced.
-* A leader's committed records are synced at a majority of its voters. One step may commit and then change the
-  voters, so a majority of the voters before the step suffices too.
-* The voters in force are those of the newest voters record in the log, or else of the snapshot before it.
-* The image of each node is a replay of the committed records, and so is each snapshot. It contains all acknowledged
-  registrations.
+* A leader's committed records are synced at a majority of its voters. One step may commit records and then change the
+  voters. So a majority of the voters before that step is enough, too.
+* The voters in force are those of the newest voters record in the log. If the log has no such record, they are those
+  of the snapshot before it.
+* The image of each node and each snapshot equals a replay of the committed records. All acknowledged registrations
+  are in it.
 """
 
 from __future__ import annotations
@@ -40,14 +42,14 @@ __all__ = ["Promises", "whole_log"]
 
 @attrs.define
 class _Seen:
-    """The last state seen of a node, during one run of its process."""
+    """The state of a node at the previous check, for one run of its process."""
 
     life: int = -1
     high_watermark: int = -1
     leads: int = -1
-    """The epoch that it leads; -1 if it leads none."""
+    """The epoch in which the node leads; -1 if it does not lead."""
     log_end: LoggedBatch | None = None
-    """The last batch of its log while it leads."""
+    """The last batch of the node's log, recorded only while the node leads."""
     flushed: int = -1
     epoch: int = -1
     voters: VoterSet | None = None
@@ -76,7 +78,7 @@ def whole_log(node: Node) -> list[LoggedBatch]:
 
 
 class Promises:
-    """Observations of all replicas so far, against which each new state is checked. All methods raise
+    """Everything that was observed of the replicas so far. Each new state is checked against it. All methods raise
     `SafetyViolation`.
     """
 
@@ -162,7 +164,9 @@ class Promises:
                 self.acknowledged.append(broker_id)
 
     def acknowledge(self, node: Node, broker_id: int) -> None:
-        """Record that a node acknowledged this broker's registration. It counts only if the node survives the step."""
+        """Record that a node acknowledged this broker's registration. The acknowledgement counts only if the node
+        survives the present step.
+        """
         self._told.append((node, node.life, broker_id))
 
     def _image(self) -> MetadataImage:
@@ -232,7 +236,8 @@ class Promises:
             _must(False, f"{node.node_id} commits up to {high_watermark}, which nobody has committed")
 
     def _given_ahead_of_disk(self, node: Node, offset: int) -> LoggedBatch | None:
-        """Find a batch at `offset` that a leader sent to its followers before it wrote the batch to its own file.
+        """Find the batch at `offset` on the disks of the voters, if this leader has not yet written it to its own
+        file. A leader may send a batch to its followers before it writes the batch.
 
         Returns None if this node does not lead, or if no batch is synced at a majority of the voters.
         """
@@ -248,8 +253,8 @@ class Promises:
         return next(held, None)
 
     def _commit(self, node: Node, batch: LoggedBatch, seen: _Seen) -> None:
-        """Check a batch when it is first seen committed: a majority must have synced it. Then apply it to the expected
-        image.
+        """Check a newly committed batch: a majority of the voters must have synced it. Then apply the batch to the
+        expected image.
         """
         _must(batch.base_offset == self.committed_end, f"{batch} is committed behind {self.committed_end}")
         assert node.service is not None
@@ -284,7 +289,7 @@ class Promises:
         ]
 
     def _look_below(self, node: Node, high_watermark: int) -> None:
-        """Check that the batches of this node's log below its high watermark equal the committed ones."""
+        """Check that the batches of this node's log below its high watermark equal the committed batches."""
         for batch in node.platter.log():
             if batch.last_offset < min(high_watermark, self.committed_end):
                 known = self._by_last.get(batch.last_offset)
@@ -304,8 +309,8 @@ class Promises:
         self.look_at_voters(node)
 
     def look_at_voters(self, node: Node) -> None:
-        """Check that the voters in force are those of the newest voters record on disk, if core and disk agree on the
-        log end.
+        """Check that the voters in force are those of the newest voters record on disk. Skip the check while the core
+        and the disk differ in the log end.
         """
         assert node.service is not None
         assert node.log is not None

@@ -1,9 +1,9 @@
 """Simulated network between the replicas of the metadata quorum: messages are late, lost, duplicated, or reordered.
 PORTED.
 
-A message is an object of `odradek.wire.messages`, which is not encoded. Between two replicas there is one
-connection at a time, which keeps the order. When the connection breaks, all its open requests fail, but messages
-that were already sent may still arrive.
+A message is an object of `odradek.wire.messages`, which is not encoded. Between two replicas there is one connection
+at a time, which delivers messages in order. When the connection breaks, all its open requests fail, but messages that
+were already sent may still arrive.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Machine(Protocol):
 
     @property
     def life(self) -> int:
-        """The number of its process run, counted from 1."""
+        """How many times the machine's process was started, including the present start."""
 
     @property
     def lives(self) -> bool: ...
@@ -59,8 +59,8 @@ class Machine(Protocol):
 
 @attrs.frozen
 class NetworkPlan:
-    """How messages travel: their delay in seconds (shortest, longest), and the probabilities of delay, loss and
-    duplication.
+    """How messages travel: the shortest and the longest delay in seconds, and the probabilities of a long delay, of
+    loss and of duplication.
     """
 
     seconds: tuple[float, float] = (0.001, 0.02)
@@ -85,21 +85,23 @@ class Nowhere:
 
 @attrs.define(eq=False)
 class _Connection:
-    """A connection from one process run of a node to another node."""
+    """A connection from one process of a node to another node."""
 
     sender: Machine
     life: int
     receiver: Machine
     questions: dict[_Question, None] = attrs.Factory(dict)
     there_at: float = 0.0
-    """The time in seconds at which its last request arrives. Later requests arrive after that."""
+    """The virtual time in seconds at which the connection's last request arrives. Later requests arrive after that
+    time.
+    """
     back_at: float = 0.0
     is_broken: bool = False
 
 
 @attrs.define(eq=False)
 class _Question:
-    """A request, with its answer or error as soon as there is one."""
+    """A request. It also has the answer or the error, once one has arrived."""
 
     connection: _Connection
     message: Any
@@ -126,7 +128,7 @@ class Network:
     # -- sending ------------------------------------------------------------------------------------------------------
 
     def ask(self, sender: Machine, host: str, message: Any) -> _Question:
-        """Send a request; its answer or error will be set on the returned object."""
+        """Send a request. Return an object on which the answer or the error will be set."""
         receiver = self.nodes.get(host, self._nowhere)
         key = (sender.name, receiver.name)
         connection = self._connections.get(key)
@@ -165,7 +167,7 @@ class Network:
             self._fail(question, error("closed"))
 
     def break_some(self) -> None:
-        """Break a random connection. Its messages may still arrive, even after those of the next connection."""
+        """Break a random connection. Its messages may still arrive, even after messages of the next connection."""
         known = [each for each in self._connections.values() if not each.is_broken]
         if known:
             self.end(self._random.choice(known))
@@ -232,7 +234,7 @@ class Network:
 
 
 class Channels:
-    """`odradek.metadata_quorum.ports.PeerChannels` for one process run of a node."""
+    """`odradek.metadata_quorum.ports.PeerChannels` for one process of a node."""
 
     def __init__(self, network: Network, node: Machine) -> None:
         self._network = network

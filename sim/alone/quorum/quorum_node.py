@@ -1,7 +1,7 @@
 """A simulated replica of the metadata quorum: its disk, and its tasks while its process runs. PORTED.
 
 All parts are the product's: `MetadataService` with its driver, core, publisher, snapshots and controller, and the
-metadata log on a simulated disk. This module has their environment (`odradek.serving.node_env.NodeEnv`).
+metadata log on a simulated disk. This module has the environment of these parts (`odradek.serving.node_env.NodeEnv`).
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class _Still:
 
 
 class _Env:
-    """`odradek.serving.node_env.NodeEnv` for one process run."""
+    """`odradek.serving.node_env.NodeEnv` for one process of the replica."""
 
     def __init__(self, node: Node, steps: Steps, random: Random) -> None:
         self._node = node
@@ -139,8 +139,8 @@ class _Env:
 
 
 class _Tasks(Process):
-    """The tasks of one process run. Each Fetch or Vote of the core is passed to `node.on_send` when the core decides
-    to send it.
+    """The tasks of one process of the replica. When the core decides to send a Fetch or Vote, the request is passed
+    to `node.on_send`.
     """
 
     node: Node

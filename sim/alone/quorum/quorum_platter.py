@@ -1,7 +1,7 @@
-"""Reader of a replica's simulated disk, for the checks: the files as processes see them, or as a power loss would
-leave them. PURE.
+"""Reader of a replica's simulated disk, for the checks. It reads the files as processes see them, or as a power loss
+would leave them. PURE.
 
-It parses the bytes without the product's own code. Batches that were parsed once are cached until a file is
+The bytes are parsed without the product's own code. Batches that were parsed once are cached until a file is
 truncated.
 """
 
@@ -126,9 +126,10 @@ class QuorumPlatter:
                 yield end
 
     def promised_to(self, offset: int, epoch: int) -> bool:
-        """True if the log up to `offset` would survive a power loss, and its last record has this epoch.
+        """True if the log up to `offset` would survive a power loss, and the last record before `offset` has this
+        epoch.
 
-        A durable snapshot beyond `offset` counts too.
+        A durable snapshot that covers `offset` is enough, too.
         """
         if offset == 0 or (offset, epoch) in list(self._snapshot_ends()) or self.has_snapshot(offset):
             return True
@@ -136,7 +137,9 @@ class QuorumPlatter:
         return found is not None and found.last_offset == offset - 1 and found.epoch == epoch
 
     def vote(self) -> tuple[int, int]:
-        """Read the durable (epoch, id of the candidate it voted for). The id is -1 if there is no vote."""
+        """Read the durable vote: (epoch, id of the candidate). The id is -1 if the replica has not voted in this
+        epoch.
+        """
         inode = self._files(durable=True).get("quorum-state")
         if inode is None:
             return 0, -1

@@ -179,7 +179,7 @@ class Process:
     def start_soon(
         self, function: Callable[..., Awaitable[Any]], *args: Any, name: str | None = None
     ) -> None:
-        """Start a task; it is killed with the process."""
+        """Start a task, which is killed with the process."""
         if self.lives:
             coroutine = function(*args)
             assert isinstance(coroutine, Coroutine)
@@ -188,7 +188,7 @@ class Process:
             self.steps.ready(task)
 
     def kill(self) -> None:
-        """End all tasks at their present await. The caller has ensured before that their ports fail."""
+        """End all tasks at their present await. The caller must have made the ports of these tasks fail before."""
         self.lives = False
         tasks, self.tasks = self.tasks, {}
         for task in tasks:

@@ -1,5 +1,5 @@
-"""The transactions of simulated producers, with the outcomes that they learned, and a final check against the
-partitions. PURE.
+"""The transactions of simulated producers, with the outcomes that the producers learned, and a final check against
+the partitions. PURE.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Outcome(Enum):
 
 @attrs.define(eq=False)
 class Attempt:
-    """A transaction of one producer. `values` has those that the partitions have acknowledged."""
+    """A transaction of one producer. `values` has the values that the partitions have acknowledged."""
 
     name: str
     outcome: Outcome = Outcome.NONE
@@ -52,8 +52,8 @@ class Ledger:
         return sum(attempt.outcome is outcome for attempt in self.attempts)
 
     def check(self, partitions: Sequence[Written]) -> None:
-        """Check that each transaction is completely in the partitions or not at all, in line with its outcome. Raises
-        `SafetyViolation`.
+        """Check that each transaction is in the partitions either completely or not at all, as its outcome demands.
+        Raises `SafetyViolation`.
         """
         for each in partitions:
             if each.open:

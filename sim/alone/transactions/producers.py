@@ -1,9 +1,9 @@
-"""Simulated transactional producers, which the schedule steps; they use the older or the newer transaction protocol.
+"""Simulated transactional producers, which the schedule steps. Each uses the older or the newer transaction protocol.
 PORTED.
 
-A producer without an answer sends its request again. The first request may still arrive, which is safe since
-KIP-890, part 2: there each transaction has its own epoch. A producer of the older protocol never repeats EndTxn,
-since a late one would end its next transaction (docs/delivery.md).
+A producer that gets no answer sends its request again. The first request may still arrive. That is safe in the newer
+protocol (KIP-890, part 2), where each transaction has its own epoch. A producer of the older protocol never repeats
+EndTxn, since a late EndTxn would end its next transaction (docs/delivery.md).
 """
 
 from __future__ import annotations
@@ -166,8 +166,8 @@ class _Producer:
             await Pause()
             return ErrorCode.NETWORK_EXCEPTION
         leading = [node_id for node_id, host in around.hosts.items() if host.shard is not None]
-        # Mostly to the leader; sometimes to another broker, such as a deposed leader whose successor the producer
-        # does not know.
+        # Most requests go to the leader. Some go to another broker, such as a deposed leader whose successor the
+        # producer does not know.
         somebody = self._random.random() < 0.1 or not leading
         node_id = self._random.choice(list(around.hosts) if somebody else leading)
         called = Called(node_id, request, may_come_late=may_come_late)
@@ -226,7 +226,8 @@ class _Producer:
         elif code is ErrorCode.PRODUCER_FENCED or (code is ErrorCode.NETWORK_EXCEPTION and commits):
             raise _Over
         if code is not ErrorCode.NONE or not is_whole:
-            # A request of this transaction may still be in flight, so the next one needs another epoch (KIP-360).
+            # A request of this transaction may still be in flight, so the next transaction needs another epoch
+            # (KIP-360).
             await self._initialize()
 
     async def _write(self, attempt: Attempt, partition: WrittenPartition, value: bytes) -> bool:
@@ -251,8 +252,8 @@ class _Producer:
         batch = bytes(builder.build())
         attempt.sent.append(value)
         for _ in range(TRIES_MAX):
-            # A request without an answer is sent again; the partition may then append the first one, the second one,
-            # or both.
+            # A request without an answer is sent again. The partition may then append the first copy, the second
+            # copy, or both.
             copies = self._random.choice((1, 1, 1, 2))
             codes = [await self._produce(partition, batch, sequence) for _ in range(copies)]
             if ErrorCode.NONE in codes:
@@ -300,5 +301,5 @@ def _code(answer: Any) -> ErrorCode:
 
 
 def ask_of(called: Called, wall_ms: int) -> Ask:
-    """Make the coordinator's view of a request."""
+    """Convert a request to the form that the coordinator receives."""
     return Ask(called.request, 0, called, wall_ms)

@@ -1,8 +1,8 @@
 """The environment of a simulated transaction coordinator: the part of its broker that it uses. PORTED.
 
 The coordinator, its state machine, its log and its markers are the product's (`odradek.data_plane.transactions`).
-Its requests to partition leaders are `Letter`s. The schedule decides when each one arrives, and whether its sender
-still waits.
+Here the coordinator's requests to partition leaders are `Letter`s. The schedule decides when each one arrives, and
+whether its sender still waits.
 """
 
 from __future__ import annotations
@@ -102,7 +102,9 @@ class Ids:
 
 
 class TransactionHost(ByHand):
-    """A transaction coordinator and the part of its broker that it uses, for one process run of the broker."""
+    """A transaction coordinator, and the part of its broker that the coordinator uses. Each run of the broker's
+    process has its own object.
+    """
 
     request_timeout_ms = 5_000
 

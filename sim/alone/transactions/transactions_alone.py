@@ -1,17 +1,17 @@
 """Schedules for a transaction coordinator, drawn from a seed: its state machine, log and markers on a partition with
 three replicas. PURE.
 
-The coordinator's partition is that of `sim.alone.replication_alone`: late fetches, crashes, power losses,
-elections, truncation. Each broker has a `TransactionCoordinator`. It starts a shard and loads the log when its
-broker becomes the leader. Producers of both transaction protocols write to two data partitions, whose leaders
-change or are missing for a while. These leaders verify transactions with the coordinator and receive its markers.
-Requests and markers arrive late, even after their senders have stopped waiting. Producers crash, and others take
-over their transactional ids. An intruder uses the same producer ids with another transactional id.
+The coordinator's partition is simulated as in `sim.alone.replication_alone`: late fetches, crashes, power losses,
+elections, truncation. Each broker has a `TransactionCoordinator`, which starts a shard and loads the log when the
+broker becomes the leader. Producers of both transaction protocols write to two data partitions, whose leaders change
+or are missing for a while. These leaders verify transactions with the coordinator and receive its markers. Requests
+and markers arrive late, even after their senders have stopped waiting. Producers crash, and other producers take over
+their transactional ids. An intruder uses the same producer ids with another transactional id.
 
 At the end all faults are healed, and time advances until abandoned transactions are aborted. Then each transaction
-is in the partitions completely or not at all, according to its producer's outcome, and each value once. No
-transaction is open (`ledger.py`). At every step the markers of a producer have non-decreasing coordinator epochs. A
-new leader of a data partition has the same producer state as the leader before.
+must be in the partitions completely or not at all, as the outcome that its producer learned demands. Each value must
+occur at most once, and all transactions must have ended (`ledger.py`). At every step the markers of a producer have
+non-decreasing coordinator epochs. A new leader of a data partition has the same producer state as the leader before.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ class TransactionsPlan:
 
 
 class _StateLog(Promises):
-    """Checks of the coordinator's log: the replicas are equal. Unlike producers' records, equal records may occur
-    twice.
+    """Checks that all replicas of the coordinator's log are equal. Here two records may be equal, unlike the records
+    of producers.
     """
 
     def check(self, nodes: Mapping[int, Broker]) -> None:
@@ -108,7 +108,9 @@ def run(seed: int, plan: TransactionsPlan | None = None) -> Mapping[str, int]:
 
 
 class _Run(CoordinatorRun[TransactionHost]):
-    """A schedule at work: brokers with transaction coordinators, producers, and the partitions that they write."""
+    """One run of a schedule: brokers with transaction coordinators, producers, and the partitions that the producers
+    write.
+    """
 
     def __init__(self, plan: TransactionsPlan, random: Random) -> None:
         self._partitions = [WrittenPartition(index) for index in range(PARTITIONS)]
@@ -161,8 +163,8 @@ class _Run(CoordinatorRun[TransactionHost]):
         """Do nothing: only the coordinator appends to its log."""
 
     def _fetch(self) -> None:
-        """Let a random follower fetch. In 70 % of cases let all fetch and deliver the answers, so that appends commit
-        quickly.
+        """Let a random follower fetch. In 70 % of the calls let all followers fetch, and deliver the answers, so that
+        appends are committed quickly.
         """
         super()._fetch()
         if self.random.random() < 0.7:
@@ -267,7 +269,7 @@ class _Run(CoordinatorRun[TransactionHost]):
         )
 
     def _forget(self) -> None:
-        """Let a random sender stop waiting. Its request may still arrive, or is lost."""
+        """Let a random sender stop waiting. Its request is lost, or may still arrive."""
         waiting = [each for each in self._post.letters if each.is_awaited]
         calls = [each for each in self._around.calls if not each.is_over]
         if waiting and self.random.random() < 0.5:

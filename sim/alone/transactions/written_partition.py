@@ -1,9 +1,9 @@
 """A data partition of the transaction schedules: the product's rules for transactional batches, on batches in memory.
 PURE.
 
-Its leader changes. A new leader builds its producer state from the batches, and has to verify open transactions
-again. Markers are messages, so some arrive late. Each marker is checked: the coordinator epochs of a producer never
-decrease.
+The partition's leader changes. A new leader builds its producer state from the batches, and has to verify open
+transactions again. Markers are messages, so some arrive late. Each marker is checked: the coordinator epochs of a
+producer never decrease.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Written:
 
 
 class WrittenPartition:
-    """A data partition: its batches, and its leader's state of the producers."""
+    """A data partition: its batches, and the producer state of its present leader."""
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -61,8 +61,8 @@ class WrittenPartition:
         self._lead_anew()
 
     def move(self, leader: int) -> None:
-        """Give the partition another leader, or none (`NOBODY`). Check that its producer state equals that of the
-        leader before.
+        """Give the partition another leader, or none (`NOBODY`). Check that the new leader's producer state equals
+        the former leader's.
         """
         self.leader = leader
         before = self._state
@@ -113,8 +113,8 @@ class WrittenPartition:
     def intrude(self, random: Random, now_ms: int) -> None:
         """Try to write with a producer id that is in use here, but with another transactional id.
 
-        Raises `SafetyViolation` if the leader accepts the batch at once: the intruder's coordinator would refuse
-        it.
+        Raises `SafetyViolation` if the leader accepts the batch at once. The leader must ask the intruder's
+        coordinator first, which would refuse.
         """
         known = list(self._state.entries.items())
         if self.leader == NOBODY or not known:
@@ -131,7 +131,7 @@ class WrittenPartition:
                 f"partition {self.index} takes batches of {STRANGER} into the transaction of producer {producer_id}"
             )
         if random.random() < 0.5:
-            # Otherwise the intruder's coordinator never answers.
+            # In the other half of the cases the intruder's coordinator never answers, so nothing is refused.
             self._lazy.refuse_verification(producer_id, guard.name)
 
     # -- appends

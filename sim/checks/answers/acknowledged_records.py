@@ -1,11 +1,14 @@
 """Check of Produce with acks=all: when the answer leaves the broker, enough replicas have the records. PURE.
 
-1. All replicas in the ISR have them (`held_records`).
-2. At least `min.insync.replicas` replicas have them: as many as were in sync when the leader acknowledged.
-3. A leader that has too few in-sync replicas from the request to the answer acknowledges nothing (KIP-966).
+1. All replicas in the ISR have the records (`held_records`).
+2. At least `min.insync.replicas` replicas have the records, since at least so many were in sync when the leader
+   acknowledged.
+3. A leader acknowledges nothing if it has too few in-sync replicas for the whole time from the request to the answer
+   (KIP-966).
 
-The leader may acknowledge at any moment between request and answer. So rule 3 applies only if its ISR is the same
-at both. The lower `min.insync.replicas` of the two moments counts.
+The leader may acknowledge at any moment between request and answer. So rule 3 applies only if the leader's ISR is the
+same at the request and at the answer. If `min.insync.replicas` differs between these two moments, the lower value
+counts.
 """
 
 from __future__ import annotations
@@ -52,8 +55,8 @@ class AcknowledgedRecords:
         self.seen = 0
 
     def asked(self, exchange: Exchange) -> bool:
-        """Record the leader of each partition in the request. Returns False unless it has acks=all and a leader was
-        found.
+        """Record the leader of each partition in the request. Returns False unless the request has acks=all and a
+        leader was found.
         """
         request = exchange.request
         if request.acks != ALL:
@@ -98,7 +101,7 @@ class AcknowledgedRecords:
         self._held.check(asked.key, end_offset, f"acks=all: {name}: {who} acknowledges all below")
         image = self._held.newest.partition(asked.key)
         least = min(asked.min_isr, partition.effective_min_isr)
-        # If the ISR is large enough, the first rule has just found the records there.
+        # A large enough ISR needs no second check: the first rule has just found the records at all its members.
         is_short = image is not None and len(image.isr) < least
         if (
             image is not None

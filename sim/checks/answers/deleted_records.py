@@ -1,9 +1,9 @@
 """Check of DeleteRecords: all replicas that may lead next have deleted the records too (KIP-107). PURE.
 
-The replicas of active brokers, and the replicas in the ELR, must begin at the low watermark of the answer or later.
-This must hold after a restart too, by their checkpoints or first segments. The leader decides by its own metadata
-image. So a broker counts as active if that image had it so, and no newer image has fenced it or shows a new
-registration.
+The replicas of active brokers, and the replicas in the ELR, must begin at the answer's low watermark or later. They
+must still do so after a restart, when the checkpoint or the first segment decides where a log begins. The leader
+decides by its own metadata image. So a broker counts as active under two conditions. It is unfenced in that image. No
+newer image shows it as fenced or newly registered.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Check of replicas that may become leader: they have all records that were committed (KIP-966). PURE.
 
 Each replica in the ISR or ELR has all records below every high watermark that a leader had. If both sets are empty,
-the same holds for the last known ELR, except replicas that a fault has made lose bytes. Stopped processes count as
-well: their page caches hold what they may lead with.
+the same holds for the last known ELR. Replicas that have lost bytes by a fault are left out. Replicas of stopped
+processes are checked as well: such a process may restart with its page cache and lead.
 
-The check waits while a leader has a newer partition epoch than all images here. The winner of an unclean election
-has all records too, because the fault model always leaves one replica with all of them.
+The check of a partition is postponed while a leader has a newer partition epoch than all known images. The winner of
+an unclean election has all records, too, because the fault model always leaves one replica with all records.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ __all__ = ["EligibleReplicas"]
 
 
 class EligibleReplicas:
-    """The check of replicas that may become leader. Keeps the highest high watermark that a leader of each partition
-    had.
+    """The check of replicas that may become leader. It keeps, for each partition, the highest high watermark that any
+    leader had.
     """
 
     def __init__(self, newest: NewestMetadata, replicas: ReplicaBytes) -> None:

@@ -1,7 +1,7 @@
-"""All checks of answers: which API each one listens to, and the state that they share. PURE.
+"""All checks of answers: the APIs of which each check gets the answers, and the state that the checks share. PURE.
 
-They start when `begin` is called. Runs that break the fault model on purpose leave it out, since guarantees may be
-broken there.
+The checks start when `begin` is called. Runs that break the fault model on purpose do not call `begin`, since
+guarantees may be broken there.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ class GivenAnswers:
         tap.listen(ApiKey.WRITE_TXN_MARKERS, self.markers)
 
     def look(self, hosted: Sequence[Hosted]) -> None:
-        """Check the replicas that may become leader, of partitions that have changed. Raises `SafetyViolation`."""
+        """Check the replicas that may become leader, in the partitions that have changed. Raises `SafetyViolation`."""
         if self._has_begun:
             self.eligible.look(hosted)
 
     def look_at_all(self, hosted: Sequence[Hosted]) -> None:
-        """Check the replicas that may become leader, of all partitions. Raises `SafetyViolation`."""
+        """Check the replicas that may become leader, in all partitions. Raises `SafetyViolation`."""
         if self._has_begun:
             self.eligible.look_at_all(hosted)
 

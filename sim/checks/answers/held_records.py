@@ -1,11 +1,11 @@
 """Check of committed records: when a broker reports records as committed, all in-sync replicas have them. PURE.
 
-A client may rely on a record that was reported as committed. So the record must then be in the page cache of every
-replica in the ISR, even if its process is down. It must be synced as far as `flush.messages` demands. The ISR is
-taken from the newest metadata that any node has. A replica that joined the ISR after the commit has the record as
-well, because it joins only with all committed records. Replicas that a fault has made lose bytes are left out
-(`replica_bytes`). Unclean elections make no exception: the fault model leaves one replica with all records
-(`sim.storm.storm`), which must win.
+A client may rely on a record that was reported as committed. So the record must be in the page cache of every replica
+in the ISR at that moment, even if the replica's process is down. If `flush.messages` demands it, the record must be
+synced, too. The ISR is that of the newest metadata of any node. A replica that joined the ISR after the commit has
+the record as well, because it joins only with all committed records. Replicas that have lost bytes by a fault are
+left out (`replica_bytes`). The rule also holds after an unclean election: the fault model leaves one replica with all
+records (`sim.storm.storm`), and that replica must win.
 
 Each partition is checked once for each offset and each change of its metadata.
 """
@@ -86,7 +86,9 @@ class HeldRecords:
         return None
 
     def holders(self, key: TopicIdPartition, end_offset: int) -> int:
-        """Count the replicas that have all records below this offset, or had them before a fault."""
+        """Count the replicas that have all records below this offset. Replicas that have lost bytes by a fault count,
+        too.
+        """
         partition = self.newest.partition(key)
         return sum(
             self.replicas.end_offset(broker_id, key) >= end_offset or self.replicas.has_lost(broker_id, key)

@@ -1,7 +1,8 @@
 """Check of OffsetCommit and TxnOffsetCommit: an acknowledged commit is in the coordinator's log. PURE.
 
-Its record was appended after the request was sent, for the same group and partition and with the same offset. In a
-transaction it has the producer's id and epoch. It is below the high watermark, and all in-sync replicas have it.
+The commit's record was appended after the request was sent, for the same group and partition and with the same
+offset. A record of TxnOffsetCommit also has the producer's id and epoch. The record is below the high watermark, and
+all in-sync replicas have it.
 """
 
 from __future__ import annotations
@@ -147,7 +148,7 @@ def _written(tail: Tail, exchange: Exchange) -> Written | None:
 
 
 def _is_of(exchange: Exchange, header: BatchHeader) -> bool:
-    """True if the batch may have been written by this request."""
+    """True if this request may have written the batch."""
     if exchange.api != ApiKey.TXN_OFFSET_COMMIT:
         return not header.attributes & TRANSACTIONAL_MASK
     request = exchange.request

@@ -1,13 +1,13 @@
 """Check of transaction coordinators: each state that an answer reports is in the coordinator's log. PURE.
 
-| answer | record below the high watermark, at all in-sync replicas |
+| API of the answer | what a record below the high watermark says, which all in-sync replicas have |
 | --- | --- |
-| InitProducerId | the id and the epoch |
-| AddPartitionsToTxn, AddOffsetsToTxn | an open transaction with the partitions |
-| EndTxn | that outcome |
+| InitProducerId | the producer id and epoch of the answer |
+| AddPartitionsToTxn, AddOffsetsToTxn | the transaction is open, and has the partitions of the request |
+| EndTxn | the transaction has the outcome of the request |
 
-A request may repeat an earlier one. So an older record is enough if the coordinator had it when the request was
-sent. Requests that only verify a partition change nothing.
+A request may repeat an earlier request. So an older record is enough if the coordinator already had it when the
+request was sent. Requests that only verify a partition change nothing.
 """
 
 from __future__ import annotations
@@ -177,12 +177,12 @@ def _ask(node: Node, transactional_id: str) -> _Asked | None:
     if shard is None or runtime is None or shard.is_stopped:
         return None
     tail = Tail.of(shard.partition.log)
-    # The newest state, committed or not: its records precede the recorded log end.
+    # The newest state may be uncommitted: all its records are before the recorded end of the log.
     return None if tail is None else _Asked(shard, tail, runtime.state.transactions.get(transactional_id))
 
 
 def _promised(exchange: Exchange, answer: object, node: Node) -> Iterator[tuple[str, _Wanted]]:
-    """Yield (transactional id, reported state) for each part of an answer that reports success."""
+    """Yield (transactional id, reported state) for each part of the answer in which success is reported."""
     request = exchange.request
     if isinstance(answer, InitProducerIdResponse):
         if not answer.error_code:

@@ -1,7 +1,7 @@
-"""The newest committed metadata that any node has, and the last changes in it. PURE.
+"""The newest committed metadata of all nodes, and the last changes in these metadata. PURE.
 
-All images are states of the same metadata log, so the image with the highest offset is the newest. A node may
-answer by an image that was not recorded here yet, so `refresh` reads those of all nodes.
+All images are states of the same metadata log, so the image with the highest offset is the newest. A node may answer
+by an image that was not recorded here yet. So `refresh` reads the images of all nodes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""The start and end offsets of all replicas, read from their bytes on disk even if the process is down; and losses by
-faults. PURE.
+"""The start and end offsets of all replicas, and the losses of bytes by faults. PURE.
 
-A machine that loses power loses unsynced bytes; a machine whose disk is replaced loses all. Its broker stays in the
-ISR or ELR until it registers again, although it lacks records by then (`was_robbed`). A replica with damaged bytes
-is never checked.
+The offsets are read from the bytes on the disks, even while a broker's process is down. A machine that loses power
+loses unsynced bytes; a machine whose disk is replaced loses all. The machine's broker stays in the ISR or ELR until
+it registers again, although it already lacks records (`was_robbed`). A replica with damaged bytes is never checked.
 """
 
 from __future__ import annotations
@@ -32,17 +31,17 @@ NOWHERE = -1
 
 @attrs.frozen
 class _Loss:
-    """A replica that has lost bytes by a fault. `broker_epoch` is the newest epoch that its broker may have had
-    before.
+    """A replica that has lost bytes by a fault. `broker_epoch` is the highest epoch that its broker may have had
+    before the loss.
     """
 
     broker_epoch: int
     takes_synced: bool
-    """True if it has lost synced bytes too."""
+    """True if the replica has lost synced bytes, too."""
 
 
 class ReplicaBytes:
-    """Start and end offsets, and losses, by broker id and partition."""
+    """The start and end offsets of replicas, and their losses of bytes, by broker id and partition."""
 
     def __init__(self, processes: Processes, newest: NewestMetadata) -> None:
         self._processes = processes
@@ -58,15 +57,15 @@ class ReplicaBytes:
         newest.on_change.append(self._forgive)
 
     def watch_losses(self) -> None:
-        """Record from now on which replicas lose bytes with a page cache or a disk."""
+        """Record from now on which replicas lose bytes because a page cache or a disk is lost."""
         for broker_id, member in self._brokers.items():
             self._watch_disk(broker_id, member, self._processes.world.machine(member.name).disk)
 
     # -- ends and starts
 
     def end_offset(self, broker_id: int, key: TopicIdPartition, *, is_durable: bool = False) -> int:
-        """Return the end offset of a replica's log, in the page cache or, with `is_durable`, on the disk; -1 without a
-        log.
+        """Return the end offset of a replica's log; -1 without a log. The log is read in the page cache, or with
+        `is_durable` on the disk.
         """
         member, name = self._brokers[broker_id], self._newest.name(key)
         disk = self._processes.world.machine(member.name).disk
@@ -77,7 +76,9 @@ class ReplicaBytes:
         return logs.end_offset(disk, path)
 
     def start_offset(self, broker_id: int, key: TopicIdPartition) -> int:
-        """Return the log start offset after a restart, by the checkpoint or the first segment; -1 without a log."""
+        """Return the log start offset that a restart would find in the checkpoint or by the first segment; -1 without
+        a log.
+        """
         member, name = self._brokers[broker_id], self._newest.name(key)
         disk = self._processes.world.machine(member.name).disk
         path = None if name is None else self._path(member, disk, name)
@@ -93,8 +94,8 @@ class ReplicaBytes:
         return start
 
     def reach(self, broker_id: int, key: TopicIdPartition) -> int:
-        """Return the offset below which a replica lacks nothing: its end offset, or its start offset if that is
-        higher.
+        """Return the offset below which a replica lacks no record: its end offset, or its start offset if the start
+        offset is higher.
         """
         end_offset = self.end_offset(broker_id, key)
         hosted = self.hosted(broker_id, key)
@@ -103,12 +104,12 @@ class ReplicaBytes:
         return max(end_offset, self.start_offset(broker_id, key))
 
     def living(self, broker_id: int) -> Broker | None:
-        """Return the broker of this id's present process; None if it is down."""
+        """Return the present broker object with this id; None if its process is down."""
         found = self._processes.named(self._brokers[broker_id].name) if broker_id in self._brokers else None
         return None if found is None else found[1].broker
 
     def hosted(self, broker_id: int, key: TopicIdPartition) -> Partition | None:
-        """Return the partition in the broker's present process; None if it has none."""
+        """Return the partition in the broker's present process; None if the process does not host it, or is down."""
         broker = self.living(broker_id)
         return None if broker is None else broker.hosted.partition(key.topic_id, key.partition)
 
@@ -122,7 +123,7 @@ class ReplicaBytes:
     # --- losses
 
     def was_robbed(self, broker_id: int, key: TopicIdPartition, *, also_of_synced: bool = False) -> bool:
-        """True if a fault has removed bytes of this replica, and its broker has not registered since.
+        """True if a fault has removed bytes of this replica, and the replica's broker has not registered since.
 
         With `also_of_synced` only losses of synced bytes count.
         """

@@ -33,7 +33,7 @@ def is_replica(request: FetchRequest) -> bool:
 
 @attrs.define
 class _Highest:
-    """The highest offsets up to which a process could serve a partition so far."""
+    """The highest offsets that a process has had for a partition so far: no answer may go beyond them."""
 
     high_watermark: int = 0
     last_stable_offset: int = 0
@@ -50,7 +50,7 @@ class ServedRecords:
         """If set, all in-sync replicas must have the records below each high watermark in an answer."""
 
     def asked(self, exchange: Exchange) -> bool:
-        """Return True for a request of a consumer, whose answer is then checked."""
+        """Return True for a request of a consumer: its answer must be checked."""
         return not is_replica(exchange.request)
 
     def answered(self, exchange: Exchange, answer: Any) -> None:

@@ -1,12 +1,12 @@
 """Check of WriteTxnMarkers: each marker agrees with its coordinator's decision, and is in its partition's log. PURE.
 
-1. A coordinator requests only markers that it has decided: for that producer, epoch, outcome and partitions. The
-   decision is in its log, below the high watermark, and all in-sync replicas have it.
+1. A coordinator requests only markers for decided transactions. The decision has the marker's producer, epoch,
+   outcome and partitions. The decision is in its log, below the high watermark, and all in-sync replicas have it.
 2. An acknowledged marker was appended after the request, and all in-sync replicas have it.
 
-Markers to partitions on the coordinator's own broker use no connection, so rule 1 sees such a decision only with
-other partitions. `__consumer_offsets` is left out of rule 2, since group coordinators need not write a marker
-twice.
+Markers to partitions on the coordinator's own broker use no connection. So rule 1 checks a decision only if it has
+partitions on other brokers, too. `__consumer_offsets` is left out of rule 2, since group coordinators need not write
+a marker twice.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _Decision:
 
 @attrs.define
 class _Read:
-    """The decisions in a coordinator's log, by producer id. `tail` is how far the log was read."""
+    """The decisions in a coordinator's log, by producer id. `tail` is the position up to which the log was read."""
 
     tail: Tail | None
     decisions: dict[int, list[_Decision]] = attrs.Factory(dict)
@@ -123,8 +123,8 @@ class WrittenMarkers:
         self._held.check(key, decision.offset + 1, f"{told}, decided below")
 
     def _decisions(self, log: PartitionLog) -> dict[int, list[_Decision]] | None:
-        """Read the decisions of a log, by producer id; continues after the last read if possible. None if the log is
-        unreadable.
+        """Read the decisions of a log, by producer id; None if the log is unreadable. If possible, continue where the
+        last call stopped.
         """
         if log.offline or log.is_closed:
             return None

@@ -1,7 +1,7 @@
 """Comparison of a coordinator's consumer groups with a model built from its log. PURE.
 
-The coordinator updates some counts as members change. The model computes them from all members: owners of
-partitions, instance ids, and the number of members that name each topic, pattern or assignor.
+When a member changes, the coordinator updates owners of partitions, instance ids, and how many members name each
+topic, pattern or assignor. The model computes the same results anew from all members.
 """
 
 from __future__ import annotations

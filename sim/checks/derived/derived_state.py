@@ -2,13 +2,13 @@
 batches. PURE.
 
 1. Each batch has the leader epoch that the log's epoch cache has for its offset.
-2. The producer state has the producers of the batches, each with its last five batches. A producer whose batches
-   were all deleted may remain, and a producer that was idle for long may be missing. Compaction removes batches,
-   but never a producer's last one.
-3. Each entry of an index names a batch of the segment, with its last offset. Each entry of a time index names the
-   batch with the largest timestamp so far.
+2. The producer state has the producers of the batches, each with its last five batches. A producer may remain in the
+   state although all its batches were deleted. A producer that was idle for long may be missing. Compaction removes
+   batches, but never the last batch of a producer.
+3. Each entry of an index names the position and the last offset of a batch in the segment. Each entry of a time index
+   names a batch with a larger timestamp than all batches before it.
 
-Each check scans one log, with probability `SCAN`.
+Each call of `look` scans one random log, with probability `SCAN`.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from sim.machine.platter import Inode
 __all__ = ["DerivedState"]
 
 SCAN = 0.05
-"""The probability that a check scans the log of a random replica."""
+"""The probability that a call of `look` scans the log of a random replica."""
 CLOCKS_OFF_MS = 7_200_000
 """The largest difference between two clocks of a run, in milliseconds."""
 _FIELDS = 4
-"""How many numbers a producer's entry has for each batch."""
+"""How many numbers the producer state keeps for each batch of a producer."""
 
 
 @attrs.define
@@ -144,7 +144,7 @@ class DerivedState:
             there = list(fold.batches)
             missing = len(there) - len(known.batches) // _FIELDS
             if missing > 0:
-                # The timestamp of the newest batch that the producer state lacks.
+                # `there[missing - 1]` is the newest batch that the producer state lacks.
                 if not self._may_be_forgotten(each, there[missing - 1].timestamp_ms):
                     raise SafetyViolation(
                         f"producers: {where} has forgotten producer {producer_id}, whose last batch ends at "
@@ -160,8 +160,8 @@ class DerivedState:
                 )
 
     def _may_be_forgotten(self, each: Hosted, last_timestamp_ms: int) -> bool:
-        """True if the product may have dropped the producer, since it was idle for too long. Clocks may have been set
-        since.
+        """True if the product may have dropped the producer, because the producer was idle for too long. Allow for
+        clocks that were set since the last batch.
         """
         broker = each.node.broker
         assert broker is not None
@@ -214,14 +214,16 @@ def _newest(headers: Iterable[BatchHeader]) -> Iterator[tuple[int, int]]:
 def _check_entry(
     where: str, producer_id: int, known: ProducerEntry, scanned: ProducerFold, *, has_gaps: bool
 ) -> None:
-    """Check that a producer's epoch and last batches agree with the log. The producer state may also have batches that
-    were deleted.
+    """Check that a producer's epoch and last batches agree with the log. The producer state may also have batches
+    that the log has deleted since.
 
-    A log with gaps was compacted: some of its last five batches may be older than those in the producer state.
+    A log with gaps was compacted. So some of the producer's last five batches in the log may be older than those in
+    the producer state.
     """
     kept, there = _batches_of(known.batches), list(scanned.batches)
     if scanned.coordinator_epoch >= 0:
-        # A snapshot has one timestamp per producer: after a marker, that of the marker.
+        # Ignore timestamps after a marker: a snapshot has only one timestamp per producer, and this is the
+        # marker's.
         kept = [each._replace(timestamp_ms=0) for each in kept]
         there = [each._replace(timestamp_ms=0) for each in there]
     agree = len(kept) <= BATCHES and kept[len(kept) - len(there) :] == there
@@ -242,7 +244,7 @@ def _batches_of(fields: Sequence[int]) -> list[FoldedBatch]:
 
 
 def _stored_index(disk: SimDisk, segment: Segment) -> SegmentIndex | None:
-    """Read a segment's index from its two files; None unless both exist."""
+    """Read a segment's index from its two files; None if a file is missing."""
     files = disk.in_cache(segment.directory.path)
     names = (segment.name(INDEX_SUFFIX), segment.name(TIME_INDEX_SUFFIX))
     offsets, times = (files.get(name) for name in names)

@@ -4,8 +4,8 @@ A coordinator's state follows from its log. It has the metadata of classic group
 offsets, and pending offsets, which wait for the end of a transaction. A pending offset that a later commit has
 replaced remains in the state without an effect.
 
-Each look compares a random coordinator, with probability `REPLAY`. The model is kept, so that only new records are
-read.
+Each call of `look` compares a random coordinator, with probability `REPLAY`. The model is kept between calls, so that
+only new records are read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sim.machine.members import Member
 __all__ = ["GroupStates", "groups_difference"]
 
 REPLAY = 0.1
-"""The probability that a look compares a random coordinator."""
+"""The probability that a call of `look` compares a random coordinator."""
 
 
 @attrs.define

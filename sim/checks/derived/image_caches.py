@@ -1,17 +1,18 @@
 """Check of cached results: what each broker derives from its metadata image must agree with that image. PURE.
 
-A broker caches results of its image, so that requests find them quickly. Between two steps of its event loop, each
-cached result must follow from the image. It makes no difference whether the image was built record by record or
-from a snapshot. These are checked:
+A broker caches results of its image, so that requests find them quickly. Between two steps of the broker's event
+loop, each cached result must follow from the image. This holds for images from a snapshot and for images that were
+built record by record. These are checked:
 
 1. The configuration of each topic and each hosted log, and values computed from it.
 2. The hosted replicas, their metadata and their directories. A replica may be waiting for its log, its disk, or the
    controller's confirmation of its directory.
-3. The rates and replicas of throttled replication, the cordoned directories, the expiration time of idle producers.
+3. The rates and replicas of throttled replication, the cordoned directories, and the expiration time of idle
+   producers.
 4. The tables of quotas, and the quota accounts that were used since the last change.
 5. The decisions of the ACL index, and how many users have each form of SCRAM salt (`odradek.security.salt_forms`).
 
-The expected results come from `sim.checks.folds`. A look skips a broker whose image was already compared.
+The expected results come from `sim.checks.folds`. `look` skips a broker whose present image was already compared.
 """
 
 from __future__ import annotations
@@ -47,14 +48,14 @@ from sim.history import SafetyViolation
 __all__ = ["ImageCaches", "right_log_config"]
 
 SHARE = 0.1
-"""The probability that a look compares a broker with a new image."""
+"""The probability that a call of `look` compares a broker whose image is new."""
 RULES_ASKED = 8
-"""How many ACLs a look tests."""
+"""How many ACLs are tested when a broker is compared."""
 BROKER_RESOURCE, TOPIC_RESOURCE = 4, 2
 ELIGIBLE_LEADERS = "eligible.leader.replicas.version"
 CODECS = {"producer": -1, "uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 LEVELS = {"gzip": -1, "lz4": 9, "zstd": 3}
-"""Default compression levels. A codec with its default level is represented by None."""
+"""Default compression levels by codec. In the comparison, None stands for a codec's default level."""
 CORDONED, ALL_DIRECTORIES = "cordoned.log.dirs", "*"
 LOST_DIRECTORY = bytes(15) + b"\x01"
 IP = "ip"
@@ -229,7 +230,9 @@ def _wrong_replica(
 
 
 def _is_confirmed(broker: Broker, newest: MetadataFold, key: TopicIdPartition, log_dir: LogDir) -> bool:
-    """True if the newest metadata name this directory, or have no such replica; then the broker's image is older."""
+    """True if the newest metadata name this directory for the replica, or no longer have the replica. Then the
+    broker's image is only out of date.
+    """
     topic = newest.topics.get(key.topic_id)
     there = None if topic is None else topic.partitions.get(key.partition)
     if there is None or broker.node_id not in there.replicas:
@@ -238,7 +241,7 @@ def _is_confirmed(broker: Broker, newest: MetadataFold, key: TopicIdPartition, l
 
 
 def _may_wait(broker: Broker, key: TopicIdPartition) -> bool:
-    """True if a replica may be missing, because its log waits to be created or for room on a disk."""
+    """True if a replica may be missing, because its log is still to be created or needs room on a disk."""
     hosting = broker.hosting
     return key in broker.maker or key in hosting._without_room or key in hosting._refused
 

@@ -1,4 +1,6 @@
-"""Reader of the batches in a replica's log, from the bytes of its segments; it continues where it stopped. PURE."""
+"""Reader of the batches in a replica's log, from the bytes of the segments. Each call continues where the last call
+stopped. PURE.
+"""
 
 from __future__ import annotations
 

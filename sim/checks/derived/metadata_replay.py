@@ -1,11 +1,11 @@
 """Check of metadata images, snapshots and voters: they must equal a model built from the metadata log. PURE.
 
 1. The image of each node equals the model of the committed log at the image's offset. One model follows the log for
-   all nodes. A newly published image is compared in its changed entries; random samples are compared completely.
-2. A snapshot with the records after it gives the same state as the image. Each snapshot is checked at some time,
-   and again at the end.
-3. The voters in force at a node are the newest in its log. If the log has none, they are those of the snapshot, or
-   else of the configuration (Raft thesis, 4.1).
+   all nodes. Of each newly published image the changed entries are compared. Random images are compared completely.
+2. A snapshot, together with the records after it, gives the same state as the image. The newest snapshot of a node is
+   checked once with some probability, and again at the end of the run.
+3. The voters in force at a node are those of the newest voters record in the node's log. If the log has no such
+   record, they are those of the snapshot, or else those of the configuration (Raft thesis, 4.1).
 
 `sim.checks.folds.metadata_fold` interprets the records. Decoded batches are cached by offset, epoch and checksum.
 """
@@ -37,15 +37,17 @@ from sim.machine.platter import Folder, Inode
 __all__ = ["MetadataReplay"]
 
 REPLAY = 0.01
-"""The probability that a look compares all images of a random node completely."""
+"""The probability that a call of `look` compares the images of a random node completely."""
 VOTERS = 0.1
-"""The probability that a look checks the voters of all nodes."""
+"""The probability that a call of `look` checks the voters of all nodes."""
 
 _Batch = tuple[bool, tuple[Message | None, ...]]
 
 
 class MetadataReplay:
-    """The check that images and snapshots agree with the metadata log, and voters with each node's own log."""
+    """The check that images and snapshots agree with the metadata log, and that voters agree with each node's own
+    log.
+    """
 
     def __init__(self, processes: Processes) -> None:
         self._processes = processes
@@ -85,7 +87,8 @@ class MetadataReplay:
         if image.offset <= self.newest.offset:
             return
         if not self._go_on(*self._place(member), self.newest, image.offset, self):
-            # The node's log starts after the model's end, at a later snapshot.
+            # The node's log starts at a snapshot beyond the end of the model, so a new model is built from that
+            # snapshot.
             fold = self.replay(member, image)
             if fold is None:
                 return
@@ -97,7 +100,7 @@ class MetadataReplay:
             _compare(member, self.newest, image, touched)
 
     def fold_at(self, offset: int) -> MetadataFold | None:
-        """Return the model if it is at this offset; otherwise None."""
+        """Return the model if it ends at this offset; otherwise None."""
         return self.newest if self.newest.offset == offset and self.newest.held is None else None
 
     def _look_at_images(self, member: Member, node: Node) -> None:
@@ -126,7 +129,7 @@ class MetadataReplay:
         return snapshot_name(*max(usable)) if usable else None
 
     def replay(self, member: Member, image: MetadataImage) -> MetadataFold | None:
-        """Build a model from the files of a node, up to the image's offset; None if these do not reach it."""
+        """Build a model from the files of a node, up to the image's offset; None if the files end before that offset."""
         disk, path = self._place(member)
         fold = MetadataFold()
         name = self._newest_snapshot(member, image.offset)
@@ -145,7 +148,8 @@ class MetadataReplay:
     ) -> bool:
         """Continue a model with the log's records up to offset `last`. Return False if the log does not reach it.
 
-        With `reader`, its position in each file is kept, so that batches it has read are skipped.
+        With `reader`, the position in each file is kept for this reader, so that it skips the batches that it has
+        already read.
         """
         for base_offset, inode in self._stored.segments(disk, path):
             if base_offset > fold.offset + 1 or fold.offset >= last:

@@ -1,16 +1,16 @@
-"""Check of transactions: what partitions and coordinators know of them must agree with the bytes of their logs. PURE.
+"""Check of transactions: the state of partitions and coordinators must agree with the bytes of their logs. PURE.
 
 1. The last stable offset of a replica lies at or below the first record of each open transaction, and never falls
-   while the replica lives. It is as high as the open transactions and the high watermark allow. A replica may start
-   with a marker above its high watermark, and lose that marker again. It serves no client before it has
-   synchronised with a leader.
-2. A log's producer state has its open transactions, the coordinator epochs of the last markers, and the aborted
+   while the replica lives. It is as high as the open transactions and the high watermark allow. There is one
+   exception. A replica may start with a marker above its high watermark, and lose that marker again. That is
+   harmless, since the replica serves no client before it has synchronised with a leader.
+2. A log's producer state has the log's open transactions, the coordinator epochs of the last markers, and the aborted
    transactions. The coordinator epochs of a producer's markers never decrease.
 3. The state of a coordinator equals a replay of its partition of `__transaction_state`.
 4. A transactional id keeps its producer id, and its epoch never decreases, even if the coordinator changes.
 
-A look scans one random log and replays one random coordinator's, each with probability `SCAN`. `still_open` finds a
-partition in which a transaction is open at the end.
+A call of `look` scans one random log, and replays the log of one random coordinator, each with probability `SCAN`.
+`still_open` finds a partition in which a transaction is open at the end of the run.
 """
 
 from __future__ import annotations
@@ -38,19 +38,21 @@ from sim.machine.members import Member
 __all__ = ["TransactionStates", "still_open"]
 
 SCAN = 0.1
-"""The probability that a look scans one random log, and that it replays one random coordinator's."""
+"""The probability that a call of `look` scans one random log. The replay of one random coordinator's log has the same
+probability.
+"""
 EPOCH_MAX = (1 << 15) - 1
 ONGOING = 1
 
 
 @attrs.define
 class _Scanned:
-    """The state of transactions by the batches of a log."""
+    """The state of transactions, computed from the batches of a log."""
 
     fold: ProducersFold = attrs.Factory(ProducersFold)
     aborted: dict[int, list[tuple[int, int, int, int]]] = attrs.Factory(dict)
-    """For each segment by base offset: the aborted transactions whose markers it has, with the fields of an index
-    entry.
+    """By a segment's base offset: the aborted transactions whose markers are in the segment, each with the fields of
+    an index entry.
     """
     is_whole: bool = True
     """False if compaction or deletion has removed batches."""
@@ -79,7 +81,7 @@ class _Scanned:
 
 @attrs.define
 class _Known:
-    """The newest producer id and epoch of a transactional id, and the coordinator's leader epoch in which it was seen."""
+    """The newest producer id and epoch of a transactional id, and the leader epoch of the coordinator that had them."""
 
     leader_epoch: int
     producer_id: int
@@ -108,8 +110,8 @@ class TransactionStates:
         self.scans = self.replays = 0
 
     def look(self, hosted: Sequence[Hosted]) -> None:
-        """Check last stable offsets and identities everywhere, and now and then a log and a coordinator. Raises
-        `SafetyViolation`.
+        """Check the last stable offsets of all partitions and the producer ids of all coordinators. Sometimes check
+        one log and one coordinator completely. Raises `SafetyViolation`.
         """
         for each in moved_of(hosted):
             self._look_at_stable(each)
@@ -282,7 +284,7 @@ class TransactionStates:
 
 
 def _fields_of(transaction: Transaction) -> tuple[object, ...]:
-    """Return the fields of a transaction that its log record has too."""
+    """Return those fields of a transaction that are also in its log record."""
     return (
         *(transaction.producer_id, transaction.previous_producer_id, transaction.next_producer_id),
         *(transaction.producer_epoch, transaction.next_producer_epoch, transaction.timeout_ms),

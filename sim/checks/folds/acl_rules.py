@@ -20,7 +20,9 @@ READ, WRITE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS = 3, 4, 6,
 ANY_NAME = ANY_HOST = "*"
 ANY_PRINCIPAL = "User:*"
 _IMPLYING = {DESCRIBE: (READ, WRITE, DELETE, ALTER), DESCRIBE_CONFIGS: (ALTER_CONFIGS,)}
-"""By operation: other operations whose permission includes it. A denial includes no other operation."""
+"""By operation: the other operations whose permission implies a permission of this operation. A denial of an
+operation implies no other denial.
+"""
 
 
 def is_permitted(

@@ -2,8 +2,9 @@
 
 * A group begins with its first record that is no tombstone, and ends with the tombstone of its metadata.
 * A member has a profile, a target assignment, and a current assignment. The current assignment has partitions that
-  the member may use, and partitions that it must give up. Each one has the epoch at which the member received it.
-* The partitions of the current assignments have these members as their owners.
+  the member may use, and partitions that it must give up. Each partition has the epoch at which the member received
+  it.
+* A member owns all partitions of its current assignment.
 """
 
 from __future__ import annotations
@@ -53,11 +54,15 @@ class ConsumerFold:
     names_topics: bool = False
 
     def assigned(self, member_id: str) -> dict[Slot, int]:
-        """Return the partitions that a member may use, each with the epoch at which it received it."""
+        """Return the partitions that a member may use, each with the epoch at which the member received the
+        partition.
+        """
         return _slots(self.currents.get(member_id), "assigned_partitions")
 
     def revoking(self, member_id: str) -> dict[Slot, int]:
-        """Return the partitions that a member must give up, each with the epoch at which it received it."""
+        """Return the partitions that a member must give up, each with the epoch at which the member received the
+        partition.
+        """
         return _slots(self.currents.get(member_id), "partitions_pending_revocation")
 
     def member_epoch(self, member_id: str) -> int:
@@ -66,7 +71,7 @@ class ConsumerFold:
         return 0 if current is None else current.member_epoch
 
     def owners(self) -> dict[Slot, list[str]]:
-        """List for each partition the members that may use it or must still give it up."""
+        """List for each partition its owners: the members that may use the partition, or must still give it up."""
         found: dict[Slot, list[str]] = {}
         for member_id in self.currents:
             for slot in {**self.assigned(member_id), **self.revoking(member_id)}:

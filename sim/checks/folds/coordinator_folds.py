@@ -1,8 +1,8 @@
 """Models of `__consumer_offsets` and `__transaction_state`: for each key the newest value counts. PURE.
 
-* A group's offset is that of its last commit. A commit in a transaction takes effect with the commit marker, but in
-  the order of its own record. So a later record of the key wins. A tombstone also removes pending offsets of the
-  key.
+* A group's offset is that of its last commit. A commit in a transaction takes effect when the commit marker is
+  written. But the order of the commits' own records decides, so a later record of the same key wins. A tombstone also
+  removes pending offsets of its key.
 * A group has its newest metadata until a tombstone.
 * A transactional id has its newest state until a tombstone.
 """

@@ -37,8 +37,8 @@ _LISTS = ("log_dirs", "cordoned_log_dirs")
 def metadata_difference(
     fold: MetadataFold, image: MetadataImage, touched: Touched | None = None
 ) -> str | None:
-    """Describe the first difference; None if they are equal. With `touched`, compare only these entries and the small
-    parts of the state.
+    """Describe the first difference between the model and the image; None if they are equal. With `touched`, compare
+    only these entries and the small parts of the state.
     """
     return next(_differences(fold, image, touched), None)
 
@@ -81,7 +81,7 @@ def _everything(fold: MetadataFold, image: MetadataImage) -> Touched:
 
 
 def _wrong_names(fold: MetadataFold, image: MetadataImage) -> Iterator[str]:
-    """Check the names of topics: each name leads to its topic, and the colliding names are complete."""
+    """Check the names of topics: each name leads to the right topic, and the list of colliding names is complete."""
     if sorted(image.topics) != sorted(fold.ids):
         yield f"topics by name {sorted(image.topics)}, and the log says {sorted(fold.ids)}"
     colliding: dict[str, list[str]] = {}

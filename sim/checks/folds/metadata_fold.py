@@ -1,7 +1,7 @@
-"""A model of the metadata log: the state that its records give in KRaft, in plain dicts. PURE.
+"""A model of the metadata log: the state to which the log's records lead in KRaft, in plain dicts. PURE.
 
-It shares no rules with the product's code. It takes decoded records and applies what each kind does.
-`metadata_difference` compares an image with it.
+The model shares no rules with the product's code. It takes decoded records, and applies the change that each kind of
+record means. `metadata_difference` compares an image with it.
 
 * A partition change names only the fields that change. If it names a leader, the leader epoch grows, even if the
   leader stays; each change increases the partition epoch (KIP-866, KIP-966).
@@ -9,7 +9,7 @@ It shares no rules with the product's code. It takes decoded records and applies
 * A feature of level 0 is not finalized. A configuration without a value is removed.
 * Records in a metadata transaction take effect at its end, or never if it is aborted (KIP-868).
 
-A correct log has only records that fit the state before them. Any other record, such as a change of an unknown
+In a correct log each record fits the state before it. A record that does not fit, such as a change of an unknown
 partition, raises `SafetyViolation`.
 
 For each configuration key, all values since its last removal are kept: a node that cannot parse the newest value
@@ -159,7 +159,7 @@ class MetadataFold:
             self._apply(record)
 
     def _apply(self, record: Message) -> None:
-        """Apply one record outside or at the end of a metadata transaction."""
+        """Apply one record: at once outside of a metadata transaction, or at the end of its transaction."""
         match record:
             case wire.TopicRecord():
                 self._topic(record)

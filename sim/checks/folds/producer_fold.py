@@ -49,7 +49,7 @@ class ProducerFold:
 
 
 class EndedFold(NamedTuple):
-    """A transaction and its marker. `last_stable_offset` is that of the log after the marker."""
+    """A transaction and its marker. `last_stable_offset` is the log's last stable offset after the marker."""
 
     producer_id: int
     first_offset: int
@@ -77,7 +77,9 @@ class ProducersFold:
         self.fallen: FallenEpoch | None = None
 
     def take(self, header: BatchHeader, batch: bytes | None) -> EndedFold | None:
-        """Apply the next batch; `batch` has the bytes of a control batch. Return the transaction that it ends, if any."""
+        """Apply the next batch. `batch` has the bytes of a control batch; None for any other batch. Return the
+        transaction that a marker ends, or None.
+        """
         if header.producer_id < 0:
             return None
         if not header.is_control:

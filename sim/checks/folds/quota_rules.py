@@ -1,4 +1,4 @@
-"""A model of client quotas: which quota applies to a client by the ranking of KIP-13 and KIP-55. PURE."""
+"""A model of client quotas: the quota that applies to a client according to the ranking in KIP-13 and KIP-55. PURE."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ USER, CLIENT = "user", "client-id"
 def quota_of(
     quotas: Mapping[Quota, float], key: str, user: str, client_id: str
 ) -> tuple[float, str, str] | None:
-    """Return (value, user, client id) of the most specific quota; None without a quota. A name is "" if all users or
-    clients share the quota.
+    """Return (value, user, client id) of the most specific quota; None without a quota. The user or client id in it
+    is "" if the quota does not depend on it.
 
     Quotas on client ids apply only to clients that have an id.
     """

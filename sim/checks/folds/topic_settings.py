@@ -1,9 +1,9 @@
 """A model of topic configuration: the settings of a topic's logs on one broker, from all layers of configuration.
 PURE.
 
-A topic's own value has precedence. After it come the values of the corresponding broker key: the broker's own
-dynamic value, the cluster-wide dynamic value, that of the broker's file. The default comes last. Results are named
-by the topic's keys.
+The first value that exists counts: the topic's own value, then the values of the corresponding broker key, then the
+default. A broker key may have the broker's own dynamic value, the cluster-wide dynamic value, and the value in the
+broker's file, in this order. Results are named by the topic's keys.
 """
 
 from __future__ import annotations

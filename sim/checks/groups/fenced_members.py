@@ -1,9 +1,10 @@
-"""Check of fencing: a coordinator rejects commits of an older generation, plain or in a transaction. PURE.
+"""Check of fencing: a coordinator rejects commits of an older generation, inside and outside of transactions. PURE.
 
-A coordinator announces a generation by its first answer to a JoinGroup. From then on it must reject commits of
-older generations (KIP-447 for those in transactions), unless the group was deleted and created again. Only the
-coordinator that announced it is bound, since two may consider themselves the coordinator. An answer may be sent
-long after it was made. If the group was created again since the request, the answer may belong to the former group.
+A coordinator announces a generation by its first answer to a JoinGroup. From then on it must reject commits of older
+generations (KIP-447 for those in transactions), unless the group was deleted and created again. Only the coordinator
+that announced the generation is checked, since two brokers may consider themselves the coordinator. An answer may be
+sent long after it was made. If the group was created again since the request, the answer may belong to the former
+group.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ class FencedMembers:
         """How many commits of an older generation were rejected."""
 
     def asked(self, exchange: Exchange) -> bool:
-        """Record the request's coordinator and the newest generation it has announced. Returns False if there is
-        nothing to check.
+        """Record the coordinator that receives the request, and the newest generation that it has announced. Returns
+        False if there is nothing to check.
         """
         shard = self._shard(exchange)
         if shard is None:

@@ -1,16 +1,16 @@
 """Check of liveness for groups: a group that could be stable must become stable in time. PURE.
 
-* **Rebalance.** Suppose that the coordinator leads its partition and is fit, and so are all in-sync replicas and
-  their links to it. Suppose also that they are at least `min.insync.replicas`. Then no phase of a rebalance takes
-  longer than the rebalance timeout, whatever members do.
+* **Rebalance.** Suppose that the coordinator leads its partition and is fit. Suppose that all in-sync replicas and
+  their links to the coordinator are fit, too, and that there are at least `min.insync.replicas` of them. Then no
+  phase of a rebalance takes longer than the rebalance timeout, whatever members do.
 * **Members.** Suppose in addition that the group's members, all brokers, and the links between them have not
   changed. Then the group is stable after the longest session and one rebalance. All brokers count, since a member
   may still wait for an answer of an earlier coordinator.
 * **Consumer groups.** Within the same time, each partition of a group with the consumer protocol has an owner, and
   all members have the group's epoch.
 
-A group without members is checked only if its members should exist for the whole workload. Members close when they
-have read everything.
+A group without members is checked only if its members should exist for the whole workload. Once everything is read,
+no group is checked, since the members close.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class GroupTerms:
     hosts: Sequence[str]
     timeouts: GroupTimeouts
     is_over: Callable[[], bool]
-    """True once everything is read, so that its members close."""
+    """True once everything is read. From then on the group's members close."""
     stays: bool
-    """True if its members exist for the whole workload."""
+    """True if the group should have members for the whole workload."""
 
 
 class Coordinators(Protocol):
@@ -52,7 +52,7 @@ class Coordinators(Protocol):
     brokers: Sequence[str]
 
     def coordinator_of(self, group: str) -> Server | None:
-        """Return the process that leads the partition of a group, or None."""
+        """Return the process that leads the `__consumer_offsets` partition of a group; None if there is none."""
 
     def in_sync_since(self, server: Server) -> float:
         """Return the virtual time since which all in-sync replicas of the coordinator's partition, and their links,
@@ -62,7 +62,7 @@ class Coordinators(Protocol):
 
 @attrs.define(eq=False)
 class _Seen:
-    """The state of a group at the last look."""
+    """The state of a group at the last call of `look`."""
 
     state: object = None
     members: object = None
@@ -104,7 +104,7 @@ class GroupAvailability:
             seen.members, seen.members_changed = members, self._world.now
 
     def _look_at(self, terms: GroupTerms, seen: _Seen, server: Server) -> bool:
-        """Check a group. Return False if it is stable, or if its coordinator cannot serve it."""
+        """Check a group. Return False if the group is stable, or if its coordinator cannot serve it."""
         shard = server.broker.groups.shards.get(server.key.partition)
         if shard is None or shard.is_loading or not shard.partition.has_min_isr:
             return False

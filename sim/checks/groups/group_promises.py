@@ -1,25 +1,28 @@
-"""Check of a classic consumer group: everything that its members receive is recorded, and impossible events raise an
-error. PURE.
+"""Check of a classic consumer group: everything that the group's members receive is recorded, and impossible events
+raise an error. PURE.
 
-1. In one generation a partition has one owner at most. A member that gives it up within a generation owned it
-   there.
-2. An owner gets every record between its begin and its end, once, in order. No other member gets any.
-3. An owner begins at an offset that may be the group's committed offset at that moment, or at 0 if there may be
-   none.
+1. In one generation a partition has one owner at most. A member that gives up a partition within a generation counts
+   as its owner in that generation.
+2. An owner receives every record once and in order, from the position where its ownership begins to the position
+   where it ends. No other member receives any of these records.
+3. An owner begins at an offset that may be the group's committed offset at that moment. It begins at 0 if the group
+   may have no committed offset.
 4. An owner commits nothing beyond the records that it received, or that a client has asked to delete.
-5. Once a member has an assignment of a generation, no commit of an older one is accepted.
+5. Once a member has an assignment of a generation, no commit of an older generation is accepted.
 
 An empty group without commits is deleted, as in Kafka, and its generations start again. So a generation number may
-occur twice before the first commit is acknowledged. By then the former owners are dead, or were silent for a
-session timeout. When may the group have been deleted? A member that was paused learns its generation late. So a
-deletion is possible at any time that agrees with the known facts. A member was alive when it requested its
-assignment, and had it when the answer arrived. The first commit existed when its answer arrived.
+occur twice before the first commit is acknowledged. By then the former owners are dead, or were silent for a session
+timeout. When may the group have been deleted? A paused member learns its generation late, so its own report does not
+show when the group existed. A deletion counts as possible at any time that agrees with two facts. A member belonged
+to the group when it requested its assignment, and had the assignment when the answer arrived. The first commit
+existed when its answer arrived.
 
 An owner that seeks continues at its new position. Records that a client has asked to delete may be missing.
 
 When may a commit take effect? A commit that was sent once and answered took effect before its answer. Any other
-commit may do so until its generation ends, since its bytes may be late. So rule 3 considers all commits that may be
-the latest one. `jepsen_tests.checkers.lost_commit` does the same, but only checks whether an owner begins too low.
+commit may take effect until its generation ends, since the bytes of the request may be late. So rule 3 considers all
+commits that may be the latest one. `jepsen_tests.checkers.lost_commit` does the same, but only checks whether an
+owner begins too low.
 """
 
 from __future__ import annotations
@@ -39,8 +42,8 @@ __all__ = ["GroupPromises", "OpenCommit"]
 
 @attrs.define(eq=False)
 class _Known:
-    """A generation as one member knows it: the process, and the times when it requested its assignment and last had
-    it.
+    """A generation as one member knows it: the member's process, when it requested its assignment, and when it last
+    had that assignment.
     """
 
     member: str
@@ -61,8 +64,8 @@ class OpenCommit:
 
 @attrs.define(eq=False)
 class GroupPromises(HandedRecords):
-    """The record of one classic group. A `member` is one process. Its `owner` is the same process, or the static
-    member that it represents.
+    """The record of one classic group. A `member` is one process. The `owner` is the same process or, for a static
+    member, the static member that the process represents.
     """
 
     session_seconds: float = 10.0
@@ -71,11 +74,11 @@ class GroupPromises(HandedRecords):
     """The latest generation of which a member has received an assignment."""
     rebalances: int = 0
     begun_anew: int = 0
-    """How many times its generations have started again, because the group was deleted."""
+    """How many times the group's generations have started again, because the group was deleted."""
     refused_late: int = 0
     _owners: dict[tuple[int, TopicPartition], str] = attrs.Factory(dict)
     _known: dict[tuple[str, int], _Known] = attrs.Factory(dict)
-    """By (owner, generation): the generation as this owner knows it, since it received its assignment there."""
+    """By (owner, generation), for each assignment that an owner has received: the generation as this owner knows it."""
     _committed_at: float = inf
     """The time at which the first commit was acknowledged. From then on the group cannot be deleted."""
     _left: set[str] = attrs.Factory(set)
@@ -94,10 +97,11 @@ class GroupPromises(HandedRecords):
         owner: str | None = None,
         asked: float | None = None,
     ) -> None:
-        """Record that a member owns these partitions in this generation, or owned them until it gave them up within
-        it. Raises `SafetyViolation`.
+        """Record that a member owns these partitions in this generation, or has owned them and gave them up within
+        the generation. Raises `SafetyViolation`.
 
-        `asked` is the time when it first requested its assignment: by then it was a member of this generation.
+        `asked` is the time when the member first requested its assignment: by then it was a member of this
+        generation.
         """
         owner = member if owner is None else owner
         if generation > self.generation:
@@ -122,8 +126,8 @@ class GroupPromises(HandedRecords):
                 self._begin_anew(generation, (owner, generation), mine)
                 self._owners[generation, key] = owner
             elif mine.asked + self.session_seconds > min(theirs.heard, self._committed_at):
-                # The other process cannot have been in the deleted group either: it had not been away for a session
-                # timeout by then.
+                # It cannot be this process whose group was deleted either: its session timeout had not passed by
+                # then.
                 raise SafetyViolation(
                     f"{self.group}: {key} belongs to {other} and to {owner} in generation {generation}"
                 )
@@ -161,7 +165,7 @@ class GroupPromises(HandedRecords):
         super().gone(member)
 
     def held_by(self, member: str) -> set[TopicPartition]:
-        """Return the partitions that a member owns by its own knowledge."""
+        """Return the partitions that a member considers its own."""
         return {key for name, key in self._held if name == member}
 
     def seeks(self, member: str, key: TopicPartition, offset: int) -> None:
@@ -242,7 +246,9 @@ class GroupPromises(HandedRecords):
         commit.operation.repeated = times > 1
 
     def refused(self, commit: OpenCommit, now: float, error: str, *, certain: bool) -> None:
-        """Record a failed commit. `certain` is True if it was sent once, and the answer says that it was rejected."""
+        """Record a failed commit. `certain` is True if the commit was sent once, and its answer says that it was
+        rejected.
+        """
         commit.operation.completed, commit.operation.error = now, error
         self.refused_late += commit.late
         if certain:

@@ -1,8 +1,9 @@
 """Record of what the members of a group receive, partition by partition; shared by the checks of both group protocols.
 PURE.
 
-An owner receives every record between its begin and its end, once, in order. No other member receives any. Records
-that a client has asked to delete may be missing. The protocols differ in where an owner may begin: `_check_begin`.
+An owner receives every record once and in order, from the position where its ownership begins to the position where
+it ends. No other member receives any of these records. Records that a client has asked to delete may be missing. The
+protocols differ in the offsets at which an owner may begin, which `_check_begin` checks.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class Ownership:
     since: float
     next_offset: int | None = None
     end_offset: int = 0
-    """The furthest position of the member before it sought back. A commit of that position may still be queued."""
+    """The highest position that the member had before it sought back. A commit of that position may still be queued."""
 
 
 @attrs.define(eq=False)
@@ -37,7 +38,7 @@ class HandedRecords(ABC):
     seen: set[tuple[TopicPartition, int]] = attrs.field(factory=set, init=False)
     """Records that any member received."""
     progress: dict[TopicPartition, int] = attrs.field(factory=dict, init=False)
-    """The furthest position that any owner has reached."""
+    """By partition: the highest position that any owner has reached."""
     _held: dict[tuple[str, TopicPartition], Ownership] = attrs.field(factory=dict, init=False)
 
     def begins(

@@ -1,15 +1,17 @@
-"""Check of a consumer group with members of both protocols: everything that they receive is recorded, and impossible
-events raise an error. PURE.
+"""Check of a consumer group with members of both protocols: everything that the members receive is recorded, and
+impossible events raise an error. PURE.
 
-1. An owner gets every record between its begin and its end, once, in order. No other member gets any.
-2. An owner begins at or above each offset whose commit was acknowledged before it became the owner. A commit that
-   was repeated, or is still unanswered, may take effect late: from then on this partition's offset is unknown.
+1. An owner receives every record once and in order, from the position where its ownership begins to the position
+   where it ends. No other member receives any of these records.
+2. An owner begins at or above each offset whose commit was acknowledged before it became the owner. A commit that was
+   repeated, or is still unanswered, may take effect late. From such a commit on, the partition's committed offset is
+   unknown and not checked.
 3. An owner commits nothing beyond the records that it received.
 4. Once another member has begun to read a partition, commits of an earlier owner with its former epoch are rejected
    (KIP-1251).
 
-That a partition has one owner is checked in the coordinator's log instead, since a fenced member learns late that
-it was fenced.
+Whether a partition has only one owner is checked in the coordinator's log instead, since a fenced member learns late
+that it was fenced.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ class HerdCommit:
     member: str
     offsets: Mapping[TopicPartition, int]
     is_late: bool = False
-    """True if other members have begun to read all its partitions since. Then it must be rejected."""
+    """True if other members have begun to read all partitions of the commit since. Then the commit must be rejected."""
 
 
 @attrs.define(eq=False)
@@ -42,9 +44,9 @@ class HerdPromises(HandedRecords):
     hand_overs: int = 0
     refused_late: int = 0
     _begun: dict[TopicPartition, str] = attrs.Factory(dict)
-    """By partition: the member that was last to begin reading it."""
+    """By partition: the member that has begun to read it most recently."""
     _certain: dict[TopicPartition, int] = attrs.Factory(dict)
-    """By partition: the highest committed offset that was acknowledged."""
+    """By partition: the highest offset whose commit was acknowledged."""
     _certain_at: dict[TopicPartition, list[tuple[float, int]]] = attrs.Factory(dict)
     _doubtful: set[TopicPartition] = attrs.Factory(set)
 
@@ -107,7 +109,9 @@ class HerdPromises(HandedRecords):
             self._certain_at.setdefault(key, []).append((now, offset))
 
     def refused(self, commit: HerdCommit, now: float, error: str, *, certain: bool) -> None:
-        """Record a failed commit. `certain` is True if it was sent once, and the answer says that it was rejected."""
+        """Record a failed commit. `certain` is True if the commit was sent once, and its answer says that it was
+        rejected.
+        """
         self.refused_late += commit.is_late
         if not certain and not commit.is_late:
             self._doubtful.update(commit.offsets)

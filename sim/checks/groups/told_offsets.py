@@ -2,7 +2,8 @@
 
 An answer is correct if it was correct at some moment between the request and the answer:
 
-1. It has the offset that was committed then. Offsets in a transaction count from the marker that commits it.
+1. It has the offset that was committed at that moment. Offsets in a transaction are committed once the transaction's
+   commit marker is written.
 2. A client that requires stable offsets receives none that an open transaction may change (KIP-447).
 
 The time of a request or an answer is when its last byte is sent. The log is read here without the coordinator's
@@ -46,7 +47,7 @@ Written = tuple[int, int]
 
 @attrs.define
 class OffsetsBook:
-    """The committed offsets of all groups by the batches of a log, up to offset `end`."""
+    """The committed offsets of all groups, computed from the batches of a log up to offset `end`."""
 
     end: int = 0
     committed: dict[Key, Written] = attrs.Factory(dict)
@@ -246,8 +247,8 @@ def _batches(log: PartitionLog, offset: int, place: _Place) -> Iterator[tuple[Ba
 
 
 def _right(log: PartitionLog, asked: _Asked, told: Mapping[Key, Any]) -> dict[Key, set[int]] | None:
-    """Find for each key the offsets that were correct at some time since the request; None if the cleaner has removed
-    later records.
+    """Find for each key the offsets that were correct at some time since the request. Return None if the cleaner has
+    removed records that were appended since.
     """
     book = attrs.evolve(
         asked.book,

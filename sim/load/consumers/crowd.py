@@ -1,8 +1,8 @@
 """Workload: classic consumer groups whose members start, end, pause and return. PORTED.
 
-Each slot of a group is a machine on which one member after another runs, each for some seconds. A member ends by
-closing or by a crash. Or it is paused, perhaps for longer than its session, and resumes without noticing. After the
-workload has ended, a last member runs on each machine and reads to the end.
+Each slot of a group is a machine on which one member after another runs, each for some seconds. A member closes,
+crashes or is paused. A paused member resumes without noticing the pause, which may have been longer than its session.
+After the workload has ended, a last member runs on each machine and reads to the end.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ GROUPS = ("crowd-1", "crowd-2")
 SESSION_MS_DEFAULT = 6000
 """The default of Kafka's `group.min.session.timeout.ms`."""
 STALL_SESSIONS = (0.1, 1.1, 3.0)
-"""Limits of how long members are paused, in multiples of the shortest session: between the first two, or between the
-last two.
+"""Limits of the duration of pauses, in multiples of the shortest session. A pause lasts between the first and the
+second, or between the second and the third.
 """
 REBALANCE_SESSIONS = 2
-"""`max.poll.interval.ms` in sessions: how long a rebalance waits for a paused member."""
+"""`max.poll.interval.ms` in multiples of the shortest session. A rebalance waits that long for a paused member."""
 REBALANCE_MS_MIN = 4000
 COMMITS_SECONDS = 10 * REQUEST_SECONDS
 
@@ -51,7 +51,7 @@ def _slots(group: str, plan: GroupPlan) -> list[str]:
 
 
 class Crowd:
-    """One classic consumer group. `start` starts its members; `check` follows once they have read everything."""
+    """One classic consumer group. `start` starts the members. Call `check` once they have read everything."""
 
     def __init__(self, load: Workload, group: str, session_ms: int) -> None:
         """`session_ms` is the shortest session timeout that the brokers accept."""
@@ -79,7 +79,9 @@ class Crowd:
         return self._load.reader_is_done({key: progress.get(key, 0) for key in self._load.partitions})
 
     def start(self) -> dict[str, Event]:
-        """Start a task for each slot. Return an event by slot, which is set when its last member has read everything."""
+        """Start a task for each slot. Return by slot an event, which is set when the slot's last member has read
+        everything.
+        """
         names = _slots(self._group, self._plan)
         return {name: self._load.world.spawn(self._live, name) for name in names}
 

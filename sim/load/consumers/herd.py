@@ -80,7 +80,7 @@ CALM = HerdPlan("consumer", False, "uniform", False, 1.0, 0.0, "close", 0.0)
 
 
 class Herd:
-    """One consumer group with members of both protocols. `start` starts them; `check` follows once they have read
+    """One consumer group with members of both protocols. `start` starts the members. Call `check` once they have read
     everything.
     """
 
@@ -95,7 +95,7 @@ class Herd:
 
     @property
     def terms(self) -> GroupTerms:
-        """The group for `GroupAvailability`; its members may leave and return."""
+        """The group for `GroupAvailability`. The group's members may leave and return."""
         timeouts = GroupTimeouts(SESSION_SECONDS, REBALANCE_MS / 1000, REQUEST_SECONDS)
         return GroupTerms(GROUP, SLOTS, timeouts, self._is_read, stays=False)
 
@@ -104,7 +104,9 @@ class Herd:
         return self._load.reader_is_done({key: progress.get(key, 0) for key in self._load.partitions})
 
     def start(self) -> dict[str, Event]:
-        """Start a task for each slot. Return an event by slot, which is set when its last member has read everything."""
+        """Start a task for each slot. Return by slot an event, which is set when the slot's last member has read
+        everything.
+        """
         return {slot: self._load.world.spawn(self._live, slot) for slot in SLOTS}
 
     async def _live(self, slot: str) -> None:
@@ -150,7 +152,7 @@ class Herd:
         }
 
     def figures(self) -> dict[str, int]:
-        """Count members, partitions that moved to another member, and late commits, by name."""
+        """Count, by name: members, partitions that moved to another member, and late commits."""
         promises = self.promises
         return {
             "herd_lives": self.lives,
@@ -230,7 +232,7 @@ class HerdLife:
         return topics
 
     async def _try(self, env: Env) -> None:
-        """Poll once and handle the records. Errors of the cluster are recorded, followed by a pause."""
+        """Poll once and handle the records. If the cluster returns an error, record the error and pause."""
         world = self._load.world
         try:
             await self._turn()
@@ -260,8 +262,8 @@ class HerdLife:
             await self._commit_late()
 
     async def _commit_late(self) -> None:
-        """Commit a lost partition with the former member epoch, after another member has begun to read it. The
-        coordinator must reject that.
+        """Commit an offset of a lost partition with the former member epoch, after another member has begun to read
+        that partition. The coordinator must reject this commit.
         """
         key = self._random.choice(sorted(self._former))
         former = self._former.pop(key)

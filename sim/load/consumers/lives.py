@@ -40,7 +40,8 @@ async def live_out(
     """Run a member on the machine `slot` for `life_seconds`. Then let it close, crash or pause, as `end` says
     ("close", "die", "stall").
 
-    A pause lasts for as many seconds as `draw_stall` returns. After it the member runs on for a while, and closes.
+    A pause lasts for as many seconds as `draw_stall` returns. After the pause the member runs on for a while, and
+    closes.
     """
     running = world.start_program(slot, partial(life.main, settings=settings))
     await world.wait(running.ended, life_seconds)

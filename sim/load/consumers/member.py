@@ -1,5 +1,5 @@
-"""One run of a group member's process, with the product's own consumer; the group's checks record all that it
-receives. PORTED.
+"""One run of a group member's process, with the product's own consumer. The group's checks record everything that the
+member receives. PORTED.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ __all__ = ["MemberLife"]
 
 
 class MemberLife:
-    """Reads its partitions of the group until it is stopped. It is also the consumer's rebalance listener."""
+    """Reads the partitions that the group assigns to it, until it is stopped. It is also the rebalance listener of
+    its consumer.
+    """
 
     def __init__(
         self, load: Workload, promises: GroupPromises, name: str, instance: str | None, plan: MemberPlan
@@ -78,7 +80,7 @@ class MemberLife:
         await consumer.close(CLOSE_SECONDS)
 
     async def _try(self, env: Env, doing: Awaitable[None]) -> None:
-        """Await `doing`. Errors of the cluster are recorded instead of raised."""
+        """Await `doing`. Record errors that the cluster returns, instead of raising them."""
         world = self._load.world
         try:
             await doing
@@ -184,7 +186,7 @@ class MemberLife:
         self._promises.begins(self._name, partitions, now)
 
     def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
-        """Record that these partitions are given up; until now this member owned them."""
+        """Record that this member gives up these partitions, and has owned them until now."""
         if self._membership.state is MembershipState.ADOPTING and self._membership.is_member:
             self._owns(partitions)
         self.on_partitions_lost(partitions)

@@ -23,7 +23,7 @@ class GroupPlan:
     assignor: str
     members: int
     static: float
-    """The probability that the members of a slot are static (KIP-345)."""
+    """The probability that a slot's members are static members (KIP-345)."""
 
     @classmethod
     def draw(cls, random: Random) -> GroupPlan:
@@ -40,10 +40,10 @@ class MemberPlan:
     commit_share: float
     """The probability that a member without automatic commits commits after a poll."""
     waits: bool
-    """True if it waits for the answers to its own commits."""
+    """True if the member waits for the answers to its own commits."""
     seek_share: float
     late_share: float
-    """The probability that it tries a commit of the previous generation, after a new assignment."""
+    """The probability that the member tries a commit of the previous generation after a new assignment."""
     rest_seconds: float
     end: str
     life_seconds: float

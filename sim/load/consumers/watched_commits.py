@@ -1,4 +1,6 @@
-"""Interception of a consumer's commits, including automatic ones, so that the group's checks see each one. PORTED."""
+"""Interception of a consumer's commits, including automatic commits, so that the group's checks see each commit.
+PORTED.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ REFUSED = (
     ErrorCode.REBALANCE_IN_PROGRESS,
     ErrorCode.STALE_MEMBER_EPOCH,
 )
-"""Error codes that concern the whole group: nothing of the commit was accepted."""
+"""Error codes for the whole commit: a coordinator that returns one has accepted none of its offsets."""
 
 __all__ = ["WatchedCommits"]
 
@@ -84,7 +86,7 @@ class WatchedCommits(Generic[C]):
         deadline: float,
         topic_ids: TopicIds,
     ) -> Operation[None]:
-        """Commit as the coordinator does, and record the outcome for the group's checks."""
+        """Call the coordinator's original `commit`, and record the outcome for the group's checks."""
         if not offsets:
             return
         wanted = {key: each.offset for key, each in offsets.items()}

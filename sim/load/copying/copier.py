@@ -40,7 +40,7 @@ GROUP = "copiers"
 POLL_SECONDS = 0.5
 HEARTBEAT_MS, POLL_INTERVAL_MS = 300, 12_000
 POLL_WAIT_MS_MAX = 4_000
-"""The longest `fetch.max.wait.ms`: the consumer's request timeout is five seconds."""
+"""The longest `fetch.max.wait.ms`. It must be shorter than the consumer's request timeout of five seconds."""
 CLOSE_SECONDS = 3.0
 ENDING_TRIES = 5
 """How many times a commit or an abort may time out before the producer is closed."""
@@ -59,7 +59,9 @@ class _GivenUp(Exception):
 
 
 class CopierLife:
-    """Copies its partitions of the group until it is stopped or fenced. It is also its consumer's rebalance listener."""
+    """Copies the partitions that the group assigns to it until it is stopped or fenced. It is also the rebalance
+    listener of its consumer.
+    """
 
     def __init__(
         self,
@@ -70,7 +72,7 @@ class CopierLife:
         plan: CopyPlan,
         partition: int | None,
     ) -> None:
-        """With `partition` only this partition is copied; with None all that the group assigns."""
+        """Create the copier. It copies only `partition`, or with None all partitions that the group assigns to it."""
         self._partition = partition
         self._load = load
         self._ledger = ledger
@@ -186,8 +188,8 @@ class CopierLife:
         await self._copy(records)
 
     async def _look_where_it_is(self) -> None:
-        """Advance the checks to the group's committed offsets. Between transactions these equal the consumer's
-        positions.
+        """Record the consumer's positions in the ledger. Between two transactions they equal the group's committed
+        offsets.
         """
         if self._ledger.ends is not None:
             for key in sorted(self._consumer.assignment()):
@@ -225,7 +227,7 @@ class CopierLife:
         self._note_end(identity, commit=False)
 
     def _note_end(self, identity: Identity | None, *, commit: bool) -> None:
-        """Remember the EndTxn of a transaction. With the newer protocol its epoch differs from later ones (KIP-890,
+        """Remember the EndTxn of a transaction. In the newer protocol later transactions have other epochs (KIP-890,
         part 2).
         """
         self._ended = None
@@ -235,8 +237,8 @@ class CopierLife:
             )
 
     def _is_told_from(self, ended: EndTxnRequest | None) -> bool:
-        """True if the open transaction has another epoch than the ended one. At lower levels of `transaction.version`
-        both may be equal.
+        """True if the open transaction has another epoch than the transaction that has ended. At lower levels of
+        `transaction.version` the two epochs may be equal.
         """
         identity = self._producer.identity
         return (
@@ -246,7 +248,9 @@ class CopierLife:
         )
 
     async def _echo(self) -> None:
-        """Send the previous transaction's EndTxn again while this one is open, as if the network had delayed it."""
+        """Send the previous transaction's EndTxn again while the present transaction is open, as if the network had
+        delayed that request.
+        """
         core, deadline = self._producer.client.core, self._env.clock.monotonic() + ECHO_SECONDS
         finder = CoordinatorFinder(core, CoordinatorKind.TRANSACTION, self._transactional_id)
         try:
@@ -293,7 +297,7 @@ class CopierLife:
         """Do nothing: the consumer begins at the group's committed offsets."""
 
     def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
-        """Called when partitions are given up: forget where their last poll began."""
+        """Called when partitions are given up. Forgets at which offsets the last poll of these partitions began."""
         for key in partitions:
             self._polled.pop(key, None)
 

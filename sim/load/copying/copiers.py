@@ -1,10 +1,11 @@
 """Workload: programs that copy a topic in transactions, and the final checks of the copy. PORTED.
 
 A feeder writes the source topic with an idempotent producer. There are two slots, each with a transactional id, two
-machines, and one copier process after another. The slots share the source as a consumer group (KIP-447), or have
-one partition each. A process closes, crashes, or continues as a zombie on one machine while the next one starts on
-the other. Some are paused, at the end or in the middle of a transaction. A reader with read_committed follows the
-sink topic. After the workload has ended, a last process of each slot copies the rest.
+machines, and one copier process after another. The slots share the source's partitions as a consumer group (KIP-447),
+or each slot has one fixed partition. A process closes, crashes, or continues as a zombie on one machine while the
+next process starts on the other machine. Some processes are paused, at the end or in the middle of a transaction. A
+reader with read_committed follows the sink topic. After the workload has ended, a last process of each slot copies
+the rest.
 """
 
 from __future__ import annotations
@@ -67,8 +68,8 @@ class Copying:
         return [NewTopic(name, PARTITIONS, self._replicas, dict(configs)) for name in (SOURCE, SINK)]
 
     def start_workers(self) -> list[Event]:
-        """Start the feeder, the reader and the client that asks for offsets. Each event is set when its task has
-        ended.
+        """Start the feeder, the reader and the client that asks for offsets. Return an event for each; it is set when
+        the task has ended.
         """
         spawn = self._load.world.spawn
         return [spawn(self._feed), spawn(self._follow), spawn(self._ask_for_offsets)]
@@ -145,8 +146,8 @@ class Copying:
             await running.ended.wait()
 
     async def _nap(self, machine: str, running: Running, random: Random, life_seconds: float) -> None:
-        """Pause a process for longer than its group session, so that other members receive its partitions; then resume
-        it.
+        """Pause a process for longer than its session in the group, so that other members receive its partitions.
+        Then resume the process.
         """
         world = self._load.world
         self.naps += 1
@@ -160,7 +161,7 @@ class Copying:
         self._load.world.resume(machine)
 
     async def _end(self, machine: str, running: Running, life: CopierLife, random: Random) -> None:
-        """End a process: wait for it if it was asked to stop, then kill it if it still runs."""
+        """End a process. If it was asked to stop, wait for its end. Kill it if it still runs after that."""
         world = self._load.world
         if life.is_over:
             await world.wait(running.ended, CLOSE_SECONDS)

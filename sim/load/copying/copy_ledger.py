@@ -1,14 +1,15 @@
-"""The copiers' transactions with the outcomes that they learned, and the checks of both topics at the end. PURE.
+"""The copiers' transactions with the outcomes that the copiers learned, and the checks of both topics at the end.
+PURE.
 
-A transaction copies records of the source topic, and commits their offsets. Each copied record has the
-transaction's name, its number there, and the place of its original. So a read_committed reader sees which
-transactions were committed:
+A transaction copies records of the source topic, and commits their offsets. Each copied record has the name of its
+transaction, its number in that transaction, and the place (partition, offset) of its original. So a read_committed
+reader sees which transactions were committed:
 
 1. A transaction is visible completely, in the order in which it was written, or not at all.
 2. A transaction that was acknowledged as committed is visible. A transaction that was aborted, or that no copier
    has tried to commit, is invisible.
-3. Two visible transactions never copy the same original. Exactly the originals below the group's offset were
-   copied. This offset is that of a visible transaction.
+3. Two visible transactions never copy the same original. The visible transactions have copied exactly the originals
+   below the group's offset. A visible transaction has committed that offset.
 4. Records that a reader has seen at any time are in the topic at the end.
 """
 
@@ -49,7 +50,7 @@ class Copy:
 
 
 def copy_value(name: str, number: int, partition: int, offset: int, filler: bytes) -> bytes:
-    """Make the value of a copied record. `partition` and `offset` are those of its original."""
+    """Make the value of a copied record. `partition` and `offset` are the place of its original."""
     return b"%s|%d|%d|%d|" % (name.encode(), number, partition, offset) + filler
 
 

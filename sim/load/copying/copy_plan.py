@@ -20,14 +20,16 @@ NAP_SECONDS = (2.2, 6.0)
 
 
 def is_assigned(seed: int) -> bool:
-    """True if each copier of a run has a fixed partition, as before KIP-447, instead of sharing them as a group."""
+    """True if each copier of a run has a fixed partition, as before KIP-447. False if the copiers share the
+    partitions as a group.
+    """
     return Random(f"{seed}/copiers' partitions").random() < ASSIGNED_SHARE
 
 
 @attrs.frozen
 class CopyPlan:
-    """The settings of one process. With `is_explicit` it adds partitions and offsets by separate requests
-    (`transaction.version` 1).
+    """The settings of one copier process. With `is_explicit` the process adds partitions and offsets to a transaction
+    by separate requests (`transaction.version` 1).
     """
 
     is_explicit: bool
@@ -36,19 +38,20 @@ class CopyPlan:
     """The largest number of records in a transaction."""
     linger_ms: int
     request_ms: int
-    """The request timeout in milliseconds. A record without an answer after twice as long has failed."""
+    """The request timeout in milliseconds. A record has failed if there is no answer within twice that time."""
     abort_share: float
     """The probability that a transaction is aborted on purpose."""
     stall_share: float
     """The probability that a transaction pauses in the middle."""
     stall_seconds: float
     end: str
-    """How the process ends. `zombie`, `freeze`: the next process starts while this one runs on, or is paused. `nap`:
-    it is paused and runs on for as long again; no other process has its transactional id.
+    """How the process ends. `close`: it closes. `die`: it is killed. `zombie`: the next process starts while this
+    process runs on. `freeze`: the next process starts while this process is paused. `nap`: this process is paused,
+    and runs on for as long again. Meanwhile no other process has its transactional id.
     """
     life_seconds: float
     session_ms: int = SESSION_MS
-    """Its `session.timeout.ms` as a member of the group."""
+    """The `session.timeout.ms` of the process as a member of the group."""
     echo_share: float = 0.0
     """The probability that the previous transaction's EndTxn arrives again in the middle of a transaction."""
 
@@ -70,9 +73,9 @@ class CopyPlan:
         drawn = attrs.evolve(drawn, echo_share=ECHO_SHARE)
         if drawn.end != "nap":
             return drawn
-        # Most naps shall begin in the middle of a transaction that does not time out during the nap.
+        # With these settings most naps begin in the middle of a transaction that does not time out during the nap.
         return attrs.evolve(drawn, timeout_ms=TIMEOUT_MS_MAX, stall_share=0.5, stall_seconds=2.0)
 
 
 CALM = CopyPlan(False, 10_000, 50, 0, 5_000, 0.0, 0.0, 0.0, "close", 0.0, session_ms=6_000)
-"""The settings of each slot's last process, which copies the rest. Every broker allows its session timeout."""
+"""The settings of each slot's last process, which copies the rest. Every broker allows the session timeout in it."""

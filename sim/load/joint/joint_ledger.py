@@ -1,4 +1,5 @@
-"""The transactions and offset commits of a joint workload with their outcomes, and the checks of them. PURE.
+"""The transactions and offset commits of a joint workload with their outcomes, and the checks of these outcomes.
+PURE.
 
 Rules for records, as a read_committed reader sees them:
 
@@ -13,8 +14,8 @@ Rules for records, as a read_committed reader sees them:
 6. A prepared transaction that was never ended still exists when a later process resumes it (KIP-939).
 
 Rules for the group's offsets: commits take effect in the order of their records, not of the markers. So a commit
-replaces another commit if it was sent after the other was answered. A commit that was sent twice, or has no answer,
-may take effect after all others.
+replaces an earlier commit if it was sent after the answer to the earlier commit had arrived. A commit that was sent
+twice, or has no answer, may take effect after all others.
 """
 
 from __future__ import annotations
@@ -60,14 +61,16 @@ class Joint:
     records: dict[int, list[tuple[int, bytes, bytes]]] = attrs.Factory(dict)
     outcome: Outcome = Outcome.OPEN
     prepared: str = ""
-    """The text that `prepare` returned, as long as a later process may decide the outcome; otherwise ""."""
+    """The text that `prepare` returned, for as long as a later process may decide the outcome of the transaction;
+    otherwise "".
+    """
     ended: float = inf
-    """When its commit was acknowledged, as a count of the ledger's events."""
+    """When the transaction's commit was acknowledged, as a count of the ledger's events."""
 
 
 @attrs.define(eq=False)
 class Commit:
-    """A commit of one offset. Its times are counts of the ledger's events."""
+    """A commit of one offset. Times are counts of the ledger's events."""
 
     partition: int
     offset: int
@@ -75,11 +78,13 @@ class Commit:
     """The transaction that has this commit; None for a plain commit."""
     asked: int
     answered: float = inf
-    """When it was acknowledged. Infinity if it was sent more than once, since a copy may still take effect."""
+    """When the commit was acknowledged. Infinity if its request was sent more than once, since a copy of the request
+    may still take effect.
+    """
     is_taken: bool = False
-    """True once it was acknowledged."""
+    """True once the commit was acknowledged."""
     is_refused: bool = False
-    """True if it certainly never takes effect."""
+    """True if the commit certainly never takes effect."""
 
     def may_count(self) -> bool:
         """True if the group's offset may come from this commit."""
@@ -92,7 +97,9 @@ class Commit:
         return joint.is_explicit and self.answered == inf
 
     def counts_since(self) -> float:
-        """Return since when this commit has certainly taken effect; infinity if that is uncertain."""
+        """Return the time (a count of events) since which this commit has certainly taken effect; infinity if that is
+        uncertain.
+        """
         if not self.is_taken:
             return inf
         return self.joint.ended if self.joint is not None else self.answered
@@ -118,12 +125,12 @@ class JointLedger:
     joints: dict[str, Joint] = attrs.Factory(dict)
     commits: dict[int, list[Commit]] = attrs.Factory(dict)
     prepared_kept: int = 0
-    """How many prepared transactions a later process has found."""
+    """How many prepared transactions were found by a later process."""
     _serial: int = 0
     _time: int = 0
     _seen: dict[int, list[Found]] = attrs.Factory(dict)
     _counting: list[Joint] = attrs.Factory(list)
-    """The committed transactions, by the final reading."""
+    """The transactions that count as committed in the final check."""
 
     def tick(self) -> int:
         """Advance the count of events, and return it."""
@@ -167,7 +174,7 @@ class JointLedger:
                 commit.answered = now
 
     def resumed(self, joint: Joint | None, text: str | None) -> None:
-        """Check what `resume` has returned for the transaction of the slot's previous process. Raises
+        """Check the text that `resume` has returned for the transaction of the slot's previous process. Raises
         `SafetyViolation`.
         """
         if joint is None or not joint.prepared or joint.outcome is not Outcome.OPEN:
@@ -181,7 +188,9 @@ class JointLedger:
     # -- checks of offsets -------------------------------------------------------------------------
 
     def check_offset(self, partition: int, found: int | None, asked: float, who: str) -> None:
-        """Check a group's offset in an answer to a request of time `asked`. Raises `SafetyViolation`."""
+        """Check the group's offset in an answer. `asked` is the time of the request, as a count of events. Raises
+        `SafetyViolation`.
+        """
         commits = self.commits.get(partition, [])
         certain = [each for each in commits if each.counts_since() < asked]
         where = f"{self.name}: {who}: offset {found} of partition {partition}"

@@ -13,9 +13,11 @@ WORKLOADS = ("wide", "tally", "prepare", "names")
 """The names in `RunOptions.workloads` of the workloads in this package."""
 DAY_MS = 86_400_000
 TOPIC_LENGTH = 249
-"""The largest length of a topic name."""
+"""The greatest length of a topic name that Kafka allows."""
 LONG_ID = 1_000
-"""The length of the longest ids. Kafka's rules do not limit them; the protocol does, at 32,767 bytes."""
+"""The length of the longest ids. Kafka has no rule for the length of an id; only the protocol limits it, to 32,767
+bytes.
+"""
 TOPIC_LETTERS = "abyzABYZ0189._-"
 ODD_LETTERS = "aZ0 ._-:/\\%&?*<>{}[]()'\"`$!@#^~+=,;|\t\u00e9\u4e2d\U0001f9ea"
 """Characters of ids. All are valid in group ids, transactional ids and client ids."""
@@ -26,7 +28,7 @@ PREPARED_ENDS = ("close", "die", "die", "die")
 
 @attrs.frozen
 class JointPlan:
-    """The settings of one workload. `configs` is the configuration that only its topic has."""
+    """The settings of one workload. `configs` is the configuration that only this workload's topic has."""
 
     workload: str
     topic: str
@@ -120,8 +122,8 @@ class LifePlan:
     plain_share: float
     """The probability that a plain commit follows a transaction."""
     resume_share: float
-    """The probability that a process resumes the transaction that the previous process has prepared; otherwise it is
-    aborted.
+    """The probability that a process resumes the transaction that the previous process has prepared. Otherwise the
+    process aborts that transaction.
     """
     leave_share: float
     """The probability that a process leaves a prepared transaction to the next process."""
@@ -149,7 +151,8 @@ class LifePlan:
         )
         if not is_two_phase:
             return drawn
-        # The next process on the same machine finds the prepared transaction; this needs the newer protocol.
+        # Prepared transactions need the newer protocol. The process must end so that the next process can find the
+        # transaction.
         return attrs.evolve(drawn, is_explicit=False, end=random.choice(PREPARED_ENDS))
 
 

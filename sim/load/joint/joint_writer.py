@@ -239,7 +239,9 @@ class JointWriter:
         self._ledger.committed(joint)
 
     async def _abort(self, joint: Joint | None) -> None:
-        """Abort the open transaction. `joint` is None if this slot has not prepared it."""
+        """Abort the open transaction. `joint` is None if it is not the transaction that the slot's previous process
+        has prepared.
+        """
         try:
             if joint is not None and joint.outcome is Outcome.OPEN:
                 joint.prepared = ""
@@ -253,7 +255,7 @@ class JointWriter:
     # -- offsets
 
     def _some_partitions(self) -> list[int]:
-        """Draw some partitions. Two draws often overlap."""
+        """Draw some partitions, so many that two draws often have partitions in common."""
         count = self._plan.partitions
         return sorted(self._random.sample(range(count), self._random.randint(1, count)))
 

@@ -2,7 +2,7 @@
 final checks. PORTED.
 
 Each slot has a transactional id, two machines, and one writer process after another. A process closes, crashes, or
-continues as a zombie while the next one starts. The clerk is a client that commits offsets of the same group
+continues as a zombie while the next process starts. The clerk is a client that commits offsets of the same group
 outside any transaction, and fetches the group's offsets.
 """
 
@@ -40,7 +40,7 @@ LAST_TURNS = 2
 
 TWO_PHASE = "transaction.two.phase.commit.enable"
 OFFSETS_RETENTION, OFFSETS_STAY = "offsets.retention.minutes", "10080"
-"""The configuration key, and Kafka's default in minutes, which is longer than any run."""
+"""The configuration key for the retention of offsets, and Kafka's default in minutes, which is longer than any run."""
 
 __all__ = ["JointWriting"]
 
@@ -75,19 +75,21 @@ class JointWriting:
         return (self._reader, self._clerk, *writers)
 
     def topic(self, configs: Mapping[str, str]) -> NewTopic:
-        """Describe the topic, with the run's `configs` and its own configuration."""
+        """Describe the topic. Its configuration is `configs`, which all topics of the run have, with the workload's
+        own keys.
+        """
         plan = self.plan
         return NewTopic(plan.topic, plan.partitions, self._replicas, {**configs, **plan.configs})
 
     def start_workers(self) -> list[Event]:
-        """Start the reader and the clerk. Each event is set when its task has ended."""
+        """Start the reader and the clerk. Return an event for each; it is set when the task has ended."""
         found = [self._load.world.spawn(self._follow)]
         if self.plan.commits_offsets:
             found.append(self._load.world.spawn(self._keep_offsets))
         return found
 
     def start_writers(self) -> dict[str, Event]:
-        """Start the writers. Return an event by slot, which is set when its last process has ended."""
+        """Start the writers. Return by slot an event, which is set when the slot's last process has ended."""
         return {slot: self._load.world.spawn(self._live, slot) for slot in self.plan.slots}
 
     # -- writers
@@ -131,7 +133,7 @@ class JointWriting:
         return writer
 
     async def _end(self, machine: str, running: Running, writer: JointWriter, random: Random) -> None:
-        """End a process: wait for it if it was asked to stop, then kill it if it still runs."""
+        """End a process. If it was asked to stop, wait for its end. Kill it if it still runs after that."""
         world = self._load.world
         if writer.is_over:
             await world.wait(running.ended, CLOSE_SECONDS)

@@ -1,11 +1,11 @@
-"""Everything that clients know of a compacted topic, and the checks of compaction. PURE.
+"""Everything that clients have learned about a compacted topic, and the checks of compaction. PURE.
 
 Each record has a unique id in a header, which also distinguishes tombstones. Compaction guarantees:
 
 1. A record remains complete at its offset until a newer record of its key replaces it. A tombstone remains until
    its retention time is over. A record occurs at no other offset.
-2. The newest record of a key is in the log. An older record is there only together with it, so no old value
-   reappears.
+2. The newest record of a key is in the log. An older record of the key is in the log only while the newest record is
+   there, too. So no old value reappears.
 3. A tombstone that is the newest record of its key remains for `delete.retention.ms` after it was written.
 4. No record is removed before it is older than `min.compaction.lag.ms`.
 5. A reader that is never further behind than `delete.retention.ms` ends with the same table as a reader of the
@@ -17,8 +17,8 @@ missed a tombstone, and keeps the value (as in Kafka). So keys with a tombstone 
 are compared.
 
 Records that a client asked to delete may be missing. A replica may still have their bytes, because DeleteRecords
-removes only whole segments, and otherwise just raises the log start offset. A replica whose log is replaced begins
-at that offset.
+removes only whole segments, and otherwise just raises the log start offset. A replica whose log is replaced begins at
+the log start offset.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ class _Sent:
     sent_at: float
     offset: int | None = None
     is_refused: bool = False
-    """True if its send has certainly failed."""
+    """True if the record's send has certainly failed."""
 
     def is_tombstone_of(self, now: float, age_ms: int) -> bool:
-        """True if it is a tombstone that is at least this old, and is or may be in the log."""
+        """True if the record is a tombstone, is at least `age_ms` old, and may be in the log."""
         return self.value is None and not self.is_refused and (now - self.sent_at) * 1000 >= age_ms
 
 
@@ -82,7 +82,7 @@ class KeyedHistory:
         self._sent[record_id] = _Sent(partition, key, value, now)
 
     def acknowledge(self, record_id: bytes, offset: int) -> None:
-        """Record that a record is at this offset. Raises `SafetyViolation` if it was seen at another."""
+        """Record that a record is at this offset. Raises `SafetyViolation` if the record was seen at another offset."""
         self._place(self._sent[record_id].partition, offset, record_id, "an acknowledgement")
 
     def refuse(self, record_id: bytes) -> None:
@@ -120,7 +120,7 @@ class KeyedHistory:
 
     @property
     def known(self) -> int:
-        """How many records have a known offset."""
+        """The number of records whose offsets are known."""
         return len(self._at)
 
     # -- checks ------------------------------------------------------------------------------------
@@ -185,8 +185,8 @@ class KeyedHistory:
         return len(missing)
 
     def _may_be_gone(self, newest: _Sent, records: list[_Sent], now: float) -> bool:
-        """True if a tombstone may have removed all records of the key: its newest record, or a later one with unknown
-        outcome.
+        """True if a tombstone may have removed all records of the key. This tombstone is the key's newest record, or
+        a later one with unknown outcome.
         """
         return any(
             each.is_tombstone_of(now, self._deletes_after_ms)
@@ -196,7 +196,7 @@ class KeyedHistory:
 
     @property
     def _deletes_after_ms(self) -> int:
-        """The smallest age in milliseconds at which a tombstone may be removed."""
+        """The age in milliseconds from which on a tombstone may be removed."""
         return self.delete_retention_ms - self.clocks_off_ms
 
     def _loose_keys(self, partition: int, now: float) -> set[bytes]:
@@ -210,7 +210,7 @@ class KeyedHistory:
     def check_reader(
         self, who: str, partition: int, table: Mapping[bytes, Found], left: Mapping[bytes, Found], now: float
     ) -> None:
-        """Compare the table of a reader that was never too far behind with that of the remaining records. Raises
+        """Compare the table of a reader that was never too far behind with the table of the remaining records. Raises
         `SafetyViolation`.
         """
         if self._asked_below.get(partition):
@@ -249,7 +249,7 @@ def table_of(found: Sequence[Found]) -> dict[bytes, Found]:
 
 
 def _values(found: Iterable[Found], loose: set[bytes]) -> dict[bytes, Found]:
-    """Return the records that have a value, by key, except those of `loose` keys."""
+    """Return by key the records that have a value. Leave out the keys in `loose`."""
     return {each.key: each for each in found if each.value is not None and each.key not in loose}
 
 

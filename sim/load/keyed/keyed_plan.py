@@ -37,7 +37,7 @@ class KeyedPlan:
 
     @classmethod
     def draw(cls, random: Random) -> KeyedPlan:
-        """Draw settings with which much is compacted within seconds."""
+        """Draw settings with which the cleaner compacts most of the log within seconds."""
         return cls(
             random.choice((DAY_MS, DAY_MS, 0, 3000)),
             random.choice((0, 0, 0, 3000, DAY_MS)),

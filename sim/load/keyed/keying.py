@@ -1,8 +1,8 @@
 """Workload: the clients of a compacted topic: idempotent writers of few keys, a reader of everything, an operator.
 PORTED.
 
-All that they learn goes into a `KeyedHistory`. Writers are replaced by new ones, so that the log has producers that
-no longer write.
+All that they learn goes into a `KeyedHistory`. New writers replace earlier writers, so that the log has producers
+that no longer write.
 """
 
 from __future__ import annotations
@@ -74,7 +74,9 @@ class Keying:
         return [TopicPartition(TOPIC, index) for index in range(PARTITIONS)]
 
     def topic(self, configs: Mapping[str, str]) -> NewTopic:
-        """Describe the topic, with the run's `configs` and its own configuration."""
+        """Describe the topic. Its configuration is `configs`, which all topics of the run have, with the plan's own
+        keys.
+        """
         return NewTopic(TOPIC, PARTITIONS, self._replicas, {**configs, **self.plan.topic_configs()})
 
     def start_workers(self) -> list[Event]:
@@ -133,7 +135,7 @@ class Keying:
     # -- the operator
 
     async def _operate(self, name: str) -> None:
-        """Switch compaction off and on, and delete the oldest records, if the plan has these steps."""
+        """Switch compaction off and on, and delete the oldest records, as far as the plan has these steps."""
         load, random = self._load, Random(f"{self._load.world.seed}/{name}")
         client = load.client(name, CALL_SECONDS)
         while not load.is_over:
@@ -208,7 +210,8 @@ class Keying:
                     take(each.partition, [_found(record) for record in each.records()])
                     positions[TopicPartition(each.topic, each.partition)] = each.next_offset
             except CorruptBatch as error:
-                # The fetcher's position is after the damaged batches, which must be fetched again.
+                # Seek back: the fetcher's position is already after the damaged batches, which must be fetched
+                # again.
                 world.trace.record(world.now, who, "poll", error)
                 for key, position in positions.items():
                     fetcher.assign(*key, position)
@@ -251,7 +254,7 @@ class Keying:
             )
 
     def figures(self) -> dict[str, int]:
-        """Count the records with known offsets, and those that compaction has removed."""
+        """Count the records with known offsets, and the records that compaction has removed."""
         return {"keyed": self.history.known, "compacted away": self._gone}
 
 

@@ -1,8 +1,8 @@
 """An operator that grants and revokes rights of clients while they work, and changes their passwords. PORTED.
 
-It logs in as a super user, at the listener with authentication. Its clients (`sim.load.operators.guarded_client`)
-log in there too, each as another user. `sim.checks.access` checks all answers to them. At the end every broker must
-have the ACLs that were last acknowledged.
+It logs in as a super user, at the listener with authentication. Its clients (`sim.load.operators.guarded_client`) use
+the same listener, and each logs in as another user. `sim.checks.access` checks all answers to them. At the end every
+broker must have the ACLs that were last acknowledged.
 """
 
 from __future__ import annotations
@@ -126,7 +126,9 @@ class Access(Duty):
         possible.acknowledge(wanted)
 
     async def _write(self) -> None:
-        """Append a record to each partition. A fetch whose right was revoked while it waited must not return it."""
+        """Append a record to each partition. A fetch of a user who lost the right during its wait must not return
+        this record.
+        """
         clock = self.world.node_env(self.site.name).clock
         records = [
             RecordToSend(topic, b"after a change", partition=partition, timestamp_ms=clock.wall_ms())
@@ -136,7 +138,7 @@ class Access(Duty):
         await self.client.run(self._producing.produce(records, timeout=CALL_SECONDS))
 
     async def _set_password(self, user: str) -> None:
-        """Set a new password for a user. The client learns it when the request is acknowledged."""
+        """Set a new password for a user. The user's client learns the password when the request is acknowledged."""
         password = f"{user}-{self.random.randrange(1 << 32)}"
         salt = self.random.randbytes(16)
         mechanism = MECHANISMS[MECHANISM]
@@ -167,7 +169,7 @@ class Access(Duty):
         self._admin.close()
 
     async def _wrong(self) -> str | None:
-        """Describe the first broker whose ACLs differ from the acknowledged ones; None if there is none."""
+        """Describe the first broker whose ACLs differ from the acknowledged ACLs; None if there is no such broker."""
         for member in self.cluster.brokers:
             client = secured_client(
                 self.load, self.site.name, ADMIN, ADMIN_PASSWORD, PLAIN, [(member.name, SASL_PORT)]
@@ -183,7 +185,9 @@ class Access(Duty):
 
 
 def _rules_of(principal: str, permission: Permission) -> list[Acl]:
-    """List ACLs for each operation, with literal and prefixed names, that apply to the topics of this workload."""
+    """List the ACLs that apply to the topics of this workload: for each operation, with literal and with prefixed
+    names.
+    """
     found = []
     for operation in (Operation.READ, Operation.WRITE, Operation.ALL):
         names = [(name, PatternType.LITERAL) for name in TOPICS]

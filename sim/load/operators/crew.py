@@ -35,7 +35,7 @@ OPERATORS: Mapping[str, type[Duty]] = {
     "tokens": Tokens,
 }
 MOVING_KINDS = ("operator", "wipes", "dying", "rot", "full")
-"""Kinds of trouble that also put replicas into other directories."""
+"""Kinds of trouble that may move a replica to another directory."""
 
 __all__ = ["OPERATORS", "Crew", "load_topics"]
 
@@ -86,7 +86,7 @@ class Crew:
             await ended.wait()
 
     async def check(self) -> None:
-        """Check the results of all operators on the healed cluster. Raises `SafetyViolation`."""
+        """Check the results of all operators, once the cluster is healed. Raises `SafetyViolation`."""
         for operator in self.operators.values():
             await operator.check()
             operator.close()

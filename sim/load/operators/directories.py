@@ -1,7 +1,7 @@
 """An operator that moves replicas between the log directories of a broker. PORTED.
 
-At the end every move has finished, and each replica is in one directory. This is the target of the last
-acknowledged move, unless the run also replaces disks or moves replicas between brokers.
+At the end every move has finished, and each replica is in exactly one directory: the target of the last acknowledged
+move. Only the number of directories is checked if the run also replaces disks or moves replicas between brokers.
 """
 
 from __future__ import annotations

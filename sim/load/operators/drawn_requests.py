@@ -1,7 +1,7 @@
 """Random requests of any API and version: valid ones, and slightly wrong ones. PURE.
 
-A field gets a value that fits its name. A request that only reads may name the workload's topics. A request that
-changes something names other topics, or unknown ones, so that the workload is unaffected.
+Each field of a request gets a value that fits the field's name. A request that only reads may name the workload's
+topics. A request that changes something names other topics, or unknown ones, so that the workload is unaffected.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ __all__ = ["ASKED_NAMES", "CONTROLLER_ASKED", "READING", "draw_request"]
 
 
 def draw_request(api_key: int, version: int, random: Random, topics: Sequence[str]) -> Any:
-    """Draw a request of this API and version. `topics` are those of the workload, for APIs that change nothing."""
+    """Draw a request of this API and version. `topics` are the workload's topics; only requests that change nothing
+    may name them.
+    """
     names = (*ASKED_NAMES, *topics) if api_key in READING else ASKED_NAMES
     request = _Drawing(version, random, names, api_key in READING).structure(request_class(api_key))
     if api_key == ApiKey.CREATE_TOPICS:
@@ -67,7 +69,8 @@ def draw_request(api_key: int, version: int, random: Random, topics: Sequence[st
         request.isolation_level = random.choice((0, 1))  # Kafka answers others with UNKNOWN_SERVER_ERROR
     if api_key == ApiKey.WRITE_TXN_MARKERS:
         for marker in request.markers:
-            # Kafka answers other versions with UNKNOWN_SERVER_ERROR; and markers need a producer.
+            # Kafka answers other transaction versions with UNKNOWN_SERVER_ERROR. A marker also needs a valid
+            # producer id and epoch.
             marker.transaction_version = random.choice((0, 1, 2))
             marker.producer_id = max(marker.producer_id, 0)
             marker.producer_epoch = max(marker.producer_epoch, 0)
@@ -93,7 +96,7 @@ class _Drawing:
         )
 
     def _field(self, name: str, fact: WireField) -> Any:
-        # In some requests null means "everything", so a request that changes something must not have it.
+        # In some requests null means "everything". So a request that changes something must not have null there.
         may_be_null = self.reads or fact.type in ("records", "bytes")
         if (
             may_be_null

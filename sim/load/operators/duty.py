@@ -1,7 +1,8 @@
-"""The base of each operator: a client, a random generator of its own, and the record of what was acknowledged. PORTED.
+"""The base class of each operator. An operator has a client, a separate random generator, and a record of
+acknowledged changes. PORTED.
 
-An operator takes one step after another while the storm lasts. Any step may fail. `check` verifies on the healed
-cluster that acknowledged steps have taken effect.
+An operator takes one step after another while the storm lasts. Any step may fail. Once the cluster is healed, `check`
+verifies that acknowledged steps have taken effect.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from sim.machine.cluster_members import Cluster
 
 CALL_SECONDS = 5.0
 SETTLE_SECONDS_MAX = 60.0
-"""How many seconds after the end of faults an acknowledged change may take until it is visible everywhere."""
+"""How many seconds may pass from the end of all faults until every acknowledged change is visible everywhere."""
 LOOK_AGAIN_SECONDS = 0.5
 T = TypeVar("T")
 
@@ -45,7 +46,7 @@ class Site:
 
 
 class Possible(Generic[T]):
-    """The possible values of a setting, after requests of which some were never answered."""
+    """The possible values of a setting. There are several after a request that was never answered."""
 
     def __init__(self, first: T) -> None:
         self._now: list[T] = [first]
@@ -53,12 +54,12 @@ class Possible(Generic[T]):
         self._ever: list[T] = [first]
 
     def acknowledge(self, value: T) -> None:
-        """Record an acknowledged value. It holds unless an unanswered request takes effect late."""
+        """Record an acknowledged value. The setting has this value, unless an unanswered request takes effect late."""
         self._now = [value]
         self._ever.append(value)
 
     def ask(self, value: T) -> None:
-        """Record a requested value with unknown outcome: it may hold from now on."""
+        """Record a requested value with unknown outcome: the setting may have this value from now on."""
         self._unanswered.append(value)
         self._ever.append(value)
 
@@ -92,13 +93,13 @@ class Duty:
         """How many steps were acknowledged."""
 
     async def setup(self) -> None:
-        """Prepare before the storm. Does nothing unless overridden."""
+        """Prepare the operator before the storm. Does nothing unless overridden."""
 
     async def step(self) -> None:
         raise NotImplementedError
 
     async def check(self) -> None:
-        """Check on the healed cluster that acknowledged steps have taken effect. Raises `SafetyViolation`."""
+        """Check that acknowledged steps have taken effect, once the cluster is healed. Raises `SafetyViolation`."""
 
     async def run(self) -> None:
         """Take one step after another until `is_over`. Errors of steps are only recorded."""

@@ -1,8 +1,8 @@
 """An operator that requests elections. PORTED.
 
 It requests preferred elections at any time. When all faults have ended, it requests unclean elections of partitions
-that have a leader: these must be refused without any loss. At the end the preferred replica of each partition
-leads.
+that have a leader. These requests must be refused, and no record may be lost. At the end the preferred replica of
+each partition leads.
 """
 
 from __future__ import annotations

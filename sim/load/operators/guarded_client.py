@@ -1,7 +1,8 @@
 """A client that writes and reads as a user whose rights and password an operator keeps changing. PORTED.
 
-It checks nothing itself: `sim.checks.access` sees its answers, and knows its rights at each broker. It also tries
-operations that its user may never perform. Now and then it logs in with an older password on purpose.
+The client checks nothing itself: `sim.checks.access` checks the answers to it against the user's rights at each
+broker. The client also tries operations that its user may never perform. Now and then it logs in with an older
+password on purpose.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from sim.machine.guards import SASL_PORT
 MECHANISM = "SCRAM-SHA-256"
 CALL_SECONDS = 6.0
 WAIT_MS = (1_000, 5_000)
-"""Choices in milliseconds for how long a fetch at the end of the log may wait for records."""
+"""Choices for the longest wait of a fetch at the end of the log, in milliseconds."""
 READS_IN_A_ROW = 4
 CALM_SECONDS_MAX = 0.15
 FETCH_BYTES_MAX = 20_000
@@ -135,7 +136,7 @@ class GuardedClient:
         place = None if known is None else known.partitions.get(partition)
         if known is not None and place is not None and place.leader >= 0:
             self._places[topic, partition] = (known.topic_id, place.leader)
-        # A topic that the user may no longer see is requested from the broker that last led it.
+        # A topic that the user may no longer see is requested from the broker that was last known as its leader.
         topic_id, leader = self._places.get((topic, partition), (bytes(16), -1))
         if leader not in client.core.cluster.brokers:
             return
@@ -144,7 +145,7 @@ class GuardedClient:
             return
         position, wait_ms = self._positions.get((topic, partition), 0), 0
         for _ in range(READS_IN_A_ROW):
-            # The first fetch reaches the end of the log, so that the next one waits there for a record or a change of
+            # The first fetch reaches the end of the log. So the next fetch waits there for a record or a change of
             # rights.
             request = self._fetch(topic, topic_id, partition, position, wait_ms)
             (found,) = (await client.request(request, node=leader)).responses[0].partitions

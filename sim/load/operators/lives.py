@@ -2,8 +2,8 @@
 PORTED.
 
 Each such topic is called a life of the name. Records and configurations of earlier lives must not reappear. Every
-broker describes exactly the configuration of the last life. Its records are checked by its cleanup policy and
-retention:
+broker describes exactly the configuration of the last life. The records of the last life must agree with its cleanup
+policy and retention:
 
 * A life that keeps everything has all acknowledged records.
 * A life that compacts has the newest acknowledged record of each key, or a newer one.
@@ -34,7 +34,7 @@ KINDS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "short": {"cleanup.policy": ("delete",), "retention.ms": ("1000",), "segment.ms": ("500",)},
     "small": {"cleanup.policy": ("delete",), "retention.bytes": ("1000",)},
 }
-"""By kind of life: configuration keys with the values to choose from."""
+"""By kind of life: configuration keys, each with the values to choose from."""
 ANY_LIFE: Mapping[str, tuple[str, ...]] = {
     "internal.segment.bytes": ("700", "2000", ""),
     "index.interval.bytes": ("0", ""),
@@ -49,7 +49,9 @@ KEYS = 5
 DYNAMIC_TOPIC_CONFIG = 1
 CHECK_INTERVAL = "log.retention.check.interval.ms"
 CHECK_INTERVAL_MS_MAX = 3_000
-"""The longest retention check interval of brokers for which the final checks wait until old records are removed."""
+"""If brokers check retention at least this often, in milliseconds, the final checks wait until old records are
+removed.
+"""
 CLOCKS_NEAR_MS = 500
 
 __all__ = ["Lives"]
@@ -94,7 +96,9 @@ class Lives(Topics):
         await super().check()
 
     async def _wrong_configs(self, name: Name, life: Life) -> str | None:
-        """Describe a broker whose configuration of the topic differs from that of its last life; None if all agree."""
+        """Describe a broker whose configuration of the topic differs from that of the name's last life; None if all
+        brokers agree.
+        """
         for member in self.cluster.brokers:
             asked = DescribeConfigsRequest([DescribeConfigsResource(2, name.name, None)])
             answer = await self.client.request(asked, node=member.config.node_id)

@@ -1,7 +1,7 @@
 """An operator that moves replicas between brokers and cancels moves. PORTED.
 
-At the end each partition has the replicas of the last acknowledged move. All are in sync and equal, and no other
-broker has any of its files.
+At the end each partition has the replicas of the last acknowledged move. All these replicas are in sync and equal,
+and no other broker has any file of the partition.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from sim.replicas import end_of
 CALL_SECONDS = 5.0
 LOOK_AGAIN_SECONDS = 1.0
 LEADERLESS_SECONDS = 20.0
-"""How many seconds the operator waits for a leader: longer than a broker's session and start."""
+"""How many seconds the operator waits for a leader. That is longer than a broker's session plus its start."""
 OFFSETS_TOPIC = "__consumer_offsets"
 SCRATCH_TOPICS = 3
 VOTERS_MIN = 2
@@ -42,8 +42,8 @@ __all__ = ["Operator"]
 class Operator:
     """The operator that acts during a storm.
 
-    `partitions` are those of the workload, which it moves but never deletes. In the partitions `trimmed` it deletes
-    old records, and adds to `history` which of them may be missing.
+    `partitions` are those of the workload, which the operator moves but never deletes. In the partitions `trimmed` it
+    deletes old records, and records in `history` which of them may be missing.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Operator:
         return chosen.__name__.strip("_")
 
     def _move(self, random: Random) -> Operation[object]:
-        """Move a partition to other replicas or to another order of them, or cancel a move."""
+        """Move a partition to other replicas, change the order of its replicas, or cancel a move."""
         ids = [member.config.node_id for member in self._cluster.brokers]
         offsets = [
             TopicPartition(OFFSETS_TOPIC, 0),
@@ -145,7 +145,8 @@ class Operator:
                 continue
 
     async def return_unregistered(self) -> None:
-        """Restart running brokers that were unregistered, as their log lines demand. Never returns.
+        """Restart running brokers that were unregistered: such a broker logs a line that asks for a restart. Never
+        returns.
 
         A late request to unregister a broker may arrive long after its sender has stopped waiting.
         """
@@ -159,8 +160,8 @@ class Operator:
                     member.launch()
 
     def _is_unfenced(self, broker_id: int) -> bool:
-        """True if the broker is registered and unfenced in the active controller's metadata; the broker's own may be
-        older.
+        """True if the broker is registered and unfenced in the active controller's metadata. The broker's own
+        metadata may be older.
         """
         for member in self._cluster.members:
             metadata = None if member.node is None else member.node.metadata
@@ -170,10 +171,10 @@ class Operator:
         return False
 
     async def _elect_fullest(self, key: TopicPartition, replicas: Sequence[int]) -> None:
-        """Elect the replica with the longest log: the highest last leader epoch, then the highest end offset, as Raft
-        compares logs.
+        """Elect the replica with the longest log. Logs are compared as in Raft: first by the last leader epoch, then
+        by the end offset.
 
-        Do nothing while its broker is fenced, since the controller would then elect another replica.
+        Do nothing while that replica's broker is fenced, since the controller would then elect another replica.
         """
         client = self._cluster.observer
         ids = {member.name: member.config.node_id for member in self._cluster.brokers}
@@ -183,7 +184,7 @@ class Operator:
             for name, log in logs.items()
             if ids[name] in replicas  # Files on other brokers are left over from a move.
         }
-        # In the middle of a move a partition has more replicas than its replication factor.
+        # Take only as many as the replication factor, since a partition has more replicas in the middle of a move.
         order = sorted(fullness, key=lambda broker: fullness[broker], reverse=True)[: self._replicas]
         if not order or not self._is_unfenced(order[0]):
             return
@@ -209,7 +210,7 @@ class Operator:
         return member in self._cluster.controllers
 
     async def change_voters(self, random: Random) -> str:
-        """Add an observer as a voter, or remove a voter. Return what was done in a word, or the error's name."""
+        """Add an observer as a voter, or remove a voter. Return a word for the action, or the error's name."""
         client = self._cluster.observer
         able = {member.config.node_id for member in self._cluster.controllers}
         try:
@@ -245,8 +246,8 @@ class Operator:
         while True:
             try:
                 quorum = await client.run(describe_quorum(client.core, timeout=CALL_SECONDS))
-                # The leader lists the lost disk as an observer for minutes, and that disk must not become a voter
-                # again.
+                # For minutes the leader lists the replica on the lost disk as an observer, too. That replica must
+                # not become a voter again.
                 listed = [each for each in quorum.observers if each.node_id == node_id]
                 new = [each for each in listed if self._is_current(member, each)]
                 old = [each for each in quorum.voters if each.node_id == node_id]
@@ -265,7 +266,7 @@ class Operator:
             await self._cluster.world.sleep(LOOK_AGAIN_SECONDS)
 
     def _is_current(self, member: Member, replica: QuorumReplica) -> bool:
-        """True if this is the replica on the node's present disk."""
+        """True if this replica is the one on the node's present disk."""
         env = self._cluster.world.node_env(member.name)
         meta = find_meta_properties(env.open_dir(member.config.metadata_log_dir))
         return meta is not None and meta.directory_id == replica.directory_id

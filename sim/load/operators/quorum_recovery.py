@@ -46,15 +46,15 @@ LOOK_AGAIN_SECONDS = 1.0
 DIES_PROBABILITY = 0.4
 """The probability that the operator's command is interrupted on a machine."""
 OPERATIONS_MAX = 120
-"""More disk operations than a recovery needs on one machine."""
+"""An upper limit for the number of disk operations that a recovery needs on one machine."""
 
 __all__ = ["QuorumRecovery", "Recovered", "facts_of"]
 
 
 @attrs.frozen
 class Recovered:
-    """The result of a recovery: its plan, the metadata with which the new log begins, and topics and partitions that
-    are on no disk.
+    """The result of a recovery: its plan, the metadata with which the new log begins, and the topics and partitions
+    that no disk has.
     """
 
     plan: RecoveryPlan
@@ -91,13 +91,15 @@ class QuorumRecovery:
         """How often a recovery was interrupted on a machine."""
 
     def read(self, members: Sequence[Member]) -> list[FoundNode]:
-        """Read the directories of stopped nodes. Encode and decode the reports, as if they were files."""
+        """Read the directories of stopped nodes. Return the reports after an encoding and decoding, as if they had
+        been stored in files.
+        """
         found = [read_node(facts_of(each), self._cluster.world.node_env(each.name)) for each in members]
         return decode_report(encode_report(found))
 
     def recover(self, members: Sequence[Member], absent: Sequence[Member]) -> Recovered:
-        """Recover the quorum on these machines; `absent` are left out. Raises `SafetyViolation` if the commands
-        refuse.
+        """Recover the quorum on these machines. The machines in `absent` are left out. Raises `SafetyViolation` if
+        the recovery is refused.
         """
         nodes = self.read(members)
         away = tuple(each.config.node_id for each in absent)
@@ -127,8 +129,8 @@ class QuorumRecovery:
         return _recovered(plan, choice.chosen.end, is_rebuilt=is_rebuilt)
 
     def _carry_out(self, plan: RecoveryPlan, member: Member) -> None:
-        """Apply the plan on a machine: at the second attempt if the first is interrupted. Check that the old log is
-        kept.
+        """Apply the plan on a machine, again if the first attempt was interrupted. Check that a plan is applied only
+        once, and that the old log is kept.
         """
         env = self._cluster.world.node_env(member.name)
         disk = self._cluster.world.machine(member.name).disk
@@ -159,7 +161,7 @@ class QuorumRecovery:
         """Delete the topics that no disk has, and elect leaders for single partitions that were lost with the disks.
         Never returns.
 
-        The recovery command reports both, and an operator has to decide.
+        The recovery command reports both, and leaves these decisions to an operator.
         """
         client = self._cluster.observer
         while True:
@@ -191,8 +193,8 @@ def _is_of(key: ReplicaKey, node: FoundNode) -> bool:
 
 
 def _newest(nodes: Sequence[FoundNode], choice: Choice) -> dict[str, bytes]:
-    """Choose a topic id for each name that has several ids on disks. An id that the chosen copy of the metadata lacks
-    is newer. Without a copy choose any.
+    """Choose a topic id for each name for which the disks have several ids. Prefer an id that the chosen copy of the
+    metadata lacks, since it is newer. Without a chosen copy take the first id.
     """
     known: Mapping[bytes, TopicImage] = {} if choice.chosen is None else choice.chosen.image.topics_by_id
     chosen = {}

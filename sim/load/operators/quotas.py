@@ -1,11 +1,12 @@
 """An operator that sets and removes the quotas of its own clients while they send requests. PORTED.
 
-During the storm only the quotas themselves are recorded. When all faults have ended, these rules are checked:
+During the storm nothing is checked; the operator only records the quotas that it sets. When all faults have ended,
+these rules are checked:
 
 * Every broker has the quotas that were last acknowledged.
 * If several levels have a quota, the most specific one limits the client, and the client is not starved.
 * When its quota is removed, the client continues at once, although it had exceeded the quota.
-* A quota that names the client id of a broker's fetcher does not slow its fetches: nodes are exempt.
+* A quota on the client id of a broker's fetcher does not slow that fetcher, since nodes are exempt from quotas.
 """
 
 from __future__ import annotations
@@ -38,13 +39,17 @@ RATE = 5_000.0
 WRONG_RATE = 1e7
 """The quota of less specific levels in the final checks, in bytes per second."""
 BURST_SECONDS = 10
-"""A client may send the quota of this many seconds in one burst, by the default of `quota.window.num`."""
+"""A client may use up the quota of this many seconds in one burst. The number follows from the default of
+`quota.window.num`.
+"""
 MEASURED_SECONDS = 10.0
 BATCHES_MAX = 100
-"""Far more batches than the quota allows in `MEASURED_SECONDS`."""
+"""How many batches the client tries to send: far more than the quota allows in `MEASURED_SECONDS`."""
 FREE_BATCHES = 8
 FREE_SECONDS_MAX = 8.0
-"""The longest time in seconds for `FREE_BATCHES` without a quota. With the quota they would take twice as long."""
+"""The longest time in seconds that `FREE_BATCHES` may take without a quota. With the quota these batches would take
+twice as long.
+"""
 NODES_SECONDS_MAX = 30.0
 REFUSED = (ErrorCode.INVALID_REQUEST,)
 OF_BOTH: QuotaEntity = (("client-id", CLIENT), ("user", None))
@@ -141,14 +146,15 @@ class Quotas(Duty):
     # -- final checks ---------------------------------------------------------------------------------------------
 
     async def check(self) -> None:
-        """Check that each broker has the acknowledged quotas, and that they limit the client. Raises
+        """Check that each broker has the acknowledged quotas, and that quotas limit the client. Raises
         `SafetyViolation`.
         """
         await self.must_hold(self._wrong)
         for entity, key in list(self._values):
             await self._set(entity, key, None)
         if not self.cluster.shape.guarded:
-            # With authorization, clients without a login are super users, which are exempt from quotas.
+            # Skip these checks in a cluster with authorization. There clients without a login are super users,
+            # which are exempt from quotas.
             await self._check_rate()
             await self._check_release()
             if self.site.replicas > 1:
@@ -157,7 +163,7 @@ class Quotas(Duty):
         self._patient.close()
 
     async def _wrong(self) -> str | None:
-        """Describe the first broker whose quotas differ from the acknowledged ones; None if all agree."""
+        """Describe the first broker whose quotas differ from the acknowledged quotas; None if all brokers agree."""
         for member in self.cluster.brokers:
             there = await self._described(member.config.node_id)
             for (entity, key), possible in self._values.items():
@@ -192,7 +198,9 @@ class Quotas(Duty):
         await self.must_hold(look)
 
     async def _move(self, batches: int, seconds: float) -> tuple[int, set[int]]:
-        """Append up to `batches` batches within `seconds`. Return how many were appended, and the leaders' ids."""
+        """Append up to `batches` batches within `seconds`. Return how many batches were appended, and the ids of the
+        leaders that appended them.
+        """
         deadline, moved, leaders = self.world.now + seconds, 0, set()
         while moved < batches and self.world.now < deadline:
             try:
@@ -205,7 +213,9 @@ class Quotas(Duty):
         return moved, leaders
 
     async def _check_rate(self) -> None:
-        """Check that a new quota limits a connection that had none before. Another client's quota already exists."""
+        """Check that a new quota limits a connection to which no quota applied before. Brokers already have a quota
+        of another client.
+        """
         await self._set(OF_DEFAULTS, PRODUCE, RATE)
         await self._move(1, NODES_SECONDS_MAX)
         await self._set(OF_CLIENT, PRODUCE, WRONG_RATE)
@@ -222,8 +232,8 @@ class Quotas(Duty):
             raise SafetyViolation(f"{CLIENT} starves: {moved} batches in {took:.1f} s")
 
     async def _check_release(self) -> None:
-        """Check that a removed quota no longer delays a client that had exceeded it. Another quota keeps the accounts
-        in memory.
+        """Check that a removed quota no longer delays a client that had exceeded it. A quota of another client
+        remains, so brokers keep their quota accounts.
         """
         await self._set(OF_CLIENT, PRODUCE, None)
         await self._set(OF_BOTH, PRODUCE, None)

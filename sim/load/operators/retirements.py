@@ -2,8 +2,8 @@
 PORTED.
 
 A directory is cordoned. Then the moves of `plan_disk_retirement` are requested again and again, until the broker
-reports the directory as empty. If it does so while the cordon is in force, no live log may be on the disk. At the
-end, without faults, a retirement must finish.
+reports the directory as empty. If the broker does so while the cordon is in force, no live log may be on the disk. At
+the end, without faults, a retirement must finish.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ class Retirements(Duty):
         return incremental_alter_configs(self.client.core, {resource: [change]}, timeout=CALL_SECONDS)
 
     async def _look(self, member: Member, path: str) -> str | None:
-        """Describe the remaining work; None if the directory is empty. Raises `SafetyViolation` if a log is left on
-        the disk.
+        """Request the moves that are left, and describe the reason why the retirement is not finished. Return None
+        once the directory is empty. Raises `SafetyViolation` if a log is left on the disk.
         """
         broker = member.config.node_id
         asking = describe_log_dirs(self.client.core, [broker], timeout=CALL_SECONDS)
@@ -124,8 +124,8 @@ class Retirements(Duty):
         """Check that a directory which its broker reports as empty has no live log on the disk. Such a log would be
         lost with the disk.
 
-        A late request may have removed the cordon since the answer. So a log counts only if the broker omits it
-        from a second answer too, and it is still on the disk.
+        A late request may have removed the cordon since the answer. So a log counts only if a second answer of the
+        broker omits it, too, and the log is still on the disk.
         """
         live = self._live_logs(member, path)
         if not live:

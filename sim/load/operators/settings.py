@@ -28,7 +28,9 @@ TOPIC_VALUES: Mapping[str, Sequence[str]] = {
     "leader.replication.throttled.replicas": ("*", ""),
     "follower.replication.throttled.replicas": ("*", ""),
 }
-"""Values with which no record of the workload is deleted, since all are small and young enough."""
+"""Values by key. With these values retention deletes no record of the workload, since all records are small and young
+enough.
+"""
 BROKER_VALUES: Mapping[str, Sequence[str]] = {
     "leader.replication.throttled.rate": ("1000000", "10000000"),
     "follower.replication.throttled.rate": ("1000000", "10000000"),
@@ -86,7 +88,7 @@ class Settings(Duty):
         possible.acknowledge(value)
 
     async def _set_log_level(self) -> None:
-        """Change a process's log level. It is lost with the process, so it is not checked."""
+        """Change a log level of a process. The level is lost when the process ends, so it is not checked."""
         broker = self._any_broker()
         logger = self.random.choice(("root", "odradek", "kafka.log.LogCleaner"))
         await self._alter(ResourceType.BROKER_LOGGER, broker, logger, self.random.choice(LOG_LEVELS))

@@ -1,8 +1,8 @@
 """An operator that creates, renews and expires delegation tokens, and clients that log in with them (KIP-48). PORTED.
 
 After its expiry a token allows no login, and connections that have logged in with it are rejected (KIP-368). The
-operator knows the expiry from the answers to its requests. If an answer is missing, the token may be valid for
-ever. At the end every broker accepts a new token, and rejects an expired one.
+operator knows the expiry from the answers to its requests. If an answer is missing, the token counts as valid without
+limit. At the end every broker accepts a new token, and rejects an expired one.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from sim.machine.members import Member
 HOLDERS = ("holder-1", "holder-2")
 """The machines of the clients that log in with tokens."""
 TOKENS_MAX = 4
-"""How many of the newest tokens are used. The controller removes the older ones after their expiry."""
+"""How many tokens the clients use: the newest ones. The controller removes older tokens after their expiry."""
 PERIODS_MS = (500, 2_000, 5_000)
 SHORT_MS = 1_000
 """The lifetime in milliseconds of the token that must have expired at the end."""
 LATE_MS = 1_000
-"""How many milliseconds after its expiry a token may be accepted. Clocks of a run differ by less, unless a fault sets
-them.
+"""How many milliseconds after its expiry a token may still be accepted. The clocks of a run differ by less than this,
+unless a fault sets them.
 """
 CLOCKS_SET_MS = 43_200_000
-"""Clocks that a fault has set differ by less than this, in milliseconds. A clock that jumps differs by more, and its
-node distrusts it.
+"""The smallest error of a clock that has jumped, in milliseconds: a node does not trust such a clock. Clocks that a
+fault has set have smaller errors, and nodes trust them.
 """
 ASKS_IN_A_ROW = 8
 CALM_SECONDS_MAX = 0.4
@@ -53,7 +53,7 @@ __all__ = ["HOLDERS", "Tokens"]
 
 @attrs.define(eq=False)
 class _Held:
-    """A token, and its latest possible expiry by any answer; None if an answer is missing."""
+    """A token, and its latest possible expiry according to the answers; None if an answer is missing."""
 
     token: DelegationToken
     ends_ms: int | None
@@ -99,7 +99,7 @@ class Tokens(Duty):
             expiring = expire_delegation_token(core, hmac, period_ms=period_ms, timeout=CALL_SECONDS)
             ends_ms = await self._admin.run(expiring)
         if before is not None:
-            # A broker with older metadata may not know yet that the token expires sooner.
+            # Keep the later expiry: a broker with older metadata may not know yet that the token expires sooner.
             held.ends_ms = max(before, ends_ms)
 
     async def _make(self, lifetime_ms: int = -1) -> _Held:
@@ -110,8 +110,8 @@ class Tokens(Duty):
     # --- clients
 
     async def _use(self, machine: str) -> None:
-        """Log in with one random token after another. After each login request metadata, until a request is rejected
-        or enough were sent.
+        """Log in with one random token after another. After each login send metadata requests, until a request is
+        rejected or enough were answered.
         """
         while not self.is_over:
             await self.world.sleep(self.random.uniform(0.0, CALM_SECONDS_MAX) * self.load.pace)
@@ -147,7 +147,9 @@ class Tokens(Duty):
         return AsyncClient(self.world.node_env(machine), self.world.tasks, where, config)
 
     async def _ask(self, client: AsyncClient, held: _Held, machine: str) -> None:
-        """Send a request with the token's login. Raises `SafetyViolation` if it is answered after the token's expiry."""
+        """Send a request over a connection that has logged in with the token. Raises `SafetyViolation` if a request
+        that was sent after the token's expiry is answered.
+        """
         asked_ms = self._wall_ms(machine)
         await client.metadata()
         self.let_in += 1
@@ -168,7 +170,7 @@ class Tokens(Duty):
 
     @staticmethod
     def _doubts_its_clock(member: Member) -> bool:
-        """True if a node's clock has jumped. Then the node compares expiries with the latest possible present time."""
+        """True if a node's clock has jumped. Then the node compares expiries with the latest time that it may be now."""
         running = member.running
         assert running is not None
         moment = running.env.agreed_clock.moment()

@@ -3,7 +3,7 @@ again. PORTED.
 
 Each topic from its creation to its deletion is called a life of the name. At the end a topic has the id and the
 partitions that were last acknowledged. It has every record that was acknowledged since its creation, except deleted
-ones. Records of an earlier life, and records that were acknowledged as deleted, are absent. If an answer about a
+records. Records of an earlier life, and records that were acknowledged as deleted, are absent. If an answer about a
 creation or deletion is missing, the name is no longer used.
 """
 
@@ -39,24 +39,24 @@ class Life:
     topic_id: bytes
     partitions: Possible[int]
     acknowledged: dict[TopicPartition, dict[int, bytes]] = attrs.Factory(dict)
-    """Acknowledged record values, by offset."""
+    """By partition and offset: the value of each acknowledged record."""
     deleted_below: dict[TopicPartition, int] = attrs.Factory(dict)
-    """Log start offsets that DeleteRecords has acknowledged."""
+    """By partition: the log start offset that DeleteRecords has acknowledged."""
     asked_below: dict[TopicPartition, int] = attrs.Factory(dict)
-    """Offsets below which records may have been deleted, since that was requested."""
+    """By partition: the offset below which records may have been deleted, because a client has requested it."""
     configs: Mapping[str, str] = attrs.Factory(dict)
     """The configuration with which the topic was created."""
 
 
 @attrs.define
 class Name:
-    """A topic name, the topic that has it now, and ids of earlier topics."""
+    """A topic name, the present topic with this name, and the ids of earlier topics with this name."""
 
     name: str
     life: Life | None = None
     lives: int = 0
     before: dict[bytes, bytes] = attrs.Factory(dict)
-    """By record value: the id of the deleted topic in which it was acknowledged."""
+    """By record value: the id of the deleted topic in which the record was acknowledged."""
     gone: list[bytes] = attrs.Factory(list)
     """Ids of deleted topics."""
     is_known: bool = True
@@ -67,10 +67,10 @@ class Topics(Duty):
     """An operator that creates, writes and deletes its own topics, one after another."""
 
     prefix = "remade"
-    """The start of its topic names."""
+    """The prefix of the operator's topic names."""
     reset_to: int | None = None
-    """The offset at which the final reading continues if the broker has removed the records at its position; None if
-    that is an error.
+    """The offset at which the final reading continues if the records at its position have been removed. None if
+    missing records are an error.
     """
 
     def __init__(self, site: Site) -> None:
@@ -84,7 +84,7 @@ class Topics(Duty):
 
     @property
     def lives(self) -> int:
-        """How many topics were created."""
+        """The number of topics that were created."""
         return sum(each.lives for each in self._names)
 
     async def step(self) -> None:
@@ -133,8 +133,8 @@ class Topics(Duty):
         return None
 
     async def _id_of(self, name: Name) -> bytes:
-        """Return the id of a topic that was just created: the first that a broker reports and no deleted topic has
-        had.
+        """Return the id of a topic that was just created: the first id that a broker reports and that no deleted
+        topic had.
         """
         while True:
             known = await self.client.metadata([name.name])

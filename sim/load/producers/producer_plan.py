@@ -13,7 +13,7 @@ CODECS = ("none", "none", "gzip", "snappy", "lz4", "zstd")
 ACKS = ("all", "all", "1", "0")
 RETRIES_MANY = "2147483647"
 BROKER_SECONDS = (None, None, 0.001, 0.1, 60.0)
-"""Choices for how long brokers may wait for followers, in seconds; None: as long as the client waits for the answer."""
+"""Choices for how long brokers may wait for followers, in seconds. None: as long as the client waits for the answer."""
 
 
 @attrs.frozen
@@ -22,10 +22,10 @@ class ProducerPlan:
 
     settings: Mapping[str, str]
     broker_timeout_ms: int | None
-    """`timeout_ms` of its Produce requests; None if it is the client's own request timeout."""
+    """`timeout_ms` of the producer's Produce requests; None: the same as the client's request timeout."""
     value_bytes: tuple[int, ...]
     burst: int
-    """How many records it sends before it rests."""
+    """How many records the producer sends between two pauses."""
     rest_seconds: float
     keyed: float
     """The share of records that have a key, and go to the partition of that key."""

@@ -1,12 +1,13 @@
-"""Workload: producers with all kinds of settings; each process runs for some seconds, closes or is killed, and another
-follows. PORTED.
+"""Workload: producers with all kinds of settings. Each process runs for some seconds and closes or is killed; then
+the next process starts. PORTED.
 
 Each process has its own name (`varied-1.3`) and its own `ProducerPlan`. Many are killed within milliseconds of a
 send, some together with their machines, so that requests are cut off and answers are lost. The history has all
 answers that a producer received, and how often each record was sent.
 
-`sim.history` checks the guarantees. A record with acks=1 may be lost. But as long as it is at its acknowledged
-offset, later records have higher offsets. This is checked for records that were sent once.
+`sim.history` checks the guarantees. A record with acks=1 may be lost. But as long as the record is at its
+acknowledged offset, records that are sent later have higher offsets. This rule is checked for records that were sent
+once.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ __all__ = ["PARTITIONS", "TOPIC", "VariedProducer", "certainly_failed"]
 def certainly_failed(batch: Batch, error: Exception) -> bool:
     """True if a batch that failed with this error is in no log, now or later.
 
-    The error may come from an earlier batch: a queue that starts new sequence numbers fails batches that may be in
-    the log.
+    The error alone does not decide, since it may be that of an earlier batch. When a queue starts new sequence
+    numbers, it also fails batches that may be in the log.
     """
     if batch.parts is not None or batch.maybe_appended:
         return False
@@ -155,12 +156,12 @@ class _Life:
         try:
             record.sent = await producer.send(TOPIC, value, name, headers, partition=given)
         except (KafkaError, ClientError) as error:
-            # A record that the client has not accepted is in none of its batches.
+            # The client has not accepted the record, so the record is in none of its batches.
             self._under_way.remove(record)
             load.history.refuse(record.key, value, repr(error), load.world.now)
 
     def look_back(self) -> None:
-        """Record the outcome of every record that has one by now."""
+        """Record the outcome of every record whose outcome is known by now."""
         waiting: list[_UnderWay] = []
         for record in self._under_way:
             if record.sent is None or not record.sent.done():
@@ -191,8 +192,8 @@ class _Life:
 
 
 def _attempts(batch: Batch) -> float:
-    """Return how often the records of this batch were sent; infinity for a split batch, whose records may have been in
-    several batches.
+    """Return how often the records of this batch were sent. Return infinity for a split batch, since its records may
+    have been in several batches.
     """
     return inf if batch.parts is not None else batch.attempts
 

@@ -33,6 +33,12 @@ TASKS = """
     - include_role: {name: odradek.cluster.node, tasks_from: recovering/carry_out}
       when: odradek_execute | default(false) | bool
 """
+CARRY_OUT = """
+- hosts: odradek
+  gather_facts: false
+  tasks:
+    - include_role: {name: odradek.cluster.node, tasks_from: recovering/carry_out}
+"""
 
 pytestmark = [
     pytest.mark.long,
@@ -63,9 +69,9 @@ def inventory(cluster: Cluster) -> dict[str, Any]:
     return {"odradek": {"hosts": hosts, "vars": shared}}
 
 
-def play(directory: Path, *extra: str, status: int = 0) -> str:
+def play(directory: Path, *extra: str, status: int = 0, tasks: str = TASKS) -> str:
     """Run the tasks; return the output."""
-    (directory / "tasks.yml").write_text(TASKS)
+    (directory / "tasks.yml").write_text(tasks)
     words = [word for each in (*extra, f"expected_status={status}") for word in ("-e", each)]
     done = subprocess.run(
         [ANSIBLE / "ansible-playbook", "-i", directory / "inventory.json", directory / "tasks.yml", *words],
@@ -96,6 +102,7 @@ def test_the_tasks_recover_a_quorum(tmp_path: Path, whole_matrix: bool) -> None:
             assert f"--lost {cluster.key(1)}" in refused
             planned = play(tmp_path, lost)
             assert "new log from offset" in planned
+            assert "plan.new" not in planned.partition("What the command says")[2], "a file that is gone"
             assert not cluster.metadata(1).exists()
         done = play(tmp_path, lost, "odradek_execute=true")
         assert "new log from offset" in done
@@ -104,3 +111,31 @@ def test_the_tasks_recover_a_quorum(tmp_path: Path, whole_matrix: bool) -> None:
         cluster.start(1, 2, 3)
         until("all in sync", lambda: in_sync(cluster.bootstrap, "t", 3))
         assert values(cluster.bootstrap, "t") == list(range(20))
+
+
+def test_blank_disks_get_directories(tmp_path: Path) -> None:
+    """A mounted disk without a log directory gets one before the plan is carried out. The place of an absent disk gets none."""
+    mounted, away, here = (tmp_path / name for name in ("disks/blank", "disks/away", "here"))
+    for each in (mounted, away, here):
+        each.mkdir(parents=True)
+    (here / "plan.json").write_text("{}")
+    hosts = {"alone": {"odradek_mine": [{"id": 1, "disks": ["blank", "away"]}]}}
+    shared = {
+        "ansible_connection": "local",
+        "ansible_python_interpreter": str(ANSIBLE / "python"),
+        "node_user": "root",
+        "node_disks_root": str(tmp_path / "disks"),
+        "node_recovery_here": str(here),
+        "node_recovery": str(here.parent),
+        "node_recovery_command": ["sh", "-c", "echo '{\"done\": [1]}'"],
+    }
+    (tmp_path / "inventory.json").write_text(json.dumps({"odradek": {"hosts": hosts, "vars": shared}}))
+    mount = ["mount", "--bind", mounted, mounted]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("nothing can be mounted here")
+    try:
+        play(tmp_path, tasks=CARRY_OUT)
+        assert (mounted / "node-1").stat().st_mode & 0o777 == 0o700
+        assert not (away / "node-1").exists()
+    finally:
+        subprocess.run(["umount", mounted], check=True)

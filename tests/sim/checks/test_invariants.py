@@ -87,7 +87,7 @@ def test_a_high_watermark_beyond_a_log_in_sync_is_told() -> None:
 def test_a_bound_is_a_bound() -> None:
     """'Queues and memory have bounds that are stated.'"""
     check_bound("node-1", "sessions", 10, 10)
-    with pytest.raises(SafetyViolation, match="sessions: 11, and at most 10"):
+    with pytest.raises(SafetyViolation, match="sessions: 11, but at most 10"):
         check_bound("node-1", "sessions", 11, 10)
 
 

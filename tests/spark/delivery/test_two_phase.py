@@ -112,7 +112,7 @@ def test_a_query_changes_its_delivery_between_batches_only() -> None:
     assert last_of("q", 7, later, markers) == later
     check_mode(TaskProtocol("q", 0, 7), later)
     for decision in (attrs.evolve(later, is_complete=False), Decision(7, ROWS, is_complete=True)):
-        with pytest.raises(ProgressError, match="was decided with delivery=two-phase"):
+        with pytest.raises(ProgressError, match="delivery=two-phase has begun batch"):
             check_mode(TaskProtocol("q", 0, 7), decision)
 
 

@@ -166,8 +166,8 @@ def _wanted(args: argparse.Namespace, events: Iterable[Event]) -> Iterator[Event
 
 
 def _authors(args: argparse.Namespace) -> EventAuthors | None:
-    """Read who made which changes from the audit logs of `--audit`; return None without that option. Raises
-    `CliError`.
+    """Read from the audit logs of `--audit` who has made which changes. Return None if the option is not
+    given. Raises `CliError`.
     """
     if not args.audit:
         if args.by:
@@ -239,8 +239,8 @@ def _print(args: argparse.Namespace, events: list[Event], authors: EventAuthors 
 
 
 def _sentences(events: Iterable[Event], authors: EventAuthors | None = None) -> list[list[Event]]:
-    """Put events together that are printed as one sentence: a broker's death is one sentence, not one for each
-    partition that it led.
+    """Sort events into groups; each group is printed as one sentence. A broker's death is one sentence,
+    instead of one sentence for each partition that the broker led.
     """
     groups: dict[tuple[int, str, str, Author | None], list[Event]] = {}
     for event in events:

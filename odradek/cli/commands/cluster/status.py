@@ -1,5 +1,5 @@
-"""`odradek cluster status|features`: the quorum, the brokers, partitions that need attention; and feature
-levels.
+"""`odradek cluster status` shows the quorum, the brokers and the partitions that need attention. `odradek
+cluster features` shows the feature levels.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _features(args: argparse.Namespace) -> int:
     from odradek.metadata_quorum import features as known
 
     with connected(args) as client:
-        # The first answer of any broker contains the levels.
+        # The client learns the feature levels from the first answer of any broker.
         client.admin.describe_cluster()
         levels = dict(client.core.cluster.features)
     supported = known.THIS_RELEASE.features
@@ -128,7 +128,7 @@ def _asked(question: Callable[[], T]) -> T | None:
     """Call `question` and return its answer; None if the cluster cannot answer now. The status is then shown
     without it.
 
-    An error because of missing rights is raised.
+    An error is raised only if the user lacks the rights.
     """
     from odradek.client.errors import ClientError
     from odradek.wire.errors import ErrorCode, KafkaError
@@ -151,7 +151,9 @@ class _Health(NamedTuple):
     leaders: dict[int, int]
     replicas: dict[int, int]
     away: dict[int, list[str]]
-    """By broker, the partitions whose replica there is offline: the broker is down, or the directory is offline."""
+    """For each broker, the partitions whose replica on this broker is offline. Either the broker is down, or
+    the replica's directory is offline.
+    """
 
 
 def _health(client: Client, topics: list[Topic]) -> _Health:

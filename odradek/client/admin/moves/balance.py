@@ -7,15 +7,16 @@ The load of a broker is the bytes of its replicas. A plan is computed on a model
 
 1. **Leaving**: replicas on brokers that leave go to the remaining brokers: the largest first, each to the lightest
    broker allowed.
-2. **Spread**: if a partition has two replicas in a rack and none in another, one of them moves.
+2. **Spread**: if a partition has two replicas in one rack and none in another rack, one of the two replicas
+   moves there.
 3. **Bytes**: replicas move from brokers above the mean to brokers below it. The excess of one broker and the lack of
    the other limit the size of a move. The largest replica within this limit moves. So each byte moves at most once.
    If none fits, the smallest replica moves that still narrows the gap between the two brokers. This step ends when
    all brokers are within `tolerance` of the mean, or no allowed move helps.
 4. **Counts**: small replicas move so that brokers have similar numbers of replicas, as far as bytes stay within the
    tolerance.
-5. **Leaders**: the first broker in a partition's list leads it. A swap within a list moves no bytes. Chains of such
-   swaps lead to brokers that lead similar numbers of partitions.
+5. **Leaders**: the first broker in a partition's list leads it. A swap within a list moves no bytes. By
+   chains of such swaps, all brokers come to lead similar numbers of partitions.
 
 Rules
 -----
@@ -48,12 +49,12 @@ def balance(
     only: Collection[TopicPartition] | None = None,
 ) -> list[Move]:
     """Plan the moves that balance the brokers' bytes, with as few copied bytes as possible. Moves are sorted
-    by topic and partition. With `only`, other partitions stay.
+    by topic and partition. With `only`, all other partitions stay where they are.
     """
     cluster = PlannedCluster(sites, partitions, only)
     widen_partitions(cluster)
     evening = Evening(cluster, tolerance)
-    # Balancing the counts may allow new moves of bytes. Every round improves the plan, and few are ever needed.
+    # Balancing the counts may allow new moves of bytes. Every round improves the plan, and few rounds are needed.
     for _ in range(4):
         if not (evening.even_bytes() | evening.even_counts()):
             break
@@ -69,8 +70,8 @@ def drain(
     tolerance: float = 0.05,
     only: Collection[TopicPartition] | None = None,
 ) -> list[Move]:
-    """Plan the moves that empty the brokers `leaving`, which `sites` may include. With `only`, other
-    partitions stay.
+    """Plan the moves that empty the brokers `leaving`. `sites` may include these brokers. With `only`, all
+    other partitions stay where they are.
 
     Raises `CannotPlan` if a partition has more replicas than there are brokers left.
     """
@@ -89,7 +90,7 @@ def resize(
     only: Collection[TopicPartition] | None = None,
 ) -> list[Move]:
     """Plan the moves that give every partition this number of replicas; preferred leaders stay. With `only`,
-    other partitions stay. Raises `CannotPlan`.
+    all other partitions stay as they are. Raises `CannotPlan`.
     """
     if not 0 < replicas <= len(sites):
         raise CannotPlan(f"{replicas} replicas need {replicas} brokers, and there are {len(sites)}")

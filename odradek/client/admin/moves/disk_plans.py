@@ -1,8 +1,8 @@
-"""Plans of moves between the directories of one broker: they empty a disk, or balance the disks (KIP-113).
-PURE.
+"""Plans moves between the directories of one broker, in order to empty one disk or to balance all disks
+(KIP-113). PURE.
 
-A replica moves only to a disk that is online and accepts new replicas. `ROOM_SHARE` of that disk stays free.
-Disks of different sizes are compared by the share that is used, not by bytes.
+A replica moves only to a disk that is online and accepts new replicas. The share `ROOM_SHARE` of that disk
+stays free. Disks of different sizes are compared by the share that is used, not by bytes.
 """
 
 from __future__ import annotations
@@ -202,8 +202,8 @@ def _balancing_step(
 def _narrowing(
     loads: Loads, replicas: Iterable[DiskReplica], source: str, target: str, gap: float
 ) -> DiskReplica | None:
-    """Choose the replica whose move from `source` to `target` makes the gap between them smallest. None if no
-    move narrows it.
+    """Choose the replica whose move from `source` to `target` makes the gap between the two disks smallest.
+    Return None if no move narrows the gap.
     """
 
     def left(replica: DiskReplica) -> float:

@@ -1,4 +1,4 @@
-"""Two steps of a balancing plan: they even out the bytes and the number of replicas of brokers. PURE."""
+"""Steps 3 and 4 of a balancing plan (`balance.py`), which balance the brokers' bytes and numbers of replicas. PURE."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class Evening:
         return self._repeat(self._count_step)
 
     def _repeat(self, step: Callable[[], tuple[TopicPartition, int, int] | None]) -> bool:
-        """Call `step` and make the moves that it finds, until it finds no more. Return True if any replica
-        moved.
+        """Call `step` again and again, and make each move that it returns, until it returns None. Return True
+        if any replica moved.
         """
         moved = False
         for _ in range(_ROUNDS_MAX):
-            # Each round forgets the blocked pairs, because moves between other brokers may have made a move
-            # of theirs possible.
+            # In the last round no move was found for the blocked pairs of brokers. Try these pairs again,
+            # because moves between other brokers may have made a move possible.
             self._blocked.clear()
             found = step()
             if found is None:
@@ -72,8 +72,8 @@ class Evening:
         return None
 
     def _fitting(self, giver: int, taker: int, wanted: float, gap: float) -> TopicPartition | None:
-        """Choose the largest replica of the broker `giver` with at most `wanted` bytes. If there is none,
-        choose the smallest that narrows the gap to `taker`.
+        """Choose the largest replica of the broker `giver` with at most `wanted` bytes. If there is no such
+        replica, choose the smallest replica of those that narrow the gap to `taker`.
         """
         held = self._loads.held(giver)
         middle = bisect_right(held, wanted, key=lambda entry: entry[0])
@@ -107,8 +107,8 @@ class Evening:
         return None
 
     def _smallest(self, giver: int, taker: int) -> TopicPartition | None:
-        """Choose the smallest replica that may move from `giver` to `taker`, if both stay within the
-        tolerance for bytes.
+        """Choose the smallest replica that may move from `giver` to `taker`. Both brokers must stay within
+        the tolerance for bytes. Return None if there is no such replica.
         """
         room = min(
             self._mean + self._slack - self._loads.size(taker),

@@ -1,9 +1,9 @@
-"""Plans of moves between the disks of different brokers, which balance the used share of the brokers' disks.
-PURE.
+"""Plans moves between the disks of different brokers, in order to balance the used share of the brokers'
+disks. PURE.
 
-`balance.py` balances bytes, which is right for equal hosts. Here a host with twice the space gets twice the
-bytes. A replica moves from the fullest broker to the emptiest disk of another broker, if the move narrows the
-gap between these two brokers.
+`balance.py` balances bytes, which is right if all hosts have equal space. In these plans a host with twice
+the space gets twice the bytes. A replica moves from the fullest broker to the emptiest disk of another
+broker, if the move narrows the gap between these two brokers.
 
 Rules
 * A replica moves at most once, only to a disk that accepts new replicas, and `ROOM_SHARE` of that disk stays free.
@@ -119,8 +119,8 @@ def _narrowing(
     target: int,
     gap: float,
 ) -> HostMove | None:
-    """Choose the move from `source` to `target` that makes the gap between these brokers smallest. None if no
-    move narrows it.
+    """Choose the move from `source` to `target` that makes the gap between these brokers smallest. Return
+    None if no move narrows the gap.
     """
     giver, taker = hosts[source], hosts[target]
 

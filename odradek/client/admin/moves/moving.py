@@ -1,13 +1,14 @@
-"""Execution of a plan of moves: a survey of the cluster, throttles, waves of reassignments, progress.
-Operations, PURE.
+"""Surveys the cluster for a plan of moves, and executes the plan: it sets throttles, starts reassignments and
+reports progress. The functions are operations. PURE.
 
 A request to the controller starts a reassignment, which then needs no further requests. Brokers copy the
 data; once the new replicas are in sync, the controller drops the old replicas. A few partitions move at a
 time: when one has moved, the next starts. The execution of a plan may be stopped at any time without harm.
 Reassignments that have started go on; the other partitions stay where they are.
 
-A throttle is configuration (KIP-73): a rate on each broker, and on each topic the list of replicas that it
-applies to. It is removed at the end, unless moves of other commands still need it.
+A throttle consists of configuration values (KIP-73). Each broker has a rate, and each topic has the list of
+replicas to which the rate applies. A throttle is removed at the end of the moves, unless moves of other
+commands still need it.
 """
 
 from __future__ import annotations
@@ -70,9 +71,9 @@ _SETTLED = frozenset((ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.NONE))
 class ClusterSurvey:
     """The state of the cluster that a plan is computed from.
 
-    `sizes` has the bytes of the largest replica of each partition. `unmeasured` are the brokers that did not
-    report their replicas. `usable` has the free disk bytes of each other broker. `is_current` is False if no
-    controller answered: then everything comes from one broker, which may lag behind.
+    `sizes` has the bytes of the largest replica of each partition. `unmeasured` has the brokers that did not
+    report their replicas. `usable` has the free disk bytes of each broker that did. `is_current` is False if
+    no controller answered: then everything comes from one broker, which may lag behind.
     """
 
     cluster: ClusterDescription
@@ -155,7 +156,7 @@ class MoveProgress:
 
 
 def _is_refused(error: Exception) -> bool:
-    """True if the client is not authorized, so that waiting does not help."""
+    """True if the client is not authorized. Then a repetition does not help."""
     return isinstance(error, KafkaError) and error.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
@@ -344,8 +345,9 @@ def elect_preferred(
 def throttle_moves(core: ClientCore, moves: Sequence[Move], bytes_per_second: int) -> Operation[None]:
     """Limit the replication traffic of these moves to a rate, on every live broker that takes part.
 
-    Other moves may be throttled at the same time. Their replicas stay in the lists of throttled replicas, and
-    the rate that was set last applies. Raises `KafkaError` and `ClientError`.
+    Other moves may be throttled at the same time. The replicas of those moves stay in the lists of throttled
+    replicas. On each broker, the rate that was set last applies to all moves. Raises `KafkaError` and
+    `ClientError`.
     """
     nodes = sorted(
         {node for move in moves for node in (*move.before, *move.after) if node in core.cluster.brokers}
@@ -360,7 +362,7 @@ def release_throttles(core: ClientCore, moves: Sequence[Move]) -> Operation[None
     """Remove the throttles of these moves. Raises `KafkaError` and `ClientError`.
 
     A broker keeps its rate while replicas of other moves are throttled there. The move that ends last removes
-    it.
+    the rate.
     """
     yield from _altered(core, (yield from _changed_lists(core, moves, ConfigOperation.SUBTRACT)))
     topics = yield from describe_topics(core)
@@ -376,8 +378,8 @@ def release_throttles(core: ClientCore, moves: Sequence[Move]) -> Operation[None
 
 
 def _replicas_of(moves: Sequence[Move]) -> dict[str, tuple[list[str], list[str]]]:
-    """List, for each topic, the replicas that these moves copy from, and those that they copy to. Each is
-    PARTITION:BROKER, as in the configuration.
+    """List, for each topic, the replicas that these moves copy from, and the replicas that they copy to. An
+    entry has the form PARTITION:BROKER, as in the configuration.
     """
     found: dict[str, tuple[list[str], list[str]]] = {}
     for move in moves:
@@ -392,9 +394,9 @@ def _changed_lists(
     core: ClientCore, moves: Sequence[Move], operation: ConfigOperation
 ) -> Operation[dict[ConfigResource, list[AlterConfig]]]:
     """Compute the configuration changes that add the replicas of these moves to their topics' lists of
-    throttled replicas, or remove them.
+    throttled replicas, or remove them from the lists.
 
-    If a topic's list is `*`, an operator has set it, and it stays.
+    An operator has set a list that is `*`; such a list does not change.
     """
     own = _replicas_of(moves)
     lists = yield from _throttled_lists(core, list(own))

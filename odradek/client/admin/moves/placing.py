@@ -72,7 +72,7 @@ def _dispensable(cluster: PlannedCluster, replicas: Iterable[int], node: int) ->
 
 
 def widen_partitions(cluster: PlannedCluster) -> None:
-    """Move replicas until every partition spans as many racks as it can."""
+    """Move replicas until every partition has replicas in as many racks as possible."""
     if cluster.spread.racks < 2:
         return
     for key in cluster.movable:
@@ -81,7 +81,9 @@ def widen_partitions(cluster: PlannedCluster) -> None:
 
 
 def _widening(cluster: PlannedCluster, key: TopicPartition) -> tuple[int, int] | None:
-    """Find a move that lets the partition span one more rack: (source broker, target broker), or None."""
+    """Find a move that lets the partition span one more rack. Return (source broker, target broker), or None
+    if there is no such move.
+    """
     replicas, sites, loads = cluster.replicas(key), cluster.sites, cluster.loads
     racks = [sites[node].rack for node in replicas if node in sites]
     if len(racks) < len(replicas) or len(set(racks)) >= min(len(replicas), cluster.spread.racks):

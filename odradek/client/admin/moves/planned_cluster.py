@@ -39,7 +39,7 @@ class Spread:
 
     def is_narrowed(self, others: Sequence[int], giver: int, taker: int) -> bool:
         """True if a move from `giver` to `taker` makes the partition span fewer racks or hosts. `others` are
-        the brokers of its other replicas.
+        the brokers of the partition's other replicas.
         """
         return any(
             places[giver] != places[taker] and _loses_a_place(places, others, giver, taker)
@@ -48,7 +48,9 @@ class Spread:
 
 
 def _loses_a_place(places: dict[int, object], others: Sequence[int], giver: int, taker: int) -> bool:
-    """True if the move makes the partition span fewer racks (or hosts): it loses one and gains none."""
+    """True if the move makes the partition span fewer racks (or hosts): it loses a rack (or host) and gains
+    none.
+    """
     spanned = [places.get(node) for node in others]
     return places[giver] not in spanned and places[taker] in spanned
 

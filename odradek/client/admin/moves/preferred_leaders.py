@@ -13,8 +13,8 @@ __all__ = ["PreferredLeaders"]
 
 
 class PreferredLeaders:
-    """The number of partitions that each broker leads, and the partitions that other brokers could lead
-    instead.
+    """The number of partitions that each broker leads. For each pair of brokers, also the partitions whose
+    leadership could change from the first to the second.
     """
 
     def __init__(self, cluster: PlannedCluster, keys: Iterable[TopicPartition], tolerance: float) -> None:
@@ -31,8 +31,8 @@ class PreferredLeaders:
             self._offer(key)
 
     def even(self) -> None:
-        """Balance how many partitions each broker leads (step 5 of `balance.py`). Only the leaders of `keys` change,
-        but those of all partitions count.
+        """Balance how many partitions each broker leads (step 5 of `balance.py`). Only the leaders of the
+        partitions `keys` change, but the leaders of all partitions are counted.
         """
         while (chain := self._chain()) is not None:
             for leader, successor in pairwise(chain):
@@ -44,8 +44,8 @@ class PreferredLeaders:
             self._leads[chain[-1]] += 1
 
     def _chain(self) -> list[int] | None:
-        """Find the shortest chain of leader swaps from a broker that leads many partitions to a broker that leads
-        few. None if there is none.
+        """Find the shortest chain of leader swaps from a broker that leads many partitions to a broker that
+        leads few. Return None if there is no such chain.
         """
         leads = self._leads
         for giver in sorted(leads, key=lambda node: (-leads[node], node)):
@@ -68,8 +68,8 @@ class PreferredLeaders:
         return None
 
     def _offer(self, key: TopicPartition) -> None:
-        """Add a partition to the entries of `_between`, for each broker that could lead it instead of its
-        leader.
+        """Add a partition to `_between`: one entry for each broker that could lead the partition instead of
+        its present leader.
         """
         leader, *others = self._cluster.replicas(key)
         if leader in self._between:

@@ -12,7 +12,9 @@ _ASK_SECONDS = 10
 _PATIENCE_SECONDS = 2.0
 _ASKED_ALONE_MAX = 3
 _ANSWERED: dict[str, str] = {}
-"""The address that answered last, by the list of addresses that contains it. A module that waits asks many times."""
+"""The address that answered last, by the list of addresses that contains it. It is tried first, because a
+module that waits asks many times.
+"""
 
 
 def ask(odradek: str, bootstrap: str, *words: str) -> tuple[dict | None, str]:

@@ -51,7 +51,9 @@ class Cluster:
         return json.loads(self.ask(*words, "--json"))
 
     def change(self, told: str, *words: str, stdin: str | None = None) -> None:
-        """Run a command that changes the cluster, and add `told` to C(done). In check mode, only do the latter."""
+        """Run a command that changes the cluster, and add `told` to C(done). In check mode, only add `told`,
+        and run no command.
+        """
         if not self._module.check_mode:
             self.ask(*words, stdin=stdin)
         self.done.append(told)

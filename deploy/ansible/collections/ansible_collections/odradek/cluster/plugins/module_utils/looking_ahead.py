@@ -59,8 +59,8 @@ def losses(partition: dict, stopping: set[int], absent: set[int]) -> tuple[froze
 
 
 def quorum_losses(status: dict, stopping: set[int]) -> tuple[str | None, str | None]:
-    """Return two sentences, each None if untrue: the quorum would lose its majority, but waiting avoids this; and it
-    loses its majority in any case.
+    """Return two sentences about the quorum; each is None if it is untrue. The first: the quorum would lose
+    its majority now, but waiting avoids this. The second: the quorum loses its majority in any case.
     """
     quorum = status["quorum"]
     if quorum is None or quorum["leader"] is None or quorum["leader"] < 0:

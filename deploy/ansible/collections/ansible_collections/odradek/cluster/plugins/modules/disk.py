@@ -378,7 +378,9 @@ def _line(path: str) -> str:
 
 
 def _expected(root: str, units: str = _UNITS) -> dict[str, str]:
-    """Return the disks that were assigned to this host before, as device by name, from their mount units."""
+    """Return the disks that earlier runs have assigned to this host, as their mount units show. The result
+    has the devices by the disks' names.
+    """
     begin = f"{root.strip('/').replace('/', '-')}-"
     names = [each for each in os.listdir(units) if each.startswith(begin) and each.endswith(".mount")]
     found = {}

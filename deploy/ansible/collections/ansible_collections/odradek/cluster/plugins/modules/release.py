@@ -144,8 +144,8 @@ def misfit(identity: dict, name: str) -> str | None:
 
 
 def _install(module: AnsibleModule, name: str, archive: str, directory: str) -> None:
-    """Build the virtual environment at its final path, because its scripts contain the path. The manifest is written
-    last, as the mark that it is complete.
+    """Build the virtual environment at its final path, because its scripts contain the path. The manifest is
+    written last, because its presence marks the environment as complete.
     """
     try:
         identity, manifest, signature = examined(archive, name, module.params["signers"])

@@ -73,8 +73,8 @@ _PREFIX_OF_OURS = "__"
 
 
 class Step(NamedTuple):
-    """A planned change: a sentence for the operator, and the words of the command. C(check) is a command that only
-    asks whether it is possible.
+    """A planned change: a sentence for the operator, and the words of the command. C(check) is a command that
+    only asks whether the change is possible.
     """
 
     told: str
