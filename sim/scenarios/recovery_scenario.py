@@ -31,6 +31,7 @@ import attrs
 
 from odradek.client.admin import NewTopic
 from odradek.client.admin.admin_partitions import alter_partition_reassignments, list_partition_reassignments
+from odradek.client.admin.admin_quorum import describe_quorum
 from odradek.client.errors import ClientError
 from odradek.env.ports import Event
 from odradek.metadata_quorum.image.metadata_image import MetadataImage
@@ -164,6 +165,7 @@ class RecoveryScenario:
     # --- before the loss
 
     async def _storm(self, number: int) -> None:
+        self._operator.end_settling()
         kinds = tuple(each for each in STORM_KINDS if self._random.random() < 0.6)
         plan = StormPlan(self._random.uniform(*STORM_SECONDS), kinds, power=False)
         operator = Operator(self.cluster, self._loads[0].partitions, self.shape.replicas, (), self.history)
@@ -180,10 +182,11 @@ class RecoveryScenario:
 
     async def _go_stale(self, number: int) -> list[Event]:
         """Kill some nodes, while a majority of the voters continues for a while; then kill all others at once."""
-        members, voters = self.cluster.members, len(self.cluster.controllers)
-        dying = self._random.sample(members, self._random.randint(0, len(members) - 1))
-        while sum(each in self.cluster.controllers for each in dying) > (voters - 1) // 2:
-            dying.remove(next(each for each in dying if each in self.cluster.controllers))
+        members, voters = self.cluster.members, await self._voter_ids()
+        dying = self._random.sample(members, self._random.randint(0, len(members) - 1)) if voters else []
+        voting = [each for each in dying if each.config.node_id in voters]
+        for each in voting[(len(voters) - 1) // 2 :]:
+            dying.remove(each)
         for member in dying:
             self._count("stale")
             await member.kill("all")
@@ -211,6 +214,15 @@ class RecoveryScenario:
             await member.kill("all")
         self._watch.end()
         return workers
+
+    async def _voter_ids(self) -> frozenset[int]:
+        """Return the ids of the nodes that vote now: a recovery may have left fewer voters. Empty if none answers."""
+        client = self.cluster.observer
+        try:
+            quorum = await client.run(describe_quorum(client.core, timeout=REST_SECONDS))
+        except (KafkaError, ClientError):
+            return frozenset()
+        return frozenset(voter.node_id for voter in quorum.voters)
 
     async def _move_replicas(self) -> None:
         """Move the replicas of a partition to other running brokers, and wait for a while until the reassignment ends."""

@@ -41,7 +41,8 @@ from sim.history import SafetyViolation
 from sim.machine.cluster_members import CLUSTER_ID, Cluster
 from sim.machine.members import Member
 
-CALL_SECONDS = 10.0
+CALL_SECONDS = 1.0
+"""Shorter than a storm, so that no request outlives the cluster that it was meant for."""
 LOOK_AGAIN_SECONDS = 1.0
 DIES_PROBABILITY = 0.4
 """The probability that the operator's command is interrupted on a machine."""
@@ -89,6 +90,7 @@ class QuorumRecovery:
         self._random = random
         self.broken_off = 0
         """How often a recovery was interrupted on a machine."""
+        self._latest: Recovered | None = None
 
     def read(self, members: Sequence[Member]) -> list[FoundNode]:
         """Read the directories of stopped nodes. Return the reports after an encoding and decoding, as if they had
@@ -126,7 +128,8 @@ class QuorumRecovery:
             raise SafetyViolation("a plan that was written and read is another one")
         for member in self._random.sample(list(members), len(members)):
             self._carry_out(plan, member)
-        return _recovered(plan, choice.chosen.end, is_rebuilt=is_rebuilt)
+        self._latest = _recovered(plan, choice.chosen.end, is_rebuilt=is_rebuilt)
+        return self._latest
 
     def _carry_out(self, plan: RecoveryPlan, member: Member) -> None:
         """Apply the plan on a machine, again if the first attempt was interrupted. Check that a plan is applied only
@@ -157,15 +160,22 @@ class QuorumRecovery:
         begin_anew(facts_of(member), self._cluster.world.node_env(member.name), has_no_vote=True)
         self._cluster.world.crash(member.name, "all")
 
-    async def settle(self, recovered: Recovered) -> None:
-        """Delete the topics that no disk has, and elect leaders for single partitions that were lost with the disks.
-        Never returns.
+    def end_settling(self) -> None:
+        """Let `settle` return after the request that is under way."""
+        self._latest = None
 
-        The recovery command reports both, and leaves these decisions to an operator.
+    async def settle(self, recovered: Recovered) -> None:
+        """Delete the topics that no disk has, and elect leaders for single partitions that were lost with the disks,
+        until `end_settling`.
+
+        The recovery command reports both, and leaves these decisions to an operator. After another recovery, other
+        partitions are empty: an election by the old report would lose the records of a node that is not back yet.
         """
         client = self._cluster.observer
-        while True:
+        while recovered is self._latest:
             await self._cluster.world.sleep(LOOK_AGAIN_SECONDS)
+            if recovered is not self._latest:
+                return
             for name in recovered.empty_topics:
                 try:
                     await client.run(delete_topics(client.core, [name], timeout=CALL_SECONDS))
