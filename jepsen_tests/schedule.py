@@ -63,7 +63,7 @@ def plan(
         drawn = [target for target in TARGETS[kind] if not targets or target in targets]
         if not drawn:
             raise ValueError(
-                f"{kind} has none of the targets {', '.join(targets)}: {', '.join(TARGETS[kind])}"
+                f"{kind} has none of the targets {', '.join(targets)}: its targets are {', '.join(TARGETS[kind])}"
             )
         generator = random.Random(f"{seed} {kind}")
         at = interval * generator.uniform(0.3, 0.8)

@@ -191,7 +191,7 @@ def _checked(plan: SinkPlan) -> SinkPlan:
         raise ValueError(
             f"delivery={plan.delivery.value} cannot use its topic '{plan.decisions_topic}': "
             f"{str(error).rstrip('.')}. (delivery=at-least-once needs neither that topic nor "
-            "transactions, but doubles rows that a started batch has committed.)"
+            "transactions. But if a batch is broken off and run again, its rows are in the topic twice.)"
         ) from None
     return plan.with_transaction_timeout(timeout_max_ms)
 

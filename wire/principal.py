@@ -53,7 +53,7 @@ def decode_principal(data: Buffer) -> tuple[str, bool]:
         size, position = read_uvarint(data, position)
         end = position + size - 1
         if size < 1 or end > len(data):
-            raise MalformedMessage("a text of the principal runs past the principal's end")
+            raise MalformedMessage("a string of the encoded principal runs past its last byte")
         try:
             texts.append(str(data[position:end], "utf-8"))
         except UnicodeDecodeError:

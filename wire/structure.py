@@ -17,8 +17,8 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 from odradek.wire.secret_fields import shown
 
 Records: TypeAlias = bytes | bytearray | memoryview
-"""The bytes of record batches. A decoder returns a `memoryview` of its buffer. An encoder also accepts any
-sized object as a *spill* (see `odradek.wire.codec`). Since this type does not include spills, callers pass a
+"""The bytes of record batches. A decoder returns a `memoryview` of its buffer. As a *spill*, an encoder also
+accepts any object with a length (see `odradek.wire.codec`). Since this type does not include spills, callers pass a
 spill through a `cast`.
 """
 

@@ -57,7 +57,9 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "start of nodes": ("node/node.py:Node.start",),
     "logging": (":Logger.log",),
 }
-"""For each kind of work, the ends of "file:function" that belong to it, including the functions that they call."""
+"""For each kind of work, its functions, as the last part of "file:function". The time of the functions that they call is
+counted with them.
+"""
 OTHERS = "libraries"
 
 __all__ = ["KINDS", "package_of"]

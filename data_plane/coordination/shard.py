@@ -6,8 +6,8 @@ A `Shard` begins when the broker becomes leader of the partition. A worker threa
 read, requests get COORDINATOR_LOAD_IN_PROGRESS. Then the shard runs its machine in a `ReplicatedStateMachine`
 over that log. The shard ends when the leadership ends, the leader epoch changes or the disk fails. Waiting
 requests then get NOT_COORDINATOR, and no state is kept. After a failed append, the log may lack records that
-the machine has decided. So a new shard loads the state from the log again. While a disk is full, one shard
-after the other does so. A record that fails to decode is skipped. Otherwise any client that may write to the
+the machine has decided. So a new shard loads the state from the log again. While a disk is full,
+each append fails, so each new shard soon ends, and another one loads the state again. A record that fails to decode is skipped. Otherwise any client that may write to the
 topic could stop its coordinators for ever.
 
 A request is submitted with a reply. One decision may answer many requests (e.g. the end of a rebalance). All

@@ -361,7 +361,7 @@ class HandedOff:
             self.size = _kept(error)
 
     def check(self) -> None:
-        """Check each record, after an append has requested it. Stores the result for the next append."""
+        """Do the check of each record that an append has requested, and store the result for the next append."""
         check, self._check = self._check, None
         assert check is not None, "this append did not ask to check its records"
         try:

@@ -264,8 +264,8 @@ class LeaderFetcher:
         ]
 
     def _look_at_starts(self) -> None:
-        """Mark the partitions whose log start offset has reached its checkpoint, so that the next request
-        reports it.
+        """Mark the partitions whose log start offset is stored in the checkpoint file now, so that the next
+        request reports this offset.
         """
         for replica in list(self._unstored):
             followed = self.followed.get(replica)

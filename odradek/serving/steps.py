@@ -141,7 +141,9 @@ async def TURN(pace: Pace) -> None:  # noqa: N802  # a constant to those who yie
     """End a stretch of a few milliseconds; the next one is a piece of long work. (Handlers yield this function; it is
     never called.)
     """
-    raise AssertionError("TURN must not be awaited: the driver joins it with the work that follows")
+    raise AssertionError(
+        "TURN must not be awaited: the driver itself waits for the turn, and then runs the work that follows"
+    )
 
 
 def until(deadline: float) -> Wait:

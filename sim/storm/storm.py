@@ -265,7 +265,7 @@ class Storm:
 
     def may_lose_disks_too(self, member: Member) -> bool:
         """True if this broker's disks may be damaged while another broker has lost its page cache. Each affected
-        partition must keep another replica whose broker has stayed up since.
+        partition must have one more replica, on a broker that has been up since that page cache was lost.
         """
         return self._keeps_a_replica(member, self._without_cache | {member.name})
 

@@ -183,8 +183,8 @@ class ClusterView:
         without = [key for key, offset in found.items() if offset < 0]
         if without and is_start and not self._options.without_match_latest:
             raise ReadError(
-                f"{without[0]} has no record with the timestamp {times[without[0]]} of {bound.what} or "
-                "later; startingOffsetsByTimestampStrategy=latest starts at the partition's end"
+                f"{without[0]} has no record with the timestamp {times[without[0]]} or later, as {bound.what} "
+                "asks for: set startingOffsetsByTimestampStrategy=latest to start at the partition's end instead"
             )
         return found | self.offsets(without, LATEST)
 

@@ -61,8 +61,8 @@ class LogPlan:
     clean_bytes: int
     dirty_bytes: int
     compaction_delay_ms: int
-    """The time for which the oldest dirty record has been overdue by `max.compaction.lag.ms`; 0 if it is not
-    overdue.
+    """The time since the oldest dirty record became older than `max.compaction.lag.ms`; 0 if it is not yet that
+    old.
     """
 
     @property

@@ -74,7 +74,7 @@ class Stuck(NamedTuple):
 
 
 class Leaving(NamedTuple):
-    """A plan that empties brokers, and the partitions that it leaves out."""
+    """A plan that moves all replicas off some brokers, and a list of the partitions that it does not move."""
 
     brokers: tuple[int, ...]
     moves: list[Move]

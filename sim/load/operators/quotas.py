@@ -213,8 +213,8 @@ class Quotas(Duty):
         return moved, leaders
 
     async def _check_rate(self) -> None:
-        """Check that a new quota limits a connection to which no quota applied before. Brokers already have a quota
-        of another client.
+        """Check that a new quota limits a connection to which no quota applied before. At that time the brokers
+        know a quota already, but it is for another client.
         """
         await self._set(OF_DEFAULTS, PRODUCE, RATE)
         await self._move(1, NODES_SECONDS_MAX)

@@ -49,7 +49,9 @@ class TestBatch:
         assert offsets(endingTimestamp=9000) == [0, 1, 2, 3, 4]
         assert offsets(startingOffsetsByTimestamp=at(2000), endingOffsetsByTimestamp=at(2000)) == []
         assert offsets(startingTimestamp=3000, startingOffsetsByTimestampStrategy="latest") == []
-        with pytest.raises(ReadError, match=r"has no record with the timestamp 3000 of startingTimestamp"):
+        with pytest.raises(
+            ReadError, match=r"has no record with the timestamp 3000 or later, as startingTimestamp"
+        ):
             offsets(startingTimestamp=3000)
         with pytest.raises(ReadError, match=r"startingOffsets of .*-0 is 4, which is after endingOffsets, 2"):
             offsets(startingOffsets=at(4), endingOffsets=at(2))
