@@ -296,14 +296,14 @@ BROKER_LINES: dict[ApiKey, tuple[Costly, ...]] = {
             "partitions",
         ),
         Costly(
-            "RE2 would read the pattern for most of a second.",
+            "Nothing in it grows: RE2 would read the pattern for most of a second.",
             (),
             {**_NEW_MEMBER, "subscribed_topic_regex": HARD_PATTERN},
             "hard pattern",
             since=1,
         ),
         Costly(
-            "RE2 reads the pattern, and compares it with each topic.",
+            "Nothing in it grows: RE2 reads the pattern, and compares it with each topic.",
             (),
             {**_NEW_MEMBER, "subscribed_topic_regex": DEAR_PATTERN},
             "pattern",

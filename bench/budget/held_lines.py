@@ -96,7 +96,7 @@ HELD_LINES: dict[ApiKey, tuple[Costly, ...]] = {
             "pattern",
         ),
         Costly(
-            "RE2 would read the pattern for most of a second.",
+            "Nothing in it grows: RE2 would read the pattern for most of a second.",
             (),
             {
                 "state_filters": [],
