@@ -39,6 +39,7 @@ from odradek.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatResponse,
     TopicPartitions,
 )
+from odradek.wire.messages.find_coordinator import FindCoordinatorRequest
 from odradek.wire.structure import Message
 from testkit.kafka_server import KafkaUnavailable, start_kafka
 from testkit.odradek_server import launch_odradek, start_odradek
@@ -58,6 +59,15 @@ SETTINGS = {
     "offsets.topic.replication.factor": "1",
     "group.consumer.assignment.interval.ms": "1000",
 }
+
+
+FIND_VERSION = 4
+STARTING = {
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+}
+"""Errors of a coordinator that is not there yet; a member joins again."""
 
 
 @attrs.define
@@ -83,6 +93,8 @@ class BenchMember:
         )
 
     def take(self, answer: ConsumerGroupHeartbeatResponse) -> None:
+        if answer.error_code in STARTING and not self.epoch:
+            return
         if answer.error_code:
             raise RuntimeError(f"a heartbeat is answered {ErrorCode(answer.error_code).name}")
         self.epoch, self.says = answer.member_epoch, False
@@ -164,6 +176,9 @@ def measure_heartbeat(server: ServerProcess, seconds: float) -> float:
     member = BenchMember("beaten", "member", ["beaten"])
 
     def is_quiet() -> bool:
+        # The question lets the server create the topic of coordinators.
+        wire.send(FindCoordinatorRequest("", 0, [member.group]), FIND_VERSION)
+        wire.receive(FindCoordinatorRequest, FIND_VERSION)
         beat_all(wire, [member])
         return bool(member.has) and not member.says
 
