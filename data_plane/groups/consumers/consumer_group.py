@@ -475,9 +475,11 @@ class _Draft:
 
         If `before` is None, add the member `after`. If `after` is None, remove the member `before`.
         """
+        # Most records change only epochs and partitions. They must not cost time for each topic that a member names.
+        has_same_profile = before is not None and after is not None and before.profile is after.profile
         if before is not None:
-            self._count_profile(before.profile, -1)
-            self._weight -= weight_of_member(before.member_id, before.profile)
+            if not has_same_profile:
+                self._count_member(before, -1)
             for owned in _owned(before):
                 if self._owners.get(owned) == before.member_id:
                     self._owners.put(owned, None)
@@ -488,14 +490,16 @@ class _Draft:
             assert before is not None
             return self._members.put(before.member_id, None)
         self._members.put(after.member_id, after)
-        self._count_profile(after.profile, 1)
-        self._weight += weight_of_member(after.member_id, after.profile)
+        if not has_same_profile:
+            self._count_member(after, 1)
         for owned in _owned(after):
             self._owners.put(owned, after.member_id)
         if after.profile.instance_id is not None:
             self._static.put(after.profile.instance_id, after.member_id)
 
-    def _count_profile(self, profile: Profile, step: int) -> None:
+    def _count_member(self, member: Member, step: int) -> None:
+        profile = member.profile
+        self._weight += step * weight_of_member(member.member_id, profile)
         for topic in profile.topics:
             _count(self._topics, topic, step)
         if profile.pattern:

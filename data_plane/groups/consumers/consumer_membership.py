@@ -293,6 +293,8 @@ class ConsumerMembership:
 
         Raises GROUP_MAX_SIZE_REACHED. A member that needs no more memory than before is always accepted.
         """
+        if profile is before.profile and before.member_id in group.members:
+            return
         weight = weight_of_member(before.member_id, profile)
         weight += WEIGHT_OF_PATTERN * (bool(profile.pattern) and profile.pattern not in group.pattern_counts)
         if before.member_id in group.members:
