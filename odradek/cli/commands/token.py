@@ -48,27 +48,17 @@ def register(groups: Groups) -> None:
     )
     add_connection_options(listing)
     renew = add_command(commands, "renew", _renew, "extend the lifetime of a token")
-    renew.add_argument("token_id", metavar="ID")
-    renew.add_argument(
-        "--for",
-        dest="period",
-        metavar="SPAN",
-        type=span,
-        help=f"the token expires this long from now: {_SPAN_HELP}",
-    )
-    renew.add_argument("--dry-run", action="store_true", help="show the token, and change nothing")
-    add_connection_options(renew)
+    _add_expiry_options(renew, "--for", "the token expires this long from now")
     expire = add_command(commands, "expire", _expire, "end a token now, or after a span of time")
-    expire.add_argument("token_id", metavar="ID")
-    expire.add_argument(
-        "--in",
-        dest="period",
-        metavar="SPAN",
-        type=span,
-        help=f"end the token only after this time: {_SPAN_HELP}",
-    )
-    expire.add_argument("--dry-run", action="store_true", help="show the token, and change nothing")
-    add_connection_options(expire)
+    _add_expiry_options(expire, "--in", "end the token only after this time")
+
+
+def _add_expiry_options(parser: argparse.ArgumentParser, flag: str, meaning: str) -> None:
+    """Add the id of a token, and the option for the span of time after which it expires."""
+    parser.add_argument("token_id", metavar="ID")
+    parser.add_argument(flag, dest="period", metavar="SPAN", type=span, help=f"{meaning}: {_SPAN_HELP}")
+    parser.add_argument("--dry-run", action="store_true", help="show the token, and change nothing")
+    add_connection_options(parser)
 
 
 def _register_create(commands: Groups) -> None:
