@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 
@@ -53,6 +53,7 @@ from testkit.raw_requests import RawClient
 
 __all__ = ["CASES", "ERRORS", "Talk", "answers_of", "case"]
 
+T = TypeVar("T")
 WAIT_SECONDS = 30.0
 GROUP_RESOURCE = 32
 NO_TOPIC = b"\x07" * 16
@@ -107,21 +108,15 @@ class Talk:
 
     def find_coordinator(self, key_type: int, key: str) -> None:
         """Wait until the coordinator of a group (0) or of a transactional id (1) has an address."""
-        deadline = time.monotonic() + WAIT_SECONDS
         asked = FindCoordinatorRequest("", key_type, [key])
-        while self._client.request(asked, 4).coordinators[0].error_code:
-            assert time.monotonic() < deadline, f"the server has no coordinator for {key}"
-            time.sleep(0.05)
+        _repeat(lambda: self._client.request(asked, 4), lambda answer: not answer.coordinators[0].error_code)
 
     def ask_when_loaded(self, request: Message, version: int) -> Any:
         """Send a request until its coordinator has loaded its partition; return the answer."""
-        deadline = time.monotonic() + WAIT_SECONDS
-        while True:
-            answer = self._client.request(request, version)
-            if not STARTING & set(_codes_in(answer)):
-                return answer
-            assert time.monotonic() < deadline, answer
-            time.sleep(0.05)
+        return _repeat(
+            lambda: self._client.request(request, version),
+            lambda answer: not STARTING & set(_codes_in(answer)),
+        )
 
     def ask(self, request: Message, version: int) -> Any:
         """Send a request, and enter the errors of its answer."""
@@ -186,18 +181,15 @@ class Talk:
         self._wait_for({name: 0})
 
     def _wait_for(self, counts: Mapping[str, int]) -> None:
-        deadline = time.monotonic() + WAIT_SECONDS
         for name, count in counts.items():
-            asked = MetadataRequest([MetadataRequestTopic(ZERO_UUID, self.topics[name])], False)
-            while True:
-                (topic,) = self._client.request(asked, 12).topics
-                if len(topic.partitions) == count and (not count or not topic.error_code):
-                    break
-                assert time.monotonic() < deadline, topic
-                time.sleep(0.02)
-        while any(counts.values()) and self._assigned_to_probe(counts) != sum(counts.values()):
-            assert time.monotonic() < deadline, "the coordinator does not know the topics"
-            time.sleep(0.05)
+            _repeat(lambda name=name: self._described(name), lambda topic, count=count: _has(topic, count))
+        if any(counts.values()):
+            _repeat(lambda: self._assigned_to_probe(counts), lambda count: count == sum(counts.values()))
+
+    def _described(self, name: str) -> Any:
+        asked = MetadataRequest([MetadataRequestTopic(ZERO_UUID, self.topics[name])], False)
+        (topic,) = self._client.request(asked, 12).topics
+        return topic
 
     def _assigned_to_probe(self, counts: Mapping[str, int]) -> int:
         """Count the partitions that a member of a new group gets: Kafka's coordinators see topics later than its brokers."""
@@ -258,10 +250,7 @@ class Talk:
 
     def wait_for_refusal(self, attempt: Callable[[], Any]) -> None:
         """Call `attempt` until its answer is an error: a right that was taken away reaches the broker a moment later."""
-        deadline = time.monotonic() + WAIT_SECONDS
-        while not (answer := attempt()).error_code:
-            assert time.monotonic() < deadline, answer
-            time.sleep(0.05)
+        _repeat(attempt, lambda answer: bool(answer.error_code))
 
     def describe(self, *, version: int = 1, by_number: bool = False, groups: list[str] | None = None) -> None:
         request = ConsumerGroupDescribeRequest([self.group] if groups is None else groups, True)
@@ -339,15 +328,12 @@ class Talk:
 
     def fetch_when_stable(self, version: int) -> None:
         """Keep the committed offset of partition 0 as soon as no transaction may change it."""
-        deadline = time.monotonic() + WAIT_SECONDS
-        while True:
-            answer = self._client.request(self._fetch(None, -1, "T", None, True), version)
-            (partition,) = answer.groups[0].topics[0].partitions
-            if partition.error_code != ErrorCode.UNSTABLE_OFFSET_COMMIT:
-                self.keep(answer)
-                return
-            assert time.monotonic() < deadline, answer
-            time.sleep(0.05)
+        request = self._fetch(None, -1, "T", None, True)
+        answer = _repeat(
+            lambda: self._client.request(request, version),
+            lambda answer: ErrorCode.UNSTABLE_OFFSET_COMMIT not in _codes_in(answer),
+        )
+        self.keep(answer)
 
     def delete_offset(self, topic: str, partition: int, *, group: str | None = None) -> None:
         name = self.topics.get(topic, topic)
@@ -368,14 +354,26 @@ class Talk:
 
     def wait_until(self, member: str, epoch: int, is_so: Callable[[Any], bool]) -> Any:
         """Send heartbeats until an answer is as wished; keep that one."""
-        deadline = time.monotonic() + WAIT_SECONDS
-        while True:
+
+        def beat() -> Any:
             answer = self._client.request(ConsumerGroupHeartbeatRequest(self.group, member, epoch), 1)
             assert answer.error_code == ErrorCode.NONE, answer
-            if is_so(answer):
-                return self.keep(answer)
-            assert time.monotonic() < deadline, answer
-            time.sleep(0.1)
+            return answer
+
+        return self.keep(_repeat(beat, is_so))
+
+
+def _repeat(attempt: Callable[[], T], is_so: Callable[[T], bool]) -> T:
+    """Call `attempt` until its result is as wished; return the result. Nothing announces what another server has done inside."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not is_so(result := attempt()):
+        assert time.monotonic() < deadline, result
+        time.sleep(0.05)
+    return result
+
+
+def _has(topic: Any, count: int) -> bool:
+    return len(topic.partitions) == count and (not count or not topic.error_code)
 
 
 def _codes_in(value: Any) -> Iterator[int]:
