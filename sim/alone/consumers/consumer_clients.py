@@ -11,8 +11,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from random import Random
+from typing import TypeVar
 
 from odradek.client.consumer.member_machine import Interest, MemberMachine, MemberState, Verdict, judged
+from odradek.data_plane.groups.coordinator import Shard
 from odradek.data_plane.groups.offsets import CommitOffsets, FetchedOffsets, FetchOffsets, PartitionCommit
 from odradek.wire.errors import ErrorCode
 from odradek.wire.messages.consumer_group_heartbeat import (
@@ -26,6 +28,7 @@ from sim.alone.groups.letters import Client, GroupRequest, Post
 
 __all__ = ["GROUP", "NAMES", "ConsumerClients", "GroupClient"]
 
+A = TypeVar("A")
 GROUP = "g"
 TOPICS = ("t", "u")
 NAMES = {topic_id(name): name for name in TOPICS}
@@ -68,8 +71,12 @@ class ConsumerClients(Post):
         super().__init__(random, hosts, promises.wrote)
         self.is_newest = is_newest
         self.promises = promises
-        self.heard: dict[str, int] = {}
-        """By member id: the virtual time in ms at which its last request arrived at any coordinator."""
+        self._heard: dict[str, int] = {}
+        """By member id: the virtual time in ms at which its last request arrived at a coordinator, or was answered
+        by one.
+        """
+        self._unanswered: dict[str, list[Shard | None]] = {}
+        """By member id: for each of its requests without an answer, the coordinator shard at which it arrived."""
         self.members: list[GroupClient] = []
         self._now_ms = now_ms
         self._commits = 0
@@ -80,10 +87,40 @@ class ConsumerClients(Post):
         self.all = self.members
         self.promises.holders.append(member.holder)
 
-    def arrives(self, request: GroupRequest) -> None:
+    def arrives(self, host: GroupHost, request: GroupRequest) -> None:
         """Record that a member's request has arrived at a coordinator now."""
         if member_id := getattr(request, "member_id", None):
-            self.heard[member_id] = self._now_ms()
+            self._heard[member_id] = self._now_ms()
+            self._unanswered.setdefault(member_id, []).append(host.shard)
+
+    def send(
+        self,
+        client: Client,
+        request: GroupRequest,
+        version: int,
+        checked: Callable[[GroupHost, A], None],
+        answered: Callable[[A], None],
+    ) -> None:
+        """Send a request. Record when a coordinator answers it, even if the answer is lost."""
+        member_id = getattr(request, "member_id", None)
+
+        def noted(host: GroupHost, answer: A) -> None:
+            if member_id and host.shard in self._unanswered.get(member_id, ()):
+                self._unanswered[member_id].remove(host.shard)
+                self._heard[member_id] = self._now_ms()
+            checked(host, answer)
+
+        super().send(client, request, version, noted, answered)
+
+    def heard_ms(self, member_id: str, shard: Shard) -> int:
+        """Return the latest time in ms at which this coordinator shard may have started the member's session.
+
+        A heartbeat may wait at the coordinator for a worker, and starts the session when it is decided. So the time
+        is now while a request of the member waits there for its answer.
+        """
+        if shard in self._unanswered.get(member_id, ()):
+            return self._now_ms()
+        return self._heard.get(member_id, 0)
 
     def next_commit(self, sent: Sent) -> tuple[int, str]:
         """Register a commit for the checks. Return its number, which serves as the offset, and its unique metadata

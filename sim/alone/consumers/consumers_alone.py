@@ -218,7 +218,7 @@ class _Run(CoordinatorRun[ConsumerHost]):
             return
         group = present.newest_state.consumers.get(GROUP)
         for member_id in () if group is None else sorted(group.members):
-            heard = max(self._clients.heard.get(member_id, 0), since)
+            heard = max(self._clients.heard_ms(member_id, present), since)
             if self.now_ms > heard + SESSION_MS + SESSION_SLACK_MS:
                 raise SafetyViolation(
                     f"{host.broker.node_id} keeps {member_id}, silent for {self.now_ms - heard} ms"
