@@ -29,8 +29,10 @@ class ConsumerHost(GroupHost):
         super().__init__(broker, settings, now_ms)
         self._seen: dict[str, int] = {}
 
-    def see(self, counts: Mapping[str, int]) -> None:
-        """Update the coordinator's metadata to these topics. `counts` has the number of partitions by topic name."""
+    def see(self, counts: Mapping[str, int], offset: int) -> None:
+        """Update the coordinator's metadata to these topics. `counts` has the number of partitions by topic name.
+        `offset` is the end of the metadata log with them, which is the same number on every broker.
+        """
         if counts == self._seen:
             return
         changed = [name for name in sorted(counts) if counts[name] != self._seen.get(name)]
@@ -42,7 +44,7 @@ class ConsumerHost(GroupHost):
         }
         images[OFFSETS_TOPIC] = TopicImage(OFFSETS_TOPIC, TOPIC_ID, {0: ONE_REPLICA})
         self.newest.image = MetadataImage(
-            self.newest.image.offset + 1,
+            offset,
             topics=LayeredMap(images),
             topics_by_id=LayeredMap({each.topic_id: each for each in images.values()}),
         )

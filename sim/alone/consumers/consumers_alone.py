@@ -121,6 +121,7 @@ class _Run(CoordinatorRun[ConsumerHost]):
             migration_policy=plan.policy,
         )
         self._counts = {"t": 4}
+        self._metadata_offset = 1
         self._loaded_ms: dict[int, tuple[object, int]] = {}
         """By broker id: its present coordinator shard, and the time in ms when the schedule first saw it loaded."""
         super().__init__(plan.partition, random)
@@ -157,7 +158,7 @@ class _Run(CoordinatorRun[ConsumerHost]):
 
     def _new_host(self, node: Broker) -> ConsumerHost:
         host = ConsumerHost(node, self._settings, lambda: self.now_ms)
-        host.see(self._counts)
+        host.see(self._counts, self._metadata_offset)
         return host
 
     # -- steps ----------------------------------------------------------------------------------------------------
@@ -188,11 +189,12 @@ class _Run(CoordinatorRun[ConsumerHost]):
         """Create a topic, or add a partition to it."""
         name = self.random.choice(("t", "u"))
         self._counts[name] = min(self._counts.get(name, 1) + 1, PARTITIONS_MAX)
+        self._metadata_offset += 1
 
     def _see(self) -> None:
         """Update the metadata of a random broker to the present topics."""
         if self._hosts:
-            self.random.choice(list(self._hosts.values())).see(self._counts)
+            self.random.choice(list(self._hosts.values())).see(self._counts, self._metadata_offset)
 
     def _work_at(self, host: ConsumerHost) -> None:
         shard = host.shard
@@ -232,7 +234,7 @@ class _Run(CoordinatorRun[ConsumerHost]):
         self._clients.become_steady()
         for round_number in range(SETTLE_ROUNDS_MAX):
             for host in list(self._hosts.values()):
-                host.see(self._counts)
+                host.see(self._counts, self._metadata_offset)
                 self._work_at(host)
                 host.timers.fire_due(host.clock.monotonic())
             for _ in range(4):
