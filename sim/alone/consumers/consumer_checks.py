@@ -8,7 +8,8 @@ are compared with that model.
   only when it leaves.
 * A member starts to use a partition only if no present member still uses it.
 * A commit is in the log only if the member that sent it was in the group. The commit's epoch is the member's present
-  epoch, or an older epoch in which the member already had the partition.
+  epoch, or an older epoch in which the member already had the partition. Commits without an epoch (-1) are in the log
+  only if the group had no members.
 * The offset of a partition never goes back from one owner to the next.
 * A member is removed if its session timeout passes without a request from it.
 * The state that a coordinator loads equals the model of its log. The state of the coordinator that wrote the log
@@ -205,6 +206,9 @@ class ConsumerPromises(Promises):
         partition; None if the member does not have the partition.
         """
         group = self.group
+        if sent.epoch < 0 and not self.present:
+            # Kafka takes such a commit for that of a client without a group, whatever member id it names.
+            return None
         if group is None:
             there = [] if self._classic is None else [each.member_id for each in self._classic.members]
             generation = None if self._classic is None else self._classic.generation
