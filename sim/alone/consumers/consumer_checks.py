@@ -6,6 +6,7 @@ are compared with that model.
 * Each partition has one owner at most, after each record. In one epoch, no two members have the same partition.
 * Epochs of a group and of its target never fall. The target's epoch is at most the group's. A member's epoch falls
   only when it leaves.
+* A complete target has each partition once. If members have joined or left meanwhile, partitions may be missing.
 * A member starts to use a partition only if no present member still uses it.
 * A commit is in the log only if the member that sent it was in the group. The commit's epoch is the member's present
   epoch, or an older epoch in which the member already had the partition. Commits without an epoch (-1) are in the log
@@ -31,6 +32,7 @@ from odradek.data_plane.groups.records import (
 from odradek.data_plane.groups.state import GroupsState
 from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.coordinator_records import ConsumerGroupTargetAssignmentMetadataKey
 from odradek.wire.topic_partition import TopicPartition
 from sim.alone.groups.group_host import GroupHost
 from sim.alone.logged_records import decoded, logged_records
@@ -43,6 +45,8 @@ from sim.history import SafetyViolation
 __all__ = ["ConsumerPromises", "Holder", "Sent", "topic_id"]
 
 KNOWN_EPOCH_MIN = 1
+FIRST_TOPIC, FIRST_PARTITIONS = "t", 4
+"""The topic that exists from the beginning, and its number of partitions then."""
 
 
 def topic_id(name: str) -> bytes:
@@ -151,6 +155,8 @@ class ConsumerPromises(Promises):
             before = self._marks()
             self._fold.take(key, value)
             self._check_group(offset, before)
+            if isinstance(key, ConsumerGroupTargetAssignmentMetadataKey) and self.group is not None:
+                self._check_target(offset, self.group)
 
     def _marks(self) -> tuple[int, int, dict[str, int]]:
         group = self.group
@@ -183,6 +189,29 @@ class ConsumerPromises(Promises):
                 if since > max(group.member_epoch(member_id), 0):
                     raise SafetyViolation(
                         f"at {offset} {member_id} has {slot} since {since}, which is to come"
+                    )
+
+    def _check_target(self, offset: int, group: ConsumerFold) -> None:
+        """Check a target that is complete: no partition is given twice. If it is the target of the group's present
+        epoch, no partition is left out. (A target without a time is the assignment of a classic group before.)
+        """
+        given: dict[bytes, list[int]] = {}
+        for target in group.targets.values():
+            for name, partitions in target.items():
+                given.setdefault(name, []).extend(partitions)
+        if any(len(each) > len(set(each)) for each in given.values()):
+            raise SafetyViolation(f"at {offset} a target gives partitions twice: {group.targets}")
+        if group.target_epoch == group.epoch and group.target_ms:
+            named = {
+                topic_id(name) for each in group.profiles.values() for name in each.subscribed_topic_names
+            }
+            for name in named & {topic_id(FIRST_TOPIC)} | given.keys():
+                count = max(
+                    FIRST_PARTITIONS if name == topic_id(FIRST_TOPIC) else 0, max(given.get(name, [0])) + 1
+                )
+                if len(given.get(name, ())) < count:
+                    raise SafetyViolation(
+                        f"at {offset} a target leaves partitions of {name!r} out: {group.targets}"
                     )
 
     def _read_commit(self, at: TopicPartition, offset: int, value: OffsetCommitValue) -> None:

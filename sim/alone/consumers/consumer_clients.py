@@ -285,6 +285,8 @@ class ConsumerMember(GroupClient):
     def __init__(self, clients: ConsumerClients, name: str, instance_id: str | None) -> None:
         super().__init__(clients, name, instance_id)
         self._lives = 0
+        self.restart_chance = 0.0
+        """The share of a static member's steps in which its process restarts: it leaves for a while and comes back."""
         self._interest = clients.random.choice(INTERESTS)
         self._new_machine()
 
@@ -329,6 +331,9 @@ class ConsumerMember(GroupClient):
             target = machine.resolved(NAMES)
             self.replace_held(target)
             machine.adopted(target, machine.incarnation)
+        if self.instance_id is not None and not self.is_steady and random.random() < self.restart_chance:
+            self._leave(restarts=True)
+            return
         chance = random.random()
         if machine.is_urgent(self._interest) or chance < 0.5:
             self._beat()
@@ -386,13 +391,13 @@ class ConsumerMember(GroupClient):
         else:
             machine.unanswered()
 
-    def _leave(self) -> None:
+    def _leave(self, *, restarts: bool = False) -> None:
         self.former = (self.holder.member_id, self.epoch)
         request: ConsumerGroupHeartbeatRequest | None = self.machine.leave()
         self.machine.unsubscribe()
         self.holder.held.clear()
-        self.stalls = self.clients.random.choice((0, 5, 20))
-        if self.instance_id is not None and self.clients.random.random() < 0.5:
+        self.stalls = self.clients.random.choice((0, 1, 3) if restarts else (0, 5, 20))
+        if self.instance_id is not None and (restarts or self.clients.random.random() < 0.5):
             self._new_machine()
         if request is not None:
             self.clients.send(

@@ -15,7 +15,7 @@ import attrs
 
 from odradek.data_plane.groups.group_settings import GroupSettings
 from sim.alone.consumers.classic_client import ClassicMember
-from sim.alone.consumers.consumer_checks import ConsumerPromises
+from sim.alone.consumers.consumer_checks import FIRST_PARTITIONS, FIRST_TOPIC, ConsumerPromises
 from sim.alone.consumers.consumer_clients import GROUP, ConsumerClients, ConsumerMember
 from sim.alone.consumers.consumer_host import ConsumerHost
 from sim.alone.coordinator_run import CoordinatorRun, draw_partition
@@ -80,6 +80,8 @@ class ConsumersPlan:
     """`INLINE_UNITS_MAX` of `target_runs`: larger target assignments are computed by a worker."""
     part_units: int = 600
     """`PART_UNITS` of `target_runs`: larger target assignments are written in parts of this size."""
+    restart_chance: float = 0.0
+    """The share of a static member's steps in which its process restarts."""
 
     @classmethod
     def draw(cls, random: Random, steps: int = STEPS_DEFAULT) -> ConsumersPlan:
@@ -94,6 +96,7 @@ class ConsumersPlan:
             random.choice(("bidirectional", "bidirectional", "upgrade")),
             random.choice((300, 0, 8)),
             random.choice((600, 1, 4)),
+            random.choice((0.0, 0.0, 0.15)),
         )
 
 
@@ -120,7 +123,7 @@ class _Run(CoordinatorRun[ConsumerHost]):
             consumer_assignment_interval_ms=plan.interval_ms,
             migration_policy=plan.policy,
         )
-        self._counts = {"t": 4}
+        self._counts = {FIRST_TOPIC: FIRST_PARTITIONS}
         self._metadata_offset = 1
         self._loaded_ms: dict[int, tuple[object, int]] = {}
         """By broker id: its present coordinator shard, and the time in ms when the schedule first saw it loaded."""
@@ -138,8 +141,10 @@ class _Run(CoordinatorRun[ConsumerHost]):
         if plan.static:
             clients.add(ConsumerMember(clients, "m0again", "i0"))
         for member in clients.members:
-            if plan.classic and isinstance(member, ConsumerMember):
-                member.stalls = plan.late
+            if isinstance(member, ConsumerMember):
+                member.restart_chance = plan.restart_chance
+                if plan.classic:
+                    member.stalls = plan.late
 
     def _new_promises(self) -> ConsumerPromises:
         return ConsumerPromises(self.plan.min_isr, GROUP)
