@@ -1,5 +1,5 @@
-"""The replicas on this broker: this module makes, removes and sets them aside as the metadata says, or when
-their directory fails.
+"""Makes, removes and sets aside the replicas on this broker, as the metadata says, or when their directory
+fails.
 
 Theory of operation
 -------------------
@@ -107,15 +107,15 @@ class HostedPartitions:
         """
         self._tries_again = False
         self.may_lead = True
-        """False until the metadata contain the registration of this process: until then it leads no
-        partition.
+        """False until the metadata contain the registration of this process. While it is False, this broker
+        leads no partition.
         """
         self._unsettled: dict[bytes, dict[int, None]] = {}
-        """Partition numbers by topic id, whose new metadata are applied only when a pending change of their
-        log has ended.
+        """Partition numbers by topic id. The new metadata of these partitions are applied only when a pending
+        change of their log has ended.
         """
         self._refused: dict[TopicIdPartition, None] = {}
-        """Replicas that could not be hosted, for each of which the refusal has been logged once."""
+        """Replicas that could not be hosted. The refusal of each has been logged once."""
 
     # -- configurations -------------------------------------------------------------------------------------------
 

@@ -85,7 +85,7 @@ class CoordinatorLog:
         self._listeners.append(listener)
 
     def encode_batch(self, records: Sequence[CoordinatorRecord | TransactionEnd]) -> EncodedDecision:
-        """Encode a decision's records. Raises `LocalProtocolError` for a value that fits no record."""
+        """Encode a decision's records. Raises `LocalProtocolError` if a value does not fit into its field."""
         first = records[0]
         if isinstance(first, TransactionEnd):
             assert len(records) == 1, "the end of a transaction must be a decision of its own"
@@ -250,9 +250,9 @@ def _take_batch(latest: Latest, data: Buffer, position: int, header: BatchHeader
     if header.is_control:
         if header.is_transactional:
             marker = parse_marker(memoryview(data)[position : position + header.size])
-            # Compaction has removed the record from this marker, so commit and abort look the same. If the
-            # transaction was aborted, compaction has removed its records as well. So the marker may count as
-            # a commit.
+            # Compaction has removed the record from this marker, so a commit and an abort look the same. In
+            # both cases the marker may count as a commit. After an abort, compaction has also removed the
+            # transaction's records.
             latest.end(header.producer_id, marker is None or not marker.is_abort)
         return
     found = records(data, position, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX)

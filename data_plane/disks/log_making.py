@@ -119,8 +119,8 @@ class LogMaker:
         queue[replica] = None
 
     def is_new(self, replica: TopicIdPartition) -> bool:
-        """True if the replica's log waits here or has just been made, and this process has seen the replica's
-        creation.
+        """True if the replica's log waits in a queue or has just been made, and this process has seen the
+        replica's creation.
         """
         return self._hosting.get(replica, False) or self._waiting.get(replica, False)
 

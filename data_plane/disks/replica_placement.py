@@ -69,8 +69,8 @@ class ReplicaPlacement:
         KIP-1066).
         """
         self.preferred: dict[TopicPartition, bytes] = {}
-        """Directory ids by partition: AlterReplicaLogDirs has named these directories for replicas that do
-        not exist yet (KIP-113).
+        """The directory ids that AlterReplicaLogDirs has named for replicas that do not exist yet, by partition
+        (KIP-113).
         """
         self._log = log
 
@@ -180,7 +180,7 @@ class ReplicaPlacement:
             "partition.begun_anew",
             topic=topic,
             partition=index,
-            reason="its disk was replaced, or its log directory was taken out of log.dirs",
+            reason="its disk was replaced, or its log directory was removed from log.dirs",
         )
         return directories_for_new_log(self._open_to_new)
 

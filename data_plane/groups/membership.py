@@ -55,8 +55,8 @@ from odradek.wire.schema.versions import (
 
 UNKNOWN_MEMBER = ""
 STATIC_WAIT_MS_MIN = 1_000
-"""The shortest time, in milliseconds, after which a rebalance that no member has joined is checked again.
-(The members' rebalance timeout may be 0, so there must be a least time.)
+"""The shortest time, in milliseconds, after which a rebalance that no member has joined is checked again. A
+lower limit is needed, because the members' rebalance timeout may be 0.
 """
 PREPARING, COMPLETING = GroupPhase.PREPARING_REBALANCE, GroupPhase.COMPLETING_REBALANCE
 EMPTY, STABLE = GroupPhase.EMPTY, GroupPhase.STABLE
@@ -278,8 +278,8 @@ class Membership:
         if group.phase is PREPARING and group.previous_phase is EMPTY:
             group.new_member_added = True
         group.add(member, request.protocol_type, ask.reply)
-        # The member has no id yet, so it cannot send heartbeats. Its first rebalance may take as long as this
-        # timeout, so its session lasts as long.
+        # The member has no id yet, so it cannot send heartbeats. Its session therefore lasts as long as its
+        # first rebalance may take.
         self._set_deadline(group, member, turn.now_ms + self._settings.new_member_join_timeout_ms)
         self._rebalance_or_complete(turn, group)
 
@@ -388,8 +388,8 @@ class Membership:
     def _wait_for_newcomers(self, turn: Turn, group: ClassicGroup, delay_ms: int, left_ms: int) -> None:
         """Wait `delay_ms` for new members, and then again while members keep joining.
 
-        `left_ms` is the rest of the rebalance timeout, in milliseconds: all further waits together take no
-        longer.
+        `left_ms` is the rest of the rebalance timeout, in milliseconds. All waits after this one together take
+        at most this time.
         """
 
         def expire(later: Turn) -> None:
@@ -416,7 +416,8 @@ class Membership:
             # Only static members remain, and none has returned. They stay until their sessions end.
             self._set_join_timer(turn, group, max(group.rebalance_timeout_ms, STATIC_WAIT_MS_MIN))
             return
-        # Generations start again at 1 after the largest number, which only a log of another program can have.
+        # After the largest number, generations start again at 1. Only a log that another program wrote can have
+        # a generation so large.
         group.generation = group.generation % INT32_MAX + 1
         group.pending_sync.clear()
         if not group.members:
@@ -506,7 +507,7 @@ class Membership:
         if self._is_too_large(group, 0, given):
             reached("groups.assignment_too_large")
             # A record of this size cannot be written. The members may retry with smaller metadata, or an
-            # operator raises the limit.
+            # operator may raise the limit.
             self._fail_syncs(turn, group, ErrorCode.UNKNOWN_SERVER_ERROR)
             return self._prepare_rebalance(turn, group)
         for member in group.members.values():

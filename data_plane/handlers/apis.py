@@ -156,7 +156,8 @@ def _forwarded(refuse: Refuse, kind: type[ForwardingHandler] = ForwardingHandler
 
 
 def _about_topics(at: Place) -> Handler:
-    # These requests have a timeout, for which their client waits. So the broker waits no longer, either.
+    # These requests have a timeout, after which the client stops waiting. So the broker does not wait longer
+    # than this timeout.
     return ForwardingHandler(at.forwarder, refuse, waits_as_asked=True).handle
 
 

@@ -48,7 +48,7 @@ CODEC_COSTS: dict[int, int] = {
 }
 """For each codec, the number of bytes that one decompressed byte takes from the ration."""
 RATIO_MAX = 16.0
-"""The limit of a measured compression ratio before it changes a codec's estimate. Without the limit, one
+"""The upper limit of one measured compression ratio, when it updates a codec's estimate. Without the limit, one
 client's decompression bombs would raise the estimated sizes of other clients' batches.
 """
 RECORD_COST = 1024
@@ -59,8 +59,8 @@ REQUEST_RATIO = 16
 many times their size.
 """
 RECORD_BYTES = 16
-"""The size of a request, in bytes, that adds one record to its budget. The budget begins with
-`RECORDS_PARSED_MAX`, the most records of one batch.
+"""A request may contain one more record for each `RECORD_BYTES` bytes of its size. The budget of even the
+smallest request is `RECORDS_PARSED_MAX`, the most records of one batch.
 """
 SMALL_BYTES_MAX = 16 << 20
 """The largest decompressed size, in bytes, of a batch that counts as small."""
@@ -216,8 +216,8 @@ class RequestBudget:
         """
         allowed = min(size_max, self.bytes_left)
         counted = Inflated()
-        # An attempt that raises `LargerThanThought` takes nothing from the budget: the caller tries again
-        # with more room, and that attempt pays.
+        # An attempt that raises `LargerThanThought` takes nothing from the budget. The caller tries again with
+        # more room, and then the bytes are taken from the budget.
         is_charged = True
         try:
             return decompressed_size(compression_type, data, min(allowed, at_once_max), counted)
@@ -278,8 +278,8 @@ class HandedOff:
         self._budget = budget
         self._check: Callable[[], int] | None = None
         self._newest_ms: int | None = None
-        """The newest timestamp of the records, which their check has found. None before the check, or if the
-        check refused the records.
+        """The newest timestamp that the check of the records has found. None before the check, or if the check
+        refused the records.
         """
         self._refusal: KafkaError | None = None
 

@@ -23,8 +23,8 @@ from odradek.data_plane.groups.group_settings import ASSIGNOR_NAMES
 __all__ = ["ASSIGNORS", "Assignor", "Subscriber"]
 
 BALANCING_ROUNDS_MAX = 16
-"""The limit of balancing rounds over all topics, for members with different subscriptions. After it,
-`uniform` accepts the assignment as it is.
+"""The limit of balancing rounds over all topics, for members with different subscriptions. After so many
+rounds, `uniform` accepts the assignment as it is.
 """
 
 
@@ -116,8 +116,8 @@ class _Uneven:
     """The computation of targets for members that read different topics.
 
     A partition without an owner goes to the least loaded reader of its topic. Then partitions of each topic
-    move from the most loaded owner to the least loaded reader, until no move makes these two more even, or
-    `BALANCING_ROUNDS_MAX` is reached.
+    move from the most loaded owner to the least loaded reader. The moves end when the loads of these two differ
+    by at most 1, or after `BALANCING_ROUNDS_MAX` rounds.
     """
 
     def __init__(self, members: Sequence[Subscriber], counts: Mapping[bytes, int]) -> None:

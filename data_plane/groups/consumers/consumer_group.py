@@ -75,8 +75,8 @@ BYTES_PER_WEIGHT = 1_024
 TOPIC_OVERHEAD_BYTES = 64
 """The bytes of memory that each name in a set of topics takes besides its text."""
 WEIGHT_OF_PATTERN = 100
-"""The weight of a pattern whose topics have not been searched yet. A search for 1,000 such patterns among
-10,000 topic names takes seconds.
+"""The weight of a pattern whose topics have not been searched yet. It is high, because a search for 1,000 such
+patterns among 10,000 topic names takes seconds.
 """
 NO_EPOCHS: Epochs = {}
 NO_TARGET: Target = {}
@@ -264,8 +264,8 @@ class ConsumerGroup:
     def preferred_assignor(self, offered: Sequence[str]) -> str:
         """Return the assignor that most members name.
 
-        Among assignors with equal counts, the first one in `offered` wins. So if no member names an assignor,
-        it is the first of all.
+        If several assignors have equal counts, the first of them in `offered` is returned. So if no member
+        names an assignor, the first assignor in `offered` is returned.
         """
         counts = self.assignor_counts
         return max(offered, key=lambda name: counts.get(name, 0))
@@ -318,7 +318,7 @@ def weight_of_topics(resolved: Resolved) -> int:
 
 
 class _Edit(Generic[K, V]):
-    """The changes of one map, collected to be applied all together."""
+    """Collects changes of one map, and applies them all at once."""
 
     __slots__ = ("_before", "_changes")
 

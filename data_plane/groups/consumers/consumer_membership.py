@@ -154,8 +154,8 @@ class ConsumerMembership:
             self.begin_anew(turn, group_id)
 
     def begin_anew(self, turn: Turn, group_id: str) -> None:
-        """Reset the soft state of one group: its members' sessions start again, and its target run is
-        cancelled. The hash of its topics will be compared again.
+        """Reset the soft state of one group. Its members' sessions start again, the running computation of its
+        target is cancelled, and the hash of its topics will be compared again.
         """
         self._checked.discard(group_id)
         self._targets.cancel(group_id)
@@ -628,7 +628,7 @@ def _assignment(assigned: Epochs) -> Assignment:
 
 
 def _since_zero(assigned: Epochs) -> Epochs:
-    """Return these partitions with assignment epoch 0, so that any epoch of the returning static member
-    counts for them.
+    """Return these partitions with assignment epoch 0. The static member that returns may then use any epoch
+    for them.
     """
     return {topic_id: dict.fromkeys(partitions, 0) for topic_id, partitions in assigned.items()}

@@ -114,10 +114,10 @@ def known_static_member(group: ConsumerGroup, member_id: str, instance_id: str) 
 
 
 def _check_epoch(member: Member, request: ConsumerGroupHeartbeatRequest) -> None:
-    """Refuse a heartbeat with another epoch than the member's.
+    """Refuse a heartbeat whose epoch is not the member's present epoch.
 
-    The member may have lost the last answer. So its previous epoch is accepted if it names only partitions
-    that are assigned to it.
+    The member may not have received the last answer. So its previous epoch is accepted if the heartbeat names
+    only partitions that are assigned to it.
     """
     epoch = request.member_epoch
     if epoch == member.epoch:

@@ -82,9 +82,8 @@ class MemberTimers:
             timers.revocation = None
 
     def watch_join(self, turn: Turn, group_id: str, member: Member) -> None:
-        """Start the time limit for the next JoinGroup of a classic-protocol member: its rebalance timeout.
-
-        A limit that already runs stays.
+        """Start the time limit for the next JoinGroup of a classic-protocol member. The limit is the member's
+        rebalance timeout. If such a limit already runs, nothing changes.
         """
         timers = self._of(group_id, member.member_id)
         if timers.join is None:
@@ -103,9 +102,8 @@ class MemberTimers:
         self._of(group_id, member_id).join = None
 
     def watch_sync(self, turn: Turn, group_id: str, member: Member) -> None:
-        """Start the time limit for the SyncGroup of a classic-protocol member: its rebalance timeout.
-
-        A member that exceeds it is fenced.
+        """Start the time limit for the SyncGroup of a classic-protocol member. The limit is the member's
+        rebalance timeout. A member that exceeds it is fenced.
         """
         timers = self._of(group_id, member.member_id)
 
@@ -121,7 +119,7 @@ class MemberTimers:
         self._of(group_id, member_id).sync = None
 
     def forget(self, group_id: str, member_id: str) -> None:
-        """Drop the timers of a member that is gone. Deadlines that still name the member do nothing."""
+        """Drop the timers of a member that is gone. Deadlines that were set for this member then do nothing."""
         timers = self._members.pop((group_id, member_id), None)
         if timers is not None:
             timers.revocation = timers.join = timers.sync = None

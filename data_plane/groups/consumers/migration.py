@@ -5,8 +5,8 @@ still speak the classic protocol. Their epoch is the generation, and they keep t
 leader has assigned to them. The group becomes classic again when its last member of the consumer protocol
 leaves. Then the targets become assignments, and a rebalance begins.
 
-`group.consumer.migration.policy` says which of the two conversions are allowed. Offsets do not change: they
-belong to the group's name.
+`group.consumer.migration.policy` says which of the two conversions are allowed. Offsets do not change, because
+they belong to the group's name.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ def _check_known(request: CreateAclsRequest | DeleteAclsRequest) -> None:
         is_unknown = any(AclFilter.of(each).has_unknown for each in request.filters)
     if is_unknown:
         raise RemoteProtocolError(
-            "the client's request about ACLs has elements that this version does not know"
+            "the client's ACL request has an enum value that this version does not know"
         )
 
 

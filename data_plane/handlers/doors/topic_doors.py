@@ -173,7 +173,7 @@ def describe_topic_partitions_door(asked: Asked, request: DescribeTopicPartition
 
 
 def refuse_moves(request: AlterReplicaLogDirsRequest) -> AlterReplicaLogDirsResponse:
-    """Refuse each partition once, also if several directories name it."""
+    """Refuse each partition once, even if several directories name it."""
     moved: dict[str, dict[int, None]] = {}
     for directory in request.dirs:
         for topic in directory.topics:

@@ -313,7 +313,7 @@ def _fetched_partition(
     if value is None or (ZERO_UUID not in (topic_id, value.topic_id) and topic_id != value.topic_id):
         if value is not None:
             reached("groups.offset_of_earlier_topic_hidden")
-        # An offset that was committed for an earlier topic of the same name is hidden, too.
+        # Hide the offset if it was committed for an earlier topic of the same name.
         return OffsetFetchResponsePartitions(index, NO_OFFSET, -1, "", code)
     return OffsetFetchResponsePartitions(
         index, value.offset, value.leader_epoch, value.metadata, ErrorCode.NONE

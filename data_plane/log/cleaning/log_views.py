@@ -36,7 +36,7 @@ def view_of(log: PartitionLog) -> LogView:
             SegmentView(
                 each.base_offset,
                 each.size,
-                # Use an upper bound of the index's size: the index itself may not be in memory.
+                # Use an upper bound of the index's size, because the index may not be in memory.
                 (each.size // interval + 1) * TIME_ENTRY_BYTES,
                 each.max_timestamp_ms,
                 each.first_timestamp_ms,

@@ -334,6 +334,6 @@ class PassRun:
             return await self.workers.run(self.loop.call, method, *args)
         except _EXPECTED:
             raise
-        except Exception as error:  # any type may come out of a companion
+        except Exception as error:  # a companion may raise any type of error
             places = "; ".join(getattr(error, "__notes__", ()))
             raise CompanionFailed(f"{type(error).__name__}: {error} ({places})") from error

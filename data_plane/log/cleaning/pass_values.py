@@ -66,12 +66,12 @@ class LastBatches:
     offsets: dict[int, int]
     """The last offset of each producer's last committed batch, by producer id."""
     next_sequences: dict[int, int]
-    """The sequence number that follows the last committed batch, by producer id. Only producers are listed
-    whose remembered batches all lie above the high watermark.
+    """The sequence number that follows the last committed batch, by producer id. A producer is listed here only
+    if all of its remembered batches lie above the high watermark.
     """
     epochs: dict[int, int] = attrs.field(factory=dict)
-    """The epoch of each producer of whom the log's state remembers no data batch, by producer id. The marker
-    of that epoch stays.
+    """Epochs by producer id, of the producers without a remembered data batch in the log's state. The
+    transaction marker with this epoch stays in the log.
     """
 
     @classmethod
