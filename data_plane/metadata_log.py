@@ -3,12 +3,12 @@
 Rot and torn writes
 -------------------
 The quorum syncs each write before it begins the next, so a crash can tear only the last write. At recovery,
-the log class cuts off a damaged tail. This is right for a torn write, but for rot it would be silent loss.
+the log class cuts off a damaged tail. This is right for a torn write. For rot it would silently lose records.
 `MetadataLog.open` distinguishes torn writes from rot before the log class sees the files.
 `synced-offset-checkpoint` holds a lower bound of the synced offset. It is written at every start and stop,
 and every few seconds in between. Most writes are a single batch. A follower that catches up writes several
-batches at once. Before such a write the file is written too, with the offset at which the write will end. A
-crash may tear any of these batches and leave a later one of them complete. So the log is refused
+batches at once. Before such a write, `synced-offset-checkpoint` is written with the offset at which the write
+will end. A crash may tear any of these batches and leave a later one of them complete. So the log is refused
 (`MetadataLogCorrupt`) when
 
 * an intact batch follows a damaged batch, in the same segment or in a later one, unless both batches belong

@@ -44,8 +44,8 @@ class LogRead:
     """The result of a read: `count` bytes of whole batches, from `position` of the pinned `file` on. If the
     read found no bytes, `file` is None.
 
-    The next read begins at `next_offset`. The receiver must call `release` once, or hand that duty on
-    together with the file.
+    The next read begins at `next_offset`. The receiver must call `release` once, or pass the file to another
+    owner that does.
     """
 
     __slots__ = ("count", "file", "next_offset", "position")
@@ -108,8 +108,8 @@ class LogOwner(Protocol):
         """
 
     def recovery_point_lowered(self, topic: str, partition: int, offset: int) -> None:
-        """Write the lower recovery point to the checkpoint, before data below the old one is rewritten
-        (blocking).
+        """Write the lower recovery point to the checkpoint, before bytes below the previous recovery point are
+        rewritten (blocking).
         """
 
     def remove_later(self, topic: str, partition: int, directory: Dir, names: list[str]) -> None:

@@ -377,7 +377,7 @@ class PartitionLog(LogOffsets):
                     self._note_transaction(active, producers, producer_id, ended, guard)
         except Exception:
             reached("log.append_met_a_bug")
-            # After this error some parts of the log may know the new batch, and others not.
+            # After this error, some parts of the log may know the new batch, while other parts do not.
             self.home.break_down()
             raise
         return AppendResult(base_offset, last_offset, now_ms if append_time else -1, leader_epoch, False)
@@ -439,7 +439,7 @@ class PartitionLog(LogOffsets):
         return aborted_transactions(self.segment_list, interval, offset, end_offset)
 
     def load_producers(self) -> ProducerState:
-        """Return the state of the producers. Reads it from disk if this is the first need. Raises
+        """Return the state of the producers. At the first call, reads it from disk if necessary. Raises
         `DiskError`.
         """
         try:
@@ -597,7 +597,7 @@ class PartitionLog(LogOffsets):
             self._truncation().truncate_to(offset)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Remove all records, so that the log is empty and starts at `offset`. Raises `DiskError` as
+        """Remove all records, so that the log is empty and starts at `offset`. Raises the same `DiskError` as
         `truncate_to`.
         """
         self.home.check_answers()
@@ -683,7 +683,7 @@ class PartitionLog(LogOffsets):
         end_offset = self.log_end_offset
         producers = self.producers
         # A snapshot does not list ended transactions. So write no snapshot while the marker of an ended
-        # transaction may still be truncated. Write none after a bug in an append either, so that the next
+        # transaction may still be truncated. After a bug in an append, write no snapshot either. Then the next
         # start reads the producers' batches again.
         is_known = not self.home.is_broken and not producers.is_undecided(self.high_watermark)
         if end_offset and is_known and not producers.is_unread_at(end_offset):

@@ -82,7 +82,9 @@ class LoadingStopped(Exception):
 
 @attrs.frozen
 class _Cut:
-    """The damage at which a segment was cut: what was found behind its last good batch."""
+    """The place at which recovery has cut a segment. `damage` describes the fault behind the segment's last
+    good batch.
+    """
 
     damage: str
     kept_as: str | None
@@ -111,12 +113,12 @@ class Recovery:
         self._buffer = bytearray()
         known_offset = max(options.recovery_point, options.first_dirty_offset)
         self._known_offset = LONG_MAX if options.gaps_are_known else known_offset
-        """The offset below which gaps are no loss: all records below it were on the device, or have been
-        cleaned.
+        """The offset below which gaps do not mean lost records. All records below it were on the device, or
+        have been cleaned.
         """
         self._has_gaps = False
-        """True if a gap between or within batches was found at or above `_known_offset`, as in a log from a
-        compacted leader.
+        """True if the part of the log from `_known_offset` on has a gap between batches or within a batch. The
+        log of a compacted leader has such gaps.
         """
         self.log_end_offset = 0
         self.producers = ProducerState()
@@ -195,8 +197,8 @@ class Recovery:
         return True
 
     def _is_vouched_for(self, at: int) -> bool:
-        """True if batches of the log have gaps between them. They show compaction, so that the gap before
-        this segment is no loss either.
+        """True if batches of the log have gaps between them. Such gaps show that the log was compacted. Then
+        the gap before this segment does not mean lost records either.
 
         This evidence counts only for a log without checkpoints, for example in a directory that was copied
         without them. If the log has checkpoints, Odradek has written it: each segment begins at the end of
@@ -325,7 +327,7 @@ class Recovery:
             reached("recovery.torn_tail_cut")
             segment.cut_durably(scan.position)
         if limit is not None:
-            # Close the descriptor: a log may have more segments than the process may have descriptors.
+            # Close the descriptor, because a process may have fewer descriptors than a log has segments.
             segment.file.rest()
         self.log_end_offset = scan.next_offset
         return None if damage is None else _Cut(damage, kept_as)
@@ -348,5 +350,5 @@ class Recovery:
                 kept_as=kept_as,
             )
         segments.let_go(segments.mark_deleted(doomed))
-        # Sync the removals: after a loss of power, the removed segments must not reappear behind new records.
+        # Sync the removals, so that a loss of power cannot bring the removed segments back behind new records.
         directory.sync()

@@ -1,8 +1,8 @@
 """Connections per second from one address (KIP-612): the quotas of the entity `ip`. PURE.
 
-An address may open a burst of connections: as many as its quota allows in all measuring windows but one.
-Further connections are refused until the quota allows them again. (Kafka keeps such a connection open for a
-while before it closes it.)
+An address may open a burst of connections. The burst is as large as the quota for all measuring windows except
+one. Further connections are refused until the quota allows them again. (Kafka keeps such a connection open for
+a while before it closes it.)
 """
 
 from __future__ import annotations

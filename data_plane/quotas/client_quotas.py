@@ -58,8 +58,8 @@ SWEEP_SECONDS = 60.0
 SWEEP_SECONDS_MIN = 1.0
 """The shortest time between two searches for accounts to drop, in seconds."""
 GATHERED_SECONDS_MAX = 0.001
-"""Turns of an account that together take less processor time than this, in seconds, are gathered. Then they
-are charged together.
+"""The processor time, in seconds, up to which short turns of an account are added up. When their sum reaches
+it, they are charged together.
 """
 CHARGED_KEYS = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE)
 _OTHERS = ("", "<others>")
@@ -269,8 +269,8 @@ class ClientQuotas:
             listener()
 
     def judge_accounts(self, monotonic: Callable[[], float]) -> Work[None]:
-        """Update all accounts after a change of the quotas, and remove those whose quota is gone. This is
-        work in slices, because there may be thousands of accounts.
+        """Update all accounts after a change of the quotas, and remove those whose quota is gone. The work is
+        done in slices, because there may be thousands of accounts.
 
         If a client uses an account before this work reaches the account, the account is updated at its use.
         """

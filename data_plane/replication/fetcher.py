@@ -315,7 +315,9 @@ class LeaderFetcher:
                 self._changed[replica] = None
 
     def _hold_offline(self) -> None:
-        """Let partitions on a hung disk back off: a fetch would claim that they keep up with the leader."""
+        """Let partitions on a hung disk back off, because a fetch would claim that they keep up with the
+        leader.
+        """
         for replica in self.followed if self._session.epoch == 0 else list(self._changed):
             followed = self.followed.get(replica)
             if followed is not None and followed.partition.log.offline and replica not in self._waiting:

@@ -1,5 +1,5 @@
-"""Reports about the log ends of replicas without a leader. By them the controller can elect the replica with
-the longest log. Heartbeats carry the reports. PURE.
+"""Reports about the log ends of replicas without a leader. With these reports the controller can elect the
+replica with the longest log. Heartbeats carry the reports. PURE.
 
 A partition waits for an election if it has neither a leader nor an ISR nor eligible replicas. All of its
 replicas may have lost records. Then the controller compares the remaining logs (KIP-966,
@@ -134,8 +134,8 @@ class LeaderlessReplicas:
         log = partition.log
         if log.offline:
             return None
-        # At its start, this broker may have led by metadata from before its registration. Then its log has a
-        # leader epoch without records. So report the epoch of the last record.
+        # The log's newest leader epoch may have no records, if this broker led in that epoch and appended
+        # nothing. So report the epoch of the last record.
         written = log.epoch_for_offset(log.log_end_offset - 1)
         epoch = NO_EPOCH if written is None else written
         return PartitionLogInfo(key.partition, epoch, partition.leader_epoch, log.log_end_offset, 0)

@@ -72,10 +72,10 @@ class _Nobody:
         return False
 
     def alter_isr(self, partition: object) -> None:
-        """Ignore a proposal: there is no controller to ask."""
+        """Ignore a proposal, because there is no controller to decide it."""
 
     def suspect(self, partition: object, offset: int) -> None:
-        """Ignore the request for a check: there is no other replica to copy from."""
+        """Ignore the request for a check, because there is no other replica to copy from."""
 
     def sync(self, partition: object, ended: Callable[[], None]) -> None:
         """Do nothing, because there is no worker that could flush."""

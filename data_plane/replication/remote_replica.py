@@ -56,8 +56,8 @@ class RemoteReplica:
         self.stuck_count = 0
 
     def log_grew(self) -> None:
-        """Called when the leader's log has grown. A follower whose cursor is clean had all records until
-        then: each request of its session was a fetch at the log's end.
+        """Called when the leader's log has grown. If the follower's cursor is clean, the follower had all
+        records until now. Then each fetch of its session counts as a fetch at the log's end.
         """
         cursor = self.cursor
         if cursor is not None:

@@ -316,9 +316,9 @@ class RottenReplicas:
         self._broker.assignments.note(*replica, directory_id)
 
     def directory_for(self, replica: TopicIdPartition, image: PartitionImage) -> bytes:
-        """Choose the directory for a new log of a replica. This is the directory in the metadata. If the
-        metadata say LOST, and the replica holds no promises, it is the directory of the lost log (unassigned
-        if unknown).
+        """Choose the directory for a new log of a replica. This is the directory in the metadata, with
+        one exception. If the metadata say LOST and the replica is not needed (`holds_promises`), it is the
+        directory of the lost log. If that directory is unknown, the result is the unassigned id.
         """
         assigned = image.directory_of(self._node_id)
         if assigned != LOST_DIRECTORY or self.holds_promises(image):

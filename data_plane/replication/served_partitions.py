@@ -1,8 +1,8 @@
 """The look-up of the partition for a request, or of the error for a partition that this broker does not
 serve. PURE.
 
-`HostedTopics` has the hosted partitions, and the image has the partitions that should be hosted: an error
-depends on both.
+An error depends on two sources. `HostedTopics` has the hosted partitions, and the image has the partitions that
+should be hosted.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ _DELTA = 1
 
 
 class MalformedMetrics(ValueError):
-    """Raised if the bytes are no valid `MetricsData`."""
+    """Raised if the bytes are not a valid `MetricsData` message."""
 
 
 class TooManyFields(ValueError):
@@ -52,7 +52,7 @@ def read_points(data: bytes, wanted: Container[bytes], fields_max: int = FIELDS_
     infinite numbers and NaN are left out.
 
     Raises:
-        MalformedMetrics: the bytes are no `MetricsData`.
+        MalformedMetrics: the bytes are not a valid `MetricsData` message.
         TooManyFields: the payload has more than `fields_max` fields.
     """
     reader = _Reader(data, fields_max)

@@ -32,9 +32,9 @@ verification, and an EndTxn before client version 2, get the proper error even t
 Since client version 2 the epoch grows with every end of a transaction. So an EndTxn with the epoch before the
 newest one is a retry. It gets the answer of the first request.
 
-By an admin client's marker, a partition may know a higher epoch of a producer id than the coordinator. When
-that producer's transaction has ended, the id's epochs count as used up (`EPOCH_MAX - 1`). So its producer is
-fenced, and the next producer gets a new id.
+If an admin client has written a marker, a partition may know a higher epoch of a producer id than the
+coordinator. When that producer's transaction has ended, the id's epochs count as used up (`EPOCH_MAX - 1`). So
+its producer is fenced, and the next producer gets a new id.
 
 The last epoch, `EPOCH_MAX`, belongs to no producer. If a fencing needs this epoch, the transaction completes
 under a new producer id, as in Kafka. A client that sends this epoch must have guessed it. The log of an
@@ -198,8 +198,8 @@ class TransactionMachine:
         self._aborted_max = CHECKED_MAX
         self._ages = OpenAges()
         self._unwritable: dict[str, Transaction] = {}
-        """Open transactions whose abort record could not be written, each as it was then. They are not tried
-        again while they stay so.
+        """Open transactions whose abort record could not be written, each in the state that it had at the
+        attempt. A transaction is tried again only after its state has changed.
         """
         self._deciders: dict[type, Callable[[Turn, Ask], None]] = {
             InitProducer: self._init,

@@ -116,7 +116,8 @@ class DelayedMarkers(Delayed):
         self.pending.setdefault(key, []).append(None)
 
     def settle(self, key: _Key, code: ErrorCode) -> None:
-        """Store the result of a marker that is committed or has failed.
+        """Store the result of a marker that is committed or has failed. If no marker is left, complete the
+        request.
 
         The last one completes the request.
         """

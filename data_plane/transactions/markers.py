@@ -120,7 +120,9 @@ class MarkerSender:
     def __init__(
         self, broker: TransactionHost, peers: BrokerPeers, write_here: WriteHere | None = None
     ) -> None:
-        """Without `write_here`, this broker sends requests to itself as it does to other brokers."""
+        """Take the broker and the sender of its requests. If `write_here` is None, this broker sends requests
+        to itself as it does to other brokers.
+        """
         self._broker = broker
         self._peers = peers
         self._destinations: dict[int, _Destination] = {}
@@ -367,8 +369,8 @@ class MarkerSender:
         )
         shard.submit(Ask(written, 0, None, self._broker.agreed_clock.latest_ms()))
         if shard.has_completed(transaction):
-            # With requests that were held, the same decision may have started and ended the next transaction.
-            # Then the entry belongs to the next transaction, and must stay.
+            # The same decision may have admitted requests that were held, and these may have started and ended
+            # the next transaction. Then the entry belongs to the next transaction, and must stay.
             if not self._is_over(ending):
                 del self._endings[shard, transaction.transactional_id]
         elif not shard.is_stopped:

@@ -1,10 +1,12 @@
 """Targets of large groups: a worker computes them, and the coordinator writes them in parts. PURE.
 
-Theory of operation ------------------- The target of a small group is computed inside a decision. The target of
-a large group would block the event loop for too long. So the decision requests a `TargetRun`. A worker computes
-the target from the group as it was at the request, and splits the records into parts. The coordinator submits
-each part to itself as a request, so each part is a decision of its own. A part is small enough for one turn of
-the event loop and for one batch of the log. The last part has the record of the target's epoch.
+Theory of operation
+-------------------
+The target of a small group is computed inside a decision. The target of a large group would block the event
+loop for too long. So the decision requests a `TargetRun`. A worker computes the target from the group as it was
+at the request, and splits the records into parts. The coordinator submits each part to itself as a request, so
+each part is a decision of its own. A part is small enough for one turn of the event loop and for one batch of
+the log. The last part has the record of the target's epoch.
 
 A part counts only while its run is the newest of its group. The group may have changed meanwhile:
 

@@ -184,7 +184,7 @@ class LogLoader:
         except UnreadableId as error:
             self.unreadable[key] = error.file
             return None
-        # Close the descriptor: there may be more logs than the process may have descriptors. The first append
-        # or read opens the file.
+        # Close the descriptor, because a process may have fewer descriptors than logs. The first append or read
+        # opens the file again.
         log.active.file.rest()
         return log

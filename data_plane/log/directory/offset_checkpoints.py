@@ -53,8 +53,8 @@ class OffsetCheckpoints:
         every log.
         """
         self.recovery_points = self._read(RECOVERY_POINT_FILE)
-        """The recovery points in the file, for logs that are not open yet. `starts` and `first_dirty` are of
-        the same kind.
+        """The recovery points in the file, for logs that are not open yet. `starts` and `first_dirty` likewise
+        have the log start offsets and the first dirty offsets in their files.
         """
         self.starts = self._read(LOG_START_FILE)
         self.first_dirty = self._read(CLEANER_FILE)

@@ -20,12 +20,12 @@ RESERVE_SHARE = 100
 most `RESERVE_BYTES_MAX`.
 """
 _CONFIGURED_SHARE_MAX = 2
-"""The divisor that limits a configured reserve: at most the device's size divided by this number. A reserve
-as large as the device would refuse all records permanently.
+"""The divisor that limits a configured reserve. The reserve is at most the device's size divided by this
+number, because a reserve as large as the device would refuse all records permanently.
 """
 _RESUME_SHARE = 8
-"""The divisor of the margin above the reserve. Records are accepted again when the reserve is free, and the
-reserve divided by this number in addition.
+"""The divisor of the margin above the reserve. After a refusal, records are accepted again when the free space
+reaches the reserve plus the reserve divided by this number.
 """
 _NEAR_FACTOR = 4
 TREND_SECONDS = 3600.0

@@ -82,7 +82,7 @@ def segment_scrub(log: PartitionLog, from_offset: int) -> SegmentScrub | None:
         if segment.base_offset < from_offset or not segment.size:
             continue
         if segment.is_active and log.recovery_point < log.log_end_offset:
-            # Skip the segment: its unsynced bytes may be only in memory. The next round checks them.
+            # Skip the segment, because its unsynced bytes may be only in memory. The next round checks them.
             return None
         return SegmentScrub(segment.pinned_file(), segment.base_offset, segment.size)
     return None

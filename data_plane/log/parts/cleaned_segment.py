@@ -137,9 +137,9 @@ class CleanedSegment:
         """Complete the file, so that it ends at the offset where its sources end. Syncs it and its indexes.
 
         `last` is the header of the sources' last batch; None if they have no batch. `aborted` are the aborted
-        transactions for the new transaction index. Transactions without remaining batches must be left out:
-        with their entries, readers would drop later records of the same producer. Raises `CleaningAborted`,
-        `DiskError`.
+        transactions for the new transaction index. Transactions without remaining batches must be left out.
+        Because of their entries, readers would drop later records of the same producer. Raises
+        `CleaningAborted`, `DiskError`.
         """
         if last is not None and self.next_offset < last.next_offset:
             self.append(empty_batch(last))

@@ -71,7 +71,9 @@ class CleaningState:
         (Kafka's rule).
         """
         self.uncleanable_reason: str | None = None
-        """The reason why passes over this log fail; None while they do not. A restart tries again."""
+        """The reason why passes over this log fail permanently; None if there is no such reason. After a
+        restart, passes are tried again.
+        """
         self.last_pass: PassReport | None = None
         self.passes_failed = 0
         """The number of passes that have failed since the last complete one, for a reason that may be

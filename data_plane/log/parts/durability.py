@@ -109,8 +109,8 @@ class Durability:
         recovery_point = self.recovery_point
         no_room: DiskFull | None = None
         pause()
-        # Do not save the epoch of a log without records. It is of no use, and at every start thousands of
-        # such logs begin an epoch.
+        # Do not save the epoch of a log without records. It is of no use, and at every start thousands of empty
+        # logs begin an epoch.
         if epochs.is_dirty and end_offset:
             with self._home.small_files():
                 # If this log was closed, a new log may use the same path by now.
@@ -132,6 +132,6 @@ class Durability:
         pause()
         if no_room is not None:
             raise no_room
-        # Compare again: another flush, which began later, may have raised the recovery point already.
+        # Compare again, because another flush that began later may have raised the recovery point already.
         if end_offset > self.recovery_point and not self._is_cutting:
             self._durable = (truncations, end_offset)

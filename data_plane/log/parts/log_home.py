@@ -113,7 +113,7 @@ class LogHome:
         if self.is_broken:
             raise KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
-                "an earlier append to this log failed by a bug: restart the node, so that it reads the log again",
+                "a bug interrupted an earlier append to this log: restart the node, so that it reads the log again",
             )
         if self.is_short and not may_use_reserve:
             path = self.directory.path
@@ -214,8 +214,8 @@ class LogHome:
         self._judge()
 
     def _report(self, error: Exception) -> None:
-        """Report the error of a change to the owner. A `DiskError` means a failed disk, and the `KafkaError`
-        of `needing_room` a disk without room.
+        """Report the error of a change to the owner. A `DiskError` means that the disk has failed. The
+        `KafkaError` of `needing_room` means that the disk has no room.
         """
         if isinstance(error, DiskError):
             self.failed(error)

@@ -168,7 +168,7 @@ def replay(
 def aborted_in(
     directory: Dir, segments: Sequence[Segment], segment: Segment, index_interval_bytes: int
 ) -> AbortedIndex:
-    """Return the aborted transactions of a segment. Reads them from the index file if this is the first need.
+    """Return the aborted transactions of a segment. At the first call, reads them from the index file.
 
     If the index file is damaged, they are read from the batches, and the file is written anew (blocking).
     Raises `DiskError`.

@@ -102,8 +102,8 @@ class ProducerState:
         self.first_ongoing = NO_OFFSET
         """The first offset of the earliest open transaction, or `NO_OFFSET`. All threads may read it."""
         self.ended: deque[tuple[int, int]] = deque()
-        """Ended transactions whose marker may be at or above the high watermark: (marker's offset, first
-        offset). Both ascend: a transaction within the range of a later one is left out.
+        """Ended transactions whose marker may be at or above the high watermark, as pairs (marker's offset,
+        first offset). Both offsets ascend. A transaction that lies within the range of a later one is left out.
         """
 
     @property

@@ -401,7 +401,8 @@ class SegmentList:
             self.check_order()
             for segment in sources:
                 segment.remove()
-                # Keep the snapshot of the first source: it has the producer state from before its records.
+                # Keep the snapshot of the first source, because it has the producer state at the start of the
+                # cleaned segment.
                 keeps_snapshot = segment is sources[0]
                 suffixes = tuple(
                     suffix

@@ -27,8 +27,8 @@ from __future__ import annotations
 from hashlib import blake2b
 
 GUARDS_MAX = 4_000
-"""The most guards of one log. If another guard is needed, all guards of one producer become void: of the
-producer that has had guards for the longest time. That producer must be verified again.
+"""The most guards of one log. If another guard is needed, all guards of one producer become void. This is the
+producer that has had guards for the longest time. It must be verified again.
 """
 _NAME_LENGTH_MAX = 64
 
@@ -157,7 +157,7 @@ class Verifications:
         self.verified.pop(producer_id, None)
 
     def forget_verified(self) -> None:
-        """Forget the verified ids of all transactions: the log was truncated, perhaps below the start of some
-        transactions.
+        """Forget the verified ids of all transactions, because the log was truncated, perhaps below the start
+        of some transactions.
         """
         self.verified.clear()

@@ -104,7 +104,7 @@ class Segment:
         """
         self.index: SegmentIndex | None = None
         self.index_is_written = (0, 0)
-        """How many entries of each index are already in its file: (offset index, time index)."""
+        """The number of entries of each index that are already in its file: (offset index, time index)."""
         self.bytes_since_index = 0
         self.first_timestamp_ms = NO_TIMESTAMP
         """The newest timestamp in the segment's first batch, from which `segment.ms` counts."""
@@ -124,8 +124,8 @@ class Segment:
         None before the first.
         """
         self.walked: WalkedTimes | None = None
-        """The real timestamps of the segment's records, which a walk has read; None if they were never
-        needed. Batch headers may claim others.
+        """The timestamps that a walk has read from the segment's records; None if no walk was needed. The batch
+        headers may name other timestamps.
         """
         self.aged: tuple[int, int] | None = None
         """The file's (size in bytes, time of the last change) when a worker last read them."""
@@ -449,7 +449,7 @@ class Segment:
         self.aborted = None
 
     def load_aborted(self) -> AbortedIndex:
-        """Return the aborted transactions. Reads them from their file if this is the first need.
+        """Return the aborted transactions. At the first call, reads them from their file.
 
         Raises `DamagedTransactionIndex`, `FileClosed` for a segment that was removed, `DiskError`.
         """
@@ -628,8 +628,8 @@ class Segment:
             self.file.sync()
         except FileMissing:
             reached("log.sync_overtaken")
-            # A missing file is no error if the segment was removed meanwhile: by retention, by a truncation,
-            # or because the log was closed.
+            # A missing file is no error if the segment was removed meanwhile. Retention or a truncation may
+            # have removed it, or the log was closed.
             if not self.is_removed:
                 raise
 
