@@ -149,7 +149,7 @@ class MetadataLog:
         )
         if may_vote and self._is_begun and not directory.exists(QUORUM_STATE_FILE):
             raise MetadataLogCorrupt(
-                f"{directory.path} has no file {QUORUM_STATE_FILE}, which says how this controller has voted. Either restore the directory. Or format {root.path} again, then run `odradek quorum remove` and `odradek quorum add` for this node. Or, if the other voters have a leader, remove {root.path}/{BEGUN_FILE}: the node then fetches the whole log from them"
+                f"{directory.path} has no file {QUORUM_STATE_FILE}, which says how this controller has voted. Restore the directory if you can. Otherwise format {root.path} again, and then run `odradek quorum remove` and `odradek quorum add` for this node. If the other voters have a leader, you may instead remove {root.path}/{BEGUN_FILE}: the node then fetches the whole log from them"
             )
         synced, write_end = _read_synced_offset(directory)
         verify_segments(directory, synced, write_end)
@@ -252,7 +252,7 @@ class MetadataLog:
         log = self._log
         self._remove_below(offset if self._retention is None else self._kept_from(self._retention, offset))
         # Finish the active segment now, so that the next snapshot can remove it. (Sync first: a torn batch
-        # must never have a later segment behind it.) So the log keeps the records that follow the
+        # must never have a later segment after it.) So the log keeps the records that follow the
         # second-newest snapshot.
         log.flush()
         with suppress(DiskRefused):
@@ -280,7 +280,7 @@ class MetadataLog:
 
         A snapshot is removed together with the log up to the next snapshot. The oldest snapshot is removed
         first, as long as it is too old, or log and snapshots together are too large. Snapshots that end
-        behind `offset` do not count yet.
+        beyond `offset` do not count yet.
         """
         snapshots, segments = self.snapshots, self._log.segments
         ends = [end for end in snapshots.ends() if end.offset <= offset]
@@ -467,7 +467,7 @@ def last_offset_of(batches: Buffer) -> int:
 
 
 def _find_sound_batch(data: bytes, damage: int, offset_min: int) -> int | None:
-    """Return the position behind `damage` at which an intact batch begins whose offset is at least
+    """Return the position after `damage` at which an intact batch begins whose offset is at least
     `offset_min`; None if there is no such batch.
     """
     for position in range(damage + 1, len(data) - HEADER_SIZE + 1):

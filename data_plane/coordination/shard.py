@@ -178,7 +178,9 @@ class Shard(ABC, Generic[S, D]):
 
         Call this only for a loaded shard. The shard's soft state is derived from this newest state.
         """
-        assert self._runtime is not None, "the state of a shard was asked for while its log was read"
+        assert self._runtime is not None, (
+            "the state of a shard was requested while its log was still being read"
+        )
         return self._runtime.state
 
     async def load(self) -> None:

@@ -363,7 +363,7 @@ class HandedOff:
     def check(self) -> None:
         """Do the check of each record that an append has requested, and store the result for the next append."""
         check, self._check = self._check, None
-        assert check is not None, "this append did not ask to check its records"
+        assert check is not None, "no append has requested a check of these records"
         try:
             count = parse_header(self.records).record_count
             self._budget.take_records(min(count, RECORDS_PARSED_MAX))

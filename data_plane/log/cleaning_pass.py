@@ -134,7 +134,7 @@ class Cleaning:
 
         Writes the recovery-point checkpoint before the first cleaned segment. Recovery derives leader epochs
         from the batches that it reads, and cleaning may have removed some of them. So recovery must begin
-        behind all cleaned batches. Raises `CleaningAborted`, `DiskError`.
+        after all cleaned batches. Raises `CleaningAborted`, `DiskError`.
         """
         log = self._log
         if not self._is_prepared and self.abort_reason is None:

@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 After a clean shutdown, loading reads only the directory, two small files, the last segment's index, and the
-batch headers behind that index's last entry.
+batch headers after that index's last entry.
 
 After a crash everything below the recovery point is on the device and is not read again. Recovery starts with
 the segment that holds the offset before the recovery point, and reads it and all later ones from their
@@ -17,14 +17,14 @@ cause, because the policy may have changed. So the log itself must show it:
 * A gap that begins below the recovery point is no loss: all records below that point were synced, and the gap
   existed then.
 * A gap that begins below the first dirty offset comes from the cleaner.
-* A gap that is too wide for one segment is no loss: a follower begins a new segment behind such a gap.
+* A gap that is too wide for one segment is no loss: a follower begins a new segment after such a gap.
 * Another gap may come from compaction only if the log has no checkpoints, as in a directory that was copied
   from elsewhere. Gaps between the batches of one segment are evidence of compaction. With such evidence, a
   gap between segments is no loss.
 * Any other gap means that records are lost. The log then ends before the gap, because a replica with a gap
-  would never fetch the missing records. Sound batches behind the gap are kept in files beside the log.
+  would never fetch the missing records. Sound batches after the gap are kept in files beside the log.
 
-Batches behind the first damage do not belong to the log: the file is cut there and later segments are
+Batches after the first damage do not belong to the log: the file is cut there and later segments are
 removed. A crash does not damage synced bytes, so damage below the recovery point has another cause. The bytes
 that are cut off there are kept in a file beside the log (`salvage`). Indexes, leader epochs and producer
 state of the part that is read are derived anew.
@@ -109,7 +109,7 @@ def open_partition_log(
     Raises:
         DiskError
         UnreadableId: `options.must_know_id` is set, and the log's topic id cannot be read; nothing has changed.
-        LoadingStopped: `options.is_stopping` returned True; the log recovers anew at the next start.
+        LoadingStopped: `options.is_stopping` returned True; the next start repeats the recovery.
     """
     home = LogHome(directory, TopicPartition(topic, partition), owner)
     names = put_in_order(

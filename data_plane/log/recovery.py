@@ -82,7 +82,7 @@ class LoadingStopped(Exception):
 
 @attrs.frozen
 class _Cut:
-    """The place at which recovery has cut a segment. `damage` describes the fault behind the segment's last
+    """The place at which recovery has cut a segment. `damage` describes the fault after the segment's last
     good batch.
     """
 
@@ -228,7 +228,7 @@ class Recovery:
 
     def _take(self, at: int, limit: int | None, names: list[str], *, is_first: bool) -> bool:
         """Read one segment and keep its good batches. Returns True if the segment is not damaged, so that the
-        log may continue behind it.
+        log may continue after it.
         """
         segments = self._segments
         segment = segments.segments[at]
@@ -266,7 +266,7 @@ class Recovery:
 
     def _read(self, segment: Segment, limit: int | None) -> SegmentScan:
         """Check every batch of a segment, and derive index, epochs and producers. Returns the ended scan; it
-        shows where the good batches end, and the fault behind them.
+        shows where the good batches end, and the fault after them.
 
         `limit` is the offset at which the next segment begins; None for the last segment. Batches at `limit`
         or above are dropped: they had been truncated before the next segment was made.
@@ -315,8 +315,8 @@ class Recovery:
         return scan
 
     def _cut(self, segment: Segment, scan: SegmentScan, limit: int | None) -> _Cut | None:
-        """Cut off the bytes behind the segment's good batches. Returns the damage; None if the log continues
-        behind this segment.
+        """Cut off the bytes after the segment's good batches. Returns the damage; None if the log continues
+        after this segment.
         """
         damage = None if scan.next_offset == limit else scan.damage
         kept_as = None
@@ -350,5 +350,5 @@ class Recovery:
                 kept_as=kept_as,
             )
         segments.let_go(segments.mark_deleted(doomed))
-        # Sync the removals, so that a loss of power cannot bring the removed segments back behind new records.
+        # Sync the removals, so that a loss of power cannot bring the removed segments back after new records.
         directory.sync()

@@ -73,7 +73,7 @@ class Truncation:
         """Remove all records from `offset` on. Raises `KafkaError` and `DiskError` as `PartitionLog.truncate_to`.
 
         Only whole batches are removed. If `offset` lies within a batch, the whole batch is removed, and the
-        log ends behind the batch before it. So there is no gap. The leader sends the missing records again.
+        log ends after the batch before it. So there is no gap. The leader sends the missing records again.
         """
         segments = self.segments
         if offset >= self.offsets.log_end_offset:
@@ -237,7 +237,7 @@ class Truncation:
 
 
 def _end_offset(segment: Segment, position: int) -> int:
-    """Return the offset behind the last batch before `position`, at which a batch begins."""
+    """Return the offset after the last batch before `position`, at which a batch begins."""
     start = 0 if segment.index is None else segment.index.position_floor(position - 1)
     scan = SegmentScan(segment.file, start, position, segment.base_offset)
     for _ in scan:

@@ -424,7 +424,9 @@ class LeaderFetcher:
             if log.offline:
                 reached("replication.append_put_off_for_hung_disk")
                 # The disk hangs. Any call to the disk would block the event loop, and so the whole node.
-                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the log directory does not answer")
+                raise KafkaError(
+                    ErrorCode.KAFKA_STORAGE_ERROR, "the follower's log directory does not answer"
+                )
             if answer.diverging_epoch.end_offset >= 0:
                 self._truncate(
                     followed,
@@ -542,7 +544,9 @@ class LeaderFetcher:
                 continue
             try:
                 if log.offline:
-                    raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the log directory does not answer")
+                    raise KafkaError(
+                        ErrorCode.KAFKA_STORAGE_ERROR, "the follower's log directory does not answer"
+                    )
                 if end < log.log_end_offset:
                     self._truncate(followed, end)
                 elif start > log.log_end_offset:
@@ -561,7 +565,7 @@ class LeaderFetcher:
                 self._changed[followed.replica] = None
 
     def _begin_anew(self, log: PartitionLog, start: int) -> None:
-        """Remove all records of a log and let it begin at `start`, because the leader's log begins behind the
+        """Remove all records of a log and let it begin at `start`, because the leader's log begins beyond the
         end of this log. Raises `DiskError`.
         """
         self._log.warning(

@@ -99,7 +99,7 @@ class RemoteReplica:
         self.last_fetch_ms = now_ms
 
     def is_stuck(self, offset: int) -> bool:
-        """Count repeated fetches at this offset although records lie behind it. Returns True if the leader
+        """Count repeated fetches at this offset although records lie after it. Returns True if the leader
         should search for the cause.
 
         One repetition may be chance: the fetch came before the leader had records. At the second repetition,

@@ -103,7 +103,7 @@ def _hide_topics(
 describe_transactions_door = then(
     needing(each=on_transactional_id(Operation.DESCRIBE)),
     _hide_topics,
-    "DESCRIBE on each transactional id; of its topics the answer has those that the client may DESCRIBE.",
+    "DESCRIBE on each transactional id. The answer has only those of its topics that the client may DESCRIBE.",
 )
 
 

@@ -25,7 +25,7 @@ class Mapped:
     bytes_read: int = 0
     """The number of bytes of the batches that were put into the map."""
     next_offset: int = -1
-    """The offset behind the batches that were put into the map; -1 if there were none."""
+    """The offset after the batches that were put into the map; -1 if there were none."""
     records: int = 0
     keyless: int = 0
     """The number of records without a key, which a pass removes."""
@@ -111,7 +111,7 @@ class PassRules:
     """A time in milliseconds since 1970: a new delete horizon is `delete_retention_ms` after it."""
     delete_retention_ms: int
     map_end: int
-    """The offset behind the last batch in the map. Batches from there on stay unchanged."""
+    """The offset after the last batch in the map. Batches from there on stay unchanged."""
     last_batches: LastBatches
 
     def stays_empty(self, header: BatchHeader) -> bool:

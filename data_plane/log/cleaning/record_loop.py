@@ -4,7 +4,7 @@ A `RecordLoop` runs in a companion process (`Env.new_companion`). So numpy is im
 node's own process. Files are passed as arguments. The rules are those of Kafka's `Cleaner` and of
 `MemoryRecords.filterTo`:
 
-* A record behind the end of the map stays. Before that end, a record stays if it has a key, and the map has
+* A record beyond the end of the map stays. Before that end, a record stays if it has a key, and the map has
   no later record with the same key. A tombstone stays only until the delete horizon of its batch (KIP-534). A
   batch gets its horizon, `delete.retention.ms` from now, from the first pass that keeps a tombstone in it.
 * A batch keeps its range of offsets, its producer's numbers, its leader epoch and its timestamp type. A batch

@@ -105,7 +105,7 @@ class CleanedSegment:
             if header.base_offset < next_offset or header.last_offset < header.base_offset:
                 raise AssertionError(
                     f"{segment.file.path}: a batch with the offsets {header.base_offset} to "
-                    f"{header.last_offset} cannot be written behind offset {next_offset}"
+                    f"{header.last_offset} cannot be written after offset {next_offset}"
                 )
             next_offset = header.next_offset
         if sum(header.size for _, header in found) != len(batches):

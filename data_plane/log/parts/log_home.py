@@ -109,7 +109,7 @@ class LogHome:
         must not use the reserve, while only the reserve is free.
         """
         if self.offline:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the log directory is offline")
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the log directory of this partition is offline")
         if self.is_broken:
             raise KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
@@ -126,7 +126,9 @@ class LogHome:
         have to wait for it.
         """
         if self.is_stalled or self.is_unsettled:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk does not answer")
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR, "the disk of this partition's log does not answer"
+            )
 
     def stall(self) -> None:
         """Refuse appends, reads and truncations until `resume`, because the device does not answer."""

@@ -306,7 +306,7 @@ class ProducerState:
 
     def stable_behind(self, offset: int) -> int:
         """Return the first offset of the earliest open transaction. If there is none, returns the offset
-        behind the marker at `offset`.
+        after the marker at `offset`.
         """
         return offset + 1 if self.first_ongoing == NO_OFFSET else self.first_ongoing
 

@@ -120,7 +120,7 @@ def _damage(directory: Dir, name: str, names: list[str]) -> str | None:
     limit = _last_base(names)
     if _base_offset(name) < limit < scan.next_offset:
         return (
-            f"the segment ends at offset {scan.next_offset}, which lies within or behind the log's "
+            f"the segment ends at offset {scan.next_offset}, which lies within or after the log's "
             "last segment"
         )
     return None

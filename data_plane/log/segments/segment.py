@@ -186,7 +186,7 @@ class Segment:
         self.measure_tail()
 
     def cut_durably(self, position: int) -> None:
-        """Cut the file during recovery, and sync it: the cut bytes must not reappear behind later appends.
+        """Cut the file during recovery, and sync it, so that the cut bytes cannot reappear after later appends.
         Raises `DiskError`.
         """
         self.size = position
@@ -209,7 +209,7 @@ class Segment:
 
     def measure_tail(self) -> None:
         """Recompute the first and the newest timestamp, and the number of bytes since the last index entry.
-        Uses the index, and reads the headers of the batches behind its last entry.
+        Uses the index, and reads the headers of the batches after its last entry.
         """
         index = self.index
         self.first_timestamp_ms = NO_TIMESTAMP
@@ -565,7 +565,7 @@ class Segment:
         """Return (position, next offset) of the last batch boundary in `[start, limit]`. `start` is a
         boundary.
 
-        Returns (start, -1) if the first batch ends behind `limit`. Raises `CorruptBatch`.
+        Returns (start, -1) if the first batch ends beyond `limit`. Raises `CorruptBatch`.
         """
         recent = self.recent
         if recent is not None and (found := recent.cut_at(start, limit)) is not None:

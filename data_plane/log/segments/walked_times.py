@@ -83,7 +83,7 @@ class WalkedTimes:
         have.
         """
         self.is_damaged = False
-        """True if the bytes behind `position` are not a valid batch, so that walks end there."""
+        """True if the bytes from `position` on are not a valid batch, so that walks end there."""
         self.is_settled = False
         """True once all of a finished segment was walked, and its time index is right."""
         self._lock = threading.Lock()
