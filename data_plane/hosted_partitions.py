@@ -9,10 +9,10 @@ makes them, and calls the broker again when they are ready.
 
 * If the metadata does not name the directory of a replica, the directory is reported to the controller
   (`DirectoryAssignments`).
-* A replica that no disk can take is refused: its clients get KAFKA_STORAGE_ERROR. A replica that full disks
+* A replica that no disk can take is refused, and its clients get KAFKA_STORAGE_ERROR. A replica that full disks
   have refused is tried again until one of them takes it.
 * `rotten_replicas` handles a replica that the metadata calls LOST.
-* A log without any metadata is a stray: its directory is renamed, and kept.
+* A log without any metadata is a stray. Its directory is renamed and kept.
 
 PURE except for the logs' own files.
 """

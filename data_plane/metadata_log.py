@@ -122,8 +122,8 @@ class MetadataLog:
         self._synced_offset_due = clock.monotonic()
         self._is_begun = root.exists(BEGUN_FILE)
         self._logs_first = not self._is_begun
-        """True until the first records have been synced: the checkpoint is then written at once, without
-        waiting for its period.
+        """True until the first records have been synced. After that sync, the checkpoint is written at once,
+        without waiting for its period.
         """
 
     @classmethod
@@ -251,8 +251,8 @@ class MetadataLog:
     def drop_prefix(self, offset: int) -> int:
         log = self._log
         self._remove_below(offset if self._retention is None else self._kept_from(self._retention, offset))
-        # Finish the active segment now, so that the next snapshot can remove it. (Sync first: a torn batch
-        # must never have a later segment after it.) So the log keeps the records that follow the
+        # Finish the active segment now, so that the next snapshot can remove it. (Sync first, because a torn
+        # batch must never have a later segment after it.) So the log keeps the records that follow the
         # second-newest snapshot.
         log.flush()
         with suppress(DiskRefused):
@@ -344,12 +344,12 @@ class MetadataLog:
                 self._is_begun = True
         except DiskRefused as error:
             reached("quorum.synced_bound_not_written")
-            # The older bound stays true, so ignore the error: a full disk must not end the node.
+            # The older bound stays true. So ignore the error, because a full disk must not end the node.
             self._logger.warning("metadata.synced_offset_not_written", error=str(error))
         self._synced_offset_due = self._clock.monotonic() + SYNCED_OFFSET_PERIOD_SECONDS
 
     def _write_synced_offset(self, end_offset: int, write_end: int | None = None) -> None:
-        """Write the checkpoint: all records below `end_offset` are synced. If a write of several batches
+        """Write to the checkpoint that all records below `end_offset` are synced. If a write of several batches
         begins now, `write_end` is the offset at which it will end.
 
         Raises `DiskError`.
@@ -383,13 +383,13 @@ class MetadataLog:
         self._logger.error("metadata.disk_failed", error=str(error))
 
     def resources_short(self) -> None:
-        """Do nothing: this log has so few files that they stay open when descriptors are short."""
+        """Do nothing, because this log has so few files that they stay open when descriptors are short."""
 
     def flush_failed(self, error: DiskError) -> None:
         self._logger.error("metadata.disk_failed", error=str(error))
 
     def disk_refused(self, error: DiskRefused) -> None:
-        """Do nothing: the writer of the records gets the same error, and tries again."""
+        """Do nothing, because the writer of the records gets the same error, and tries again."""
 
     def recovery_point_lowered(self, topic: str, partition: int, offset: int) -> None:
         """Lower the offset in the checkpoint of synced data, too, because the log is about to lose synced
@@ -402,13 +402,13 @@ class MetadataLog:
             directory.remove(name)
 
     def log_start_raised(self) -> None:
-        """Do nothing: the start of the metadata log moves only when a snapshot replaces records."""
+        """Do nothing, because the start of the metadata log moves only when a snapshot replaces records."""
 
     def cleaner_offset_moved(self, topic: str, partition: int, *, durably: bool) -> None:
-        """Do nothing: snapshots replace the records of the metadata log, instead of cleaning."""
+        """Do nothing, because snapshots replace the records of the metadata log, instead of cleaning."""
 
     def log_rolled(self, topic: str, partition: int) -> None:
-        """Do nothing: the next flush syncs the finished segment with the active one."""
+        """Do nothing, because the next flush syncs the finished segment with the active one."""
 
     def sync_entry(self) -> None:
         self._root.sync()

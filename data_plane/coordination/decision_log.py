@@ -78,7 +78,7 @@ class CoordinatorLog:
 
     @property
     def has_room(self) -> bool:
-        """Always True: a full disk is detected only when a batch is appended."""
+        """Always True, because a full disk is detected only when a batch is appended."""
         return True
 
     def subscribe(self, listener: CommitListener) -> None:

@@ -352,7 +352,7 @@ class ReplicaMoves:
                 pause = RETRY_SECONDS
             except (FileClosed, FileMissing):
                 reached("moves.segment_went")
-                # Try again soon: a segment or a log was removed while a worker used it.
+                # Try again soon, because a segment or a log was removed while a worker used it.
                 pause = LOOK_SECONDS
             except (DiskError, KafkaError) as error:
                 # If a disk has failed, it is offline by now, and the move is already given up. Other errors
@@ -499,7 +499,7 @@ class ReplicaMoves:
         source = current.owner
         assert isinstance(source, LogDir)
         swap = Swap(current, source, future, move.target, move.name)
-        # Remove the move from the list: from here on other parts of the broker must not give it up.
+        # Remove the move from the list, because from here on other parts of the broker must not give it up.
         key = TopicPartition(current.topic, current.partition)
         del self.moves[key]
         move.is_over = True

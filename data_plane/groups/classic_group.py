@@ -130,8 +130,8 @@ class Member:
         return self._subscription[1]
 
     def owes_rejoin(self, protocol: str) -> bool:
-        """True if the member must soon join again: its assignment lacks partitions that it owned when it
-        joined. In the cooperative protocol (KIP-429) the member then revokes these partitions and joins
+        """True if the member must soon join again, because its assignment lacks partitions that it owned when
+        it joined. In the cooperative protocol (KIP-429) the member then revokes these partitions and joins
         again. Until then nobody else owns them.
         """
         claimed = _claimed_partitions(self.metadata_for(protocol))
@@ -228,8 +228,8 @@ class ClassicGroup:
         self.state_timestamp_ms = -1
         """Wall-clock time of the last change of phase."""
         self.subscribed_topics: frozenset[str] | None = None
-        """The topics that the members read. None where they are unknown: the group does not consume topics,
-        or its metadata is malformed.
+        """The topics that the members read. None if the group does not consume topics, or if its metadata is
+        malformed.
         """
         self.is_gone = False
 
@@ -327,8 +327,8 @@ class ClassicGroup:
         return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
 
     def supports_protocols(self, protocol_type: str, names: Sequence[str]) -> bool:
-        """True if a member with these protocols may join: the protocols have the group's type, and every
-        present member supports one of them.
+        """True if a member with these protocols may join. The protocols must have the group's type, and every
+        present member must support one of them.
         """
         if self.phase is GroupPhase.EMPTY:
             return bool(protocol_type) and bool(names)
@@ -347,7 +347,7 @@ class ClassicGroup:
         return common or {}
 
     def select_protocol(self) -> str:
-        """Choose the protocol with the most votes: each member votes for the first of its protocols that all
+        """Choose the protocol with the most votes. Each member votes for the first of its protocols that all
         members support.
         """
         candidates = self._common_protocols()

@@ -109,7 +109,7 @@ class Membership:
         return group
 
     def restore(self, turn: Turn) -> None:
-        """Load the groups from the log's state: members keep their ids, and their sessions start now.
+        """Load the groups from the log's state. Members keep their ids, and their sessions start now.
 
         A group that has become too large for `group.max.size` begins a rebalance.
         """
@@ -322,7 +322,7 @@ class Membership:
     def _keep_generation(
         self, turn: Turn, group: ClassicGroup, member: Member, ask: Ask, leader_before: str
     ) -> None:
-        """Answer a static member that returns under a new id: it stays in the generation and keeps its
+        """Answer a static member that returns under a new id. It stays in the generation and keeps its
         assignment.
 
         From version 9 on (KIP-814), a returning leader gets the list of all members, and a flag that forbids
@@ -452,7 +452,7 @@ class Membership:
         )
 
     def _set_sync_timer(self, turn: Turn, group: ClassicGroup) -> None:
-        """Start the time limit for SyncGroups: a member that does not sync within the rebalance timeout is
+        """Start the time limit for SyncGroups. A member that does not sync within the rebalance timeout is
         removed.
         """
 
@@ -469,7 +469,7 @@ class Membership:
         token = group.sync_timer = self._deadlines.at(turn.now_ms + group.rebalance_timeout_ms, expire)
 
     def _fail_syncs(self, turn: Turn, group: ClassicGroup, code: ErrorCode) -> None:
-        """Drop all assignments: every waiting SyncGroup gets the error `code`."""
+        """Drop all assignments, and answer every waiting SyncGroup with the error `code`."""
         for member in group.members.values():
             member.assignment = b""
             if member.sync_reply is not None:

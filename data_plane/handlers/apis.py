@@ -136,8 +136,8 @@ class Api:
     few decisions.
     """
     again: Again | None = None
-    """A function that checks the rights again for the answer of a request that had to wait. None for Fetch: a
-    parked Fetch checks the rights itself when it reads again.
+    """A function that checks the rights again for the answer of a request that had to wait. None for Fetch,
+    because a parked Fetch checks the rights itself when it reads again.
     """
     is_forwarded: bool = False
     """True if the broker forwards the request unchanged. The controller then checks the rights of the client.

@@ -55,8 +55,8 @@ RECORD_COST = 1024
 """The number of bytes that one parsed record takes from the ration. Parsing it takes about 1.2 us."""
 REQUEST_BYTES_MIN = 128 << 20
 REQUEST_RATIO = 16
-"""The allowed compression ratio of a request: its batches may decompress to `REQUEST_BYTES_MIN` plus this
-many times their size.
+"""The allowed compression ratio of a request. Its batches may decompress to `REQUEST_BYTES_MIN` plus this many
+times their size.
 """
 RECORD_BYTES = 16
 """A request may contain one more record for each `RECORD_BYTES` bytes of its size. The budget of even the

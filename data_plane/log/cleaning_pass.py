@@ -12,7 +12,7 @@ Rules
 * Only committed records are cleaned, below the last stable offset, in finished segments.
 * A truncation, DeleteRecords, another policy, or closing the log aborts the pass. If retention has removed
   segments of a group, the pass skips that group.
-* If the disk is full, nothing is lost: the cleaned files are removed, the sources stay.
+* If the disk is full, nothing is lost. The cleaned files are removed, and the sources stay.
 """
 
 from __future__ import annotations

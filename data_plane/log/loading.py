@@ -14,20 +14,20 @@ A gap between two segments has one of two causes: compaction, or a crash. A cras
 the last batches of a finished segment and spares the next segment. The topic's policy does not show the
 cause, because the policy may have changed. So the log itself must show it:
 
-* A gap that begins below the recovery point is no loss: all records below that point were synced, and the gap
-  existed then.
+* A gap that begins below the recovery point is no loss, because all records below that point were synced, and
+  the gap existed then.
 * A gap that begins below the first dirty offset comes from the cleaner.
-* A gap that is too wide for one segment is no loss: a follower begins a new segment after such a gap.
+* A gap that is too wide for one segment is no loss, because a follower begins a new segment after such a gap.
 * Another gap may come from compaction only if the log has no checkpoints, as in a directory that was copied
   from elsewhere. Gaps between the batches of one segment are evidence of compaction. With such evidence, a
   gap between segments is no loss.
 * Any other gap means that records are lost. The log then ends before the gap, because a replica with a gap
   would never fetch the missing records. Sound batches after the gap are kept in files beside the log.
 
-Batches after the first damage do not belong to the log: the file is cut there and later segments are
-removed. A crash does not damage synced bytes, so damage below the recovery point has another cause. The bytes
-that are cut off there are kept in a file beside the log (`salvage`). Indexes, leader epochs and producer
-state of the part that is read are derived anew.
+Batches after the first damage do not belong to the log. The file is cut there, and later segments are removed.
+A crash does not damage synced bytes, so damage below the recovery point has another cause. The bytes that are
+cut off there are kept in a file beside the log (`salvage`). Indexes, leader epochs and producer state of the
+part that is read are derived anew.
 
 Foreign files and directories are left alone. If the cleaner of Odradek or of Kafka was interrupted in a swap,
 the swap is finished or undone (`parts/swap_files.py`). Files named `.deleted` are removed.

@@ -134,7 +134,7 @@ class LogConfig:
     @time_index_entries_max.default
     def _time_index_entries_max(self) -> int:
         """Compute the most entries that a time index may have while its segment is active. One more entry is
-        reserved: a segment gets a last entry when it is finished.
+        reserved, because a segment gets a last entry when it is finished.
         """
         return max(1, self.segment_index_bytes // TIME_ENTRY_BYTES - 1)
 

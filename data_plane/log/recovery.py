@@ -201,7 +201,7 @@ class Recovery:
         the gap before this segment does not mean lost records either.
 
         This evidence counts only for a log without checkpoints, for example in a directory that was copied
-        without them. If the log has checkpoints, Odradek has written it: each segment begins at the end of
+        without them. If the log has checkpoints, Odradek has written it. Then each segment begins at the end of
         the previous one, even on a follower of a compacted leader. So a gap above the checkpoints is a loss.
         """
         if self._options.is_known:
@@ -212,7 +212,9 @@ class Recovery:
         return self._has_gaps
 
     def _has_thinned_batch(self, segment: Segment) -> bool:
-        """True if this segment shows compaction: a sound batch lacks records, or there is a gap before it."""
+        """True if this segment shows compaction, because a sound batch lacks records, or there is a gap before
+        it.
+        """
         end_offset = segment.base_offset
         scan = SegmentScan(segment.file, 0, segment.size, end_offset, check_crc=True, buffer=self._buffer)
         found = False
@@ -268,8 +270,8 @@ class Recovery:
         """Check every batch of a segment, and derive index, epochs and producers. Returns the ended scan; it
         shows where the good batches end, and the fault after them.
 
-        `limit` is the offset at which the next segment begins; None for the last segment. Batches at `limit`
-        or above are dropped: they had been truncated before the next segment was made.
+        `limit` is the offset at which the next segment begins; None for the last segment. Batches at `limit` or
+        above are dropped, because they had been truncated before the next segment was made.
         """
         interval = self._config.index_interval_bytes
         epochs = self._epochs

@@ -78,8 +78,8 @@ class Truncation:
         segments = self.segments
         if offset >= self.offsets.log_end_offset:
             reached("log.epoch_without_records_cut")
-            # Forget an epoch that begins at the log's end: its leader has appended nothing, and the next
-            # leader may have used another epoch.
+            # Forget an epoch that begins at the log's end, because its leader has appended nothing, and the
+            # next leader may have used another epoch.
             self.epochs.truncate_from_end(self.offsets.log_end_offset)
             return
         at = segments.index_of(offset)

@@ -176,8 +176,8 @@ class ClientShare:
 
     @classmethod
     def exempt(cls, principal: str, client_id: str | None, generation: int) -> ClientShare:
-        """Make the share of a node of the cluster, or of a request that only nodes send: it is charged to no
-        account.
+        """Make the share of a node of the cluster, or of a request that only nodes send. This share is charged
+        to no account.
         """
         share = cls(principal, client_id, generation, (None, None, None), 0.0)
         share.is_exempt = True

@@ -6,7 +6,7 @@ replicas may have lost records. Then the controller compares the remaining logs 
 `unclean_recovery.py` of the controller). Each broker sees in its image which partitions wait, and reports the
 ends of its logs without a request. Until a replica leads, these logs do not change.
 
-A new report is urgent: the next heartbeat is sent at once and carries it. Afterwards the usual heartbeats
+A new report is urgent, so the next heartbeat is sent at once and carries it. Afterwards the usual heartbeats
 repeat all reports, a part of them at a time. So a new controller, which has no reports, gets them again.
 """
 

@@ -134,8 +134,8 @@ class Partition:
         replication factor 1.
         """
         self.knows_high_watermark = False
-        """True once the high watermark is more recent than the checkpoint: this process has led, or its log
-        has agreed with a leader's.
+        """True once the high watermark is more recent than the checkpoint. Then this process has led, or its
+        log has agreed with a leader's.
         """
         self.epoch_start_offset = 0
         """The log end offset at which this broker began to lead."""
@@ -150,8 +150,8 @@ class Partition:
     def apply(self, image: PartitionImage, node_id: int, *, may_lead: bool = True) -> None:
         """Apply the partition's new metadata: leader, epoch, replicas.
 
-        `may_lead` is False while the metadata may be older than this process: then this replica does not
-        lead. Waiting requests are woken, since they may have to fail.
+        `may_lead` is False while the metadata may be older than this process. Then this replica does not lead.
+        Waiting requests are woken, since they may have to fail.
         """
         if image.leader_epoch < self.leader_epoch:
             raise AssertionError(

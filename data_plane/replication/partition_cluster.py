@@ -41,8 +41,8 @@ class PartitionCluster(Protocol[P_contra]):
         """Send the proposal in `partition.isr_state` to the controller."""
 
     def suspect(self, partition: P_contra, offset: int) -> None:
-        """Request a check of the bytes at this offset of the partition's log: they may differ from the bytes
-        that were written.
+        """Request a check of the bytes at this offset of the partition's log, because they may differ from the
+        bytes that were written.
         """
 
     def sync(self, partition: P_contra, ended: Callable[[], None]) -> None:

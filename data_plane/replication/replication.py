@@ -61,8 +61,8 @@ class ReplicationHost(BrokerHost, Protocol):
     def request_timeout_ms(self) -> int: ...
 
     def suspect(self, partition: Partition, offset: int) -> None:
-        """Request a check of the bytes at this offset of the partition's log: they may differ from the bytes
-        that were written.
+        """Request a check of the bytes at this offset of the partition's log, because they may differ from the
+        bytes that were written.
         """
 
     def sync_partition(self, partition: Partition, done: Callable[[KafkaError | None], None]) -> None:

@@ -25,8 +25,8 @@ checksums. The replica is rotten only if a checksum is wrong. Otherwise the read
 * **The last replica in sync keeps its records.** No other replica has all acknowledged records. If all others
   fail just when this replica has been given up, the broker withdraws its report, and the replica leads again.
 * **Nothing is removed.** The old log's directory is renamed to `-stray`; its good parts are for the operator.
-* A crash in between does no harm: the metadata says LOST until a new log has begun. A log that is found at
-  the start is then set aside like a rotten one. If the log found at the start was the new log, the replica
+* A crash in between does no harm, because the metadata says LOST until a new log has begun. A log that is found
+  at the start is then set aside like a rotten one. If the log found at the start was the new log, the replica
   begins once more.
 """
 

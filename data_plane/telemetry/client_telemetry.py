@@ -17,8 +17,8 @@ instance id that it has seen, with the times of its requests. All answers are th
 
 Clients choose their instance ids, so there are at most `INSTANCES_MAX` instances. If there are as many, a new
 instance replaces the instance that was silent for longest. An instance is also dropped when its connection
-ends, and when it was silent for three intervals. A drop does no harm: the client's next request creates the
-instance again.
+ends, and when it was silent for three intervals. A drop does no harm, because the client's next request creates
+the instance again.
 
 Figures are kept for each user and client id (`odradek.data_plane.telemetry.known_clients`), so that clients
 cannot create any number of time series.

@@ -44,7 +44,7 @@ class Point:
     is_sum: bool
     """True for a count since the previous push, False for a gauge."""
     is_labelled: bool
-    """True if the point has labels: it is about one node, topic or partition."""
+    """True if the point has labels, and so is about one node, topic or partition."""
 
 
 def read_points(data: bytes, wanted: Container[bytes], fields_max: int = FIELDS_MAX) -> list[Point]:

@@ -42,8 +42,8 @@ earlier release may have transactions in this epoch, which are aborted like all 
 
 A transaction's state is one record, with all its partitions. As in Kafka, a batch beyond the topic's
 `max.message.bytes` or `segment.bytes` is refused with UNKNOWN_SERVER_ERROR. The size is checked when a
-transaction grows, for the largest record that the transaction may ever need. The end of a transaction is
-never refused: the log accepts its record even if the limits have been lowered meanwhile.
+transaction grows, for the largest record that the transaction may ever need. The end of a transaction is never
+refused, because the log accepts its record even if the limits have been lowered meanwhile.
 
 A producer whose transaction the coordinator has aborted sends InitProducerId with its own id and epoch to
 continue (KIP-360). This producer gets the epoch of that abort. A new producer gets the next epoch, which
@@ -345,7 +345,7 @@ class TransactionMachine:
             return attrs.evolve(transaction, producer_epoch=epoch + 1, last_producer_epoch=epoch)
         if request.producer_epoch == transaction.last_producer_epoch:
             reached("transactions.begin_repeated")
-            # This is a retry: the answer to the first request was lost.
+            # This is a retry, because the answer to the first request was lost.
             return transaction
         return ErrorCode.PRODUCER_FENCED
 

@@ -158,8 +158,8 @@ class MarkerSender:
             del self._endings[key]
 
     def _is_over(self, ending: _Ending) -> bool:
-        """True if the markers of this ending are no longer needed here: the shard has stopped, or another
-        ending has replaced this one.
+        """True if the markers of this ending are no longer needed here, because the shard has stopped, or
+        another ending has replaced this one.
         """
         key = (ending.shard, ending.transaction.transactional_id)
         return ending.shard.is_stopped or self._endings.get(key) is not ending
@@ -299,8 +299,8 @@ class MarkerSender:
     async def _look_at_overtaken(
         self, leader: int, ending: _Ending, partitions: list[TopicPartitionPair]
     ) -> None:
-        """Handle partitions that know a higher producer epoch: ask their leader whether the transaction is
-        open there.
+        """Ask the leaders of partitions that know a higher producer epoch whether the transaction is open
+        there.
         """
         topics: dict[str, list[int]] = {}
         for topic, index in partitions:

@@ -271,8 +271,8 @@ class ConsumerGroup:
         return max(offered, key=lambda name: counts.get(name, 0))
 
     def supports_protocols(self, names: tuple[str, ...]) -> bool:
-        """True if a member with the assignment protocols `names` may join: every classic-protocol member
-        supports one of them.
+        """True if a member with the assignment protocols `names` may join. Every classic-protocol member must
+        support one of them.
         """
         return any(self.protocol_counts.get(name, 0) == self.classic_count for name in names)
 
@@ -559,7 +559,7 @@ def _profile(value: ConsumerGroupMemberMetadataValue) -> Profile:
 def _epochs(topics: list[TopicPartitions], member_epoch: int) -> Epochs:
     """Decode partitions with their assignment epochs.
 
-    A record of an older version has no such epochs: the member's epoch is used for all.
+    A record of an older version has no such epochs. Then all partitions get the member's epoch.
     """
     found: dict[bytes, dict[int, int]] = {}
     for topic in topics:

@@ -146,7 +146,7 @@ class ConsumerMembership:
         self._settings = settings
 
     def restore(self, turn: Turn) -> None:
-        """Prepare the soft state of a new coordinator: the timers for sessions and for revoking partitions
+        """Prepare the soft state of a new coordinator. The timers for sessions and for revoking partitions
         start now.
         """
         self._patterns.topics_created(self.image.offset)

@@ -1,6 +1,6 @@
 """Timers of members: the session, and the time limits for revoking partitions, JoinGroup and SyncGroup.
 
-The timers are soft state: a new coordinator starts them again. PURE.
+The timers are soft state, so a new coordinator starts them again. PURE.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ class MemberTimers:
         return len(self._members)
 
     def renew_session(self, turn: Turn, group_id: str, member_id: str, timeout_ms: int) -> None:
-        """Start the member's session again: it ends `timeout_ms` from now."""
+        """Start the member's session again. It ends `timeout_ms` from now."""
         timers = self._of(group_id, member_id)
         self._end_session_at(group_id, member_id, timers, turn.now_ms + timeout_ms)
 
     def watch_revocation(
         self, turn: Turn, group_id: str, member_id: str, epoch: int, timeout_ms: int
     ) -> None:
-        """Start the time limit for revoking partitions: the member is fenced if it still has this epoch after
+        """Start the time limit for revoking partitions. The member is fenced if it still has this epoch after
         `timeout_ms`.
         """
         timers = self._of(group_id, member_id)

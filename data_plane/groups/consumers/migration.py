@@ -177,8 +177,8 @@ def _assigned_in(assignment: bytes, classic: ClassicGroup, image: MetadataImage)
 def may_downgrade(
     group: ConsumerGroup, leaving: Collection[str], settings: GroupSettings, joining: int = 0
 ) -> bool:
-    """True if the group becomes classic once the members `leaving` are gone: the policy allows it, and all
-    remaining members speak the classic protocol. `joining` counts classic-protocol members that replace
+    """True if the group becomes classic once the members `leaving` are gone. The policy must allow it, and all
+    remaining members must speak the classic protocol. `joining` counts classic-protocol members that replace
     leaving ones.
     """
     left = len(group.members) - len(leaving)

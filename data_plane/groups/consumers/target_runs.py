@@ -120,7 +120,7 @@ class TargetRuns:
     def __init__(self) -> None:
         self._running: dict[str, TargetRun] = {}
         self._writing: dict[str, None] = {}
-        """Groups whose target is partly written: some part is in the log, the last part is not."""
+        """Groups whose target is partly written. At least one part is in the log, but the last part is not."""
         self._wanted: list[TargetRun] = []
 
     def begin(self, group: ConsumerGroup, offered: Sequence[str], image: MetadataImage) -> None:

@@ -104,6 +104,8 @@ def _check_known(request: CreateAclsRequest | DeleteAclsRequest) -> None:
 
 
 def _means_all(request: Any) -> bool:
-    """True if the request is about all partitions of the cluster: its list of topics is null."""
+    """True if the request is about all partitions of the cluster. Such a request has null as its list of
+    topics.
+    """
     lists = {ApiKey.ELECT_LEADERS: "topic_partitions", ApiKey.LIST_PARTITION_REASSIGNMENTS: "topics"}
     return request.API_KEY in lists and getattr(request, lists[request.API_KEY]) is None

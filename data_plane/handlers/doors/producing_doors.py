@@ -81,7 +81,7 @@ def _sorted_out(asked: Asked, request: ProduceRequest) -> Admitted | ProduceResp
 
 
 def produce_again(asked: Asked, response: Any) -> Any:
-    """Check the rights again for an answer that was delayed: a topic that the client may no longer write to
+    """Check the rights again for an answer that was delayed. A topic that the client may no longer write to
     gets an error.
     """
     if isinstance(response, ProduceResponse):

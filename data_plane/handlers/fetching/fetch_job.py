@@ -60,7 +60,7 @@ CHUNK = 64
 its slice of work is over.
 """
 READ_UNITS = 3
-"""The cost of reading one partition, in units of work: the look-up of a partition costs 1."""
+"""The cost of reading one partition, in units of work. One unit is the cost of looking up a partition."""
 
 _NOT_DIVERGING = shared(EpochEndOffset())
 _NO_LEADER = shared(LeaderIdAndEpoch())

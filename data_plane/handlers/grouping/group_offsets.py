@@ -62,7 +62,9 @@ PARTITION_BYTES = 24
 PARTITIONS_PER_DECISION = 500
 """The most partitions in one decision. A larger request is decided in independent parts of this size."""
 DECIDED_UNITS = 4
-"""The cost of deciding and writing one offset, in units of work: the look-up of a partition costs 1."""
+"""The cost of deciding and writing one offset, in units of work. One unit is the cost of looking up a
+partition.
+"""
 SIZES_PER_UNIT = 10
 """The number of offsets whose record sizes are computed in one unit of work."""
 

@@ -195,7 +195,9 @@ class RecordLoop:
         return True
 
     def _counts(self, header: BatchHeader) -> bool:
-        """True if the keys of this batch count: it is neither a marker nor a batch of an aborted transaction."""
+        """True if the keys of this batch count, because it is neither a marker nor a batch of an aborted
+        transaction.
+        """
         return not header.is_control and not self._transactions.is_aborted(header)
 
     @property

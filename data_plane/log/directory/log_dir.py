@@ -15,8 +15,8 @@ Rules
   again.
 * The recovery-point checkpoint never exceeds the synced offset. When a truncation lowers a recovery point,
   the checkpoint is rewritten before any bytes are removed.
-* A refused operation (`DiskRefused`) may be tried again. Any other failure is final: the directory goes
-  offline for good.
+* A refused operation (`DiskRefused`) may be tried again. Any other failure is final, and the directory goes
+  offline permanently.
 * The clean-shutdown marker is removed as soon as it has been read.
 * Subdirectories whose names are not those of partitions are left alone; so are `-stray` directories.
   `-delete` directories, which an interrupted deletion has left behind, are removed. `-future` directories

@@ -47,7 +47,7 @@ _WAY_OUT = "write the file again with the two lines `version: 0` and `topic_id: 
 _LOGS_PER_LOAD = 32
 _LOAD_RETRY_SECONDS = 1.0
 _turn = threading.Lock()
-"""The lock for opening logs: only one worker of the process opens logs at a time. Several workers would only
+"""The lock for opening logs. Only one worker of the process opens logs at a time. Several workers would only
 wait for one another, since one thread at a time runs Python.
 """
 _TURN_WAIT_SECONDS_MAX = 0.03

@@ -72,7 +72,7 @@ class OffsetCheckpoints:
             return read_offsets(self._directory, name)
         except MalformedCheckpoint as error:
             reached("log.checkpoint_unreadable")
-            # Continue without this checkpoint: recovery then reads more than necessary, but no records are
+            # Continue without this checkpoint. Recovery then reads more than necessary, but no records are
             # lost.
             path = self._directory.path
             self._log.warning("log_dir.checkpoint_unreadable", directory=path, file=name, error=str(error))

@@ -1,8 +1,8 @@
 """The free space of one disk: the reserve that records must leave free, and how soon the disk will be full.
 PURE.
 
-Records of clients and of leaders are refused while only the reserve (`odradek.log.dir.reserve.bytes`) is
-left. Metadata, deletes, retention, compaction, checkpoints and coordinators may use the reserve: they need
+Records of clients and of leaders are refused while only the reserve (`odradek.log.dir.reserve.bytes`) is left.
+Metadata, deletes, retention, compaction, checkpoints and coordinators may use the reserve, because they need
 space themselves before they can free the disk.
 
 The free space is measured, at least once a second when little is left. Between two measurements, writes may
@@ -40,8 +40,8 @@ class Room:
     __slots__ = ("_growth", "_reserve_bytes", "_samples", "free_bytes", "is_short", "total_bytes")
 
     def __init__(self, reserve_bytes: int = -1) -> None:
-        """Begin without a measurement. `reserve_bytes` is the configured reserve; negative: a hundredth of
-        the device, at most 1 GiB.
+        """Begin without a measurement. `reserve_bytes` is the configured reserve. If it is negative, the
+        reserve is a hundredth of the device, but at most 1 GiB.
         """
         self._reserve_bytes = reserve_bytes
         self._samples: deque[tuple[float, int]] = deque()

@@ -54,7 +54,8 @@ class SegmentScrub:
         pause()
         self.position, self.next_offset = scan.position, scan.next_offset
         if self.is_done or scan.damage is not None:
-            # Close the file here, in the worker: closing the last descriptor of a large removed file takes long.
+            # Close the file here, in the worker, because closing the last descriptor of a large removed file
+            # takes long.
             self._close_reader()
         if scan.damage is None:
             return None

@@ -77,7 +77,7 @@ class CleanedSegment:
         self.is_finished = False
         self._is_given_up = False
         self.is_handed_over = False
-        """True from the swap on: the files belong to the log, even if the device has not answered yet."""
+        """True from the swap on. The files then belong to the log, even if the device has not answered yet."""
         self._check_wanted()
         file = directory.open(file_name(base_offset, LOG_SUFFIX) + CLEANED_SUFFIX, create=True)
         if file.size:
@@ -178,8 +178,8 @@ class CleanedSegment:
         sync_file(self._directory, name)
 
     def go_live(self, file: File) -> None:
-        """Use `file` for all reads from now on: the swap is done, and `file` is the same file under its final
-        name.
+        """Use `file` for all reads from now on, because the swap is done. `file` is the same file under its
+        final name.
         """
         written, self.segment.file = self.segment.file, file
         written.unpin()

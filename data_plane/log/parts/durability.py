@@ -37,7 +37,7 @@ class Durability:
     def __init__(self, home: LogHome, recovery_point: int) -> None:
         self._home = home
         self.truncations = 0
-        """A counter that grows twice with each truncation: when it begins, and when it ends."""
+        """A counter that grows twice with each truncation, once when it begins and once when it ends."""
         self._is_cutting = False
         self.is_unsaved = False
         """True if a truncation has lowered the recovery point, and the checkpoint on disk may still have the

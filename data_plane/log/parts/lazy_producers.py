@@ -1,9 +1,9 @@
 """Keeps the state of a log's producers. The state is read from the log's files only when it is first needed.
 
-After a clean stop, the newest snapshot contains the whole state. Most logs never need the state, so reading
-it at the start would be wasted. After a truncation the state is read again. Each fetch of a read-committed
-consumer depends on whether the log has open transactions. `is_settled` answers this question while the state
-is unread: it is true if certainly no transaction is open.
+After a clean stop, the newest snapshot contains the whole state. Most logs never need the state, so reading it
+at the start would be wasted. After a truncation the state is read again. Each fetch of a read-committed
+consumer depends on whether the log has open transactions. `is_settled` answers this question while the state is
+unread. It is true if certainly no transaction is open.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class LazyProducers:
             not checks_name or (verifications is not None and verifications.verified.get(producer_id) == name)
         ):
             return ONGOING
-        # The coordinator need not be asked about an outdated epoch: the append would be refused anyway.
+        # The coordinator need not be asked about an outdated epoch, because the append would be refused anyway.
         state.check_epoch(producer_id, epoch)
         if verifications is None:
             verifications = self.verifications = Verifications()

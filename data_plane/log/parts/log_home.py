@@ -73,7 +73,7 @@ class LogHome:
         """
         self.is_closed = False
         self.is_broken = False
-        """True after a bug in the middle of an append: the log can be read, and refuses appends until the
+        """True after a bug in the middle of an append. The log can then be read, but refuses appends until the
         next start.
         """
         self._has_failed = False
@@ -277,8 +277,8 @@ class LogHome:
         return isinstance(error, FileClosed) or (self.is_closed and isinstance(error, FileMissing))
 
     def _is_harmless(self, error: DiskError) -> bool:
-        """True if the device has not failed: room or descriptors were short, or the log was closed meanwhile.
-        A refused sync does count as a failure.
+        """True if room or descriptors were short, or the log was closed meanwhile. The device itself has not
+        failed then. A refused sync does count as a failure.
         """
         if isinstance(error, ResourcesShort) and self.owner is not None:
             self.owner.resources_short()

@@ -182,8 +182,8 @@ def aborted_in(
 
 
 def _keep(index: AbortedIndex) -> None:
-    """Do nothing. Called with a rebuilt index when the device answers late: the index file is written, and
-    the caller no longer waits.
+    """Do nothing. Called with a rebuilt index when the device answers late. By then the index file is written,
+    and the caller no longer waits.
     """
 
 
@@ -213,7 +213,7 @@ def write_snapshot(directory: Dir, state: ProducerState, offset: int, *, sync: b
         if sync:
             sync_file(directory, name)
     except DiskHung:
-        # Leave the file alone: removing it would block until the device answers.
+        # Leave the file alone, because removing it would block until the device answers.
         raise
     except DiskRefused:
         remove_if_present(directory, name)

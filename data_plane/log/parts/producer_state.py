@@ -15,11 +15,11 @@ a retry of one of the four earlier batches for a gap. Odradek writes an entry fo
 the oldest first. When Kafka reads such a file, it keeps the last entry of each producer. Odradek keeps all
 five.
 
-A transaction is open from its first batch in this log to its marker. It is unstable while it is open, or
-while its marker is not yet below the high watermark (Kafka's `ProducerStateManager.unreplicatedTxns`). The
-first unstable offset is the first offset of the earliest unstable transaction. A read-committed consumer
-reads up to this offset. A snapshot lists no markers. So after reading a snapshot, the state lacks the markers
-before it. They count as below the high watermark. This is safe: the coordinator decided before it wrote any
+A transaction is open from its first batch in this log to its marker. It is unstable while it is open, or while
+its marker is not yet below the high watermark (Kafka's `ProducerStateManager.unreplicatedTxns`). The first
+unstable offset is the first offset of the earliest unstable transaction. A read-committed consumer reads up to
+this offset. A snapshot lists no markers. So after reading a snapshot, the state lacks the markers before it.
+They count as below the high watermark. This is safe, because the coordinator decided before it wrote any
 marker, and it writes a lost marker again.
 """
 
@@ -343,8 +343,8 @@ class ProducerState:
 
         A producer is silent from the first check that finds no new batch of it. Kafka instead compares the
         batches' timestamps with the wall clock. So with a wrong clock, Kafka may forget an active producer.
-        That is harmful: the next batch of a forgotten producer may have any sequence number, so batches may
-        get into the wrong order.
+        That is harmful, because the next batch of a forgotten producer may have any sequence number, so batches
+        may get into the wrong order.
         """
         expired = []
         for producer_id, packed in self._packed.items():

@@ -132,8 +132,8 @@ class Segment:
         self.uses = _USED
         self.is_removed = False
         self.needs_sync = False
-        """True if the segment must be synced even below the recovery point: it was truncated, or has new
-        index files and a snapshot.
+        """True if the segment must be synced even below the recovery point, because it was truncated, or has
+        new index files and a snapshot.
         """
 
     def name(self, suffix: str) -> str:
@@ -379,7 +379,7 @@ class Segment:
             _append(self.directory, self.name(INDEX_SUFFIX), index.offset_bytes(offsets_written, offsets))
             _append(self.directory, self.name(TIME_INDEX_SUFFIX), index.time_bytes(times_written, times))
         except DiskHung:
-            # Keep the files: unlinking them would block until the device answers.
+            # Keep the files, because unlinking them would block until the device answers.
             raise
         except DiskRefused:
             self.remove_index_files()
@@ -667,8 +667,8 @@ _removing = threading.Lock()
 
 
 def _keep(index: SegmentIndex) -> None:
-    """Do nothing. Called with a rebuilt index when the device answers late: the index files are written, and
-    the caller no longer waits.
+    """Do nothing. Called with a rebuilt index when the device answers late. By then the index files are
+    written, and the caller no longer waits.
     """
 
 

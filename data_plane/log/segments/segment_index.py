@@ -2,7 +2,7 @@
 
 An `.index` file holds pairs of big-endian int32 (relative offset, position). The batch that begins at
 `position` ends with that offset; it is relative to the segment's base offset. A `.timeindex` file holds
-(timestamp int64, relative offset int32): no record up to that offset is newer than the timestamp. Both ascend
+(timestamp int64, relative offset int32). No record up to that offset is newer than the timestamp. Both ascend
 strictly, so a lookup is a bisection.
 
 In memory they are four arrays. A value is appended before its key, so a reader in another thread finds a

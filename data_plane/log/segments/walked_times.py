@@ -186,7 +186,7 @@ class WalkedTimes:
     # --- once the whole of a finished segment was walked
 
     def entries(self) -> list[tuple[int, int]]:
-        """Return time index entries (timestamp, offset): no record up to that offset is newer than the
+        """Return time index entries (timestamp, offset). No record up to an entry's offset is newer than its
         timestamp.
         """
         with self._lock:
