@@ -356,8 +356,8 @@ class Broker:
     # -- durability on request ------------------------------------------------------------------------------------
 
     def sync_partition(self, partition: Partition, done: Callable[[KafkaError | None], None]) -> None:
-        """Flush the partition's log, as `flush.messages` demands. Then call `done` with None or the error.
-        Requests that come during a flush share the next flush.
+        """Flush the partition's log, because `flush.messages` requires it. Then call `done` with None or the
+        error. Requests that come during a flush share the next flush.
         """
         if partition.waiting.wait_for_sync(done):
             self.tasks.start_soon(self._sync, partition)
@@ -369,8 +369,8 @@ class Broker:
             log.owner.note_sync(self.clock.monotonic() - began_at)
 
     async def _sync(self, partition: Partition) -> None:
-        """Flush the partition's log again and again, until no request waits for a flush. Appends that come
-        during a flush share the next flush.
+        """Flush the partition's log repeatedly, until no request waits for a flush. Appends that come during a
+        flush share the next flush.
         """
         while True:
             await self.clock.sleep_until(

@@ -341,8 +341,8 @@ class FetchSessions:
         named: NamedPartitions,
         session: FetchSession | None,
     ) -> None:
-        """Update the session from the partitions that `name` has collected. The result is the same as that of
-        `_update`.
+        """Update the session from the partitions that `name` has collected. The result is equal to that of
+        `_update`, which reads the request itself.
         """
         follows = session if session is not None and session.privileged else None
         if not partitions and follows is None:
@@ -376,8 +376,8 @@ class FetchSessions:
                     gone.end()
 
     def _has_room_for(self, request: FetchRequest, by_id: bool, named: NamedPartitions | None) -> bool:
-        """True if the sessions have room for all partitions of a consumer's request that are not hosted by
-        this broker.
+        """True if the sessions have room for those partitions of a consumer's request that this broker does not
+        host.
         """
         if named is not None:
             return self._unknown + named.unknown <= UNKNOWN_MAX

@@ -198,8 +198,8 @@ class MetadataLog:
     def append(self, batches: bytearray, leader_epoch: int, *, count: int = 1) -> int:
         log = self._log
         if count > 1:
-            # This is required before the write. Otherwise a crash that tears several batches would look like
-            # rot at the next start.
+            # Write the checkpoint before the batches. Otherwise a crash that tears several batches would look
+            # like rot at the next start.
             self._write_synced_offset(log.log_end_offset, last_offset_of(batches) + 1)
         try:
             result = log.append(memoryview(batches), Origin.RAFT, leader_epoch, self._clock.wall_ms())

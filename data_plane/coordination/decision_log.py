@@ -183,7 +183,7 @@ class PendingRecord:
 class Latest:
     """The latest value of every key in a log (None for a tombstone), and the records of open transactions.
 
-    A record in a transaction takes effect at its commit marker, unless a later record had the same key.
+    A record in a transaction takes effect at its commit marker, unless a later record has the same key.
     """
 
     values: dict[bytes, bytes | None] = attrs.field(factory=dict)
@@ -215,7 +215,7 @@ class Latest:
             self._offsets.clear()
 
     def is_overtaken(self, record: PendingRecord) -> bool:
-        """True if the log has a later record with the same key, which is already in effect."""
+        """True if the log has a later record with the same key, and that later record is already in effect."""
         return record.offset < self._offsets.get(record.key, -1)
 
 

@@ -46,15 +46,15 @@ class ReadBarrier:
         return len(self._round) + len(self._next)
 
     def add(self, done: Done) -> None:
-        """Add a read. `done` is called when it is known whether this broker still was the leader when the
-        read began. If there are no other in-sync replicas, `done` is called at once.
+        """Add a read. `done` is called when it is known whether this broker was still the leader when the read
+        began. If there are no other in-sync replicas, `done` is called at once.
         """
         self._next.append(done)
         if not self._round:
             self._begin()
 
     def forget(self, done: Done) -> None:
-        """Drop a pending read, which has waited too long."""
+        """Drop a pending read that has waited too long."""
         for waiting in (self._round, self._next):
             if done in waiting:
                 waiting.remove(done)

@@ -137,8 +137,8 @@ class Shard(ABC, Generic[S, D]):
         """Prepare the machine's soft state (sessions, timers) for the state that was read from the log."""
 
     def began(self, state: S) -> None:
-        """Called when the state is loaded and requests can be decided: resume work that an earlier
-        coordinator left unfinished.
+        """Called when the state is loaded and requests can be decided. Resumes work that an earlier coordinator
+        left unfinished.
         """
 
     @abstractmethod
@@ -319,7 +319,7 @@ class Shard(ABC, Generic[S, D]):
             try:
                 reply.complete(self.refusal(ask, ErrorCode.COORDINATOR_NOT_AVAILABLE))
             except Exception:
-                # A failure of one reply must not keep the other waiting requests from their answers.
+                # The failure of one reply must not prevent the answers to the other waiting requests.
                 self._broker.log.exception("request.bug")
 
     def _deliver(self, answers: Answers) -> None:

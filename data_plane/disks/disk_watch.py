@@ -103,8 +103,8 @@ class DiskWatch:
         if log_dir.offline_reason is None:
             seconds, call = log_dir.workers.oldest() or (0.0, "")
             if log_dir.unanswered is not None:
-                # Do not wait until the upkeep task reports the age of the loop's late call. Long work may delay
-                # that task.
+                # Count from the moment at which the loop's call became late. The worker that waits for its
+                # answer may have started later, because long work can delay the upkeep task.
                 since, name = log_dir.unanswered
                 seconds, call = max((seconds, call), (self._clock.monotonic() - since, name))
         if seconds < min(WARN_SECONDS, self._hung_seconds):

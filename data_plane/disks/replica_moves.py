@@ -226,8 +226,8 @@ class ReplicaMoves:
     # -- events from the broker -------------------------------------------------------------------------------------
 
     def resume(self, partition: Partition) -> None:
-        """Resume the move of this replica that the last process has left unfinished, if any. Called when the
-        replica is hosted.
+        """Resume the move of this replica if the last process has left it unfinished. Called when the replica
+        is hosted.
         """
         log = partition.log
         key = TopicPartition(log.topic, log.partition)
@@ -243,8 +243,8 @@ class ReplicaMoves:
                 self._begin(Move(partition, target, found[0]))
 
     def remove_unknown(self) -> None:
-        """Remove the future replicas that the metadata lacks, or whose directory already has the log. Called
-        at the start, once the logs are hosted.
+        """Remove each future replica that is not in the metadata, or whose log is already in the same
+        directory. Called at the start, once the logs are hosted.
         """
         for (path, key), (name, topic_id) in list(self._found.items()):
             target = next(each for each in self._broker.log_dirs if each.path == path)

@@ -54,7 +54,7 @@ _LOOK_SECONDS = 10.0
 
 @attrs.define
 class ScrubState:
-    """Progress and findings of the scrub in one directory. Times are of the wall clock, in milliseconds."""
+    """Progress and findings of the scrub in one directory. Times are wall-clock times in milliseconds."""
 
     began_ms: int = -1
     """The time at which the current round began; -1 between rounds."""

@@ -54,7 +54,7 @@ _FROM = {
     GroupPhase.STABLE: (GroupPhase.COMPLETING_REBALANCE,),
     GroupPhase.DEAD: tuple(GroupPhase)[:-1],
 }
-"""For each phase, the phases from which a group may change to it."""
+"""The phases from which a group may change to each phase."""
 
 Protocols = tuple[tuple[str, bytes], ...]
 """The assignment protocols of a member: (name, metadata), in the member's order of preference."""
@@ -99,8 +99,8 @@ class Member:
         self.rebalance_timeout_ms = rebalance_timeout_ms
         self.protocols = protocols
         self._subscription: tuple[bytes, tuple[str, ...] | None] | None = None
-        """The subscription that was decoded last: the encoded metadata, and its topics (None where they are
-        malformed).
+        """The encoded metadata that was decoded last, and the topics in it. The topics are None if the metadata
+        is malformed.
         """
         self.assignment = b""
         self.join_reply: Reply | None = None
@@ -108,7 +108,7 @@ class Member:
         self.is_new = False
         self.is_gone = False
         self.deadline_ms: float = NEVER
-        """The time when the session ends, unless the member sends a request before."""
+        """The time when the session ends, if the member sends no request before then."""
         self.timer_ms: float = NEVER
         """The time when the machine checks `deadline_ms` again; it is never later than `deadline_ms`."""
 
@@ -141,7 +141,7 @@ class Member:
 def _claimed_partitions(metadata: bytes) -> set[tuple[str, int]]:
     """Decode the partitions that a member says it owns, from its metadata.
 
-    Empty for version 0 and for malformed metadata.
+    The result is empty for version 0 and for malformed metadata.
     """
     try:
         subscription = decode_bounded(ConsumerProtocolSubscription, _version_of(metadata), metadata, 2)
@@ -151,7 +151,7 @@ def _claimed_partitions(metadata: bytes) -> set[tuple[str, int]]:
 
 
 def _given_partitions(assignment: bytes) -> set[tuple[str, int]]:
-    """Decode the partitions in an assignment. Empty for a malformed assignment."""
+    """Decode the partitions in an assignment. The result is empty for a malformed assignment."""
     try:
         given = decode_bounded(ConsumerProtocolAssignment, _version_of(assignment), assignment, 2)
     except ProtocolError:

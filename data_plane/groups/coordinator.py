@@ -130,7 +130,7 @@ class Shard(CoordinatorShard[GroupsState, None]):
                 self._hashes_for = [ask]
                 self._broker.tasks.start_soon(self._submit_hashed, unhashed)
             else:
-                # When many members join at once, they mostly read the same topics. So only one run computes
+                # When many members join at once, they usually read the same topics. So only one run computes
                 # hashes at a time.
                 self._hashes_for.append(ask)
         elif code is None:
@@ -220,7 +220,7 @@ class Shard(CoordinatorShard[GroupsState, None]):
         self._reads.add(done)
 
     def forget_read(self, done: Callable[[bool], None]) -> None:
-        """Drop a read that waits for confirmation."""
+        """Drop a read that still waits for confirmation."""
         self._reads.forget(done)
 
     def timer(self, action: Callable[[], None]) -> Timer:
@@ -254,8 +254,8 @@ class Shard(CoordinatorShard[GroupsState, None]):
 
 
 def _says_something(request: ConsumerGroupHeartbeatRequest) -> bool:
-    """True if a heartbeat reports something: its member joins or leaves, or the heartbeat names partitions or
-    subscriptions. The decision may then need a record.
+    """True if a heartbeat reports a change, so that the decision may need a record. Its member joins or leaves,
+    or it names partitions or subscriptions.
     """
     return (
         request.member_epoch <= 0
@@ -368,8 +368,8 @@ class GroupCoordinator(Shards[Shard]):
         transaction's offsets.
 
         `done` is called once with an error code, possibly during this call. NONE means that the marker is
-        committed and the offsets are applied or dropped. NOT_LEADER_OR_FOLLOWER: no shard for this partition
-        is ready here.
+        committed and the offsets are applied or dropped. NOT_LEADER_OR_FOLLOWER means that no shard for this
+        partition is ready here.
         """
         shard = self.shards.get(partition)
         if shard is None:

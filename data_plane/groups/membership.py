@@ -149,7 +149,7 @@ class Membership:
             self._drop(turn, group_id, ErrorCode.REBALANCE_IN_PROGRESS)
 
     def take_over(self, turn: Turn, group: ClassicGroup, *, rebalances: bool) -> None:
-        """Add a stable group that was a consumer group so far. The caller writes the group's record."""
+        """Add a stable group that was a consumer group until now. The caller writes the group's record."""
         self.groups[group.group_id] = group
         for member in group.members.values():
             self._renew_session(turn, group, member)

@@ -43,7 +43,9 @@ INT64_MAX = (1 << 63) - 1
 
 
 class PartitionCommit(NamedTuple):
-    """One offset to commit. It is a plain tuple for speed, because a request may have many thousands."""
+    """One offset to commit. It is a plain tuple for speed, because a request may have many thousands of
+    offsets.
+    """
 
     topic: str
     topic_id: bytes

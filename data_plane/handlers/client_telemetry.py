@@ -152,7 +152,7 @@ class PushTelemetryHandler:
 
 
 def _small(compression_type: int, metrics: bytes) -> Pushed | None:
-    """Read a push at once if it is small; None if it is large."""
+    """Read a push at once if it is small. Returns None if it is large."""
     if len(metrics) > SMALL_BYTES:
         return None
     try:

@@ -48,8 +48,9 @@ CODEC_COSTS: dict[int, int] = {
 }
 """For each codec, the number of bytes that one decompressed byte takes from the ration."""
 RATIO_MAX = 16.0
-"""The upper limit of one measured compression ratio, when it updates a codec's estimate. Without the limit, one
-client's decompression bombs would raise the estimated sizes of other clients' batches.
+"""The upper limit of a measured compression ratio. When a codec's estimate is updated, a higher ratio counts as
+this limit. Otherwise one client's decompression bombs would raise the estimated sizes of other clients'
+batches.
 """
 RECORD_COST = 1024
 """The number of bytes that one parsed record takes from the ration. Parsing it takes about 1.2 us."""
@@ -386,9 +387,9 @@ def check_rare(
     """Make the checks that most batches do not need. Checks that a transactional batch has a guard. Checks
     each record if a rule needs that, or if `is_unsure` is true.
 
-    The newest timestamp in the header becomes that of the checked records, as in Kafka. Returns the header
-    that the batch has afterwards. `is_unsure` is true if the header's newest timestamp cannot be right, or is
-    out of bounds. Messages name `log`. Raises `KafkaError`, and the errors of `work`.
+    The newest timestamp in the header becomes that of the checked records, as in Kafka. Returns the header that
+    the batch has afterwards. `is_unsure` is true if the header's newest timestamp cannot be right, or is out of
+    bounds. Error texts contain the name of `log`. Raises `KafkaError`, and the errors of `work`.
     """
     if header.is_transactional and guard is None:
         raise KafkaError(

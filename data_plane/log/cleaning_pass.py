@@ -99,7 +99,7 @@ class Cleaning:
         """Return the group of segments from `base_offset` up to the first segment that begins at `end_offset`
         or later.
 
-        None if the pass is aborted, or retention has removed the segments. Raises `DiskError`.
+        Returns None if the pass is aborted, or retention has removed the segments. Raises `DiskError`.
         """
         log = self._log
         if self.abort_reason is not None or end_offset > self.end_offset:

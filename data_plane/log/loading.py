@@ -202,8 +202,8 @@ def _read_epochs(segments: SegmentList, names: list[str], options: LoadOptions) 
     try:
         data = segments.home.directory.read_bytes(EPOCHS_FILE_NAME, _SMALL_FILE_BYTES)
         epochs = LeaderEpochs.decode(data)
-        # An empty file is valid for an empty log: Kafka makes such files. If the log has records, a loss of
-        # power has emptied the file.
+        # An empty file is valid for an empty log, because Kafka makes such files. If the log has records, a
+        # loss of power has emptied the file.
         if data or not any(segment.size for segment in segments.segments):
             return epochs
         reason = "the file is empty, although the log has records"

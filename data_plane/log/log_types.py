@@ -19,13 +19,17 @@ class Origin(IntEnum):
     """The kind of writer of an append. It decides whether the log assigns offsets, and which checks it makes."""
 
     CLIENT = 0
-    """A producer: the log makes all checks and assigns offsets."""
+    """The writer is a producer. The log makes all checks and assigns offsets."""
     COORDINATOR = 1
-    """A coordinator of this broker: the log assigns offsets, and control batches are allowed."""
+    """The writer is a coordinator of this broker. The log assigns offsets, and control batches are allowed."""
     REPLICA = 2
-    """A follower that has fetched from its leader: one or more batches, which keep their offsets."""
+    """The writer is a follower that has fetched from its leader. It appends one or more batches, which keep
+    their offsets.
+    """
     RAFT = 3
-    """The metadata quorum: one or more batches, which have offsets and epochs from the quorum."""
+    """The writer is the metadata quorum. It appends one or more batches, which have offsets and epochs from the
+    quorum.
+    """
 
 
 class AppendResult(NamedTuple):

@@ -516,8 +516,8 @@ class PartitionLog(LogOffsets):
     def offset_of_max_timestamp(
         self, upper_bound: int, budget: WalkBudget | None = None
     ) -> tuple[int, int, int] | None:
-        """Find the first record below `upper_bound` that has the newest timestamp. Returns (timestamp,
-        offset, leader epoch), or None. Blocking.
+        """Find the first record below `upper_bound` that has the newest timestamp (blocking). Returns
+        (timestamp, offset, leader epoch), or None.
         """
         return self._times(budget).offset_of_max_timestamp(upper_bound)
 
@@ -626,9 +626,9 @@ class PartitionLog(LogOffsets):
     def prepare_retention(self, now_ms: int) -> bool:
         """True if `delete_old_segments` would remove segments.
 
-        Between the two calls, the caller should flush the log in a worker. Otherwise the loop itself must
-        sync files. If all segments may be removed, this call begins a new segment, so that the log keeps its
-        end offset. Raises `DiskError` as `truncate_to`.
+        Between the two calls, the caller should flush the log in a worker. Otherwise the loop itself must sync
+        files. If all segments may be removed, this call begins a new segment, so that the log keeps its end
+        offset. Raises the same `DiskError` as `truncate_to`.
         """
         with self.home.reporting_failures():
             count = retention.deletable(self, self.segment_list, self.config, now_ms)
@@ -643,8 +643,8 @@ class PartitionLog(LogOffsets):
         return count > 0
 
     def delete_old_segments(self, now_ms: int) -> int:
-        """Remove the segments that retention no longer keeps. Returns their number. Raises `DiskError` as
-        `truncate_to`.
+        """Remove the segments that retention no longer keeps. Returns their number. Raises the same `DiskError`
+        as `truncate_to`.
         """
         if not self.prepare_retention(now_ms):
             return 0

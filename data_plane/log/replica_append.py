@@ -41,7 +41,7 @@ _Taken: TypeAlias = tuple[int, int, int, BatchHeader]
 
 @attrs.define
 class ReplicaAppend:
-    """The parts of a log that an append changes. Made for each call."""
+    """The parts of a log that an append changes. An object is made for each call."""
 
     offsets: LogOffsets
     segments: SegmentList

@@ -70,7 +70,7 @@ class Truncation:
     config: LogConfig
 
     def truncate_to(self, offset: int) -> None:
-        """Remove all records from `offset` on. Raises `KafkaError` and `DiskError` as `PartitionLog.truncate_to`.
+        """Remove all records from `offset` on. Raises the same errors as `PartitionLog.truncate_to`.
 
         Only whole batches are removed. If `offset` lies within a batch, the whole batch is removed, and the
         log ends after the batch before it. So there is no gap. The leader sends the missing records again.

@@ -59,7 +59,7 @@ SWEEP_SECONDS_MIN = 1.0
 """The shortest time between two searches for accounts to drop, in seconds."""
 GATHERED_SECONDS_MAX = 0.001
 """The processor time, in seconds, up to which short turns of an account are added up. When their sum reaches
-it, they are charged together.
+this time, the turns are charged together.
 """
 CHARGED_KEYS = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE)
 _OTHERS = ("", "<others>")

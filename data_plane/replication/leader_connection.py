@@ -164,8 +164,8 @@ class LeaderConnection:
             await conn.readable()
             self._receive(conn, wire)
             if wire.bytes_expected:
-                # Usually the whole answer has arrived by now, and reading at once is cheaper than waiting for a
-                # wake.
+                # Usually the whole answer has arrived by now, and reading at once is cheaper than waiting to be
+                # woken.
                 self._receive(conn, wire)
             event = wire.next_event()
             low_water = min(max(1, wire.bytes_expected), LOW_WATER_BYTES_MAX)

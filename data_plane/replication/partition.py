@@ -115,19 +115,21 @@ class Partition:
         self._cluster = cluster
         self.image: PartitionImage | None = None
         self.is_internal = log.topic in INTERNAL_TOPICS
-        """True if only a coordinator may write to the topic. Stored, because the hot path reads it."""
+        """True if only a coordinator may write to the topic. It is stored, because the hot path reads it."""
         self.is_leader = False
         self.leader_epoch = -1
         self.partition_epoch = -1
         """The newest partition epoch in the metadata, or in an answer to AlterPartition."""
         self.has_min_isr = True
-        """True if enough replicas are in sync for an acks=all write. Stored, because the hot path reads it."""
+        """True if enough replicas are in sync for an acks=all write. It is stored, because the hot path reads
+        it.
+        """
         self.advances_alone = False
-        """True if this is the leader and the only replica, so that an append itself raises the high
-        watermark. False with `flush.messages`: then a sync raises it.
+        """True if this is the leader and the only replica, so that an append itself raises the high watermark.
+        With `flush.messages` it is False, because a sync then raises the high watermark.
         """
         self.flushes = log.config.flush_messages < LONG_MAX
-        """True if the topic has `flush.messages`. Stored, because the hot path reads it."""
+        """True if the topic has `flush.messages`. It is stored, because the hot path reads it."""
         self.isr_state: IsrState = committed_isr(())
         self.followers: dict[int, RemoteReplica] | None = None
         """The partition's other replicas, by broker id, while this one leads. None on a follower, and with
@@ -547,8 +549,8 @@ class Partition:
                     replica.last_caught_up_ms = max(replica.last_caught_up_ms, now_ms)
 
     def broker_epoch_of(self, broker_id: int) -> int:
-        """Return the broker epoch of a follower's last fetch; -1 if it has not fetched since this broker
-        leads.
+        """Return the broker epoch of a follower's last fetch; -1 if it has not fetched since this broker became
+        leader.
         """
         replica = None if self.followers is None else self.followers.get(broker_id)
         return UNKNOWN_BROKER_EPOCH if replica is None else replica.broker_epoch

@@ -52,7 +52,7 @@ class PartitionCluster(Protocol[P_contra]):
 
 
 class _Nobody:
-    """The `PartitionCluster` of a partition without followers: it has no other brokers."""
+    """The `PartitionCluster` of a partition without followers, which has no other brokers."""
 
     lag_ms_max = 0
 

@@ -76,7 +76,7 @@ class ServedPartitions:
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def lost_error(self, partition: Partition) -> ErrorCode:
-        """Return the error for a partition that this broker has led, and leads no longer."""
+        """Return the error for a partition that this broker led before, but leads no longer."""
         log = partition.log
         if self._hosted.holds(partition):
             return ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -58,7 +58,7 @@ class WaitingFetches:
 
     def add(self, until: Until, mark: Mark, watcher: Callable[[], None]) -> Ticket:
         """Add a waiting fetch. `watcher` is called once: when the mark is reached, or when the partition has
-        changed otherwise.
+        changed in another way.
         """
         self._serial += 1
         ticket = (mark, self._serial, until, watcher)

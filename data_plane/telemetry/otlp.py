@@ -17,7 +17,7 @@ import attrs
 __all__ = ["FIELDS_MAX", "MalformedMetrics", "Point", "TooManyFields", "read_points"]
 
 FIELDS_MAX = 100_000
-"""The most fields that are read of one payload. A consumer of 2,000 partitions pushes about that many.
+"""The most fields that are read from one payload. A consumer of 2,000 partitions pushes about that many.
 Reading them takes some 50 ms.
 """
 

@@ -118,8 +118,6 @@ class DelayedMarkers(Delayed):
     def settle(self, key: _Key, code: ErrorCode) -> None:
         """Store the result of a marker that is committed or has failed. If no marker is left, complete the
         request.
-
-        The last one completes the request.
         """
         waiting = self.pending.get(key)
         if waiting is None:

@@ -144,7 +144,7 @@ class ClassicMembers:
     ) -> tuple[Member, bool]:
         """Find or create the member that joins.
 
-        Returns it, and True if it replaces a static member that spoke the consumer protocol.
+        Returns the member, and True if it replaces a static member that spoke the consumer protocol.
         """
         group = change.group
         if instance_id is None:

@@ -86,7 +86,7 @@ V = TypeVar("V")
 
 
 class MemberState(Enum):
-    """The state of a member, with the numbers that its record in the log has."""
+    """The state of a member, numbered as in the member's record in the log."""
 
     STABLE = 0
     UNREVOKED_PARTITIONS = 1
@@ -122,7 +122,7 @@ class Profile:
     client_id: str = ""
     client_host: str = ""
     topics: tuple[str, ...] = ()
-    """The topics to which the member subscribes by name, sorted, each once."""
+    """The topics to which the member subscribes by name, sorted and without duplicates."""
     pattern: str = ""
     """The regular expression to which the member subscribes; empty if there is none."""
     rebalance_timeout_ms: int = -1
@@ -150,7 +150,7 @@ class Member:
     def assignment_epoch(self, topic_id: bytes, partition: int) -> int | None:
         """Return the epoch at which the member got this partition.
 
-        None if the partition is neither assigned to the member, nor to be revoked by it.
+        Returns None if the member neither has the partition nor must revoke it.
         """
         for epochs in (self.assigned, self.revoking):
             found = epochs.get(topic_id, NO_PARTITIONS).get(partition)
@@ -209,7 +209,7 @@ class ConsumerGroup:
     has_topic_record: bool = False
     """True if the log has a record of the group's topics, as Kafka versions before 4.1 wrote it."""
     weight: int = 0
-    """The memory that members and patterns take, in members of ordinary size (`weight_of_member`)."""
+    """The memory that members and patterns take, in units of a member of ordinary size (`weight_of_member`)."""
 
     @property
     def state(self) -> GroupState:
@@ -312,7 +312,7 @@ def weight_of_member(member_id: str, profile: Profile) -> int:
 
 
 def weight_of_topics(resolved: Resolved) -> int:
-    """Return the weight of a pattern's topics: their memory, in members of ordinary size."""
+    """Return the weight of a pattern's topics. It is their memory, in units of a member of ordinary size."""
     size = sum(utf8_size(topic) + TOPIC_OVERHEAD_BYTES for topic in resolved.topics)
     return size // BYTES_PER_WEIGHT
 

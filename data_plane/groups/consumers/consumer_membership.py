@@ -132,8 +132,8 @@ class ConsumerMembership:
         self._patterns = Patterns(settings.consumer_regex_refresh_interval_ms)
         self._targets = TargetRuns()
         self._checked: set[str] = set()
-        """Groups whose epoch already reflects all changes of their topics. Soft state; the next heartbeat of
-        any other group compares its topics.
+        """Groups whose epoch already reflects all changes of their topics. For any other group, the next
+        heartbeat compares the hash of the topics. This set is soft state.
         """
 
     @property
@@ -339,15 +339,15 @@ class ConsumerMembership:
         return member
 
     def decided(self, turn: Turn, change: GroupChange) -> None:
-        """Add the records of a successful decision to the turn, and request the worker run that the decision
-        needs.
+        """Add the records of a successful decision to the turn. If the decision needs a target that a worker
+        must compute, request it.
         """
         turn.records += change.records
         if change.wants_target:
             self._targets.begin(change.group, self._settings.consumer_assignors, self.image)
 
     def _compute_target(self, turn: Turn, change: GroupChange) -> None:
-        """Compute the target of a small group now; for a large group, request a worker run that computes the
+        """Compute the target of a small group now. For a large group, request that a worker computes the
         target.
         """
         group = change.group
@@ -411,7 +411,7 @@ class ConsumerMembership:
         has_new_topics: bool,
         owned: OwnedPartitions,
     ) -> Member:
-        """Take one step of the member towards its target. Returns the member after the step."""
+        """Move the member one step towards its target. Returns the member after the step."""
         group = change.group
         if not has_new_topics and member.is_reconciled_to(group.target_epoch):
             return member

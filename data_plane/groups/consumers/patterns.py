@@ -53,7 +53,7 @@ class PatternStatus(Enum):
     UNCHANGED = 0
     CHANGED = 1
     RESOLVED = 2
-    """The pattern has changed, and the log already has its topics: the group's epoch must rise."""
+    """The pattern has changed, and the log already has its topics. So the group's epoch must rise."""
 
 
 @attrs.frozen
@@ -77,7 +77,7 @@ class FindTopics:
 
 @attrs.frozen
 class TopicsFound:
-    """A worker's result, as a request that the coordinator write the found topics to the log. The request has
+    """A worker's result, which asks the coordinator to write the found topics to the log. The request has
     no answer.
     """
 
@@ -216,7 +216,7 @@ def check_pattern(pattern: str) -> None:
         KafkaError: INVALID_REGULAR_EXPRESSION, UNKNOWN_SERVER_ERROR
     """
     if utf8_size(pattern) > STRING_BYTES_MAX:
-        # Such a pattern does not fit into a record's key.
+        # A longer pattern does not fit into a record's key.
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
     try:
         compile_pattern(pattern)

@@ -135,7 +135,8 @@ def _towards(member: Member, goal: _Goal) -> Member:
         given_up = member.revoking.get(topic_id, NO_PARTITIONS)
         kept = {partition: since for partition, since in has.items() if partition in wanted}
         lost = {partition: since for partition, since in has.items() if partition not in wanted}
-        # A partition that the member itself has just revoked is free for it: nobody else owns it.
+        # A partition that the member itself has just revoked is free for it, because nobody else owns the
+        # partition.
         more = [
             each
             for each in sorted(wanted)

@@ -91,7 +91,7 @@ class TargetRun:
 
 @attrs.frozen(eq=False)
 class TargetPart:
-    """One part of a target, as a request that the coordinator write these records. The request has no answer."""
+    """One part of a target, which asks the coordinator to write these records. The request has no answer."""
 
     run: TargetRun
     records: Sequence[CoordinatorRecord]

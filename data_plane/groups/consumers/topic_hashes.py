@@ -190,6 +190,6 @@ def _hashed_bytes(topic: TopicImage, image: MetadataImage) -> bytes:
 
 
 def _text(text: str) -> bytes:
-    """Encode a text as in Kafka's hash: its UTF-16 code units, followed by their number."""
+    """Encode a text for the hash as Kafka does: its UTF-16 code units, followed by their number."""
     units = text.encode("utf-16-le")
     return units + pack("<i", len(units) // 2)

@@ -233,7 +233,7 @@ def _check_node_id(own: OwnConfig, name: str, otherwise: str) -> None:
 
 
 def _groups(resources: Sequence[Any]) -> list[list[Any]]:
-    """Divide the resources into groups of neighbours. Each group is checked in one turn."""
+    """Divide the resources into consecutive groups. Each group is checked in one turn."""
     groups: list[list[Any]] = [[]]
     things = 0
     for resource in resources:

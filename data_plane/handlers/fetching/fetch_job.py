@@ -319,8 +319,8 @@ class FetchJob:
         )
 
     def _nearer_replica(self, partition: Partition, fetched: FetchedPartition) -> int:
-        """Return the id of the replica in the consumer's rack from which it should read; -1 if it should read
-        from this one.
+        """Return the id of the replica in the consumer's rack from which the consumer should read; -1 if it
+        should read from this replica.
         """
         desk = self.desk
         return preferred_read_replica(

@@ -323,7 +323,7 @@ def _fetched_partition(
 
 
 def _single(group: OffsetFetchResponseGroup) -> Work[OffsetFetchResponse]:
-    """Build the response of versions before 8, whose only group has no structure of its own."""
+    """Build the response in versions before 8, in which the response itself has the fields of its only group."""
     topics = []
     for topic in group.topics:
         partitions = [

@@ -79,8 +79,8 @@ class DelayedProduce(Delayed):
         timeout_ms: int,
         listener: str | None = None,
     ) -> None:
-        """Take the parts of the delayed answer. `listener` is the listener whose addresses of leaders the
-        answer contains. It is None if the request's version has no such field.
+        """Take the parts of the delayed answer. The answer contains the leaders' addresses on the listener
+        `listener`. It is None if the request's version has no such addresses.
         """
         super().__init__()
         self.desk = desk

@@ -74,7 +74,7 @@ class ProduceHandler:
     def handle(self, context: Context, request: ProduceRequest) -> Result:
         """Append all batches.
 
-        First verify transactional batches, and recompress batches with another codec than their topic's.
+        First verify transactional batches, and recompress batches whose codec is not their topic's codec.
         """
         partitions, transaction = self._partitions, None
         if request.transactional_id is not None:
@@ -273,8 +273,8 @@ class ProduceHandler:
         partition: Partition,
         error: Exception,
     ) -> PartitionProduceResponse:
-        """Build the answer for a batch that was refused or could not be written, or whose append failed by a
-        bug.
+        """Build the answer for a batch that was refused or could not be written, or whose append failed because
+        of a bug.
         """
         log = partition.log
         if isinstance(error, DiskError):

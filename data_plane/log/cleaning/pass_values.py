@@ -106,9 +106,9 @@ class PassRules:
     """The rules that hold for all batches of a pass."""
 
     earliest_ms: int
-    """A time in milliseconds since 1970: a delete horizon up to this time counts as passed."""
+    """A delete horizon up to this time counts as passed. The time is in milliseconds since 1970."""
     latest_ms: int
-    """A time in milliseconds since 1970: a new delete horizon is `delete_retention_ms` after it."""
+    """A new delete horizon is `delete_retention_ms` after this time. The time is in milliseconds since 1970."""
     delete_retention_ms: int
     map_end: int
     """The offset after the last batch in the map. Batches from there on stay unchanged."""

@@ -151,8 +151,8 @@ class RecordLoop:
     def _map_group(
         self, data: bytes, group: RecordPlaces, start: int, from_offset: int, mapped: Mapped
     ) -> bool:
-        """Put the keys of a group of batches into the map. Returns False if only the group's first batches
-        fit. The group's batches follow position `start` in `data`.
+        """Put the keys of a group of batches into the map. Returns False if only the group's first batches fit.
+        The group's batches begin at position `start` in `data`.
         """
         if not len(group) or self._put(group, from_offset, mapped):
             return True

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from odradek.data_plane.log.partition_log import PartitionLog
 
 RisingStarts = list[tuple["PartitionLog", int]]
-"""Pairs of a log and its raised start offset, in the order of a checkpoint text that is about to be written.
-The text contains these offsets.
+"""Pairs of a log and its raised start offset. A checkpoint text that is about to be written contains these
+offsets.
 """
 
 

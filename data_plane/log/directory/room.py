@@ -77,7 +77,7 @@ class Room:
             self.is_short = free_bytes <= reserve + reserve // _RESUME_SHARE and reserve > 0
         else:
             # Refuse records earlier by the number of bytes that were written since the previous measurement,
-            # since as many may follow. A single burst is no reason to refuse records, so limit this margin to
+            # because as many may follow. A single burst is no reason to refuse records, so limit this margin to
             # a fraction of the reserve.
             self.is_short = (
                 free_bytes <= reserve + min(self._growth, reserve // _RESUME_SHARE) and reserve > 0

@@ -187,7 +187,7 @@ class LazyProducers:
             self.read_at_need(offset, high_watermark, is_settled=False)
 
     def is_undecided(self, high_watermark: int) -> bool:
-        """True if at least one transaction has ended by a marker that is not below the high watermark."""
+        """True if at least one transaction has ended, but its marker is not below the high watermark yet."""
         state = self.state
         return state is not None and any(marker >= high_watermark for marker, _ in state.ended)
 

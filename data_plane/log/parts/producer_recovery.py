@@ -142,9 +142,9 @@ def replay(
 ) -> None:
     """Update the state with all batches in `[offset, end_offset)`; the log ends there or later.
 
-    If a segment is damaged, its batches after the damage are left out. Recovery has not read the segments
-    below the recovery point, so damage there is first met here. One damaged batch must not prevent the start
-    of a node. Readers of that batch will find the damage.
+    If a segment is damaged, its batches after the damage are left out. Recovery has not read the segments below
+    the recovery point, so damage there is first found here. One damaged batch must not prevent the start of a
+    node. Readers of that batch will find the damage.
     """
     for at, segment in enumerate(segments):
         after = segments[at + 1].base_offset if at + 1 < len(segments) else end_offset

@@ -204,10 +204,9 @@ class ProducerState:
         """Check a transaction's marker before it is appended (Kafka's
         `ProducerAppendInfo.appendEndTxnMarker`).
 
-        Since transaction version 2, a marker's epoch is higher than the epoch of its transaction. There are
-        two exceptions. A marker that is written a second time has the epoch that the log already knows, and
-        finds no open transaction. A transaction of the highest possible epoch ends by a marker of the same
-        epoch.
+        Since transaction version 2, a marker's epoch is higher than the epoch of its transaction. There are two
+        exceptions. A marker that is written a second time has the epoch that the log already knows, and finds
+        no open transaction. A transaction of the highest possible epoch ends with a marker of the same epoch.
 
         Raises:
             KafkaError: INVALID_PRODUCER_EPOCH, or TRANSACTION_COORDINATOR_FENCED for a coordinator epoch

@@ -142,7 +142,9 @@ class Segment:
     # --- active and finished
 
     def begin(self, now_ms: int, jitter_ms: int = 0) -> None:
-        """Begin the time after which the active segment rolls. `jitter_ms` is subtracted from `segment.ms`."""
+        """Start the time limit after which the active segment rolls. `jitter_ms` is subtracted from
+        `segment.ms`.
+        """
         self.created_ms = now_ms
         self.jitter_ms = jitter_ms
 
@@ -589,8 +591,8 @@ class Segment:
         return position, next_offset
 
     def note_read(self, next_offset: int, end: int) -> None:
-        """Remember where a read has ended: at position `end`, with `next_offset`. Most readers continue
-        there.
+        """Remember that a read has ended at position `end`, and that `next_offset` follows. Most readers
+        continue there.
         """
         self.read_place = (next_offset, end)
         self.uses = _USED
