@@ -19,9 +19,9 @@ when it makes the log, and reports it to the controller (`DirectoryAssignments`)
   has been replaced. The replica begins anew with an empty log, and the broker logs an error. Until the new
   directory is reported to the controller, the replica is offline. With this report the controller removes it
   from the eligible leaders.
-* **No empty log takes the place of an unreadable one.** If `partition.metadata` is damaged, nobody knows
-  which topic the log belongs to. The metadata then calls the replica LOST: another replica leads, or the
-  partition waits for an operator.
+* **No empty log takes the place of an unreadable one.** If `partition.metadata` is damaged, nobody knows which
+  topic the log belongs to. The metadata then calls the replica LOST. Another replica leads, or the partition
+  waits for an operator.
 * If two directories have a log of the same replica, the log in the assigned directory is used. The other log
   is set aside as a stray.
 

@@ -10,7 +10,7 @@ A group is in one of four states:
 
 While a rebalance goes on, members and their metadata are soft state. A generation is written to the log when
 the group's leader sends the assignment, and when the group becomes empty. A new coordinator begins with the
-generation in the log. Members keep their ids; their sessions start again.
+generation in the log. Members keep their ids, and their sessions start again.
 
 Requests that wait for other members (JoinGroup, SyncGroup) leave their reply in the member: `join_reply`,
 `sync_reply`. Deadlines and records are deliberately absent here: `membership` and `machine` handle them.

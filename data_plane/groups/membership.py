@@ -17,7 +17,8 @@ Rules
   chosen protocol stays the same, the other members do not notice. But if the replaced member still had to
   join once more, to give up partitions (KIP-429), a rebalance begins. Apache Kafka does not make this
   exception.
-* A member that waits in a rebalance need not send heartbeats; its session goes on when it is answered.
+* A member that waits in a rebalance need not send heartbeats. Its session continues when its request is
+  answered.
 * Every check is in Kafka's order, since clients see which error comes first.
 """
 

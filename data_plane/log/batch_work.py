@@ -9,7 +9,7 @@ Two steps of an append cost more than writing the bytes. One is to decompress th
 request of a few kilobytes can decompress to 128 MiB, or contain a quarter of a million records. The caller of
 an append passes a `BatchWork`, which decides where this work is done:
 
-- `AT_ONCE`: the calling thread does the work. Tests use it, and programs without an event loop.
+- `AT_ONCE`: the calling thread does the work. Tests and programs without an event loop use it.
 - `LoopWork`: the event loop does the work, up to a ration for each turn. Work beyond the ration raises
   `OffLoop` before anything has changed.
 - `HandedOff`: a worker has done the work for a single batch beforehand. The append uses the worker's results,

@@ -15,10 +15,10 @@ Rules
 * A refused append (`KafkaError`) has left no trace. After `DiskRefused` (a lack of room or descriptors) the
   file is cut back to its former size, and later appends may succeed. A call that fails because the log was
   closed meanwhile does not count as a failure. Any other `DiskError` takes the whole log directory offline.
-* A new segment's base offset is the log end offset, so a segment begins where its predecessor ends.
-  Compaction makes gaps only within segments. So a gap between segments shows recovery that records are lost
-  (`loading` lists the exceptions).
-* Readers get ranges of pinned files: deletion, truncation and rolls do not disturb them.
+* A new segment's base offset is the log end offset, so a segment begins where its predecessor ends. Compaction
+  makes gaps only within segments. So recovery takes a gap between segments as a sign of lost records (`loading`
+  lists the exceptions).
+* Readers get ranges of pinned files, so deletion, truncation and rolls do not disturb them.
 * Only the loop changes a log and calls `read`. `read_bytes`, the lookups by time and `flush` may run in a
   worker at the same time. Both sides use the same segment lists, indexes, epochs and remembered places. Each
   of these is replaced as a whole, or only grows. `flush` detects a truncation that happened meanwhile.

@@ -15,7 +15,7 @@ and counts the clients' usage and waits.
 * **Every request** is charged with its processor time. 100 % is one core. The client waits for one window at
   most, so that sessions do not expire.
 
-A client in debt is muted: no request is read from its connection until the wait is over.
+A client in debt is muted. No request is read from its connection until the wait is over.
 
 Clients may use any number of ids, so there are at most `ACCOUNTS_MAX` accounts. Further clients with a quota
 of the same kind and value share one account. An account that was idle for `IDLE_SECONDS_MAX` is dropped. If

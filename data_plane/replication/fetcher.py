@@ -5,12 +5,12 @@ Theory of operation
 -------------------
 A round is one Fetch request and its answer. The answer's batches go to the logs unchanged, one write per
 partition. The offsets of the next request confirm these batches. Batches are not parsed. They are synced only
-for topics with `flush.messages` (`synced_promises`). Others need no sync, since a replica that restarts
-uncleanly leaves every ISR before it may lead.
+for topics with `flush.messages` (`synced_promises`). Batches of other topics need no sync, since a replica that
+restarts uncleanly leaves every ISR before it may lead.
 
-* **An answer counts only if the partition's state has not changed since the request**: same leader epoch,
-  same log end offset. Partitions that have changed meanwhile (a truncation, another leader, a log set aside)
-  are fetched again.
+* **An answer counts only if the partition's state has not changed since the request**. The leader epoch and the
+  log end offset must be the same. Partitions that have changed meanwhile (a truncation, another leader, a log
+  set aside) are fetched again.
 * **Logs are truncated by epoch only** (`truncation`), when the leader says that they diverge. An offset
   outside the leader's log is settled with ListOffsets, as in Kafka. If the follower's log reaches beyond the
   leader's end (after an unclean election), it is truncated to that end. If the follower's log ends before the

@@ -24,8 +24,8 @@ change the epoch that the leader knows.
 
 A partition with replication factor 1 needs none of these rules: its `followers` is None.
 
-PURE: the log's files are reached only through its own methods, brokers and the controller through
-`PartitionCluster`.
+PURE: the log's files are reached only through the log's own methods, and brokers and the controller only
+through `PartitionCluster`.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ Theory of operation
 -------------------
 A disk may return other bytes than were written to it, without reporting an error. A slow scrub reads all logs
 now and then (`odradek.data_plane.disks.scrubber`). Until the scrub comes, readers check the bytes. A follower
-checks each batch before it appends the batch. A client checks a batch before it uses a record. So a replica
-is *suspected* in two cases. A follower fetches at one offset over and over although there are records after
-it, or the bytes at an offset make no batches. A worker then checks the bytes at that offset against their
+checks each batch before it appends the batch. A client checks a batch before it uses a record. So a replica is
+*suspected* in two cases. First, a follower fetches repeatedly at one offset although there are records after it.
+Second, the bytes at an offset do not form valid batches. A worker then checks the bytes at that offset against their
 checksums. The replica is rotten only if a checksum is wrong. Otherwise the reader had another problem.
 
     sound --suspected, wrong checksum--> rotten --others are in sync--> lost --another leads--> set aside, begun anew

@@ -24,10 +24,10 @@ Each row is a state of the transactional id. Each column is a request with the r
 answers CONCURRENT_TRANSACTIONS at once.) Markers mostly take a few milliseconds, but a client pauses longer
 before it repeats a request.
 
-A wrong producer gets an error. This is INVALID_PRODUCER_ID_MAPPING for another producer id, and
-PRODUCER_FENCED for another epoch. (InitProducerId gets PRODUCER_FENCED in both cases.) While markers are
-being written, wrong producers get CONCURRENT_TRANSACTIONS instead, and repeat the request. Only a
-verification, and an EndTxn before client version 2, get the proper error even then.
+A wrong producer gets an error. This is INVALID_PRODUCER_ID_MAPPING for another producer id, and PRODUCER_FENCED
+for another epoch. (InitProducerId gets PRODUCER_FENCED in both cases.) While markers are being written, wrong
+producers get CONCURRENT_TRANSACTIONS instead, and repeat the request. Only a verification, and an EndTxn before
+client version 2, still get the proper error then.
 
 Since client version 2 the epoch grows with every end of a transaction. So an EndTxn with the epoch before the
 newest one is a retry. It gets the answer of the first request.

@@ -1,8 +1,8 @@
 """The sender of transaction markers, from a coordinator's decision to each partition of the transaction. PORTED.
 
 A transaction's outcome is final as soon as its state record is committed. From then on markers are sent until
-every partition has one, also across changes of leaders. A partition whose topic is deleted needs none. When
-all markers are written, the machine gets `MarkersWritten`, and the producer's next transaction may begin.
+every partition has one, even if leaders change. A partition whose topic is deleted needs no marker. When all
+markers are written, the machine gets `MarkersWritten`, and the producer's next transaction may begin.
 
 Work on markers begins when a high watermark has risen, often in the turn of a follower's fetch. If markers
 were appended at once, the fetch would then be parked without the new records. So all work here is done after

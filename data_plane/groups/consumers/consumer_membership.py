@@ -7,15 +7,16 @@ last heartbeat. The answer reports what has changed in the member's assignment. 
 each of which may write records:
 
 1. The coordinator finds or creates the member, and updates its profile.
-2. If the set of topics that the group reads has changed, or one of these topics, the group's epoch rises.
+2. If the set of topics that the group reads has changed, or one of these topics has changed, the group's epoch
+   rises.
 3. If the group's epoch is ahead of the target's epoch, a new target is computed. At least
-   `group.consumer.assignment.interval.ms` must have passed since the last one.
+   `group.consumer.assignment.interval.ms` must have passed since the last target was computed.
 4. The member goes one step towards its target (`reconciliation`).
 
 A heartbeat without changes costs a few look-ups. Between its heartbeats, a member changes only by being
 fenced: when its session ends, or when it revokes partitions too slowly.
 
-A static member (KIP-345) may leave for a while: it gets the epoch -2, and keeps its place until its session
+A static member (KIP-345) may leave for a while. It gets the epoch -2, and keeps its place until its session
 ends. The next member with this instance id gets its target and its partitions.
 
 Every check is in Kafka's order, since clients see which error comes first. The error messages are Kafka's.

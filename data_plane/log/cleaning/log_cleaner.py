@@ -6,9 +6,9 @@ pass. So an idle broker spends nothing on cleaning. A disk has one pass at a tim
 `odradek.log.cleaner.threads.per.disk` allows more.
 
 A log that cannot be cleaned is skipped until a restart, and the reason is logged. Reasons are damage, an
-unknown format, or a batch with more keys than the map can hold. Some errors may be temporary: a full disk, a
-companion that died. After a temporary error the log is tried again after `log.cleaner.backoff.ms`. Each
-further wait is longer. Other logs are cleaned meanwhile.
+unknown format, or a batch with more keys than the map can hold. Some errors may be temporary, for example a
+full disk or a companion that died. After a temporary error the log is tried again after
+`log.cleaner.backoff.ms`. Each further wait is longer. Other logs are cleaned meanwhile.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Keeps the names of log directories that a new log must not get yet. Either a rename of that directory is
-pending, or a log of that name is being made. PORTED.
+"""Keeps the names of log directories that a new log must not get yet. For each such name, either the rename of
+a removed log's directory is pending, or a log of that name is being made. PORTED.
 
 A removed log keeps its name until its directory is renamed, and a hung device delays the rename. The making
 of a log may be given up. Its name is then free only after its files are removed. Meanwhile no task may make a

@@ -9,8 +9,8 @@ A failed operation takes the log and its log directory offline, with these excep
 
 A change of a log's files is one step on the disk's thread. The loop waits for the step a limited time
 (`change`, or `Dir.in_time` for steps that can be undone). If the step takes longer, the log becomes
-*unsettled*: it refuses everything, while the step continues. When the step is done, the loop updates the
-state in memory, which then agrees with the files again.
+*unsettled*, and refuses everything while the step continues. When the step is done, the loop updates the state
+in memory, which then agrees with the files again.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ Theory of operation
 For each producer id the log keeps the last five batches, so that a retried batch is recognised. The answer to
 the retry has the offsets of the first attempt. Within a producer epoch, sequence numbers must have no gaps.
 They start at 0 in a new epoch, and 0 follows 2**31 - 1. An unknown producer may start with any number. Its
-state may have expired, so that refusing its number would stop it permanently (Kafka since 2.5).
+state may have expired, and refusing its number would then stop it permanently. (Kafka has the same rule since
+2.5.)
 
 The state follows from the batches of the log alone, so it can be rebuilt by reading batch headers. For each
 segment, a file `<offset>.snapshot` contains the state as of that offset. So only later headers must be read.
