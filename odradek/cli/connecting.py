@@ -34,8 +34,8 @@ __all__ = [
 ]
 
 LOOK_SECONDS_MAX = 3.0
-"""The limit, in seconds, for how long a read-only command waits for a node or the quorum. After this time the
-command prints what it has.
+"""The longest time, in seconds, that a read-only command waits for a node or the quorum. After this time the
+command prints its output without the missing answers.
 """
 FOR_CONTROLLERS = "odradek.controller."
 """The prefix of keys in --command-config for the controllers' listener, which often needs other credentials."""
@@ -69,8 +69,8 @@ def _controller_properties(args: argparse.Namespace) -> dict[str, str]:
 
 
 def bootstrap_of(args: argparse.Namespace) -> str:
-    """Return the address to connect to: --bootstrap-server, or else the one in --command-config, or else the
-    default. Raises `CliError`.
+    """Return the address to connect to: --bootstrap-server, else `bootstrap.servers` in --command-config,
+    else the default. Raises `CliError`.
     """
     address: str = args.bootstrap_server
     return (

@@ -101,8 +101,8 @@ class DevSecurity:
         return self.data / f"{user}.properties"
 
     def _point_client_keys(self, user: str, bootstrap: str) -> None:
-        """Replace only the addresses in a user's file of client keys. A file that the user has removed stays
-        removed.
+        """Update the addresses in a file of client keys, and leave all other lines unchanged. If the user has
+        removed the file, do not create it again.
         """
         path = self.client_file(user)
         if not path.exists():

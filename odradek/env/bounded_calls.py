@@ -2,9 +2,10 @@
 for each call. SHELL.
 
 Theory of operation
-------------------- A call to a device that hangs cannot be interrupted: its thread waits in the kernel until
-the device answers. So in a node with several disks, there is one thread per disk, which makes the loop's
-calls to this disk. The loop waits for each call, but only for a limited time.
+-------------------
+A call to a device that hangs cannot be interrupted: its thread waits in the kernel until the device answers.
+So in a node with several disks, there is one thread per disk, which makes the loop's calls to this disk. The
+loop waits for each call, but only for a limited time.
 
     idle -> called -> answered in time -----------------------------> idle
                  '-> abandoned (`CallHangs`) -> undone, or finished ---'

@@ -63,7 +63,7 @@ def register(groups: Groups) -> None:
         action="append",
         default=[],
         metavar="USER",
-        help="assume that super.users in the nodes' properties files has this user (repeat for more)",
+        help="treat this user as one of the super.users of the nodes' properties files (repeat for more)",
     )
     check.add_argument(
         "--allow-everyone",
@@ -89,7 +89,7 @@ def _add_rule_options(parser: argparse.ArgumentParser) -> None:
             f"--{name}", action="append", metavar="NAME", help=f"a {name.replace('-', ' ')}, or * for all"
         )
     parser.add_argument("--cluster", action="store_true", help="the cluster itself")
-    parser.add_argument("--prefixed", action="store_true", help="the names are prefixes")
+    parser.add_argument("--prefixed", action="store_true", help="treat the names as prefixes")
 
 
 def _principal(text: str) -> str:
@@ -303,8 +303,8 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _authorizer_of(args: argparse.Namespace, client: Client) -> Authorizer:
-    """Make an authorizer that decides by the cluster's rules. The super users come from the command line, and
-    so does the decision when no rule matches.
+    """Make an authorizer that decides by the cluster's rules. The command line gives the super users, and the
+    decision for a request that no rule matches.
     """
     from odradek.security.acls.acl_index import AclIndex
     from odradek.security.acls.acl_requests import AclFilter

@@ -42,7 +42,7 @@ def register(groups: Groups) -> None:
     get.add_argument(
         "--explain",
         action="store_true",
-        help="explain each key, and show which keys of a topic contradict each other (with --json: everything that is known)",
+        help="explain each key, and show which keys of a topic contradict each other (with --json: all details)",
     )
     add_connection_options(get)
 

@@ -42,8 +42,10 @@ def register(groups: Groups) -> None:
     parser.add_argument(
         "--group",
         metavar="GROUP",
-        help="join this consumer group, print what the group has not read, and commit what was printed; in a pipe, records "
-        "count as printed once they are in the pipe, even if its reader ends without reading them",
+        help=(
+            "join this consumer group, print the records that the group has not read, and commit their offsets. A "
+            "record in a pipe counts as printed, even if the pipe's reader never reads it"
+        ),
     )
     parser.add_argument(
         "--partition",
@@ -59,7 +61,8 @@ def register(groups: Groups) -> None:
         type=_start,
         metavar="WHERE",
         help="earliest, latest, an offset, -N for the last N of each partition, or a time: "
-        f"{TIME_HELP} (default: earliest; latest with --follow); with --group, only for partitions where the group has committed nothing",
+        f"{TIME_HELP} (default: earliest; latest with --follow); with --group, it applies only to partitions "
+        "without a committed offset",
     )
     start.add_argument(
         "--from-beginning",
@@ -72,7 +75,7 @@ def register(groups: Groups) -> None:
     parser.add_argument(
         "--follow",
         action="store_true",
-        help="wait for new records (default: stop at the end that the topic has now)",
+        help="wait for new records (default: stop at the present end of the topic)",
     )
     parser.add_argument(
         "--isolation",
@@ -217,7 +220,7 @@ class _Printer:
         self._quiet_since = time.monotonic()
 
     def print(self, records: Sequence[ConsumerRecord], ends: dict[TopicPartition, int] | None) -> None:
-        """Print the records, except those beyond `ends`."""
+        """Print the records whose offsets are below `ends`, up to the requested number."""
         self.handed.polled(records)
         lines: list[bytes] = []
         size = count = 0
@@ -338,8 +341,8 @@ def _read_as_member(
     kind, _ = args.start or ("earliest", 0)
     if kind not in ("earliest", "latest"):
         raise CliError(
-            "with --group, --from must be earliest or latest: it counts only where the group has no "
-            f"committed offset (`odradek group reset {args.group}` changes offsets)",
+            "with --group, --from must be earliest or latest: it applies only to partitions without a committed "
+            f"offset (`odradek group reset {args.group}` changes offsets)",
             USAGE,
         )
     if is_closed(sys.stdout):
@@ -430,7 +433,9 @@ class _Member:
         )
 
     def _poll(self) -> list[ConsumerRecord]:
-        """Poll records. `Ending` notes a signal during the poll, so that no polled record is lost."""
+        """Poll records. A signal during the poll takes effect only afterwards (`Ending`), so no polled record
+        is lost.
+        """
         from odradek.client.consumer.consumer_types import Wakeup
 
         self._ending.check()

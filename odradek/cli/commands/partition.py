@@ -81,8 +81,10 @@ def _register_move(commands: Groups) -> None:
         "--to",
         type=_places,
         metavar="ID[:DIR],ID",
-        help="the brokers that will hold the partitions, the preferred leader first; if all of them hold the partitions already "
-        "and each has a directory, replicas only move between disks",
+        help=(
+            "the brokers for the replicas, the preferred leader first. If these brokers have the replicas "
+            "already, and each is given with a DIR, replicas only move between disks"
+        ),
     )
     how.add_argument(
         "--from",
@@ -98,7 +100,7 @@ def _register_move(commands: Groups) -> None:
         help="give each partition this many replicas; new ones go to the brokers with the least data",
     )
     how.add_argument(
-        "--cancel", action="store_true", help="cancel moves: the partitions stay where they were before"
+        "--cancel", action="store_true", help="cancel moves: the partitions return to their former brokers"
     )
     how.add_argument(
         "--unthrottle", action="store_true", help="remove throttles that an interrupted move left behind"
@@ -122,7 +124,7 @@ def _register_balance(commands: Groups) -> None:
         type=_percentage,
         metavar="PERCENT",
         default=0.05,
-        help="allow this difference of a broker from the mean (default: 5)",
+        help="let each broker's bytes differ from the mean by this percentage (default: 5)",
     )
     add_plan_options(balance)
     add_connection_options(balance, plans=True)

@@ -45,7 +45,7 @@ def register(groups: Groups) -> None:
         type=_endpoint,
         action="append",
         metavar="LISTENER://HOST:PORT",
-        help="where its controller listens (default: the addresses that it has registered)",
+        help="the address of the controller's listener (default: the addresses that the controller has registered)",
     )
     _add_directory(add)
     add_connection_options(add)
@@ -232,8 +232,8 @@ def _directory_of(args: argparse.Namespace, replicas: tuple[QuorumReplica, ...],
 def _registered(
     args: argparse.Namespace, client: Client, quorum: QuorumDescription
 ) -> dict[str, tuple[str, int]]:
-    """Return the listener under which controller `args.node` has registered, with its (host, port). Raises
-    `CliError` if the controller has not registered.
+    """Return the registered address of controller `args.node`: the name of the listener with its (host,
+    port). Raises `CliError` if the controller has not registered.
     """
     with connected_to_controller(args, client, quorum) as (controller, listener):
         found = controller.admin.describe_controllers()

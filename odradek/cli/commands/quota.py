@@ -70,9 +70,14 @@ def register(groups: Groups) -> None:
     add_connection_options(remove)
     explain = add_command(commands, "explain", _explain, "show which quotas hold for a client, and why")
     explain.add_argument(
-        "--user", default="ANONYMOUS", metavar="NAME", help="(default: ANONYMOUS, without a login)"
+        "--user",
+        default="ANONYMOUS",
+        metavar="NAME",
+        help=("the client's user (default: ANONYMOUS, which is a client without a login)"),
     )
-    explain.add_argument("--client-id", default="", metavar="ID", help="(default: a client without an id)")
+    explain.add_argument(
+        "--client-id", default="", metavar="ID", help=("the client's id (default: a client without an id)")
+    )
     explain.add_argument(
         "--metrics",
         action="append",
@@ -287,8 +292,8 @@ def _use_texts(key: str, used: Mapping[str, float] | None) -> tuple[str, str]:
 
 
 def _use(addresses: list[str]) -> dict[tuple[str, str, str], dict[str, float]]:
-    """Measure the use per second by (key, user, client id), for one second, and read the throttle times since
-    the brokers' start.
+    """Measure the use of each quota during one second, by (key, user, client id). Also read the throttle
+    times since the brokers' start.
 
     Accounts that no metrics page lists are left out. Raises `CliError`.
     """

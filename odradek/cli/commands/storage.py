@@ -242,7 +242,7 @@ def _info(args: argparse.Namespace) -> int:
 
 def _check_config(args: argparse.Namespace) -> int:
     """Print a line for each problem and each unknown key of a properties file. Raises `CliError` if it has
-    printed any line about a problem or an unknown key.
+    printed such a line.
     """
     from odradek.node.configuration.file_judgement import judge_file
     from odradek.node.configuration.node_config import contents_of
@@ -277,9 +277,9 @@ def _text_of(path: str) -> str:
 def _who_votes(
     config: NodeConfig, standalone: bool, initial_controllers: str | None, no_initial_controllers: bool
 ) -> tuple[VoterEndpoint | None, VoterSet | None]:
-    """Return the pair (only voter, set of all voters). The options choose which of the two is set. Both are
-    None for a node that does not found a quorum, or if `controller.quorum.voters` names the voters. Raises
-    `StorageError`.
+    """Return the pair (only voter, set of all voters). The command line's options decide which of the two is
+    set. Both are None for a node that does not found a quorum, or if `controller.quorum.voters` names the
+    voters. Raises `StorageError`.
     """
     from odradek.metadata_quorum.replica.storage_format import StorageError, initial_voters
 

@@ -32,7 +32,7 @@ _SHARED_KEYS = (
     "ssl.truststore.type",
     "ssl.endpoint.identification.algorithm",
 )
-"""Keys of the administrator's file that the token's owner needs as well, and that are not secret."""
+"""Keys of the administrator's file that the token's owner needs too, and that are not secret."""
 _MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
 
@@ -44,7 +44,7 @@ def register(groups: Groups) -> None:
     _register_create(commands)
     listing = add_command(commands, "list", _list, "list the tokens that you may see")
     listing.add_argument(
-        "--owner", action="append", metavar="USER", help="only those of this owner (repeat for more)"
+        "--owner", action="append", metavar="USER", help="only tokens of this owner (repeat for more)"
     )
     add_connection_options(listing)
     renew = add_command(commands, "renew", _renew, "extend the lifetime of a token")
@@ -224,7 +224,9 @@ def _found(client: Client, token_id: str) -> DelegationToken:
 
 @contextmanager
 def _by_renewer(token: DelegationToken) -> Iterator[None]:
-    """Turn an error about missing rights in the block into a `CliError` that names the users who may do this."""
+    """Turn an error about missing rights in the block into a `CliError` that names the users who may change
+    the token.
+    """
     from odradek.wire.errors import ErrorCode, KafkaError
 
     try:

@@ -38,8 +38,8 @@ __all__ = ["register_moves"]
 LOOK_SECONDS = 1.0
 RELEASE_SECONDS = 30.0
 CALM_LOOKS = 4
-"""The number of successive checks that must find no move before the command ends. A retirement that is being
-cancelled may request moves once more.
+"""The number of successive checks that must find no move before the command ends. One check is not enough,
+because another command that cancels a retirement may still request moves.
 """
 MOVES_AT_ONCE = 500
 """The most moves that the command requests from one check to the next."""
@@ -367,7 +367,7 @@ def _carry_out(
             if args.deadline is not None and time.monotonic() >= args.deadline:
                 count = counted(left or len(moves), "replica")
                 raise CliError(
-                    f"--timeout has passed: {count} of broker {broker} not moved yet; moves that have begun go on, "
+                    f"--timeout has passed: {count} of broker {broker} not moved yet. Moves that have begun go on: "
                     "repeat the command for the others"
                 )
             time.sleep(LOOK_SECONDS)

@@ -93,7 +93,10 @@ def _register_recover(commands: Groups) -> None:
         type=_voter,
         action="append",
         default=[],
-        help="a voter whose metadata are lost, with the id of its directory; without it, the plan names the missing voters (repeat for more)",
+        help=(
+            "a voter whose metadata log is lost, with the id of its directory (repeat for more); without this "
+            "option, the plan lists the missing voters"
+        ),
     )
     recover.add_argument(
         "--backup",
@@ -332,8 +335,8 @@ def _look(
 
 
 def _with_living(choice: Choice, nodes: Sequence[FoundNode]) -> Choice:
-    """Add refusals to the choice: one for each known address of a controller at which a process still
-    listens.
+    """Refuse the recovery if a controller may still run: add one refusal to the choice for each known
+    controller address at which a process listens.
     """
     import attrs
 
@@ -492,7 +495,7 @@ def _conclude(args: argparse.Namespace, plan: RecoveryPlan, done: Sequence[int])
             kept = ", the old one was set aside" if each.copy_end.offset > 0 else ""
             say(f"node {each.node_id}: the new metadata log is in its place{kept}")
     if left:
-        say(f"nodes that were done before, or are still to do: {', '.join(map(str, left))}")
+        say(f"other nodes of the plan, already done or still to do: {', '.join(map(str, left))}")
     elif args.plan is not None:
         say(f"all nodes of the plan are done: remove {args.plan}, which contains the whole metadata log")
     say(

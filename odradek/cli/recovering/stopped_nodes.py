@@ -37,7 +37,7 @@ def load_config(path: str) -> NodeConfig:
     from odradek.node.configuration.node_config import NodeConfig
 
     try:
-        # As in Kafka's tool, certificates and passwords may be missing at this time.
+        # As in Kafka's tool, the files with certificates and passwords need not exist yet.
         config = NodeConfig.load(path, starts=False)
     except OSError as error:
         raise CliError(f"cannot read {path}: {error.strerror or error}") from error
@@ -206,7 +206,7 @@ def controller_addresses(choice: Choice, nodes: Sequence[FoundNode]) -> dict[tup
 
 
 def answers_at(addresses: Mapping[tuple[str, int], str]) -> dict[tuple[str, int], str]:
-    """Return those addresses at which some process listens, with their sources."""
+    """Return the addresses at which some process listens, with their sources."""
     import socket
 
     found = {}

@@ -56,7 +56,8 @@ class Ending:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         if kind is None:
-            # A signal came during the last steps: raise `Ended`, since the command has been asked to end.
+            # A signal came during the last steps: raise `Ended`, because the command must still end by that
+            # signal.
             self.check()
 
     def check(self) -> None:

@@ -57,8 +57,8 @@ class GroupMember:
     "consumer".
 
     The fields after `assignment` have values only for a group of the new protocol (KIP-848). `target` is the
-    assignment that the member moves to. `protocol` is "classic", "consumer", or empty if the broker does not
-    report the protocol.
+    assignment that the member is moving towards. `protocol` is "classic", "consumer", or empty if the broker
+    does not report the protocol.
     """
 
     member_id: str

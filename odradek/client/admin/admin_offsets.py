@@ -345,7 +345,7 @@ def offset_spans(
         if isinstance(start, int) and isinstance(end, int):
             found[key] = OffsetSpan(start, end)
         else:
-            found[key] = end if isinstance(start, int) else start  # type: ignore[assignment] # one is an error
+            found[key] = end if isinstance(start, int) else start  # type: ignore[assignment] # at least one of the two is an error
     return found
 
 
@@ -398,9 +398,9 @@ def describe_lag(
             PartitionLag(
                 *key,
                 known_of[key],
-                span if known else None,  # type: ignore[arg-type] # what known says
+                span if known else None,  # type: ignore[arg-type] # `known` implies this type
                 behind,
-                None if known else span,  # type: ignore[arg-type] # what known says
+                None if known else span,  # type: ignore[arg-type] # `known` implies this type
             )
         )
     return found

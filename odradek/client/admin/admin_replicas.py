@@ -98,8 +98,8 @@ def _ask(
         node = asked[0][2]
         for key, error, result in results_in(response):
             answer = (result.timestamp, result.offset, result.leader_epoch)
-            # Wrap the error, so that `scatter` takes it for a value. It would repeat a request with a
-            # retriable error until the time is up.
+            # Wrap the error, so that `scatter` treats it as a value. Otherwise `scatter` would repeat a
+            # request with a retriable error until the timeout.
             yield (*key, node), _Final(answer if error is None else error)
 
     if not replicas:
@@ -117,7 +117,7 @@ def _ask(
 
 @attrs.frozen
 class _Final:
-    """A wrapper around a broker's answer or error. `scatter` takes it for a value, so it does not repeat the
+    """A wrapper around a broker's answer or error. `scatter` treats it as a value, so it does not repeat the
     request.
     """
 

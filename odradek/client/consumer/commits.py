@@ -292,8 +292,8 @@ class Commits:
     def _wait_for_group(
         self, batch: _Batch, who: Member, kept_out: dict[TopicPartition, KafkaError], patient_until: float
     ) -> Operation[bool]:
-        """Wait until the member has rejoined: then it is known whether the member still has the partitions of
-        the refused offsets. Return True if the offsets should be sent again.
+        """Wait until the member has rejoined and knows whether it still has the partitions of the refused
+        offsets. Return True if the offsets should be sent again.
         """
         membership, core = self.membership, self._core
         if membership is None or who.generation < 0:

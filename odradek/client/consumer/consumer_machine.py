@@ -1,9 +1,10 @@
 """A consumer without IO, on which the blocking and the async consumer are built. PURE.
 
 Theory of operation
-------------------- Four operations run in the background (`background`): fetching ahead, finding positions,
-refreshing metadata, membership of the group. These operations and the application's calls use the same state,
-a `Subscription`. The shell makes a poll in two steps:
+-------------------
+Four operations run in the background (`background`): fetching ahead, finding positions, refreshing metadata,
+membership of the group. These operations and the application's calls use the same state, a `Subscription`.
+The shell makes a poll in two steps:
 
 1. `take(now, what)` returns records that were fetched already. It returns at once, and returns an empty list while
    other work is due.

@@ -59,7 +59,9 @@ class Delivery:
         self._last_shapes = LastShapes()
         self.bytes_parsed = 0
         self.positions_before: dict[PartitionState, tuple[int, int]] = {}
-        """The partitions whose records the last `take_records` returned, with their position and its epoch before."""
+        """The partitions whose records the last `take_records` returned, each with the position and epoch
+        that it had before that call.
+        """
         self.chunk_used_up = False
         """Set to True when a whole chunk has been read, so that another fetch may be sent. The consumer machine sets
         it back to False.
@@ -221,7 +223,7 @@ class Delivery:
                         value=record.value if value is None else value(record.value),
                     )
                 )
-            except Exception as error:  # noqa: BLE001 - whatever it is, the application gets it with the record's place
+            except Exception as error:  # noqa: BLE001 - the application gets any error, together with the record's position
                 partition = TopicPartition(record.topic, record.partition)
                 return found, UndecodableRecord(partition, record.offset, record.offset + 1, error, record)
         return found, None

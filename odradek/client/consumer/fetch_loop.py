@@ -12,9 +12,9 @@ processes the first. When the fetched data of all partitions reaches `fetch.max.
 data are fetched.
 
 A long poll must name the partitions that will soon need data. Otherwise a poll that waits at the end of a
-quiet partition would delay the busy partitions. So while some partitions of a broker are full, the broker is
-asked to answer at once. After an empty answer, the broker gets no request until a full partition has room, or
-until `fetch.max.wait.ms` is over.
+quiet partition would delay the busy partitions. So while some partitions of a broker are full (two chunks are
+fetched), the broker is asked to answer at once. After an empty answer, the broker gets no request until a
+full partition needs data again, or until `fetch.max.wait.ms` is over.
 
 Errors never end the loop. A temporary error (a moved leader) is retried with backoff and fresh metadata. An error for
 the application is stored with the partition, and raised by a poll after the partition's earlier records.
@@ -115,8 +115,8 @@ class Fetching:
         self._in_flight: dict[int, tuple[Call, _Asked]] = {}
         self._node_retry_at: dict[int, float] = {}
         self._idle: dict[int, tuple[float, _Asked]] = {}
-        """The brokers that had no new records, with the time until which they get no request, and the partitions that
-        were asked for.
+        """The brokers that had no new records, with the time until which they get no request, and the
+        partitions that the last request named.
         """
         self._node_failures: dict[int, int] = {}
         self.ready: dict[PartitionState, None] = {}

@@ -140,7 +140,7 @@ class GroupMembership(Membership):
         self._rejoin_wanted = False
         self._answered = False
         self._unbroken_since = -1
-        """The first generation since which this member has been in every generation; -1 outside of the group."""
+        """The generation with which this member's unbroken stay in the group began; -1 outside of the group."""
         self._heartbeat: Call | None = None
         self._heartbeat_at = 0.0
         self._attempt = 0
@@ -338,7 +338,7 @@ class GroupMembership(Membership):
             self._fence(error)
         elif self.state is _JOINING and code is not ErrorCode.UNKNOWN_MEMBER_ID:
             reached("client.refusal_during_join_passed_over")
-            return  # the answer to the JoinGroup decides
+            return  # a join is under way already, and its answer decides what follows
         elif code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
             self._forget(keep_id=code is ErrorCode.ILLEGAL_GENERATION)
         elif code is ErrorCode.REBALANCE_IN_PROGRESS:

@@ -1,10 +1,11 @@
 """One member of a group by the new protocol (KIP-848): its states, and the contents of its heartbeats. PURE.
 
 Theory of operation
-------------------- The coordinator assigns partitions. The member learns its target assignment from the
-answers to its heartbeats. It gives up the partitions that the target lacks, adopts the new ones, and reports
-the partitions that it then has. When the reported partitions agree with the target, the coordinator increases
-the member epoch.
+-------------------
+The coordinator assigns partitions. The member learns its target assignment from the answers to its
+heartbeats. It gives up the partitions that the target lacks, adopts the new ones, and reports the partitions
+that it then has. When the reported partitions agree with the target, the coordinator increases the member
+epoch.
 
 | state | meaning | turn |
 | --- | --- | --- |
@@ -108,7 +109,7 @@ _VERDICTS = {
 
 
 def judged(code: ErrorCode) -> Verdict:
-    """Judge the error code of an answer to a heartbeat."""
+    """Return the verdict on an answer to a heartbeat, by its error code."""
     return _VERDICTS.get(code, Verdict.RETRY if code.retriable else Verdict.FAILED)
 
 
@@ -298,7 +299,7 @@ class MemberMachine:
                 if topic.partitions
             }
         if self.state is _S.ACKNOWLEDGING:
-            return  # first the next heartbeat must report the adopted target
+            return  # the next heartbeat must report the adopted target before the member is STABLE
         if not self._is_target_owned():
             self._become(_S.RECONCILING)
         elif self.state is not _S.STABLE:

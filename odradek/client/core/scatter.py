@@ -1,11 +1,12 @@
 """Sends one call about many items to the brokers that answer for them, retries, and collects the outcomes. PURE.
 
 Theory of operation
-------------------- An admin call lists items (topics, partitions, groups, configuration resources). A *route*
-finds the broker that answers for each item. The items of one broker share a request. Every item gets its own
-outcome, a value or an error. After a retriable error, an item is routed and sent again until the deadline. So
-if a leader or coordinator has moved, the call needs another round, but succeeds. An error of a whole request
-is the error of all its items.
+-------------------
+An admin call lists items (topics, partitions, groups, configuration resources). A *route* finds the broker
+that answers for each item. The items of one broker share a request. Every item gets its own outcome, a value
+or an error. After a retriable error, an item is routed and sent again until the deadline. So if a leader or
+coordinator has moved, the call needs another round, but succeeds. An error of a whole request is the error of
+all its items.
 
 An item that is refused with THROTTLING_QUOTA_EXCEEDED is tried again when the broker's throttle time is over
 (KIP-599). If that time is after the deadline, the refusal is the outcome.

@@ -1,11 +1,13 @@
 """The operation that sends a producer's batches, repeats them safely and completes them. PURE.
 
 Theory of operation
-------------------- `Sender.run` is one long operation on the core. At each step it checks every active queue (`Lane`)
-of the accumulator, and sends ready batches to the leaders of their partitions. A Produce request has one batch of a
-partition, and as many partitions as fit. At most `max.in.flight.requests.per.connection` requests to a broker are
-unanswered at any time. Each answer is handled when it arrives (`Call.on_done`); then the operation takes its next
-step. Separate operations fetch metadata and the producer id, so only the batches that need these wait for them.
+-------------------
+`Sender.run` is one long operation on the core. At each step it checks every active queue (`Lane`) of the
+accumulator, and sends ready batches to the leaders of their partitions. A Produce request has one batch of a
+partition, and as many partitions as fit. At most `max.in.flight.requests.per.connection` requests to a broker
+are unanswered at any time. Each answer is handled when it arrives (`Call.on_done`); then the operation takes
+its next step. Separate operations fetch metadata and the producer id, so only the batches that need these
+wait for them.
 
 A batch is ready if it is full, if its linger time is over, or if it must be sent again. It is also ready if the
 application calls `flush` or `close`, or waits for memory.

@@ -1,10 +1,11 @@
 """Runs a core in a background thread, for clients that work while the application does something else. SHELL.
 
 Theory of operation
-------------------- The thread waits for sockets without holding the lock, and lets the core take steps while
-it holds the lock. Other threads hand over operations (`start`, `run`) or functions (`post`). These wait in a
-queue until the thread takes them. So only this thread steps the core, and a KeyboardInterrupt in the
-application cannot interrupt a step.
+-------------------
+The thread waits for sockets without holding the lock, and lets the core take steps while it holds the lock.
+Other threads hand over operations (`start`, `run`) or functions (`post`). These wait in a queue until the
+thread takes them. So only this thread steps the core, and a KeyboardInterrupt in the application cannot
+interrupt a step.
 
 Rules
 -----

@@ -86,7 +86,7 @@ def register_events(commands: Groups) -> None:
         "--by",
         action="append",
         metavar="USER",
-        help="only changes that this user asked for, by the audit logs (repeat for more)",
+        help="only changes that this user requested, according to the audit logs (repeat for more)",
     )
     add_connection_options(events)
 
@@ -166,8 +166,8 @@ def _wanted(args: argparse.Namespace, events: Iterable[Event]) -> Iterator[Event
 
 
 def _authors(args: argparse.Namespace) -> EventAuthors | None:
-    """Read from the audit logs of `--audit` who has made which changes. Return None if the option is not
-    given. Raises `CliError`.
+    """Read the author of each change from the audit logs that `--audit` names. Return None without the
+    option. Raises `CliError`.
     """
     if not args.audit:
         if args.by:

@@ -125,10 +125,10 @@ T = TypeVar("T")
 
 
 def _asked(question: Callable[[], T]) -> T | None:
-    """Call `question` and return its answer; None if the cluster cannot answer now. The status is then shown
-    without it.
+    """Call `question` and return its answer. Return None if the cluster cannot answer now: the status is then
+    shown without this answer.
 
-    An error is raised only if the user lacks the rights.
+    Raises `KafkaError` only if the user is not authorized.
     """
     from odradek.client.errors import ClientError
     from odradek.wire.errors import ErrorCode, KafkaError
@@ -320,7 +320,9 @@ def _vote(quorum: QuorumDescription | None, node: int) -> str | None:
 
 
 def _some(names: list[str], colour: str, most: int = 3) -> str | int:
-    """Write the number of names and the first `most` of them in a colour; return 0 if there are none."""
+    """Write how many names there are, followed by the first `most` names, in a colour. Return 0 if there are
+    no names.
+    """
     if not names:
         return 0
     return paint(colour, f"{len(names)}: " + ", ".join(names[:most]) + (", ..." if len(names) > most else ""))
