@@ -42,7 +42,7 @@ GROUPS = (
     "disk",
     "log",
 )
-"""The command groups in the order of the help. Each has a module, whose `register` adds the group to the
+"""The command groups in the order of the help. The `register` of a group's module adds the group to the
 parser.
 """
 _HOMES = {"metadata": "odradek.cli.recovering.metadata"}
@@ -54,8 +54,8 @@ PROGRAMS = {
     ),
     "spark": ("odradek.spark.__main__", "run jobs on Spark, and tools for queries that write exactly once"),
 }
-"""Commands with a parser of their own, by name. Each value is the module whose `main` gets all words after
-the name, and the command's line in the help.
+"""Commands with a parser of their own, by name. Each value has two parts: the module whose `main` gets all
+words after the name, and the command's line in the help.
 """
 
 

@@ -25,7 +25,7 @@ _SHOWN = 20
 
 class Replica(NamedTuple):
     """One replica of a partition. `state` is online, DOWN, OFFLINE (its directory), SILENT, or an error's
-    name. `log` is the broker's report about its log, or None.
+    name. `log` is the broker's report about the replica's log, or None.
     """
 
     node: int
@@ -212,7 +212,7 @@ def _waits_text(each: Leaderless) -> str:
                     "back, then start the broker again"
                 )
             case "online":
-                parts.append(f"broker {node}, which runs: look again in a moment")
+                parts.append(f"broker {node}, which is running: check again in a moment")
             case _:
                 parts.append(f"broker {node}, which does not answer: look at the broker's log")
     if each.complete:

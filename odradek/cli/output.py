@@ -155,7 +155,7 @@ def table(
 
     If the table is wider than `width`, the columns `less` are left out, one by one in this order. If it is
     still too wide, cells of text are cut, first in the last column (`_shrink`). Numbers, headers and the
-    columns `whole` are never cut: a part of an id is useless.
+    columns `whole` are never cut, because a part of an id is useless.
     """
     body = list(rows)
     numeric = [_is_numeric([row[i] for row in body]) for i in range(len(header))]
@@ -215,7 +215,9 @@ def _cut(cell: str, room: int) -> str:
 
 
 def _width() -> int | None:
-    """Return the columns of the terminal on standard output; None if it is no terminal."""
+    """Return the number of columns of the terminal on standard output; None if standard output is not a
+    terminal.
+    """
     if not sys.stdout.isatty():
         return None
     try:
@@ -284,8 +286,9 @@ def _text(value: object) -> str:
 
 class Progress:
     """A line on a terminal that shows the progress of long work. The line goes to standard error, and is left
-    out if standard error is no terminal. It is also left out if the standard output shows the progress on a
-    terminal already, unless `always` is true. Use it as a context manager, which removes the line at the end.
+    out if standard error is not a terminal. It is also left out if standard output is a terminal, where the
+    output itself shows the progress; `always` shows it even then. Use it as a context manager, which removes
+    the line at the end.
     """
 
     def __init__(self, what: str, *, always: bool = False) -> None:

@@ -224,7 +224,7 @@ def _remedy(each: OldTransaction, now_ms: int) -> str:
         case "prepared":
             return (
                 f"Transactional id {name} has prepared the transaction, which has no timeout. Let its "
-                f"transaction manager commit or abort it. To abort it whatever that decides: {command}"
+                f"transaction manager commit or abort it. To abort it regardless of the transaction manager: {command}"
             )
         case _:
             left_ms = (transaction.start_ms or now_ms) + transaction.timeout_ms - now_ms

@@ -88,8 +88,8 @@ class TransactionError(ClientError):
 
 
 class TransactionAbortableError(TransactionError):
-    """The transaction can only be aborted. After the abort the producer can begin another one. `__cause__` is the
-    reason.
+    """The transaction can only be aborted. After the abort the producer can begin another transaction.
+    `__cause__` is the reason.
     """
 
 

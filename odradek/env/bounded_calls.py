@@ -57,7 +57,7 @@ def outcome_of(work: Callable[[], T]) -> Outcome[T]:
     """Call a function, and return its result or its exception."""
     try:
         return work(), None
-    except Exception as error:  # noqa: BLE001 - it comes to the caller, or to `settle`
+    except Exception as error:  # noqa: BLE001 - raised in the caller, or by `settle`
         return None, error
 
 
@@ -83,7 +83,7 @@ class BoundedCalls:
 
     def __init__(self, wait_seconds: float, *, bounds_looks: bool = True) -> None:
         """Make the object. The calls of the current thread are limited. With `bounds_looks`, calls that only
-        read are limited as well.
+        read are limited, too.
         """
         self.bounds_looks = bounds_looks
         self._wait_seconds = wait_seconds
@@ -106,13 +106,11 @@ class BoundedCalls:
         """True while an abandoned call is neither undone nor finished."""
 
     def is_for_me(self) -> bool:
-        """True if the current thread is the one whose calls are limited."""
+        """True if the current thread's calls are limited."""
         return threading.get_ident() == self._caller
 
     def looks_for_me(self) -> bool:
-        """True if the current thread is the one whose calls are limited, and calls that only read are limited as
-        well.
-        """
+        """True if the current thread's calls are limited, including calls that only read."""
         return self.bounds_looks and threading.get_ident() == self._caller
 
     def run(self, function: Callable[..., T], abandon: Callable[[], Undo], *args: object) -> T:
@@ -179,7 +177,7 @@ class BoundedCalls:
                     continue
             try:
                 undo(result)
-            except Exception as error:  # noqa: BLE001 - it comes to the caller of `settle`
+            except Exception as error:  # noqa: BLE001 - raised by `settle`
                 self._failure = error
             self.hangs = False
             self._settled.set()

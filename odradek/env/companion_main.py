@@ -73,7 +73,7 @@ class _Server:
 
         try:
             return Outgoing((True, self._act(frame.value(lend)), ""))
-        except Exception as error:  # noqa: BLE001 - it is raised where the call was made
+        except Exception as error:  # noqa: BLE001 - raised in the node, by the call
             return _failure(error)
         finally:
             for file in lent:

@@ -457,8 +457,8 @@ class Network(Protocol):
         send_buffer_bytes: int | None = None,
         receive_buffer_bytes: int | None = None,
     ) -> Listener:
-        """Listen on an address. The buffer sizes are those of the kernel per connection; None leaves them to the
-        kernel.
+        """Listen on an address. The buffer sizes set the kernel's buffers of each connection; with None, the
+        kernel chooses them.
 
         Raises `OSError` if the address cannot be bound.
         """
@@ -502,7 +502,7 @@ class Companion(Protocol):
     """
 
     def call(self, method: str, *args: Any) -> Any:
-        """Call a method of the object, and return its result. Concurrent calls run one after the other.
+        """Call a method of the object, and return its result. Concurrent calls run one at a time.
 
         Arguments and results must be picklable. Long byte strings are cheap: each side copies them once. A memoryview
         arrives as bytes. A `File` among the arguments (at most `FILES_MAX`) arrives as a `LentFile`; the caller must
@@ -620,7 +620,7 @@ def carried_error(error: Exception) -> Exception:
     """
     try:
         again = pickle.loads(pickle.dumps(error))
-    except Exception:  # noqa: BLE001 - whatever the error's class raises here, it would raise in the node
+    except Exception:  # noqa: BLE001 - an error that the class raises here would also be raised in the node
         again = None
     if type(again) is type(error) and str(again) == str(error):
         return error

@@ -101,7 +101,7 @@ class RealWorkers:
             has_begun = True
             try:
                 return function(*args), None
-            except Exception as error:  # noqa: BLE001  # the task that waits for the work gets it
+            except Exception as error:  # noqa: BLE001  # raised in the task that waits for the work
                 return None, _without_frames(error)
 
         while True:

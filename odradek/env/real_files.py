@@ -407,7 +407,7 @@ def _result(result: T | None, error: Exception | None) -> T:
     """Return the result of a call, or raise its error."""
     if error is not None:
         raise error
-    return result  # type: ignore[return-value]  # there is one, as there is no error
+    return result  # type: ignore[return-value]  # without an error there is a result
 
 
 def _close_late(outcome: Outcome[int]) -> None:
@@ -446,5 +446,5 @@ def _let_go(fd: int, *, is_bounded: bool) -> None:
         threading.Thread(
             target=close_descriptor, args=(fd,), name="closes a removed file", daemon=True
         ).start()
-    except RuntimeError:  # no thread can be started
+    except RuntimeError:  # if no thread can be started, this thread closes the file
         close_descriptor(fd)

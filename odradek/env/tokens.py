@@ -113,7 +113,7 @@ def _text(data: bytes) -> str:
     except UnicodeDecodeError:
         text = ""
     if not text or not text.isprintable() or " " in text:
-        raise TokenUnavailable("the contents are no token: printable ASCII without spaces is expected")
+        raise TokenUnavailable("the content is not a token: expected printable ASCII without spaces")
     return text
 
 

@@ -131,8 +131,8 @@ class BrokerLifecycle:
         self._rival_times = 0
         self._register_until = math.inf
         self._report_until: dict[bytes, float] = {}
-        """For each failed directory, the time by which a controller must have received the report; infinite once one
-        has.
+        """For each failed directory, the time by which a controller must have received the report; infinite
+        once a controller has received it.
         """
         self.broker_epoch = -1
         self.is_unfenced = broker.env.event()

@@ -37,7 +37,7 @@ class NodeCannotStart(Exception):
 
 
 class NodeCannotStartYet(NodeCannotStart):
-    """Raised if an address, a mount or a device is missing and may appear by itself. A later start may succeed."""
+    """Raised if an address, a mount or a device is missing, but may appear later. A later start may succeed."""
 
 
 class Directories:

@@ -165,7 +165,7 @@ async def _serve(
             stop.set()
 
         def notify(signal_name: str) -> None:
-            with suppress(trio.RunFinishedError):  # a signal that comes when the node has ended
+            with suppress(trio.RunFinishedError):  # the signal arrived after the node's end
                 token.run_sync_soon(stop_node, signal_name)
 
         signals.attach(notify, lambda: node.is_starting)

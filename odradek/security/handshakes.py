@@ -101,7 +101,7 @@ class RecordBounds:
         kind, version, _, high, low = self.head
         size = high << 8 | low
         if kind not in _RECORD_TYPES or version != 3 or not 0 < size <= RECORD_BYTES_MAX:
-            raise TlsFailed("the peer sent bytes that are no TLS records")
+            raise TlsFailed("the peer sent bytes that are not TLS records")
         self.missing = size
         self.head = b""
 

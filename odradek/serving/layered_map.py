@@ -118,7 +118,7 @@ class LayeredMap(Mapping[K, V], Generic[K, V]):
             other.get(key, _REMOVED) == value for key, value in self.items()
         )
 
-    __hash__ = None  # type: ignore[assignment]  # the interpreter's own way to say "not hashable"
+    __hash__ = None  # type: ignore[assignment]  # Python's way to mark a class as not hashable
 
     def __repr__(self) -> str:
         return f"LayeredMap({dict(self)!r})"

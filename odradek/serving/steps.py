@@ -137,7 +137,7 @@ Work: TypeAlias = Generator[int, None, T]
 """The work of a description: a generator that yields units of work done, and returns the result."""
 
 
-async def TURN(pace: Pace) -> None:  # noqa: N802  # a constant to those who yield it
+async def TURN(pace: Pace) -> None:  # noqa: N802  # handlers use it as a constant
     """End a stretch of a few milliseconds; the next one is a piece of long work. (Handlers yield this function; it is
     never called.)
     """
@@ -266,7 +266,7 @@ class StepDriver:
                     continue
                 try:
                     value = await came(pace)
-                except Exception as error:  # noqa: BLE001  # the work's own affair
+                except Exception as error:  # noqa: BLE001  # the error is raised in the work
                     came = self._stretch(runner, runner.throw, error)
                 else:
                     came = self._stretch(runner, runner.send, value)

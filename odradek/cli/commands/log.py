@@ -43,8 +43,10 @@ def register(groups: Groups) -> None:
     dump.add_argument(
         "--records",
         action="store_true",
-        help="print the records of each batch too; those of __transaction_state, __consumer_offsets and "
-        "__cluster_metadata are decoded, without secrets",
+        help=(
+            "print the records of each batch too; records of __transaction_state, __consumer_offsets and "
+            "__cluster_metadata are decoded, without secrets"
+        ),
     )
     dump.add_argument(
         "--verify",

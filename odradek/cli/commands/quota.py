@@ -68,7 +68,7 @@ def register(groups: Groups) -> None:
         remove.add_argument(f"--{option}", action="store_true", help=f"remove only the quota of {described}")
     remove.add_argument("--dry-run", action="store_true", help="only show what would be removed")
     add_connection_options(remove)
-    explain = add_command(commands, "explain", _explain, "show which quotas hold for a client, and why")
+    explain = add_command(commands, "explain", _explain, "show which quotas apply to a client, and why")
     explain.add_argument(
         "--user",
         default="ANONYMOUS",
@@ -83,7 +83,7 @@ def register(groups: Groups) -> None:
         action="append",
         default=[],
         metavar="URL",
-        help="a broker's metrics page, to show how much of the quotas is used there (repeat for more)",
+        help="a broker's metrics page, to show how much of each quota is used on that broker (repeat for more)",
     )
     add_connection_options(explain)
 

@@ -154,8 +154,8 @@ def _random_uuid(args: argparse.Namespace) -> int:
 
 
 def _adopt(args: argparse.Namespace) -> int:
-    """Format blank log directories, so that they join the node that owns the other, formatted directories.
-    The metadata log's directory is never formatted in this way.
+    """Format blank log directories, so that they belong to the same node as the directories that are
+    formatted already. The metadata log's directory is never formatted in this way.
     """
     from odradek.env.ports import DiskError, FileMissing
     from odradek.env.real import RealEnv
@@ -259,7 +259,7 @@ def _check_config(args: argparse.Namespace) -> int:
             complain(f"{path}: {warning}")
     count = len(judged.problems) + len(judged.unknown)
     if count:
-        raise CliError(f"{path}: {counted(count, 'line')} to correct before a node can start with it")
+        raise CliError(f"{path}: {counted(count, 'line')} to correct before a node can start with this file")
     return 0
 
 

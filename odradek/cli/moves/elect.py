@@ -101,7 +101,7 @@ def _unclean_choice(args: argparse.Namespace, survey: ClusterSurvey, each: Leade
 
 
 def _first(replicas: Sequence[int], node: int | None) -> tuple[int, ...]:
-    assert node is not None, "partitions are ordered by a node, which is missing"
+    assert node is not None, "the preferred node of a partition must be known"
     return (node, *(each for each in replicas if each != node))
 
 

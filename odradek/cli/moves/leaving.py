@@ -1,4 +1,4 @@
-"""The plan of `odradek broker drain`: how replicas move off brokers, even off dead brokers.
+"""The plan of `odradek broker drain`: how replicas move off brokers, including brokers that are down.
 
 New replicas copy from each partition's leader, so the broker that leaves may be down. A partition without a
 leader stays on its brokers, and the plan lists it. There are two kinds of partitions without a leader. A
@@ -159,7 +159,7 @@ def _loss(partitions: Sequence[Stuck]) -> str:
     rest = len(partitions) - empty
     parts = [f"{empty} {'begins' if empty == 1 else 'begin'} empty"] if empty else []
     if rest:
-        parts.append(f"{rest} {'goes' if rest == 1 else 'go'} on with what another replica has")
+        parts.append(f"{rest} {'goes' if rest == 1 else 'go'} on with the records of another replica")
     return ", ".join(parts)
 
 

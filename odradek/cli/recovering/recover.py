@@ -342,7 +342,7 @@ def _with_living(choice: Choice, nodes: Sequence[FoundNode]) -> Choice:
 
     found = answers_at(controller_addresses(choice, nodes))
     refusals = [
-        f"some process listens at {host}:{port}, which {source} has as the address of a controller: stop all nodes first"
+        f"a process listens at {host}:{port}, a controller's address according to {source}: stop all nodes first"
         for (host, port), source in found.items()
     ]
     return attrs.evolve(choice, refusals=(*choice.refusals, *refusals))

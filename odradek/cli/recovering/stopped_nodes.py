@@ -30,8 +30,8 @@ _PROBE_SECONDS = 2.0
 
 
 def load_config(path: str) -> NodeConfig:
-    """Read a node's properties file, and print its warnings. Only the keys of the disks
-    must be there. Raises `CliError`.
+    """Read a node's properties file, and print its warnings. Only the keys of the disks are required. Raises
+    `CliError`.
     """
     from odradek.metadata_quorum.config.config_defs import ConfigError
     from odradek.node.configuration.node_config import NodeConfig
@@ -173,7 +173,7 @@ def topic_configs_in(path: str) -> dict[str, dict[str, str]]:
     for at, topic in enumerate(topics if isinstance(topics, list) else [topics], 1):
         configs = topic.get("configs", {}) if isinstance(topic, dict) else None
         if not isinstance(configs, dict) or not isinstance(topic.get("name"), str):
-            raise CliError(f"{path}: entry {at} is no object with a name and configs")
+            raise CliError(f"{path}: entry {at} is not an object with a name and configs")
         texts = {str(key): _config_text(value) for key, value in configs.items()}
         try:
             validate_topic_configs(texts)

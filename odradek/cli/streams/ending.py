@@ -1,8 +1,8 @@
 """Handling of signals that ask a command to end, while it still has to commit offsets or count lines.
 
 An exception at an arbitrary line could lose records that a poll has fetched and not returned yet. So the
-first signal is only noted, and it wakes a waiting command. It raises `Ended` in blocks that the command marks
-as safe (`waiting`), or when the command calls `check`. A second signal ends the process at once, by the
+first signal is only recorded, and it wakes a waiting command. It raises `Ended` in blocks that the command
+marks as safe (`waiting`), or when the command calls `check`. A second signal ends the process at once, by the
 default handler.
 """
 

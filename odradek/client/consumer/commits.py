@@ -390,7 +390,7 @@ class Commits:
         if self._core.now < self.due_at:
             return
         self.due_at = self._core.now + max(1, self._settings.auto_commit_interval_ms) / 1000
-        # Commit unchanged positions as well: an offset that is not committed again expires (KIP-211).
+        # Commit unchanged positions, too, because an offset that is not committed again expires (KIP-211).
         offsets = self._automatic(None)
         membership = self.membership
         idle = self._subscription.grouped and (membership is None or not membership.may_commit_automatically)

@@ -13,8 +13,9 @@ The shell makes a poll in two steps:
 
 Records are taken in the application's own thread, so an interrupted poll loses none.
 
-Automatic commits happen in `wait`, before any record is taken: by then the application has processed the records of
-earlier polls (Kafka's at-least-once). They also happen before partitions are given up, and when the consumer closes.
+Automatic commits happen in `wait`, before any record is taken: by then the application has processed the
+records of earlier polls (Kafka's at-least-once). Automatic commits also happen before partitions are given
+up, and when the consumer closes.
 
 Iteration yields the records of a poll one by one (`Handout`). During the iteration, positions include only yielded
 records. When a handout ends early, `settle` returns its other records to the next poll.
@@ -253,8 +254,8 @@ class ConsumerMachine:
         return self.handout.left
 
     def settle(self, *, last_is_done: bool = True) -> None:
-        """End the current iteration, and return its unread records to the next poll. With `last_is_done` false, the
-        last yielded record is returned as well, unless the application has committed it.
+        """End the current iteration, and return its unread records to the next poll. With `last_is_done`
+        false, the last yielded record is returned, too, unless the application has committed it.
         """
         handout, self.handout = self.handout, None
         if handout is None:

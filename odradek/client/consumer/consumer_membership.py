@@ -160,7 +160,9 @@ class ConsumerMembership(Membership):
         return self._machine.owned or {}
 
     def polled(self) -> None:
-        """Record the time of this poll. Join the group if the consumer has a subscription and is no member."""
+        """Record the time of this poll. Join the group if the consumer has a subscription and is not a
+        member.
+        """
         self.last_poll = self._core.now
         wanted = self._subscription.topics or self._subscription.remote_pattern
         if self.state is MemberState.UNSUBSCRIBED and wanted and self.fenced is None:

@@ -170,7 +170,7 @@ class Delivery:
         try:
             header = parse_header(chunk.data, chunk.position)
         except KafkaError:
-            pass  # the end of that batch is unknown
+            pass  # without a header, the end of the batch is unknown, so skip one offset
         else:
             offset = max(offset, header.base_offset)
             next_offset = max(next_offset, header.next_offset)
@@ -179,10 +179,8 @@ class Delivery:
         self.chunk_used_up = True
 
     def _hand_over(self, state: PartitionState, found: list[ConsumerRecord], count_max: int) -> bool:
-        """Move decoded records to `found`, up to the first record that a deserializer refuses. Return False if there
-        was such a record.
-
-        If `found` is still empty then, raise the `UndecodableRecord` instead.
+        """Move decoded records to `found`, up to the first record that a deserializer refuses. Return False
+        if a record was refused. If `found` is empty in that case, raise the `UndecodableRecord` instead.
         """
         parsed, start = state.parsed, state.parsed_index
         end = min(start + count_max, len(parsed))
@@ -319,7 +317,8 @@ class Delivery:
         return size
 
     def _is_visible(self, chunk: Chunk, header: BatchHeader) -> bool:
-        """True if applications may see the batch: it is no control batch and, with read_committed, not aborted.
+        """True if applications may see the batch. Control batches are hidden, and with read_committed also
+        the batches of aborted transactions.
 
         The broker lists the transactions that were aborted in the fetched range. Each begins at its first offset and
         ends at its abort marker.

@@ -344,7 +344,7 @@ class Fetching:
                 next_offset = max(next_offset, header.next_offset)
                 epoch = header.partition_leader_epoch
         except KafkaError:
-            end = len(data)  # the poll that reaches the bad batch gets the same error
+            end = len(data)  # a poll raises the error when it reaches the damaged batch
         else:
             if end == 0:
                 error = CorruptBatch(

@@ -199,7 +199,9 @@ class GroupMembership(Membership):
         )
 
     def polled(self) -> None:
-        """Record the time of this poll. Join the group if the consumer has a subscription and is no member."""
+        """Record the time of this poll. Join the group if the consumer has a subscription and is not a
+        member.
+        """
         self.last_poll = self._core.now
         wanted = self._subscription.topics or self._subscription.remote_pattern
         if self.state is _IDLE and wanted and self.fenced is None:
@@ -657,7 +659,7 @@ class GroupMembership(Membership):
                 self._core, topics, timeout=timeout, auto_create=self._settings.allow_auto_create_topics
             )
         except RequestTimedOut:
-            return  # use the known metadata; if it is outdated, the next refresh causes a rebalance
+            return  # continue with the known metadata; if it is outdated, the next refresh causes a rebalance
 
     def _counts(self, topics: Sequence[str]) -> dict[str, int]:
         known = self._core.cluster.topics

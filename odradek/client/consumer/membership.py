@@ -165,7 +165,9 @@ class Membership(ABC):
 
     @abstractmethod
     def polled(self) -> None:
-        """Record the time of this poll. Join the group if the consumer has a subscription and is no member."""
+        """Record the time of this poll. Join the group if the consumer has a subscription and is not a
+        member.
+        """
 
     @abstractmethod
     def subscription_changed(self, reason: str) -> None:

@@ -211,7 +211,7 @@ class CommonSettings:
 
     @classmethod
     def from_properties(cls: type[S], properties: Mapping[str, Any], *, on_trio: bool = False) -> S:
-        """Make settings from Kafka's keys ("linger.ms"). Some keys of other clients are accepted as well
+        """Make settings from Kafka's keys ("linger.ms"). Some keys of other clients are accepted, too
         (`familiar_names`).
 
         Raises `ValueError` for an unknown key, a bad value, contradictory keys, or a missing

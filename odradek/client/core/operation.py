@@ -162,7 +162,7 @@ class Task(Generic[T]):
         except StopIteration as stop:
             self._finish(stop.value, None)
             return None
-        except Exception as error:  # noqa: BLE001 - kept for the caller, who gets it from result()
+        except Exception as error:  # noqa: BLE001 - stored, and raised by result()
             self._finish(None, error)
             return None
         self.wait_number += 1

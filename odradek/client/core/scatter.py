@@ -61,8 +61,8 @@ _TRANSACTION_KEY = 1
 
 @attrs.define
 class Routed:
-    """The outcome of a route: items by broker id (None: any broker), and errors of the other items. The errors in
-    `missing` are final, those in `errors` retriable.
+    """The outcome of a route: the items of each broker by broker id (None: any broker), and an error for each
+    item that has no broker. The errors in `missing` are final, those in `errors` retriable.
     """
 
     by_node: dict[int | None, list[Any]] = attrs.field(factory=dict)
@@ -189,7 +189,7 @@ def _answered(outcomes: Iterable[tuple[K, V | CallError]], asked: Iterable[K]) -
     for item in asked:
         if item not in answered:
             answered[item] = KafkaError(
-                ErrorCode.UNKNOWN_SERVER_ERROR, f"{item}: the broker's answer does not name it"
+                ErrorCode.UNKNOWN_SERVER_ERROR, f"the broker's answer has no entry for {item}"
             )
     return answered
 

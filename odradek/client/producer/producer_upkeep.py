@@ -54,13 +54,13 @@ class _Beside:
         error = None
         try:
             task.result()
-        except Exception as raised:  # noqa: BLE001 - whatever it is, `_ended` says what it means for the batches
+        except Exception as raised:  # noqa: BLE001 - `_ended` handles every error
             error = raised
         self._ended(error)
         self._news()
 
     def _ended(self, error: Exception | None) -> None:
-        raise AssertionError("each kind of upkeep must say what its end means")
+        raise AssertionError("a subclass of _Beside must define _ended")
 
 
 class IdentityKeeper(_Beside):

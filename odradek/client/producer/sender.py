@@ -344,7 +344,7 @@ class Sender:
                 batch.data = encode_batch(
                     batch.rows, compression_type=self._codec, compression_level=self._level
                 )
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is this batch's alone
+            except Exception as error:  # noqa: BLE001 - any error concerns only this batch
                 self._cannot_encode(lane, batch, error)
                 return False
             self._accumulator.encoded(batch)
@@ -414,7 +414,7 @@ class Sender:
         for lane, batch in taken:
             if batch not in lane.in_flight:
                 reached("client.answer_after_abort_dropped")
-                continue  # the producer was aborted meanwhile
+                continue  # the producer has dropped this batch meanwhile
             oldest = lane.in_flight[0] is batch and not (lane.batches and lane.batches[0].attempts)
             lane.in_flight.remove(batch)
             if call.error is not None:

@@ -413,8 +413,8 @@ class Transactions:
     def _add_partitions(self) -> Operation[None]:
         """Add the waiting partitions to the transaction, and further partitions until none waits.
 
-        The request is repeated until it is answered. Otherwise nobody would know whether there is a transaction to
-        abort.
+        The request is repeated until it is answered. Otherwise it would be unknown whether there is a
+        transaction to abort.
         """
         from odradek.wire.messages.add_partitions_to_txn import (
             AddPartitionsToTxnRequest,
@@ -457,7 +457,7 @@ class Transactions:
             try:
                 task.result()
             except ClientError:
-                return  # the machine has stored the error
+                return  # `_ask` has stored the error in the machine
 
     # Requests
 
@@ -471,8 +471,8 @@ class Transactions:
         coordinator: CoordinatorFinder | None = None,
         harmless: ErrorCode = ErrorCode.NONE,
     ) -> Operation[Any]:
-        """Send a transactional request, and repeat it as the reaction to its error codes demands. Raises
-        `TransactionError`, and `RequestTimedOut`.
+        """Send a transactional request. The reaction to each error code (`transaction_errors.py`) decides
+        whether the request is repeated. Raises `TransactionError` and `RequestTimedOut`.
 
         The code `harmless` counts as success.
         """

@@ -195,7 +195,7 @@ class ConsumerSteering(FamiliarFace, ABC, known_as="Consumer"):
         while self._machine.commits.completed:
             try:
                 self._run_callbacks()
-            except Exception as error:  # noqa: BLE001 - raised below
+            except Exception as error:  # noqa: BLE001 - the first error is raised below
                 errors.append(error)
         if errors:
             raise errors[0]

@@ -238,7 +238,12 @@ class IoThread:
                     self._sockets.handle(ready)
         except BaseException as error:
             self._failure = error
-            write_error(CRITICAL, "the client failed; every later call raises this", error, self._on_error)
+            write_error(
+                CRITICAL,
+                "the client has failed, and every later call raises this error",
+                error,
+                self._on_error,
+            )
             raise
         finally:
             self._closing.set()
@@ -260,7 +265,7 @@ class IoThread:
             function = deferred.popleft()
             try:
                 function()
-            except Exception as error:  # noqa: BLE001 - it is the application's, and the log has it
+            except Exception as error:  # noqa: BLE001 - an error of the application is logged
                 write_error(ERROR, "a callback failed", error, self._on_error)
 
     def _given_turns(self) -> list[threading.Event]:

@@ -59,7 +59,9 @@ class _Connection:
         self.has_shaken_hands = False
         self.idle = IdleBytes()
         self.answer_bytes = 0
-        """The bytes that TLS itself produced (not the application) since the server last read everything."""
+        """The bytes that TLS itself has produced, such as answers to key updates, since the server last read
+        everything.
+        """
         self.addresses = addresses
         self.socket: socket.socket | None = None
         self.connected = False
@@ -194,7 +196,7 @@ class Sockets:
             value, error = None, None
             try:
                 value = function()
-            except Exception as raised:  # noqa: BLE001 - `then` says what it means
+            except Exception as raised:  # noqa: BLE001 - `then` handles the error
                 error = raised
             self._finished.append(partial(then, value, error))
             self._wake_loop()
@@ -438,7 +440,7 @@ def _keep_alive(sock: socket.socket) -> None:
     """
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
-        if hasattr(socket, name):  # not on every system
+        if hasattr(socket, name):  # some systems lack an option
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 

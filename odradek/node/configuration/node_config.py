@@ -267,12 +267,12 @@ class NodeConfig:
 
     def get_bool(self, key: str) -> bool:
         value = self.values[key]
-        assert isinstance(value, bool), f"{key} is no boolean"
+        assert isinstance(value, bool), f"{key} is not a boolean"
         return value
 
     def get_str(self, key: str) -> str | None:
         value = self.values[key]
-        assert value is None or isinstance(value, str), f"{key} is no text"
+        assert value is None or isinstance(value, str), f"{key} is not a text"
         return value
 
     @property
@@ -562,7 +562,7 @@ def _check_controller_names(
                 raise ConfigError(
                     "listeners",
                     name,
-                    f"a node that is only a controller must have no other listeners than those of {key}",
+                    f"a node that is only a controller must have only the listeners that {key} names",
                 )
 
 

@@ -96,8 +96,8 @@ class AnswerQueue:
         self.muted_until = 0.0
         """The time until which no requests are read, because the client used up its quota; 0 if they are read."""
         self.muted_rate: float | None = None
-        """The client's quota of metadata changes for which the controller makes it wait; None if the wait has another
-        reason.
+        """The client's quota of metadata changes, if the controller mutes the client because of this quota;
+        otherwise None.
         """
 
     def _who(self) -> _Who:

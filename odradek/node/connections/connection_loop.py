@@ -300,7 +300,7 @@ class Connection(AnswerQueue):
         return start
 
     def _look_again_after(self, frames: int) -> int:
-        """Return after how many frames of this turn the clock is read next; 0 ends the turn."""
+        """Return the number of dispatched frames at which this turn reads the clock next; 0 ends the turn."""
         if frames >= FRAMES_PER_TURN or self.services.clock.monotonic() > self.last_active + TURN_SECONDS_MAX:
             return 0
         return frames + FRAMES_PER_LOOK

@@ -137,7 +137,7 @@ Again: TypeAlias = Callable[[Asked, Never], Message]
 """Checks the response to a request that had to wait. Returns this response, or another one."""
 
 
-def PASSES(asked: Asked, request: Any) -> None:  # noqa: N802  # it stands in tables beside names of doors
+def PASSES(asked: Asked, request: Any) -> None:  # noqa: N802  # the name appears in tables of doors
     """Let in every request."""
     return None
 
