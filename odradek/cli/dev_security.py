@@ -62,7 +62,9 @@ class DevSecurity:
         self._write("scram.secret", secrets.token_urlsafe(32).encode())
 
     def _make_token_secret(self) -> None:
-        """Write the key of delegation tokens if it is missing: directories of an earlier version lack it."""
+        """Write the key of delegation tokens if it is missing, because directories of an earlier version lack
+        it.
+        """
         if not (self.directory / _TOKEN_SECRET).exists():
             self._write(_TOKEN_SECRET, secrets.token_urlsafe(32).encode())
 
@@ -121,7 +123,7 @@ class DevSecurity:
             "ssl.truststore.location": str(self.directory / "authority.pem"),
             "ssl.truststore.type": "PEM",
         }
-        if user == USERS[0]:  # the controllers' listener asks for a certificate
+        if user == USERS[0]:  # the controllers' listener accepts only clients with a certificate
             keys |= {
                 "odradek.controller.security.protocol": "SSL",
                 "odradek.controller.ssl.keystore.location": str(self.directory / "admin.pem"),

@@ -176,8 +176,8 @@ def _row(each: Leaderless, replica: Replica) -> tuple[Any, ...]:
 
 
 def _has_all(each: Leaderless, node: int) -> str | None:
-    """Write `yes`, `led last` or `no`: whether the replica has all acknowledged records, as far as the cluster
-    knows.
+    """Return `yes`, `led last` or `no`: the cluster's knowledge about whether the replica has all
+    acknowledged records.
     """
     if each.complete is None:
         return None
@@ -191,7 +191,9 @@ def _clock(time_ms: int) -> str:
 
 
 def _waits_text(each: Leaderless) -> str:
-    """Name the broker that the partition waits for, and how that broker comes back."""
+    """Return a text that names the broker that the partition waits for, and says how to bring the broker
+    back.
+    """
     if each.complete is None:
         return f"{each.name} has no leader: start the brokers that are down"
     if not each.complete and not each.last:
@@ -225,7 +227,7 @@ def _waits_text(each: Leaderless) -> str:
 
 
 def _choice_text(each: Leaderless) -> str:
-    """Write what the operator can do if the awaited broker cannot come back."""
+    """Return advice for the case that the awaited broker cannot come back."""
     best = each.best
     waits = each.complete is None or each.complete or each.last
     when = "if that is impossible" if waits else "an operator has to choose"

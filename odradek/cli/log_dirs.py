@@ -19,7 +19,7 @@ __all__ = ["LogDirs", "add_broker_option", "ask_log_dirs", "look_seconds"]
 
 
 class LogDirs(NamedTuple):
-    """The answers of the live brokers, and the ids of the brokers that are down."""
+    """The log directories that the live brokers have reported, and the ids of the brokers that are down."""
 
     brokers: list[BrokerLogDirs]
     down: list[int]

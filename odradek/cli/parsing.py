@@ -48,7 +48,7 @@ _OTHERS_NAMES = {
     "--brokers": "--bootstrap-server",
     "--broker-list": "--bootstrap-server",
 }
-"""Options of Kafka's tools and of rpk, each with the name of the same option here."""
+"""Options of Kafka's tools and of rpk, each with the name of the equivalent option here."""
 
 
 _TEXT_BYTES_MAX = (1 << 15) - 1
@@ -103,7 +103,9 @@ def _judged(action: argparse.Action, argument: str) -> str:
 
 
 def called_here(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> str:
-    """Return our name for the first unknown word, if it is an option of Kafka's tools or of rpk; otherwise ""."""
+    """Return this command's name for the first unknown word, if that word is an option of Kafka's tools or of
+    rpk; otherwise return "".
+    """
     word = unknown[0].partition("=")[0]
     known = {text for action in parser._actions for text in (*action.option_strings, action.metavar)}
     name = _OTHERS_NAMES.get(word, "")

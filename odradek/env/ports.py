@@ -512,8 +512,8 @@ class Companion(Protocol):
         """
 
     def close(self) -> None:
-        """End the process, within seconds. A call that runs in another thread raises `CompanionLost`. It may be
-        called again.
+        """End the process, within seconds. A call that runs in another thread raises `CompanionLost`. A
+        second call has no effect.
         """
 
 

@@ -158,7 +158,8 @@ class RealMeter:
     def __init__(self) -> None:
         self._read_at = 0.0
         self._unread_seconds = UNREAD_SECONDS_MAX
-        """The seconds of all turns since the thread's clock was last read. With this value, the first turn reads it.
+        """The seconds of all turns since the thread's clock was last read. With this initial value, the first
+        turn reads the clock.
         """
 
     def cpu_seconds(self) -> float:

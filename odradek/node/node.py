@@ -69,7 +69,7 @@ LOCALHOST = "localhost"
 OTHERS_SECONDS_MAX = 3.5
 """The most seconds that a stopping node waits for other nodes."""
 PATIENCE_SECONDS = 1.0
-"""The seconds without a controller after which a starting node logs what it waits for."""
+"""The seconds without a controller after which a starting node logs the reason for its wait."""
 
 
 class NodeFailed(Exception):

@@ -38,7 +38,7 @@ enough for 150 key updates that follow the last message.
 """
 OTHERS_SHARE = 7
 IDLE_PASS_SECONDS = 0.0002
-"""The seconds below which a pass of the event loop counts as idle."""
+"""A pass of the event loop that takes fewer seconds counts as idle."""
 IDLE_PASSES = 3
 """The number of successive idle passes after which the loop counts as idle. One is not enough, because the tasks of a
 pass run in any order.
@@ -66,7 +66,7 @@ class RecordBounds:
         self.head = b""
         """The bytes of an incomplete record header."""
         self.missing = 0
-        """The bytes of the last record that have not arrived yet."""
+        """The number of bytes of the last record that have not arrived yet."""
         self.received = 0
 
     def take(self, data: memoryview) -> bool:

@@ -87,7 +87,8 @@ class TlsConn:
         self, conn: Conn, tls: TlsSession, clock: Clock, scratch: Scratch, head: bytes = b"", missing: int = 0
     ) -> None:
         """`head` has the first bytes of a record's header, which have arrived but were not fed to `tls`. If a
-        record was fed only in part, `missing` is the number of its bytes that have not arrived yet.
+        record was fed only in part, `missing` is the number of bytes of this record that have not arrived
+        yet.
         """
         self._conn = conn
         self._held = head

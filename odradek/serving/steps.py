@@ -64,7 +64,8 @@ class Pace:
         share = self._shares.get(long_work)
         if share is None:
             share = self._shares[long_work] = long_work.begin()
-            # Only the first share of a request gets the payer from the connection; the other shares use the same one.
+            # Only the first share of a request gets the payer from the connection, so copy it to the other
+            # shares.
             share.payer = self.share.payer
         return share
 
@@ -100,7 +101,7 @@ class Answers(Delayed):
             self._follow(driver, driver.first_slice(runner, runner.send(self.values)))
 
     def hold_up(self, driver: StepDriver, runner: Runner) -> None:
-        """Keep this work until the last answer has come."""
+        """Store the work, which continues when the last answer has come."""
         self._driver, self._runner = driver, runner
 
     def _follow(self, driver: StepDriver, result: Result) -> None:

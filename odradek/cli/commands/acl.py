@@ -262,8 +262,8 @@ def _remove(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
-    """Print whether each requested operation is allowed. Return exit code 0 if all are allowed, 1 if any is
-    denied.
+    """Print whether each requested operation is allowed. Return the exit code: 0 if all operations are
+    allowed, 1 if one is denied.
     """
     from odradek.security.acls.rules import Operation, ResourceType
 

@@ -83,7 +83,7 @@ def _describe(args: argparse.Namespace) -> int:
 
 
 def _end(brokers: list[BrokerClients]) -> int:
-    """Raise the error of the first broker that did not answer; return exit code 0 if all answered."""
+    """Raise the error of the first broker that did not answer. Return exit code 0 if all brokers answered."""
     failed = next((broker.error for broker in brokers if broker.error is not None), None)
     if failed is not None:
         raise call_failure(failed)

@@ -187,7 +187,9 @@ def _document(entry: ConfigEntry) -> dict[str, object]:
 
 
 def _fights(client: Client, topic: str, entries: list[ConfigEntry]) -> list[tuple[str, str]]:
-    """Find configuration keys of a topic that conflict with other keys, each with the effect of the conflict."""
+    """Find the configuration keys of a topic that conflict with each other. Return the effect of the conflict
+    for each key.
+    """
     from odradek.cli.config_conflicts import conflicts
     from odradek.client.admin import ConfigSource
 
@@ -212,7 +214,7 @@ def _explain(entries: list[ConfigEntry], fights: list[tuple[str, str]]) -> None:
 
 
 def _source(entry: ConfigEntry) -> str:
-    """Write where a configuration value comes from, in one or two words."""
+    """Return where a configuration value comes from, in one or two words."""
     return _SOURCES.get(entry.source.name, entry.source.name.lower())
 
 

@@ -1,4 +1,6 @@
-"""`odradek consume TOPIC`: print the records of a topic, either all of them or those that a group has not read."""
+"""`odradek consume TOPIC`: print the records of a topic: all records, or only the records that a group has
+not read.
+"""
 
 from __future__ import annotations
 
@@ -135,8 +137,8 @@ def _consume(args: argparse.Namespace) -> int:
 
 
 def _led(topic: Topic) -> list[int]:
-    """List the partitions that have a leader; name the others on stderr. Raises `CliError` if none has a
-    leader.
+    """List the partitions that have a leader, and print the other partitions on stderr. Raises `CliError` if
+    none has a leader.
     """
     led = [index for index, each in sorted(topic.partitions.items()) if each.leader >= 0]
     offline = [str(index) for index in sorted(topic.partitions) if index not in led]
@@ -242,8 +244,8 @@ class _Printer:
             self._quiet_since = time.monotonic()
 
     def _hand_over(self, lines: list[bytes], count: int) -> None:
-        """Write these lines to standard output. Then mark `count` records as handed over, including filtered
-        ones without a line.
+        """Write these lines to standard output. Then mark `count` records as handed over, including records
+        that a filter dropped.
         """
         if lines:
             self._output.write(b"".join(lines))
@@ -279,8 +281,8 @@ def _open(args: argparse.Namespace, settings: Mapping[str, Any]) -> Iterator[Con
         "enable.auto.commit": False,
         "allow.auto.create.topics": False,
         "default.api.timeout.ms": max(1, int(args.timeout * 1000)),
-        # At the end of a partition, the broker waits this long for new records before it answers. The command
-        # waits for the answer.
+        # At the end of a partition, the broker waits this long for new records. It answers after the wait, so
+        # this time also delays the command's end.
         "fetch.max.wait.ms": 500 if args.follow else 50,
         "max.poll.records": min(limit, _RECORDS_PER_POLL),
         "isolation.level": args.isolation,
@@ -333,8 +335,8 @@ def _next(consumer: Consumer, printer: _Printer, key: TopicPartition, busy: bool
 def _read_as_member(
     args: argparse.Namespace, client: Client, render: Callable[[ConsumerRecord], bytes]
 ) -> None:
-    """Join the group as a member, print the records that it has not read, and commit the offsets of the
-    printed ones.
+    """Join the group as a member, print the records that the group has not read, and commit the offsets of
+    the printed records.
     """
     if args.partition is not None:
         raise CliError("--partition and --group cannot be combined: the group assigns the partitions", USAGE)
@@ -448,8 +450,8 @@ class _Member:
         return found
 
     def _positions(self, timeout: float | None = None) -> dict[TopicPartition, int | None]:
-        """Return the consumer's position in each assigned partition; None if it is unknown and there is no
-        `timeout` to wait.
+        """Return the consumer's position in each assigned partition. With `timeout`, wait for unknown
+        positions; without it, an unknown position is None.
         """
         return {key: self._position(key, timeout) for key in self._consumer.assignment()}
 
@@ -486,7 +488,9 @@ class _Member:
             self._ends.update((key, found[key]) for key in partitions)
 
     def revoked(self, partitions: list[TopicPartition]) -> None:
-        """Called when partitions move to other members: commits offsets, from which those members continue."""
+        """Called when partitions move to other members: commits the offsets from which the new owners
+        continue.
+        """
         positions = {key: self._position(key, None) for key in partitions}
         with _refusals_noted():
             try:
@@ -508,8 +512,8 @@ class _Member:
 
 @contextmanager
 def _refusals_noted() -> Iterator[None]:
-    """Guard a commit: if the group refuses it because partitions move to other members, report that on stderr
-    and continue.
+    """Run a block that commits. If the group refuses the commit because partitions move to other members,
+    print a warning on stderr and continue.
     """
     from odradek.wire.errors import ErrorCode, KafkaError
 

@@ -208,7 +208,7 @@ def _arriving_texts(broker: int, directory: LogDirDescription) -> list[str]:
 
 
 def _state(each: LogDirDescription, trouble: TroubledDirectory | None, *, is_retiring: bool) -> str:
-    """Choose the word for a directory's state. It is in capitals if an operator should act."""
+    """Return the word for a directory's state. The word is in capitals if an operator should act."""
     health = each.health
     if each.error is not None:
         return "released" if health is not None and health.is_released else "OFFLINE"

@@ -234,8 +234,8 @@ def _print_description(group: GroupDescription, lags: list[PartitionLag], trend:
 
 
 def _epochs(group: GroupDescription) -> list[tuple[str, object]]:
-    """Return a list with one pair (name, text), the line about the group's epochs. For a classic group the
-    list is empty.
+    """Return the line about the group's epochs as a list of one (name, text) pair. For a classic group,
+    return an empty list.
     """
     if group.group_type != "consumer":
         return []

@@ -1,4 +1,4 @@
-"""`odradek log dump|clean-status`: `dump` reads the files of a partition itself and needs no running node,
+"""`odradek log dump|clean-status`: `dump` reads the files of a partition directly, without a running node.
 `clean-status` asks the brokers.
 """
 

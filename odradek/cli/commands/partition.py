@@ -352,8 +352,8 @@ def _planned(
 
 
 def _replicas_after(before: tuple[int, ...], to: Mapping[int, str | None]) -> tuple[int, ...]:
-    """Return the brokers of a partition after the move `to`. If `to` names directories for only some of the present
-    brokers, the partition keeps all its brokers.
+    """Return the brokers of a partition after the move `to`. The partition keeps all its brokers if `to`
+    gives directories for some of these brokers and names no other broker.
     """
     if None not in to.values() and set(to) < set(before):
         return before

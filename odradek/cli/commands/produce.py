@@ -1,4 +1,4 @@
-"""`odradek produce TOPIC`: lines of standard input or of a file become records."""
+"""`odradek produce TOPIC`: write each line of standard input or of a file as a record."""
 
 from __future__ import annotations
 
@@ -171,8 +171,8 @@ def _check(sent: SentLines) -> None:
 
 
 def _settle(producer: Producer, sent: SentLines, patience_seconds: float) -> None:
-    """Wait at most `patience_seconds` until each sent line is acknowledged or failed, so that the reported
-    count is right.
+    """Wait at most `patience_seconds` until each sent line is acknowledged or failed, so that the command
+    reports the right count.
     """
     from odradek.client.errors import ClientError
 

@@ -214,8 +214,8 @@ def _not_among(args: argparse.Namespace, voters: tuple[QuorumReplica, ...]) -> N
 
 def _directory_of(args: argparse.Namespace, replicas: tuple[QuorumReplica, ...], role: str) -> bytes:
     named = [each for each in replicas if each.node_id == args.node]
-    # For minutes, the leader still reports the replica of a lost disk. If the node has two directories, only
-    # the directory in use still sends fetches.
+    # The leader reports the replica of a lost disk for some minutes more. So a node may have two directories
+    # in the list, but only the directory in use sends fetches.
     newest_ms = max((each.last_fetch_ms for each in named), default=0)
     alive = [each for each in named if role != "observer" or newest_ms - each.last_fetch_ms <= _STALE_MS]
     found = [each.directory_id for each in alive]

@@ -114,7 +114,9 @@ def _directories(client: Client, broker: int, *, with_health: bool = False) -> t
 
 
 def _metadata_directory(configs: Mapping[str, str]) -> str:
-    """Find the directory of the metadata log: its own key, or the first of `log.dirs` (Kafka's rule)."""
+    """Find the directory of the metadata log: the value of `metadata.log.dir`, or else the first of
+    `log.dirs` (Kafka's rule).
+    """
     first = listed_paths(configs.get("log.dirs", "") or configs.get("log.dir", ""))
     return configs.get("metadata.log.dir", "") or (first[0] if first else "")
 

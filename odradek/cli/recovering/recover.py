@@ -251,7 +251,7 @@ def _recover(args: argparse.Namespace) -> int:
 
 def _begin_log(args: argparse.Namespace, *, is_rebuilt: bool) -> int:
     """Plan a new metadata log, from an old copy or from the disks alone (`is_rebuilt`). With --execute, write
-    it on the nodes of this host.
+    the new log on the nodes of this host.
     """
     facts = [facts_of(each) for each in args.config]
     if args.source is not None:

@@ -1,7 +1,7 @@
 """Standard output for records, without a buffer: when `write` returns, the operating system has all bytes.
 
 With a buffer, a command could count a record as printed although it was never written. Before each write into
-a pipe, `write` waits until the pipe has room. So a signal interrupts only the wait, never the write itself.
+a pipe, `write` waits until the pipe has room. So a signal can interrupt the wait, but not the write.
 """
 
 from __future__ import annotations

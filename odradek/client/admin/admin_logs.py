@@ -108,7 +108,9 @@ class DirectoryHealth:
     fill_bytes_per_second: int
     """The growth of the used bytes over the last hour, in bytes per second."""
     seconds_left: int | None
-    """Seconds until only the reserve is free, at that growth; None if the disk does not fill."""
+    """Seconds until only the reserve is free, at the rate `fill_bytes_per_second`; None if the used bytes do
+    not grow.
+    """
     sync_us: int
     usual_sync_us: int
     is_slow: bool

@@ -228,8 +228,8 @@ def _all_partitions(partition_counts: Mapping[str, int]) -> list[TopicPartition]
 def _claims(
     partition_counts: Mapping[str, int], members: Sequence[MemberSubscription]
 ) -> dict[TopicPartition, str]:
-    """Find the owner of each partition from the claims of the members. The claim with the latest generation wins; if
-    two claims have that generation, neither counts.
+    """Find the owner of each partition from the claims of the members. The claim with the latest generation
+    wins. If two members claim a partition with the same latest generation, both claims are ignored.
     """
     claims: dict[TopicPartition, tuple[int, str | None]] = {}
     for member in _in_order(members):

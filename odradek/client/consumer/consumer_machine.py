@@ -295,8 +295,8 @@ class ConsumerMachine:
         return self.delivery.take_batches(self.settings.fetch_max_bytes)
 
     def _is_due(self, now: float, *, waited: bool) -> bool:
-        """True if other work must be done before records may be returned: an error, a wakeup, a rebalance or an
-        automatic commit.
+        """True if something else must happen before records may be returned: an error or `Wakeup` must be
+        raised, or a rebalance or an automatic commit is due.
         """
         return bool(
             self.woken

@@ -153,7 +153,7 @@ class BatchRecords:
         """Make records from columns of offsets, timestamps, keys, values and headers, until the offsets end. No
         Python code runs per record.
 
-        All columns may be one and the same iterator, which then yields the fields of each record in turn.
+        The same iterator may be passed for all columns: it then yields the fields of each record in turn.
         """
         rows = zip(
             repeat(self._topic),

@@ -1,7 +1,7 @@
 """The part of a rebalance that runs inside the application's polls: it commits, revokes and adds partitions,
 and requests calls of the listener. PURE.
 
-The operation `turn` takes the steps that the membership waits for. It returns a `RebalanceEvent` if the
+The operation `turn` performs the steps for which the membership waits. It returns a `RebalanceEvent` if the
 listener must be called. The shell calls the listener and then calls `notified`, and the rebalance goes on.
 """
 
@@ -41,8 +41,8 @@ class Rebalances:
         self._gave_up = False
 
     def turn(self, membership: Membership) -> Operation[RebalanceEvent | None]:
-        """Take the steps that the membership waits for. Return an event if the listener must be called. If another
-        client has replaced this static member, raises the error.
+        """Perform the steps for which the membership waits. Return an event if the listener must be called.
+        If another client has replaced this static member, raise the error of the membership.
         """
         if self._event is not None:
             return self._event
@@ -55,8 +55,8 @@ class Rebalances:
         while True:
             state = membership.state
             event = yield from self._step(membership)
-            # The state of the membership may have changed during a commit. The signal of that change has
-            # passed already, and nothing else would wake the poll. So check the state again.
+            # The state of the membership may have changed during a commit. The signal of that change came
+            # during the commit, so it would not wake the poll any more. So check the state again.
             if event is not None or membership.state is state or not membership.needs_application:
                 return event
 

@@ -68,7 +68,7 @@ class Partition:
 
 @attrs.define
 class _SeenEpoch:
-    """A partition's leader epoch from another source than Metadata, and the number of successive Metadata
+    """A partition's leader epoch that is not from a Metadata answer, and the number of successive Metadata
     answers with an older epoch.
     """
 
@@ -101,7 +101,9 @@ class Cluster:
         self._ids: dict[str, deque[bytes]] = {}
         """The ids that topics of each name have had, the current id last."""
         self._denied: dict[str, tuple[bytes, int]] = {}
-        """By topic name: a former id that brokers report again, and the number of answers in a row with this id."""
+        """For each topic name, a former id that brokers report again, with the number of successive answers
+        that have it.
+        """
         self._seen_epochs: dict[tuple[str, int], _SeenEpoch] = {}
         self.updates = 0
 

@@ -301,7 +301,7 @@ class Accumulator:
         return {key: metrics for key, lane in self.lanes.items() if any((metrics := lane.metrics()).values())}
 
     def has_filled(self, batch: Batch) -> bool:
-        """True if the sender has work after the opening of this batch: the batch is full, or an earlier batch
+        """True if the sender must act now that this batch was opened: the batch is full, or an earlier batch
         of the partition waits.
         """
         return len(batch.lane.batches) > 1 or batch.size >= self._batch_bytes_max
@@ -506,7 +506,7 @@ class Accumulator:
         if lane is None:
             return self._draw(state)
         if lane.open is not None and lane.open.size + size <= self._batch_bytes_max:
-            return lane  # the queue only lacks memory for another row
+            return lane  # the batch has room for the record, but no memory is reserved for its row
         self.close(lane)
         return lane if state.sticky_bytes < self._batch_bytes_max else self._draw(state)
 

@@ -1,7 +1,8 @@
 """Fetches two things that a sender needs besides batches: a producer id, and fresh metadata. PURE.
 
 Each of the two is fetched by its own operation, of which one runs at a time. `keep` starts the operation if
-it is due, and returns the time at which to call `keep` again. `news` is called when an operation has ended.
+it is due, and returns the time at which the sender must call `keep` again. `news` is called when an operation
+has ended.
 """
 
 from __future__ import annotations

@@ -295,8 +295,8 @@ class Sender:
         return partition.leader
 
     def _send_to(self, node: int, lanes: list[Lane]) -> float:
-        """Send requests to one broker as long as batches are ready and its pipeline has room. Return the time of the
-        next ready batch.
+        """Send requests to one broker as long as batches are ready and its pipeline has room. Return the time
+        at which the next batch will be ready.
         """
         settings = self._settings
         until = _NEVER
@@ -694,5 +694,5 @@ def _older(batch: Batch, other: Batch) -> bool:
     if batch.base_sequence < 0:
         return batch.number < other.number
     if other.base_sequence < 0:
-        return True  # `other` lost its number in a rebase, and was not sent with a new number yet
+        return True  # a rebase has removed the number of `other`, which has no new number yet
     return (other.base_sequence - batch.base_sequence) % _SEQUENCE_END < _SEQUENCE_END // 2

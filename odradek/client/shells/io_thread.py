@@ -74,7 +74,9 @@ class IoThread:
         self._failure: BaseException | None = None
         self._is_over: Callable[[], bool] | None = None
         self.on_fork: Callable[[], None] | None = None
-        """Called in a forked child. It must not wait for anything, and may use only locks that it has made itself."""
+        """Called in a forked child. The function must not wait for anything, and may use only locks that it
+        has made itself.
+        """
         self.on_end: Callable[[], object] | None = None
         """Called in the client's thread, after it has ended all operations."""
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)

@@ -56,7 +56,7 @@ BUILT = (PLAIN, *SCRAM, OAUTHBEARER)
 HIDDEN = "[hidden]"
 _JAAS = "sasl.jaas.config"
 _OF_LISTENERS = ("connections.max.reauth.ms", "max.connections", "max.connection.creation.rate")
-"""Keys that can be set for a single listener, apart from those of TLS and SASL."""
+"""Keys that can be set for a single listener, in addition to the keys of TLS and SASL."""
 _FOREIGN = (
     "sasl.server.callback.handler.class",
     "sasl.client.callback.handler.class",
@@ -96,8 +96,8 @@ _MODULES = {
 
 @attrs.frozen
 class ListenerSecurity:
-    """The demands of one listener on its clients. It also has the credentials with which this node logs in to
-    listeners of the same name at other nodes.
+    """The security requirements of one listener for its clients, and the credentials with which this node
+    logs in to listeners of the same name at other nodes.
     """
 
     name: str

@@ -97,7 +97,7 @@ class ReceiveBuffers:
         self.bytes_max = bytes_max
         self.bytes_used = 0
         self._used = [0, 0]
-        """Bytes in use, for large frames and for small ones."""
+        """The bytes in use: first for large frames, then for small frames."""
         small = bytes_max // SMALL_SHARE
         self._parts = (bytes_max - small, small)
         self._waiters: tuple[deque[_Waiter], deque[_Waiter]] = (deque(), deque())

@@ -44,8 +44,8 @@ class Charging:
         is_node: Callable[[Context], bool],
         is_follower: Callable[[Any], bool],
     ) -> None:
-        """`is_of_nodes`: the listener is for brokers alone. `is_node` returns whether a principal is a node's,
-        `is_follower` whether a Fetch comes from a follower.
+        """`is_of_nodes` is true if only brokers use the listener. `is_node` returns whether a principal is a
+        node's, `is_follower` whether a Fetch comes from a follower.
         """
         self._quotas = quotas
         self._is_of_nodes = is_of_nodes

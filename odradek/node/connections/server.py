@@ -38,8 +38,8 @@ class Server:
         is_peers: bool = False,
         entrance: Entrance | None = None,
     ) -> None:
-        """`is_peers`: the listener is for brokers alone, so limits for clients do not apply. `entrance`
-        authenticates clients; it is None if the listener does not authenticate clients.
+        """`is_peers` is true if only brokers use the listener; limits for clients then do not apply.
+        `entrance` authenticates clients; it is None if the listener does not authenticate clients.
         """
         self._entrance = entrance
         self._entering: dict[Conn, None] = {}
@@ -146,8 +146,8 @@ class Server:
             )
 
     async def reap_loop(self) -> None:
-        """Close connections that are idle for too long, and those that hold memory for which others wait. Such memory
-        holds incomplete frames, or answers that wait for an earlier answer.
+        """Close connections that are idle for too long, and connections that hold memory for which others
+        wait. Such memory holds incomplete frames, or answers that wait for an earlier answer.
         """
         clock, buffers = self._services.clock, self._services.buffers
         while True:

@@ -4,8 +4,8 @@ A password is checked against the user's SCRAM keys. This takes 2 to 15 ms of co
 time. A correct password is remembered as a keyed digest, until the user's keys change. So a scraper costs only one
 check.
 
-Against guessing, the rate of checks is limited for each address, and for all addresses together. A remembered
-password needs no check.
+The rate of checks is limited for each address, and for all addresses together, to prevent guessing. A
+remembered password needs no check.
 """
 
 from __future__ import annotations

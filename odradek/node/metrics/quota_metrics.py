@@ -12,7 +12,7 @@ SHOWN_MAX = 200
 
 
 def quota_metrics(page: MetricsText, quotas: ClientQuotas, shown_max: int) -> None:
-    """Add to the page the quota accounts of one broker; at most `shown_max` are listed by name."""
+    """Add the quota accounts of one broker to the page; at most `shown_max` are listed by name."""
     statistics = quotas.statistics()
     page.gauge("odradek_quota_accounts", "Quotas that clients use now.")
     page.one(statistics["accounts"])

@@ -46,7 +46,9 @@ _COUNTERS = (
 
 
 def transaction_metrics(page: MetricsText, broker: Broker, statistics: Mapping[str, int]) -> None:
-    """Add to the page the transaction figures of one broker; `statistics` are those of its transaction coordinator."""
+    """Add the transaction figures of one broker to the page. `statistics` comes from its transaction
+    coordinator.
+    """
     for field, metric, described in _GAUGES:
         page.gauge(f"odradek_{metric}", described)
         page.one(statistics.get(field, 0))

@@ -181,8 +181,8 @@ class Budgets:
 
     @staticmethod
     def _is_first(account: _Account, payer: Payer) -> bool:
-        """True if this is the principal's first line of its kind. The number of kinds is limited, and so is
-        the number of bytes that such lines can overdraw an account by.
+        """True if this is the principal's first line of its kind. The number of kinds is limited. So the
+        first lines of all kinds can overdraw an account only by a limited number of bytes.
         """
         return (
             account.principal is not None

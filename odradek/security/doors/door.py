@@ -97,23 +97,25 @@ class Asked:
         return None if topic is None else topic.name
 
     def may(self, operation: Operation, name: str) -> bool:
-        """True if the client may do this to a topic."""
+        """True if the client may perform the operation on a topic."""
         return self.rights.allows(operation, ResourceType.TOPIC, name)
 
     def would(self, operation: Operation, resource_type: ResourceType, name: str) -> bool:
-        """True if the client may do this to the resource. Unlike `may`, it reports no refusals to the audit log."""
+        """True if the client may perform the operation on the resource. Unlike `may`, it reports no refusals
+        to the audit log.
+        """
         return self.rights.would_allow(operation, resource_type, name)
 
     def may_group(self, operation: Operation, name: str) -> bool:
-        """True if the client may do this to a group."""
+        """True if the client may perform the operation on a group."""
         return self.rights.allows(operation, ResourceType.GROUP, name)
 
     def may_transact(self, operation: Operation, name: str) -> bool:
-        """True if the client may do this to a transactional id."""
+        """True if the client may perform the operation on a transactional id."""
         return self.rights.allows(operation, ResourceType.TRANSACTIONAL_ID, name)
 
     def may_cluster(self, operation: Operation) -> bool:
-        """True if the client may do this to the cluster."""
+        """True if the client may perform the operation on the cluster."""
         return self.rights.allows(operation, ResourceType.CLUSTER, CLUSTER_NAME)
 
 
@@ -157,7 +159,7 @@ def check_doors(served: Iterable[int], doors: Collection[int], table: str) -> No
 
 
 def may_on_cluster(rights: ClientRights, operation: Operation) -> bool:
-    """True if the client may do this operation on the cluster."""
+    """True if the client may perform the operation on the cluster."""
     return rights.allows(operation, ResourceType.CLUSTER, CLUSTER_NAME)
 
 

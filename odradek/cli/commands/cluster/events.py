@@ -203,7 +203,9 @@ def _asked_by(args: argparse.Namespace, authors: EventAuthors, events: Iterable[
 
 
 def _print_gaps(authors: EventAuthors, events: list[Event], controllers: Mapping[int, int]) -> None:
-    """Print a warning for events whose author is unknown, and for audit lines that are missing or damaged."""
+    """Print warnings about events whose author is unknown, and about missing or damaged lines of the audit
+    logs.
+    """
     gaps = authors.gaps(events, controllers)
     if gaps:
         complain(f"the events do not say who caused {'; '.join(gaps)}")
@@ -239,8 +241,8 @@ def _print(args: argparse.Namespace, events: list[Event], authors: EventAuthors 
 
 
 def _sentences(events: Iterable[Event], authors: EventAuthors | None = None) -> list[list[Event]]:
-    """Sort events into groups; each group is printed as one sentence. A broker's death is one sentence,
-    instead of one sentence for each partition that the broker led.
+    """Sort events into groups; each group is printed as one sentence. So the death of a broker is one
+    sentence, although every partition that it led has an event.
     """
     groups: dict[tuple[int, str, str, Author | None], list[Event]] = {}
     for event in events:

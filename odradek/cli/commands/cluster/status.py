@@ -142,7 +142,7 @@ def _asked(question: Callable[[], T]) -> T | None:
 
 
 class _Health(NamedTuple):
-    """The partitions of a cluster, counted, with the names of those that need attention."""
+    """The number of partitions in the cluster, and the names of the partitions that need attention."""
 
     partitions: int
     offline: list[str]
@@ -235,7 +235,9 @@ def _is_silent(quorum: QuorumDescription, voter: QuorumReplica) -> bool:
 
 
 def _is_current(quorum: QuorumDescription | None) -> bool:
-    """True if there is an active controller. Without one, all figures are those of the last active controller."""
+    """True if there is an active controller. Without an active controller, all figures come from the last
+    one.
+    """
     return quorum is not None and quorum.leader is not None
 
 

@@ -44,8 +44,8 @@ class PreferredLeaders:
             self._leads[chain[-1]] += 1
 
     def _chain(self) -> list[int] | None:
-        """Find the shortest chain of leader swaps from a broker that leads many partitions to a broker that
-        leads few. Return None if there is no such chain.
+        """Find the shortest chain of leadership changes from a broker that leads many partitions to a broker
+        that leads few. Return None if there is no such chain.
         """
         leads = self._leads
         for giver in sorted(leads, key=lambda node: (-leads[node], node)):
