@@ -188,8 +188,8 @@ def connected_to_controller(
 
 @contextmanager
 def changing(changes: bool = True) -> Iterator[None]:
-    """Guard calls that change the cluster: if no answer comes, the `CliError` says that the change may have been
-    made nevertheless.
+    """Guard a block of calls that change the cluster. If no answer comes, raise a `CliError` which says that
+    the change may have been made nevertheless.
     """
     from odradek.client.errors import ClientError
     from odradek.wire.errors import KafkaError
@@ -221,8 +221,8 @@ def present_quorum(args: argparse.Namespace, client: Client) -> QuorumDescriptio
 
 
 def say_if_past(survey: ClusterSurvey) -> None:
-    """Print a line on stderr if no controller answered: the output then shows the last state that a broker
-    received.
+    """Print a line on stderr if no controller answered, because the output then shows an earlier state, which
+    a broker has received.
     """
     if not survey.is_current:
         sys.stdout.flush()

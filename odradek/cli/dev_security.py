@@ -58,7 +58,7 @@ class DevSecurity:
             self._write(f"{user}.password", password.encode())
             self._write_client_keys(user, password, bootstrap)
         self._make_token_secret()
-        # Write this file last: a directory that has it is complete.
+        # Write this file last, because its presence shows that the directory is complete.
         self._write("scram.secret", secrets.token_urlsafe(32).encode())
 
     def _make_token_secret(self) -> None:
@@ -137,7 +137,7 @@ def _write_secret(path: Path, data: bytes) -> None:
     """Write a file that only its owner may read."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
-        # Set the mode explicitly: an existing file keeps its mode when it is written.
+        # Set the mode explicitly, because an existing file keeps its mode when it is written.
         os.fchmod(descriptor, 0o600)
         file.write(data)
 

@@ -80,7 +80,7 @@ def print_json(document: Any) -> None:
 
 
 def _json(document: Any) -> str:
-    """Write a document as JSON. Raises `ValueError` for a number that JSON cannot express."""
+    """Format a document as JSON. Raises `ValueError` for a number that JSON cannot express."""
     text = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text if text.isprintable() else json.dumps(document, allow_nan=False, separators=(",", ":"))
 
@@ -227,8 +227,8 @@ def _width() -> int | None:
 
 
 def bytes_text(count: int | None) -> str | None:
-    """Write a number of bytes for people: three digits and a unit. An unknown number (None or negative) stays
-    None.
+    """Format a number of bytes for people, as three digits and a unit. An unknown number (None or negative)
+    stays None.
     """
     if count is None or count < 0:
         return None
@@ -241,12 +241,12 @@ def bytes_text(count: int | None) -> str | None:
 
 
 def counted(number: int, noun: str) -> str:
-    """Write a number with its noun for people: 1 partition, 2 partitions."""
+    """Format a number with its noun for people: 1 partition, 2 partitions."""
     return f"{number} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def span_text(milliseconds: int | None) -> str | None:
-    """Write a span of time for people, in its two largest units. An unknown span (None) stays None."""
+    """Format a span of time for people, in its two largest units. An unknown span (None) stays None."""
     if milliseconds is None:
         return None
     if milliseconds < 1000:

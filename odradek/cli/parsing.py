@@ -52,7 +52,7 @@ _OTHERS_NAMES = {
 
 
 _TEXT_BYTES_MAX = (1 << 15) - 1
-"""The most bytes of a text that fits into a request."""
+"""The maximum number of bytes of a text that fits into a request."""
 _WHOLE = re.compile(r"[+-]?[0-9]{1,30}")
 _DECIMAL = re.compile(r"[+-]?(?:[0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})(?:[eE][+-]?[0-9]{1,3})?")
 
@@ -135,15 +135,17 @@ class _Timeout(argparse.Action):
 
 
 class DefaultAddress(str):
-    """The default address of --bootstrap-server. Its own type distinguishes it from an address that the user
-    has typed: only the default gives way to `bootstrap.servers` in --command-config.
+    """The default address of --bootstrap-server. It has its own type, to distinguish it from an address that
+    the user has typed. Only the default address gives way to `bootstrap.servers` in --command-config.
     """
 
     __slots__ = ()
 
 
 def add_connection_options(parser: argparse.ArgumentParser, *, plans: bool = False) -> None:
-    """Add --bootstrap-server and --timeout. `plans`: the command may carry out a plan, which has no time limit."""
+    """Add --bootstrap-server and --timeout. `plans` is true if the command may carry out a plan, which has no
+    time limit.
+    """
     parser.add_argument(
         "--bootstrap-server",
         metavar="HOST:PORT,...",

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 __all__ = ["register_find_hanging"]
 
 _MINUTES = 15
-"""Kafka's default of `transaction.max.timeout.ms`, in minutes: no transaction can have a longer timeout."""
+"""Kafka's default of `transaction.max.timeout.ms`, in minutes. By default, no transaction can have a longer
+timeout.
+"""
 
 
 def _minutes(text: str) -> int:
@@ -236,7 +238,7 @@ def _remedy(each: OldTransaction, now_ms: int) -> str:
 
 
 def _command(each: OldTransaction) -> str | None:
-    """Write the command that ends the transaction; None if the transaction ends without a command."""
+    """Return the command that ends the transaction; None if the transaction ends without a command."""
     if each.prospect.value == "ending":
         return None
     if each.prospect.value == "hanging" or each.transaction is None:

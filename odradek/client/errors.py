@@ -68,7 +68,9 @@ class UnsupportedByBroker(ClientError):
 
 
 class BufferFull(ClientError):
-    """`buffer.memory` was full for `max.block.ms`: the application sends faster than the cluster accepts records."""
+    """`buffer.memory` was full for `max.block.ms`, because the application sends faster than the cluster
+    accepts records.
+    """
 
     retriable = True
 

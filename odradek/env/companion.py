@@ -186,7 +186,7 @@ class RealCompanion:
             raise self._lost_error() from error
         except (
             BaseException
-        ):  # no memory, or an interrupt: the next call must not read the rest of this answer
+        ):  # after a lack of memory or an interrupt, the next call must not read the rest of this answer
             self._lose(process)
             raise
         is_result, value, places = answer.value()

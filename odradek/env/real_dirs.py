@@ -52,8 +52,8 @@ class _Disk:
 class RealDir:
     """Implements `odradek.env.ports.Dir` for a path. The only descriptor that it keeps open is the lock's.
 
-    The path is built each time that it is needed, which saves memory: a node has a directory for each of its
-    thousands of partitions.
+    The path is built each time that it is needed. This saves memory, because a node has a directory for each
+    of its thousands of partitions.
     """
 
     __slots__ = ("_disk", "_name")

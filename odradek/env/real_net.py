@@ -278,8 +278,8 @@ class TcpNetwork:
         try:
             return list(await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
         except (OSError, UnicodeError, RuntimeError, MemoryError) as error:
-            # The reason may be a `RuntimeError`: the name is resolved in a thread, and the system cannot
-            # start one now.
+            # The reason may be a `RuntimeError`, because the name is resolved in a thread, which the system
+            # may be unable to start.
             raise ConnectionLost(f"cannot connect to {host}:{port}: {error}") from error
 
     async def _connect_one(self, family: int, kind: int, protocol: int, address: tuple[Any, ...]) -> TcpConn:

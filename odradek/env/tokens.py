@@ -19,7 +19,7 @@ from odradek.env.token_ports import DocumentAddress, TokenRequest, Tokens, Token
 __all__ = ["open_tokens"]
 
 ATTEMPTS_MAX = 3
-"""The most requests to an issuer while a login waits for a token."""
+"""The maximum number of requests to an issuer while a login waits for a token."""
 
 
 def open_tokens(request: TokenRequest) -> Tokens:

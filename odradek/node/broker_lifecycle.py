@@ -387,7 +387,7 @@ class BrokerLifecycle:
         failed = [each.directory_id for each in broker.log_dirs if each.offline_reason is not None]
         hung = broker.troubles.given_up()
         # If the last directory were reported as offline, it could not come back. So if all directories hang,
-        # ask only to be fenced: the next heartbeat can lift the fence.
+        # ask only to be fenced, because the next heartbeat can lift the fence.
         all_hang = bool(hung) and len(failed) + len(hung) == len(broker.log_dirs)
         if not all_hang:
             self._reported.update(dict.fromkeys(hung))

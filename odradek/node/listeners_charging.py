@@ -72,7 +72,8 @@ class ListenersCharging:
             for services, _ in self._listeners:
                 for connection in list(services.muted):
                     yield _UNITS_OF_A_WAIT
-                    # Shorten the wait: a quota that was set by mistake may have muted clients for hours.
+                    # Shorten the wait, because a quota that was set by mistake may have muted clients for
+                    # hours.
                     if connection in services.muted:
                         connection.judge_wait()
             yield from broker.quotas.judge_accounts(broker.clock.monotonic)

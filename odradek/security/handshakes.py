@@ -31,10 +31,10 @@ __all__ = ["Handshakes", "RecordBounds", "network_of"]
 T = TypeVar("T")
 
 WAITING_MAX = 256
-"""The most handshakes that wait for their turn."""
+"""The maximum number of handshakes that wait for their turn."""
 STEP_BYTES_MAX = 4 * 1024
-"""The most bytes that are received for one step. This is enough for most messages of a handshake. It is also
-enough for 150 key updates that follow the last message.
+"""The maximum number of bytes that are received for one step. This is enough for most messages of a
+handshake. It is also enough for 150 key updates that follow the last message.
 """
 OTHERS_SHARE = 7
 IDLE_PASS_SECONDS = 0.0002
@@ -44,8 +44,8 @@ IDLE_PASSES = 3
 pass run in any order.
 """
 HANDSHAKE_BYTES_MAX = 256 * 1024
-"""The most bytes that a peer may send before the handshake is done. The longest certificate chain needs a tenth of
-it.
+"""The maximum number of bytes that a peer may send before the handshake is done. The longest certificate
+chain needs a tenth of it.
 """
 RECORD_BYTES_MAX = 16 * 1024 + 2048
 SERVER_HELLO_BYTES = 256

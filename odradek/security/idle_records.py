@@ -12,7 +12,7 @@ from __future__ import annotations
 __all__ = ["IDLE_BYTES_MAX", "IDLE_PER_SECOND", "IDLE_RECORDS_MAX", "IdleBytes", "IdleRecords"]
 
 IDLE_RECORDS_MAX = 100
-"""The most records without plain bytes that may arrive at once."""
+"""The maximum number of records without plain bytes that may arrive at once."""
 IDLE_PER_SECOND = 1.0
 """The number of records without plain bytes by which the allowance grows per second."""
 RECORD_BYTES = 640

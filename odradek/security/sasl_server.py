@@ -327,7 +327,7 @@ class Login:
                 "Authentication failed: password not specified", "the login by PLAIN has no password"
             )
         expected = self._settings.plain_users.get(user)
-        # Compare digests: the time to compare texts would reveal their lengths.
+        # Compare digests, because the time to compare texts would reveal their lengths.
         is_right = hmac.compare_digest(_digest(expected or ""), _digest(password))
         if not is_right or expected is None:
             raise LoginRefused(
@@ -380,5 +380,5 @@ def _digest(text: str) -> bytes:
 
 
 def _dotted(principal: str) -> str:
-    """Write a principal with a dot (`User.alice`), as in Kafka's message about a changed principal."""
+    """Format a principal with a dot (`User.alice`), as in Kafka's message about a changed principal."""
     return principal.replace(":", ".", 1)

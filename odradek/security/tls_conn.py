@@ -31,8 +31,8 @@ __all__ = ["RECORD_BYTES", "Scratch", "TlsConn"]
 
 RECORD_BYTES = 16 * 1024
 FEED_BYTES = RECORD_BYTES + 512
-"""The most bytes that are fed to OpenSSL at a time: a full record with its header. More would stay in its memory for
-each connection.
+"""The maximum number of bytes that are fed to OpenSSL at a time: a full record with its header. More would
+stay in its memory for each connection.
 """
 HEADER_BYTES = 5
 _unpack_size = struct.Struct(">H").unpack_from
@@ -42,11 +42,13 @@ SPARE_BYTES = 8 * 1024
 at most 600 key updates, which take 3 ms, or 700 records of one byte each.
 """
 SEND_BYTES = 128 * 1024
-"""The most plain bytes that are encrypted before they are sent together. This much memory is held for a peer that
-reads nothing.
+"""The maximum number of plain bytes that are encrypted before they are sent together. This much memory is
+held for a peer that reads nothing.
 """
 ANSWERS_BYTES_MAX = 64 * 1024
-"""The most bytes of TLS's own answers that may wait for a peer. If it reads none of them, it is disconnected."""
+"""The maximum number of bytes of TLS's own answers that may wait for a peer. If it reads none of them, it is
+disconnected.
+"""
 
 
 class Scratch:

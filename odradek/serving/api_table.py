@@ -109,8 +109,8 @@ class ApiEntry:
 
 
 class UnsupportedApiVersions(ApiEntry):
-    """Answers an ApiVersions request with an unsupported version: the body is not read, and the answer has version 0
-    (KIP-511).
+    """Answers an ApiVersions request with an unsupported version. The body is not read, and the answer has
+    version 0 (KIP-511).
     """
 
     def __init__(self, handle: Handler) -> None:

@@ -192,7 +192,7 @@ class ClientQuota(Protocol):
 
     @property
     def fetch_bytes_max(self) -> int | None:
-        """The most bytes of one fetch; None if no quota applies."""
+        """The maximum number of bytes of one fetch; None if no quota applies."""
 
 
 class Context:

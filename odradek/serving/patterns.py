@@ -25,7 +25,7 @@ at most.
 """
 AUTOMATON_BYTES_MAX = 1 << 20
 _REPEATS_MAX = 1_000
-"""The most repetitions that RE2 accepts, in one repetition or in nested ones together."""
+"""The maximum number of repetitions that RE2 accepts, in one repetition or in nested ones together."""
 _PROPERTY_MICROSECONDS, _CLASS_MICROSECONDS, _LARGE_CLASS_MICROSECONDS = 500.0, 2.5, 12.0
 _DOT_MICROSECONDS, _CHARACTER_MICROSECONDS = 3.0, 0.6
 _PROPERTY = re.compile(r"\\[pP]")

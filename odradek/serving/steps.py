@@ -129,7 +129,7 @@ class Answers(Delayed):
 
 Wait: TypeAlias = int | Callable[[Pace], Awaitable[Any]] | Answers
 """A value that a generator yields. A function waits, and returns a value for the generator. `Answers` waits
-for the answers to other requests. A number is the units of work done: the generator waits if they fill a
+for the answers to other requests. A number counts units of work done; the generator waits if they fill a
 slice.
 """
 Steps: TypeAlias = Generator[Wait, Any, T]

@@ -137,7 +137,7 @@ def _get(args: argparse.Namespace) -> int:
         for entry in entries:
             say(entry.value if entry.value is not None else "")
     else:
-        # The value is in the last column: it may be long, and would push later columns out of sight.
+        # The value is in the last column, because a long value would push later columns out of sight.
         print_table(("KEY", "SOURCE", "VALUE"), [(e.name, _source(e), _value(e)) for e in entries])
     return 0
 

@@ -120,8 +120,8 @@ def _consume(args: argparse.Namespace) -> int:
 
     render = json_line if args.json else args.format or key_and_value(args.key_separator)
     with connected(args, "ConsumerSettings") as client:
-        # Describe the topic first: this call reports a wrong address or topic at once, whereas a consumer
-        # would wait.
+        # Describe the topic first, because this call reports a wrong address or topic at once. A consumer
+        # would wait instead.
         (topic,) = client.admin.describe_topics([args.topic])
         if args.group is not None:
             _read_as_member(args, client, render)

@@ -180,8 +180,8 @@ def _end(nodes: list[_Node]) -> None:
 @contextmanager
 def _started(data: Path, count: int, first_port: int, security: DevSecurity | None) -> Iterator[list[_Node]]:
     """Start the nodes for the block, and stop them after it. If some node does not begin to serve, restore
-    the former properties files of all nodes. The reason: nodes from an earlier start may still run in this
-    directory, and their files must keep their ports.
+    the former properties files of all nodes. This matters if nodes from an earlier start still run in this
+    directory, because their files must keep their ports.
     """
     places = [_Place(data, number + 1, first_port + number) for number in range(count)]
     with _usable(data):

@@ -330,7 +330,7 @@ def _member_id(group: GroupDescription, number: int | None) -> str | None:
 
 
 def _partitions_text(partitions: Iterable[TopicPartition]) -> str:
-    """Write partitions by topic, with ranges: `words:0-2,5 other:1`."""
+    """Format partitions by topic, with ranges: `words:0-2,5 other:1`."""
     by_topic: dict[str, list[int]] = {}
     for topic, index in partitions:
         by_topic.setdefault(topic, []).append(index)

@@ -283,7 +283,7 @@ def _explain(args: argparse.Namespace) -> int:
 
 
 def _use_texts(key: str, used: Mapping[str, float] | None) -> tuple[str, str]:
-    """Write the measured use per second in the quota's unit, and the total throttle time; "-" for both if
+    """Format the measured use per second in the quota's unit, and the total throttle time. Both are "-" if
     unknown.
     """
     if used is None:

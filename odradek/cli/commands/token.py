@@ -209,7 +209,7 @@ def _show(tokens: list[DelegationToken]) -> None:
 
 
 def _renewers(token: DelegationToken) -> str:
-    """Write as many renewers as fit on a line; --json has all of them."""
+    """Format as many renewers as fit on a line; --json has all of them."""
     shown = ",".join(token.renewers[:RENEWERS_SHOWN]) or "-"
     more = len(token.renewers) - RENEWERS_SHOWN
     return f"{shown} and {more} more" if more > 0 else shown

@@ -42,7 +42,7 @@ CALM_LOOKS = 4
 because another command that cancels a retirement may still request moves.
 """
 MOVES_AT_ONCE = 500
-"""The most moves that the command requests from one check to the next."""
+"""The maximum number of moves that the command requests from one check to the next."""
 _ASSUMED_RATE = 100 << 20
 _LINES_MAX = 40
 
@@ -423,7 +423,7 @@ def _ask(client: Client, broker: int, moves: Sequence[DiskMove], *, is_planned_a
 
     passed_over = [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.REPLICA_NOT_AVAILABLE]
     if is_planned_again:
-        # The target was cordoned after the plan was made: the next plan chooses another target.
+        # The target was cordoned after the plan was made, so the next plan chooses another target.
         passed_over.append(ErrorCode.INVALID_REPLICA_ASSIGNMENT)
     for error in client.admin.alter_replica_log_dirs(wanted).values():
         # A replica that was deleted, or moved to another broker meanwhile, need not move any more.

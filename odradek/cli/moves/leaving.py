@@ -82,7 +82,7 @@ class Leaving(NamedTuple):
     under_way: list[Move]
     """The moves in `moves` that have begun already."""
     given_up: list[Stuck]
-    """Lost partitions that the operator gives up: they continue with the records that remain."""
+    """Lost partitions that the operator gives up, so that they continue with the records that remain."""
     kept: list[Stuck]
     """Partitions without a leader that stay on their brokers."""
     narrowed: list[Move]
@@ -110,7 +110,9 @@ class Leaving(NamedTuple):
             )
 
     def kept_lines(self) -> list[str]:
-        """Write a line for each topic with partitions that are not moved: why, and what to do."""
+        """Return a line for each topic with partitions that are not moved. It gives the reason and the
+        remedy.
+        """
         names = ", ".join(map(str, self.brokers))
         lines = []
         for name, found in _by_topic(each for each in self.kept if each.is_lost).items():

@@ -106,8 +106,8 @@ def carry_out(
     under_way: Sequence[Move] = (),
     more: Mapping[str, Any] | None = None,
 ) -> int:
-    """Show the planned moves, or execute them. `nothing` is the text if there is nothing to do. `is_shown`:
-    the caller has shown the plan already.
+    """Show the planned moves, or execute them. `nothing` is the text if there is nothing to do. `is_shown` is
+    true if the caller has shown the plan already.
 
     `under_way` are moves that began before this command. The command waits for their end, and does not check
     their disk space again. `more` are further keys of the object for --json.
@@ -262,7 +262,7 @@ class Progress:
             sys.stderr.flush()
 
     def text(self) -> str:
-        """Write how much of the plan is done, and when it may end."""
+        """Return a text about how much of the plan is done, and when it may end."""
         if self._last is None:
             return "not begun"
         line = f"{self._last.done} of {counted(self._last.partitions, 'partition')}"

@@ -1,4 +1,4 @@
-"""Stopped nodes: the commands read their properties files and directories for a recovery."""
+"""Reads the properties files and directories of stopped nodes, for the commands of a recovery."""
 
 from __future__ import annotations
 
@@ -130,8 +130,8 @@ def backup_in(path: str) -> CopyFiles:
             for member in archive:
                 folder, name = os.path.split(member.name)
                 contents = archive.extractfile(member) if member.isreg() else None
-                # Use only the last part of the name: a path in the archive must not decide where a file is
-                # written.
+                # Use only the last part of the name, because a path in the archive must not decide where a
+                # file is written.
                 if contents is not None and os.path.basename(folder) == METADATA_LOG_DIRECTORY:
                     with open(os.path.join(unpacked, name), "wb") as file:
                         file.write(contents.read())

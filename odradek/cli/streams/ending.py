@@ -68,8 +68,8 @@ class Ending:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Open a block in which the signal raises `Ended` at once: the command only waits there, so no work
-        is lost.
+        """Open a block in which the signal raises `Ended` at once. The command only waits in such a block, so
+        no work is lost.
         """
         self.check()
         self._may_raise = True

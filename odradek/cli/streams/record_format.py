@@ -84,7 +84,7 @@ def key_and_value(separator: str | None) -> Callable[[ConsumerRecord], bytes]:
 
 
 def json_line(record: ConsumerRecord) -> bytes:
-    """Write one JSON document on a line; `odradek produce --input json` reads it back."""
+    """Format a record as one line with a JSON document, which `odradek produce --input json` can read."""
     document: dict[str, Any] = {
         "topic": record.topic,
         "partition": record.partition,

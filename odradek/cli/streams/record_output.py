@@ -32,7 +32,7 @@ class RecordOutput:
         try:
             self._descriptor = sys.stdout.fileno()
         except OSError:
-            # The stream has no descriptor: a test or another program has set a stream in memory.
+            # The stream has no descriptor, because a test or another program has set a stream in memory.
             self._descriptor = -1
         self.bytes_per_write = _FILE_BYTES
         """The limit for the bytes of one system call. More bytes per call are cheaper, but a pipe might

@@ -102,7 +102,7 @@ class DirectoryHealth:
     """The state of a log directory's disk, as measured by its broker. Only Odradek's brokers report it."""
 
     reserve_bytes: int
-    """Free bytes that the broker keeps on the disk: records must not fill them."""
+    """The bytes of the disk that the broker keeps free of records."""
     is_short: bool
     """True while only the reserve is free, so that the broker refuses records."""
     fill_bytes_per_second: int

@@ -57,8 +57,8 @@ def describe_replica_logs(
     wanted = [(name, index, node) for (name, index), nodes in replicas.items() for node in nodes]
     ends = yield from _ask(core, wanted, _LATEST, timeout)
     answered = [each for each in wanted if isinstance(ends[each], tuple)]
-    # A broker that gave no answer has used up the whole timeout of the first round. Do not send it the later
-    # requests: the other replicas would have to wait.
+    # A broker that gave no answer has used up the whole timeout of the first round. Send it no later
+    # requests, because the other replicas would have to wait.
     starts = yield from _ask(core, answered, _EARLIEST, timeout)
     newest = yield from _ask(core, answered, _NEWEST, timeout)
     found: dict[Replica, ReplicaLog | CallError] = {}

@@ -113,7 +113,7 @@ class Commits:
         """Completed commits whose callbacks the shell must still call: callback, offsets, error or None."""
         self.last_error: Exception | None = None
         self._queue: deque[_Batch] = deque()
-        """The batches to send: the first may be under way, the others wait for it."""
+        """The batches to send. The first batch may be under way, and the others wait for it."""
         self.gone: dict[TopicPartition, bytes | None] = {}
         """The partitions of deleted topics, with the id of the deleted topic."""
         self._turned = core.signal()

@@ -6,14 +6,15 @@ Four operations run in the background (`background`): fetching ahead, finding po
 membership of the group. These operations and the application's calls use the same state, a `Subscription`.
 The shell makes a poll in two steps:
 
-1. `take(now, what)` returns records that were fetched already. It returns at once, and returns an empty list while
-   other work is due.
-2. If the list is empty, the operation `wait(timeout)` runs until there are records to take or the time is up. It may
-   return a `RebalanceEvent`: then the shell calls the listener and `notified(event)`, and repeats the poll.
+1. `take(now, what)` returns records that were fetched already. It returns at once, and returns an empty list
+   while other work is due.
+2. If the list is empty, the operation `wait(timeout)` runs until there are records to take or the time is up.
+   It may return a `RebalanceEvent`. In that case the shell calls the listener and `notified(event)`, and
+   repeats the poll.
 
 Records are taken in the application's own thread, so an interrupted poll loses none.
 
-Automatic commits happen in `wait`, before any record is taken: by then the application has processed the
+Automatic commits happen in `wait`, before any record is taken. At that time the application has processed the
 records of earlier polls (Kafka's at-least-once). Automatic commits also happen before partitions are given
 up, and when the consumer closes.
 

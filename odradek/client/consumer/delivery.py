@@ -106,8 +106,8 @@ class Delivery:
             raise error
 
     def _next_piece(self, state: PartitionState) -> bool:
-        """Decode the next records of a partition into `state.parsed`. Return False if there are none: an error comes
-        first, or nothing is fetched.
+        """Decode the next records of a partition into `state.parsed`. Return False if there are none, because
+        an error comes first or nothing is fetched.
         """
         while state.chunks:
             chunk = state.chunks[0]

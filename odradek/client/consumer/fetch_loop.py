@@ -23,7 +23,8 @@ A topic that was deleted and created again has a new id, and positions in the ol
 Records that were fetched from the old topic are still returned. Then the reset policy sets the position in
 the new topic.
 
-Fetches use separate connections (their own lane): a long poll holds its connection for `fetch.max.wait.ms`.
+Fetches use separate connections (their own lane), because a long poll occupies its connection for
+`fetch.max.wait.ms`.
 """
 
 from __future__ import annotations
@@ -369,7 +370,8 @@ class Fetching:
         elif code in _PASSING:
             self.last_error = broker_error(code, None, str(state.key))
             hint = answer.current_leader
-            # Fetch from the leader again: the preferred replica may no longer have the partition (KIP-392).
+            # Fetch from the leader again, because the preferred replica may no longer have the partition
+            # (KIP-392).
             state.preferred_replica = None
             if self._core.cluster.set_leader(*state.key, hint.leader_id, hint.leader_epoch):
                 reached("client.leader_hint_followed")

@@ -162,8 +162,8 @@ class GroupMembership(Membership):
 
     @property
     def needs_application(self) -> bool:
-        """True if the application must act. Also true during a join with an eager assignor: the application
-        has no partitions until the join has ended.
+        """True if the application must act. Also true during a join with an eager assignor, because the
+        application has no partitions until the join has ended.
         """
         return self.state in (_IDLE, _PREPARING, _ADOPTING) or (
             self.state is _JOINING and not self.cooperative
@@ -171,7 +171,7 @@ class GroupMembership(Membership):
 
     @property
     def may_commit_automatically(self) -> bool:
-        """True if an automatic commit may start now: no rebalance is under way."""
+        """True if an automatic commit may start now, because no rebalance is under way."""
         return self.state is _STABLE
 
     @property
@@ -225,12 +225,12 @@ class GroupMembership(Membership):
             self._rejoin_wanted = True
 
     def prepared(self) -> None:
-        """Start to join: the application has committed and given up partitions."""
+        """Start to join, after the application has committed and given up partitions."""
         self.lost = False
         self._become(_JOINING)
 
     def adopted(self) -> None:
-        """Become STABLE: the application has adopted the assignment."""
+        """Become STABLE, because the application has adopted the assignment."""
         if self.state is _ADOPTING:
             self._become(_STABLE)
         if self._rejoin_wanted:
@@ -321,8 +321,8 @@ class GroupMembership(Membership):
         self._changed.notify()
 
     def _forget(self, *, keep_id: bool) -> None:
-        """Drop the generation, and without `keep_id` also the member id: the coordinator no longer knows them. The
-        partitions count as lost.
+        """Drop the generation, and without `keep_id` also the member id, because the coordinator no longer
+        knows them. The partitions count as lost.
         """
         if not keep_id:
             self.member_id = ""
@@ -634,8 +634,8 @@ class GroupMembership(Membership):
         self.group_topics = tuple(topics)
         yield from self._learn(topics)
         counts = self._partition_counts = self._counts(topics)
-        # Run the assignor in a thread: it may take seconds for a large group, and calls and heartbeats must not
-        # wait for it.
+        # Run the assignor in a thread, because it may take seconds for a large group. Calls and heartbeats
+        # must not wait for it.
         work = self._core.compute(partial(_shares, assignor, dict(counts), members))
         while not work.done:
             until = self._core.now + self._settings.heartbeat_interval_ms / 1000
@@ -644,7 +644,8 @@ class GroupMembership(Membership):
                 raise _Rejoin
             node = self._coordinator.node
             if not work.done and node is not None:
-                # The answer to this heartbeat is ignored: the answer to the SyncGroup has the same information.
+                # The answer to this heartbeat is ignored, because the answer to the SyncGroup has the same
+                # information.
                 deadline = self._core.now + self._settings.session_timeout_ms / 1000
                 self._core.call(self._beat_request(), node=node, deadline=deadline, lane=COORDINATOR_LANE)
         shares: dict[str, bytes] = work.result()

@@ -283,7 +283,9 @@ class MemberMachine:
         return request
 
     def answered(self, response: ConsumerGroupHeartbeatResponse) -> None:
-        """Process the successful answer to a heartbeat of this incarnation: the new epoch, perhaps a new target."""
+        """Process the successful answer to a heartbeat of this incarnation. It has the epoch, and perhaps a
+        new target.
+        """
         if self.state not in _BEATING:
             raise AssertionError(f"no answer is expected in the state {self.state.value}")
         self.member_id = response.member_id or self.member_id
@@ -333,7 +335,9 @@ class MemberMachine:
         return [topic_id for topic_id in self.target if topic_id not in names]
 
     def needs_application(self, names: Mapping[bytes, str]) -> bool:
-        """True if the application must act: its partitions are lost, or it has a new target to adopt."""
+        """True if the application must act, because its partitions are lost or because it has a new target to
+        adopt.
+        """
         if self.state is not _S.RECONCILING:
             return self.state in _LOST
         resolved = self.resolved(names)

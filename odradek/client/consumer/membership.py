@@ -179,7 +179,9 @@ class Membership(ABC):
 
     @abstractmethod
     def topics_updated(self) -> None:
-        """React to fresh metadata: the assigned topics may have changed or may now have known names."""
+        """React to fresh metadata, in which the assigned topics may have changed, or may have names that were
+        unknown before.
+        """
 
     @abstractmethod
     def refused(self, error: KafkaError) -> None:

@@ -23,7 +23,7 @@ from odradek.wire.topic_partition import TopicPartition
 __all__ = ["Rebalances"]
 
 _NAMED_MAX = 20
-"""The most partitions that one log line lists."""
+"""The maximum number of partitions that one log line lists."""
 
 
 class Rebalances:
@@ -83,7 +83,7 @@ class Rebalances:
         yield from self._commits.commit_before_rebalance(owned)
         if membership.state is not MembershipState.PREPARING or membership.lost:
             reached("client.rebalance_moved_on")
-            return None  # the state changed during the commit: the next step handles it
+            return None  # the state changed during the commit, and the next step handles the change
         if not membership.cooperative:
             return self._begin(RebalanceKind.REVOKED, owned, lambda: self._give_up_all(membership))
         kept = [key for key in owned if key.topic in self._subscription.topics]
@@ -146,8 +146,8 @@ class Rebalances:
             return self._begin(RebalanceKind.LOST, list(owned), forget)
         stay = membership.incarnation
         target, former = membership.target(), membership.owned()
-        # A topic that was deleted and created again has a new id: its old partitions are revoked, the new ones are
-        # added.
+        # A topic that was deleted and created again has a new id. Its old partitions are revoked, and the new
+        # ones are added.
         kept = [key for key in owned if key in target and former.get(key, target[key]) == target[key]]
         gone = [key for key in owned if key not in set(kept)]
         if gone:
@@ -194,8 +194,8 @@ class Rebalances:
             self._stir()
 
     def give_up_all(self, membership: Membership) -> RebalanceEvent | None:
-        """Return the last event before a consumer leaves its group: all its partitions are revoked or lost.
-        Return None if the consumer has no partitions.
+        """Return the last event before a consumer leaves its group, in which all its partitions are revoked
+        or lost. Return None if the consumer has no partitions.
         """
         kind = RebalanceKind.LOST if membership.has_lost else RebalanceKind.REVOKED
         self._event = None

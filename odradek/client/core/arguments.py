@@ -37,7 +37,7 @@ __all__ = [
 INT32_MAX = (1 << 31) - 1
 INT64_MAX = (1 << 63) - 1
 TEXT_BYTES_MAX = (1 << 15) - 1
-"""The most bytes of a string in Kafka's protocol."""
+"""The maximum number of bytes of a string in Kafka's protocol."""
 TIMESTAMP_MS_MAX = 1 << 62
 """The greatest timestamp in milliseconds. It is half of the 64-bit range, so that the difference of any two
 timestamps fits into a batch.

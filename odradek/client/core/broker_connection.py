@@ -133,8 +133,9 @@ class BrokerConnection:
         return self._wire.bytes_expected
 
     def closed_text(self) -> str:
-        """Return a text for messages about the end of the stream. The text mentions security settings: a
-        listener with TLS or logins closes the connection of a plaintext client without an explanation.
+        """Return a text for messages about the end of the stream. The text mentions security settings,
+        because a listener with TLS or logins closes the connection of a plaintext client without an
+        explanation.
         """
         text = f"{self.address_text} closed the connection"
         if self.state is ConnectionState.NEGOTIATING and not self._has_tls:

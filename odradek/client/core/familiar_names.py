@@ -2,7 +2,7 @@
 
 The error texts of this client and the page docs/coming-from.md are made from one table. A key of another
 client is accepted only if its value, unit, default and result mean the same here (`ACCEPTED`). Keys for
-settings that this client chooses by itself are ignored (`IGNORED`): one log line lists them. All other keys
+settings that this client chooses itself are ignored (`IGNORED`), and one log line lists them. All other keys
 (`REFUSED`) raise an error that names the replacement. In this module keys have dots, as in a configuration.
 The keyword arguments have underscores instead.
 """

@@ -166,7 +166,7 @@ class Cluster:
         """Record that a committed offset has this leader epoch. Return True if the known leader has an older
         epoch.
 
-        Then that leader gets no more requests: its log may end before the committed records.
+        That leader then gets no more requests, because its log may end before the committed records.
         """
         topic = self.topics.get(name)
         partition = topic.partitions.get(index) if topic is not None else None

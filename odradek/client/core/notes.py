@@ -19,7 +19,7 @@ DEBUG, INFO, WARNING, ERROR = 10, 20, 30, 40
 """The levels of Python's `logging`."""
 AGAIN_SECONDS = 60.0
 NOTES_MAX = 1000
-"""The most notes that may wait for a shell. Each further note displaces the oldest note."""
+"""The maximum number of notes that may wait for a shell. Each further note displaces the oldest note."""
 KEYS_MAX = 10_000
 
 

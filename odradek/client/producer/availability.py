@@ -21,7 +21,7 @@ class Availability:
         self._silent_since: dict[int, float] = {}
 
     def silent(self, node: int, now: float) -> None:
-        """Mark a broker as silent: its pipeline is full, or a request to it failed."""
+        """Mark a broker as silent, because its pipeline is full or a request to it failed."""
         if self.is_on:
             self._silent_since.setdefault(node, now)
 

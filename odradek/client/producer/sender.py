@@ -139,8 +139,8 @@ class Sender:
         timeout = settings.request_timeout_ms / 1000
         self.transactions: Transactions | None = None
         if settings.transactional_id is not None:
-            # Imported only for transactions: the import of its messages would delay the start of other
-            # producers.
+            # Imported only for transactions, because the import of its messages would delay the start of
+            # other producers.
             from odradek.client.producer.transactions import Transactions
 
             self.transactions = Transactions(core, settings, accumulator, self._look_again)
@@ -520,8 +520,8 @@ class Sender:
             self._finish(batch, error)
 
     def _repeat(self, lane: Lane, batch: Batch, error: Exception, *, at_once: bool) -> None:
-        """Put a batch back into its queue: after batches with older sequence numbers, before batches that were never
-        sent.
+        """Put a batch back into its queue, after batches with older sequence numbers and before batches that
+        were never sent.
         """
         batch.last_error = error
         waited = self._core.now - batch.opened_at
@@ -612,7 +612,8 @@ class Sender:
             idempotent = self._identity.needed and self.transactions is None
             if lane.topic_id != NO_TOPIC_ID and lane.rebase is None and idempotent:
                 reached("client.topic_made_anew_while_writing")
-                # The topic was deleted and created again: the old topic's batches are deleted with its log.
+                # The topic was deleted and created again, so the old topic's batches were deleted with its
+                # log.
                 lane.rebase = broker_error(ErrorCode.UNKNOWN_TOPIC_ID, None, str(lane))
                 for batch in lane.batches:
                     batch.maybe_appended = False

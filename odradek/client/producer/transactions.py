@@ -14,17 +14,17 @@ There are two protocols. The level of the finalized feature `transaction.version
 | a group's offsets join | by AddOffsetsToTxn | by TxnOffsetCommit 5 |
 | a new epoch comes | by InitProducerId, after an abort that lost records | by EndTxn 5, after each transaction |
 
-Rules
------
+Rules -----
 * Sequence numbers start again from 0 under each new epoch, which the sender reads from `current`.
-* EndTxn is sent when all records have their outcomes: a batch that arrived after the marker would belong to no
-  transaction.
-* A commit is sent only if all records are written. After a record that failed, the transaction can only abort.
+* EndTxn is sent when all records have their outcomes, because a batch that arrived after the marker would
+  belong to no transaction.
+* A commit is sent only if all records are written. After a record that failed, the transaction can only
+  abort.
 * If a transaction of the first protocol has ended in an epoch, the second protocol does not use this epoch.
   EndTxn is answered before the markers are written, so offsets that join a transaction without a request
   might be counted to the previous transaction.
-* A call that timed out must be made again, since the coordinator may or may not have performed it. Offsets are the
-  exception: if a call for offsets timed out, the transaction can only be aborted.
+* A call that timed out must be made again, since the coordinator may or may not have performed it. Offsets
+  are the exception: if a call for offsets timed out, the transaction can only be aborted.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class Transactions:
         return self.current is None
 
     def keep(self) -> float:
-        """Return an infinite time: only `initialize` requests a producer id."""
+        """Return an infinite time, because only `initialize` requests a producer id."""
         return _NEVER
 
     @property

@@ -160,10 +160,10 @@ class Consumer(ConsumerSteering):
         has no effect.
 
         The call takes at most `timeout` seconds, plus the time that a listener needs. A static member
-        (`group.instance.id`) does not leave: the coordinator keeps its partitions for `session.timeout.ms`.
-        If an exception is being handled (`finally`), the record that an iterator yielded last is not
-        committed, because it may have caused the exception. During a rebalance, `close` waits for the answers
-        to the join. Exceptions of a listener or a callback are raised at the end.
+        (`group.instance.id`) does not leave, so the coordinator keeps its partitions for
+        `session.timeout.ms`. If an exception is being handled (`finally`), the record that an iterator
+        yielded last is not committed, because it may have caused the exception. During a rebalance, `close`
+        waits for the answers to the join. Exceptions of a listener or a callback are raised at the end.
         """
         timeout = poll_seconds(timeout)
         if self._closed:

@@ -7,18 +7,18 @@ Other threads hand over operations (`start`, `run`) or functions (`post`). These
 thread takes them. So only this thread steps the core, and a KeyboardInterrupt in the application cannot
 interrupt a step.
 
-Rules
------
-* A thread must hold `lock` while it reads or changes data of the core or of an operation. If the client's thread
-  should react to the change, the other thread calls `wake` afterwards. A thread that holds `lock` waits for nothing.
-* An exception in the thread is a bug. It ends the client: every operation, running and later ones, raises it.
+Rules -----
+* A thread must hold `lock` while it reads or changes data of the core or of an operation. If the client's
+  thread should react to the change, the other thread calls `wake` afterwards. A thread that holds `lock`
+  waits for nothing.
+* An exception in the thread is a bug. It ends the client, and every running or later operation raises it.
 * Applications' callbacks run in the client's thread without the lock (`defer`), so they may take locks of
   their own. The handlers of the log are called in the same way.
 * If a program computes all the time, other threads mostly wait for the interpreter. `give_turn` waits until
   the client's thread has made one round of its loop. Such a wait costs two switches of threads. Without it,
   the client's thread would wait five milliseconds (CPython's switch interval) after each of its system calls.
-* `close` ends all operations with `ClientClosed`. The thread is a daemon: the process may end while a client is open.
-  `odradek.client.shells.leaving` says what happens then.
+* `close` ends all operations with `ClientClosed`. The thread is a daemon: the process may end while a client
+  is open. `odradek.client.shells.leaving` says what happens then.
 * A forked child has a copy of the client, but not its thread. In the child the client counts as failed, and
   does not touch the parent's connections. A child must make its own clients.
 """

@@ -71,7 +71,7 @@ class NothingToLeave:
     records_left: int = 0
 
     def begin(self) -> None:
-        """Return at once: an admin client needs no last actions."""
+        """Do nothing, because an admin client needs no last actions."""
 
 
 @attrs.define(eq=False)

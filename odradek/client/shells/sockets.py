@@ -37,7 +37,7 @@ _RECEIVE_BYTES = 1 << 19
 _SEND_PIECES_MAX = 64
 _SELECT_SECONDS_MAX = 86_400.0
 _FEED_BYTES = 1 << 16
-"""The most encrypted bytes that are given to TLS before the decrypted bytes are processed."""
+"""The maximum number of encrypted bytes that are given to TLS before the decrypted bytes are processed."""
 
 Ready = list[tuple[selectors.SelectorKey, int]]
 _Place: TypeAlias = tuple[Any, ...]
@@ -212,7 +212,7 @@ class Sockets:
         except OSError:
             if self._finished_sender.fileno() >= 0:
                 raise
-            # The sockets were closed meanwhile: no caller waits for the result any longer.
+            # The sockets were closed meanwhile, so no caller waits for the result any longer.
 
     def _take_finished(self) -> None:
         assert self._finished_receiver is not None

@@ -68,7 +68,7 @@ from odradek.wire.secret_fields import HIDDEN, holds_secret, is_key_name, is_sec
 
 PLAINTEXT = "PLAINTEXT"
 EVERYWHERE = ("", "0.0.0.0", "::")
-"""Hosts that mean every interface: a listener may have them, an advertised address may not."""
+"""Hosts that mean every interface. A listener may have such a host, but an advertised address may not."""
 SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 _LISTENER = re.compile(r"(.*)://\[?([0-9a-zA-Z\-%._:]*)\]?:(-?[0-9]+)\Z")
 _URL = re.compile(r"(https?|file)://")
@@ -102,7 +102,7 @@ TOKENS_PER_OWNER = "odradek.delegation.token.max.per.owner"
 SCRAM_SECRET = "odradek.scram.secret"
 """Our own key: a secret text that all brokers share. The salts sent for users who do not exist depend on it."""
 SECRETS_CHARACTERS_MAX = 1 << 20
-"""The most characters that are read of a file with passwords."""
+"""The maximum number of characters that are read of a file with passwords."""
 OWN_DEFS: dict[str, ConfigDef] = (
     {
         name: ConfigDef("broker", name, kind, default, valid, "medium", False, False)
@@ -160,7 +160,9 @@ class ListenerConfig:
 
 @attrs.frozen(kw_only=True)
 class NodeConfig:
-    """The configuration of a node: the values that it needs at the start as attributes, all others by `get`."""
+    """The configuration of a node. Values that the node needs at its start are attributes; `get` returns all
+    others.
+    """
 
     explicit: Mapping[str, str] = attrs.field(repr=False)
     """The keys and values that are set in the file, as text, including secrets."""
@@ -243,8 +245,8 @@ class NodeConfig:
 
     @classmethod
     def judged(cls, properties: Mapping[str, str], read: Callable[[str], str]) -> NodeConfig:
-        """Make the configuration of a file that is only checked: the result's `refusals` has the problems that
-        prevent a start.
+        """Make the configuration of a file that is only checked. The result's `refusals` has the problems
+        that prevent a start.
 
         Raises `ConfigError` if a key such as the roles is wrong, because the rest of the file depends on it.
         """

@@ -25,8 +25,8 @@ from odradek.wire.structure import Message
 
 SLOTS_MAX = 256
 PARKED_MAX = 5
-"""The most parked fetches of one connection. An idempotent producer has at most five requests in flight, so
-the limit is five, too. Kafka itself handles one request of a connection at a time.
+"""The maximum number of parked fetches of one connection. An idempotent producer has at most five requests in
+flight, so the limit is five, too. Kafka itself handles one request of a connection at a time.
 """
 HELD_BYTES_MAX = 4 * 1024 * 1024
 HELD_IN_ALL_BYTES_MAX = 64 * 1024 * 1024

@@ -25,7 +25,7 @@ _OF_NODES = frozenset((int(ApiKey.WRITE_TXN_MARKERS),))
 right CLUSTER_ACTION.
 """
 CHANGING = frozenset((int(ApiKey.CREATE_TOPICS), int(ApiKey.DELETE_TOPICS), int(ApiKey.CREATE_PARTITIONS)))
-"""The APIs with which the controller may make a client wait: the answer contains the time."""
+"""The APIs with which the controller may make a client wait, by a throttle time in its answer."""
 CHARGED_ANSWERS = CHANGING | {_FETCH}
 """The APIs whose answers are charged when they are encoded."""
 _MS_PER_SECOND = 1000

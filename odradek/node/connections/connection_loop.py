@@ -131,8 +131,8 @@ class Connection(AnswerQueue):
             return
         except ProtocolError as error:
             services.complaints.protocol_error(services.clock.monotonic(), str(error), **self._who())
-            # End the turn as usual: the frames before the malformed one may have completed parked requests of
-            # other connections.
+            # End the turn as usual, because the frames before the malformed one may have completed parked
+            # requests of other connections.
             services.after_turn()
         except DiskError as error:
             services.log.error("connection.disk_error", error=str(error), **self._who())

@@ -16,8 +16,8 @@ from odradek.wire.errors import ProtocolError
 REAP_INTERVAL_SECONDS = 1.0
 TRIM_AFTER_SECONDS = 5.0
 LOOKS_MAX = 1_000
-"""The most muted connections that are tested each time (by `_close_left`). Each test is a system call of a
-microsecond.
+"""The maximum number of muted connections that are tested each time (by `_close_left`). Each test is a system
+call of a microsecond.
 """
 REFUSED_INTERVAL_SECONDS = 10.0
 """The seconds between two log lines about refused connections."""

@@ -30,7 +30,9 @@ from odradek.serving.api_table import LATENCY_BOUNDS_SECONDS
 CONNECTIONS_MAX = 32
 REQUEST_BYTES_MAX = 16 * 1024
 ASK_SECONDS_MAX = 3.0
-"""The most seconds from the accept, or from the end of the handshake, until the request is complete."""
+"""The maximum number of seconds from the accept, or from the end of the handshake, until the request is
+complete.
+"""
 CONNECTION_SECONDS_MAX = 10.0
 OTHERS_SHARE = 11
 LATENESS_INTERVAL_SECONDS = 0.25

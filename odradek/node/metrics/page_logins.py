@@ -34,7 +34,7 @@ CHECKS_MAX, CHECKS_PER_SECOND = 20, 2.0
 ADDRESSES_MAX = 1_000
 REMEMBERED_MAX = 100
 TEXT_BYTES_MAX = 1_024
-"""The most bytes of a user name and password together."""
+"""The maximum number of bytes of a user name and password together."""
 _MECHANISMS = tuple(sorted(MECHANISMS.values(), key=lambda each: -each.number))
 
 

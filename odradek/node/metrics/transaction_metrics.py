@@ -94,8 +94,8 @@ def _stable_lag(page: MetricsText, broker: Broker) -> None:
             try:
                 lag = log.high_watermark - log.last_stable_offset
             except DiskError:
-                # Leave out a partition whose directory has failed: the metrics of the directory show the
-                # failure.
+                # Leave out a partition whose directory has failed, because the metrics of the directory show
+                # the failure.
                 continue
             lag_max = max(lag_max, lag)
             state = log.producers.state

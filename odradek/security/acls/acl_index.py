@@ -49,8 +49,8 @@ PROBE_NAME = "hardcode"
 (`Authorizer.authorizeByResourceType`).
 """
 ANSWERS_MAX = 10_000
-"""The most answers about "any resource" that one index remembers. If there are more, all answers are
-forgotten.
+"""The maximum number of answers about "any resource" that one index remembers. If there are more, all answers
+are forgotten.
 """
 
 _Resource: TypeAlias = tuple[int, bool, str]

@@ -314,7 +314,8 @@ class Rights:
             self._known.clear()
             self._generation = self._authorizer.generation
         elif len(self._known) >= self._remembered_max:
-            # Forget the oldest answer: a client that repeats a cycle of questions still finds most answers.
+            # Forget only the oldest answer, so that a client which repeats a cycle of questions still finds
+            # most answers.
             del self._known[next(iter(self._known))]
         self._known[question] = is_allowed
         return is_allowed

@@ -44,9 +44,9 @@ __all__ = [
 ]
 
 ACCOUNTS_MAX = 2_000
-"""The most accounts of addresses, and of principals, for one event."""
+"""The maximum number of accounts of addresses, and of principals, for one event."""
 KINDS_MAX = 250
-"""The most kinds of lines that one account remembers."""
+"""The maximum number of kinds of lines that one account remembers."""
 REPORT_SECONDS = 60.0
 """Seconds between two lines that report how many of an account's lines were only counted."""
 FORGET_SECONDS = 1.0

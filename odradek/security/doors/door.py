@@ -134,7 +134,9 @@ Door: TypeAlias = Callable[[Asked, Never], Verdict]
 Count: TypeAlias = Callable[[Asked, Never], int]
 """Returns how many decisions a door makes for a request at most."""
 DECISIONS_AT_ONCE = 1_000
-"""The most decisions about rights (about 3 ms) that the event loop makes for one request; a worker makes more."""
+"""The maximum number of decisions about rights (about 3 ms) that the event loop makes for one request; a
+worker makes more.
+"""
 Again: TypeAlias = Callable[[Asked, Never], Message]
 """Checks the response to a request that had to wait. Returns this response, or another one."""
 

@@ -44,7 +44,7 @@ _KINDS: Mapping[str, type[Key]] = {"RS": RSAKey, "PS": RSAKey, "ES": ECKey, "Ed"
 TOKEN_PARTS = 3
 """The number of parts of a token: header, claims and signature."""
 CLAIMED_BYTES_MAX = 8192
-"""The most bytes of a refused token's claims that are read for the audit log."""
+"""The maximum number of bytes of a refused token's claims that are read for the audit log."""
 NAME_BYTES_MAX = 32_000
 SECONDS_MAX = 1 << 53
 """The largest number of seconds that a number in JSON (a float) represents exactly."""

@@ -125,7 +125,7 @@ T = TypeVar("T")
 
 
 def _asked(question: Callable[[], T]) -> T | None:
-    """Call `question` and return its answer. Return None if the cluster cannot answer now: the status is then
+    """Call `question` and return its answer. Return None if the cluster cannot answer now; the status is then
     shown without this answer.
 
     Raises `KafkaError` only if the user is not authorized.
@@ -322,8 +322,8 @@ def _vote(quorum: QuorumDescription | None, node: int) -> str | None:
 
 
 def _some(names: list[str], colour: str, most: int = 3) -> str | int:
-    """Write how many names there are, followed by the first `most` names, in a colour. Return 0 if there are
-    no names.
+    """Return a coloured text with the number of names and the first `most` of them. Return 0 if there are no
+    names.
     """
     if not names:
         return 0

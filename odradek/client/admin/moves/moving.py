@@ -73,7 +73,7 @@ class ClusterSurvey:
 
     `sizes` has the bytes of the largest replica of each partition. `unmeasured` has the brokers that did not
     report their replicas. `usable` has the free disk bytes of each broker that did. `is_current` is False if
-    no controller answered: then everything comes from one broker, which may lag behind.
+    no controller answered. All data then comes from one broker, which may lag behind.
     """
 
     cluster: ClusterDescription
