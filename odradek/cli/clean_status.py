@@ -40,7 +40,7 @@ def register_clean_status(commands: Groups) -> None:
         "show how far the cleaner has got with compacted topics, and what stops it",
     )
     status.add_argument(
-        "topics", metavar="TOPIC", nargs="*", help="only this topic (default: all compacted topics)"
+        "topics", metavar="TOPIC", nargs="*", help="show only this topic (default: all compacted topics)"
     )
     add_broker_option(status)
     add_connection_options(status)

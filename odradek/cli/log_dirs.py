@@ -32,7 +32,7 @@ def add_broker_option(parser: argparse.ArgumentParser) -> None:
         type=id_number,
         action="append",
         metavar="ID",
-        help="only directories of this broker (repeat for more)",
+        help="show only directories of this broker (repeat for more)",
     )
 
 

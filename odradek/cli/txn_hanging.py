@@ -41,17 +41,21 @@ def register_find_hanging(commands: Groups) -> None:
         _find,
         "find transactions that block read_committed consumers, and show how to end them",
     )
-    find.add_argument("--topic", metavar="TOPIC", help="only partitions of this topic (default: all topics)")
-    find.add_argument("--partition", type=id_number, metavar="N", help="only this partition of the topic")
     find.add_argument(
-        "--broker-id", type=id_number, metavar="ID", help="only partitions that this broker leads"
+        "--topic", metavar="TOPIC", help="search only the partitions of this topic (default: all topics)"
+    )
+    find.add_argument(
+        "--partition", type=id_number, metavar="N", help="search only this partition of the topic"
+    )
+    find.add_argument(
+        "--broker-id", type=id_number, metavar="ID", help="search only partitions that this broker leads"
     )
     find.add_argument(
         "--max-transaction-timeout",
         type=_minutes,
         default=_MINUTES,
         metavar="MINUTES",
-        help=f"only transactions without a write for longer than this (default: {_MINUTES})",
+        help=f"find only transactions without a write for longer than this (default: {_MINUTES})",
     )
     add_connection_options(find)
 

@@ -292,7 +292,7 @@ class Login:
         if scram.authorization_id and scram.authorization_id != scram.user:
             raise LoginRefused(
                 "Authentication failed: Client requested an authorization id that is different from username",
-                f"the login by {self.mechanism} asks for another authorization id than its user",
+                f"the login by {self.mechanism} requests an authorization id that is not its user",
             )
         return scram.user, answer, scram.is_done
 
@@ -337,7 +337,7 @@ class Login:
         if authorization_id and authorization_id != user:
             raise LoginRefused(
                 "Authentication failed: Client requested an authorization id that is different from username",
-                "the login by PLAIN asks for another authorization id than its user",
+                "the login by PLAIN requests an authorization id that is not its user",
             )
         return user
 

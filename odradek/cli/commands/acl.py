@@ -49,7 +49,10 @@ def register(groups: Groups) -> None:
     remove.add_argument(
         "--exact",
         action="store_true",
-        help="remove only the rules that `acl add` would add for the same options (default: all rules that fit them)",
+        help=(
+            "remove only the rules that `acl add` would add for the same options (default: all rules that match "
+            "the options)"
+        ),
     )
     remove.add_argument("--deny", action="store_true", help="with --exact: remove the rules that deny")
     remove.add_argument("--dry-run", action="store_true", help="show the rules, and remove nothing")
@@ -78,11 +81,16 @@ def _add_rule_options(parser: argparse.ArgumentParser) -> None:
         "--user",
         action="append",
         metavar="USER",
-        help="the user: NAME, TYPE:NAME, or * for all (repeat for more)",
+        help="the user that the rules are about: NAME, TYPE:NAME, or * for all (repeat for more)",
     )
-    parser.add_argument("--host", metavar="ADDRESS", help="the client's address (default of add: any)")
     parser.add_argument(
-        "--operation", action="append", metavar="NAME", help="read, write, create, ..., all (repeat for more)"
+        "--host", metavar="ADDRESS", help="the address of the client (default for add: any address)"
+    )
+    parser.add_argument(
+        "--operation",
+        action="append",
+        metavar="NAME",
+        help=("the operation: read, write, create, ..., or all (repeat for more)"),
     )
     for name in _RESOURCES:
         parser.add_argument(
@@ -116,7 +124,7 @@ def _operations(args: argparse.Namespace) -> list[int]:
     for text in args.operation or ():
         name = text.lower().replace("_", "-")
         if name not in known:
-            raise CliError(f"--operation {text} is unknown: known are {', '.join(known)}", USAGE)
+            raise CliError(f"--operation {text} is unknown: expected one of {', '.join(known)}", USAGE)
         codes.append(int(Operation[name.upper().replace("-", "_")]))
     return codes
 
@@ -146,7 +154,7 @@ def _rules(args: argparse.Namespace) -> list[Acl]:
             names = ", ".join(each.name.lower().replace("_", "-") for each in supported)
             raise CliError(
                 f"a {ResourceType(kind).name.lower()} has no operation "
-                f"{Operation(operation).name.lower()}; possible are {names} and all",
+                f"{Operation(operation).name.lower()}; possible operations are {names} and all",
                 USAGE,
             )
         rules.append(Acl(kind, name, pattern, principal, args.host or "*", operation, permission))

@@ -67,13 +67,13 @@ def register(groups: Groups) -> None:
             default=[],
             help=f"{help_text} a key that holds a list (repeat for more)",
         )
-    change.add_argument("--validate-only", action="store_true", help="check everything, change nothing")
+    change.add_argument("--validate-only", action="store_true", help="check the change, but do not make it")
     add_connection_options(change)
 
     unset = add_command(commands, "unset", _set, "reset keys to their defaults")
     _add_resource(unset)
     unset.add_argument("unset", metavar="KEY", nargs="+", help="a key to reset")
-    unset.add_argument("--validate-only", action="store_true", help="check everything, change nothing")
+    unset.add_argument("--validate-only", action="store_true", help="check the change, but do not make it")
     unset.set_defaults(changes=[], append=[], subtract=[])
     add_connection_options(unset)
 
@@ -156,7 +156,7 @@ def _set(args: argparse.Namespace) -> int:
     keys = [change.name for change in changes]
     twice = next((key for key in keys if keys.count(key) > 1), None)
     if twice is not None:
-        raise CliError(f"{twice} is given more than once", USAGE)
+        raise CliError(f"the key {twice} is given more than once: give one change for each key", USAGE)
     resource = _resource(args)
     with connected(args) as client, changing(not args.validate_only):
         ((_, error),) = client.admin.incremental_alter_configs(

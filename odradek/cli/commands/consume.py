@@ -71,9 +71,9 @@ def register(groups: Groups) -> None:
         dest="start",
         action="store_const",
         const=("earliest", 0),
-        help="the same as --from earliest",
+        help="read from the beginning, like --from earliest",
     )
-    parser.add_argument("--max-messages", type=positive, metavar="N", help="stop after so many records")
+    parser.add_argument("--max-messages", type=positive, metavar="N", help="stop after this many records")
     parser.add_argument(
         "--follow",
         action="store_true",
@@ -260,7 +260,7 @@ class _Printer:
         """
         if self._patience is not None and time.monotonic() - self._quiet_since > self._patience:
             raise CliError(
-                f"{what} within {self._patience:g} s: the broker may be down, or give a longer --timeout"
+                f"{what} within {self._patience:g} s: check that the broker runs, or give a longer --timeout"
             )
 
 

@@ -232,7 +232,7 @@ def _prepare(data: Path, places: list[_Place], security: DevSecurity | None) -> 
     if formatted and DevSecurity(data).exists != (security is not None):
         advice = "give another --data for a new cluster" if security is not None else "use --secure"
         raise CliError(
-            f"{data} belongs to a cluster that was begun {'without' if security else 'with'} --secure: {advice}"
+            f"{data} belongs to a cluster that was created {'without' if security else 'with'} --secure: {advice}"
         )
     if security is not None:
         security.make(",".join(f"127.0.0.1:{place.client_port}" for place in places))

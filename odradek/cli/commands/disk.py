@@ -39,14 +39,18 @@ def register(groups: Groups) -> None:
     listing.add_argument(
         "--topics",
         action="store_true",
-        help="show how many bytes each topic takes in each directory, the largest first",
+        help="show how many bytes each topic uses in each directory, the largest first",
     )
     add_connection_options(listing)
     demote = add_command(commands, "demote", _demote, "move leaderships off a slow disk to other brokers")
     demote.add_argument(
         "disk", metavar="BROKER:DIR", type=_broker_and_path, help="the broker's id and its log directory"
     )
-    demote.add_argument("--undo", action="store_true", help="allow the replicas in it to lead again")
+    demote.add_argument(
+        "--undo",
+        action="store_true",
+        help=("end the demotion, so that replicas in this directory may lead again"),
+    )
     add_connection_options(demote)
 
 

@@ -55,16 +55,16 @@ def _register_list(commands: Groups) -> None:
     listing = add_command(commands, "list", _list, "list partitions with their leaders and replicas")
     _add_topics(listing, "list only these topics, or these partitions of them (default: all)")
     listing.add_argument(
-        "--broker", type=id_number, metavar="ID", help="only partitions with a replica on this broker"
+        "--broker", type=id_number, metavar="ID", help="list only partitions with a replica on this broker"
     )
     which = listing.add_mutually_exclusive_group()
     which.add_argument(
-        "--moving", action="store_true", help="only partitions that are moving to other brokers"
+        "--moving", action="store_true", help="list only partitions that are moving to other brokers"
     )
     which.add_argument(
-        "--under-replicated", action="store_true", help="only partitions with replicas out of sync"
+        "--under-replicated", action="store_true", help="list only partitions with replicas out of sync"
     )
-    which.add_argument("--offline", action="store_true", help="only partitions without a leader")
+    which.add_argument("--offline", action="store_true", help="list only partitions without a leader")
     add_connection_options(listing)
 
 
@@ -146,7 +146,9 @@ def _register_elect(commands: Groups) -> None:
         metavar="ID",
         help="with --unclean: elect the replica on this broker (default: the replica with the most records)",
     )
-    elect.add_argument("--execute", action="store_true", help="do it (default: show what would be done)")
+    elect.add_argument(
+        "--execute", action="store_true", help="elect the leaders (default: only show what would change)"
+    )
     add_connection_options(elect)
 
 
@@ -337,7 +339,7 @@ def _planned(
             if len(after) < len(each.replicas) and not args.fewer:
                 raise CliError(
                     f"{key} has {counted(len(each.replicas), 'replica')} and would keep only "
-                    f"{len(after)}: name all brokers that shall hold a replica (now "
+                    f"{len(after)}: name all brokers that should have a replica (now "
                     f"{','.join(map(str, each.replicas))}), or add --fewer"
                 )
             if each.replicas != after:

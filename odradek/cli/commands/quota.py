@@ -126,7 +126,7 @@ def _needed_entity(args: argparse.Namespace) -> QuotaEntity:
         raise CliError("give --user, --client-id (or both), or --ip", USAGE)
     if args.ip is not None and len(entity) > 1:
         raise CliError(
-            "--ip cannot be combined with --user or --client-id: a quota of an address counts for all users",
+            "--ip cannot be combined with --user or --client-id: the quota of an address applies to all users",
             USAGE,
         )
     return entity

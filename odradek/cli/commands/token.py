@@ -44,7 +44,7 @@ def register(groups: Groups) -> None:
     _register_create(commands)
     listing = add_command(commands, "list", _list, "list the tokens that you may see")
     listing.add_argument(
-        "--owner", action="append", metavar="USER", help="only tokens of this owner (repeat for more)"
+        "--owner", action="append", metavar="USER", help="list only tokens of this owner (repeat for more)"
     )
     add_connection_options(listing)
     renew = add_command(commands, "renew", _renew, "extend the lifetime of a token")
@@ -236,7 +236,7 @@ def _by_renewer(token: DelegationToken) -> Iterator[None]:
             raise
         renewers = f", or a renewer ({', '.join(token.renewers)})," if token.renewers else ""
         raise CliError(
-            f"only the token's owner {token.owner}{renewers} may do that; no other right suffices"
+            f"only the token's owner {token.owner}{renewers} may change this token; no other right suffices"
         ) from None
 
 

@@ -74,7 +74,10 @@ def register(groups: Groups) -> None:
     abort.add_argument(
         "--force",
         action="store_true",
-        help="abort on the one partition even if a coordinator has this transaction, and may commit it elsewhere",
+        help=(
+            "abort on that partition even if a coordinator knows this transaction, and may commit it on other "
+            "partitions"
+        ),
     )
     add_connection_options(abort)
 
@@ -89,7 +92,7 @@ def _register_list(commands: Groups) -> None:
         default=[],
         choices=TRANSACTION_STATES,
         metavar="STATE",
-        help=f"only transactions in this state: {', '.join(TRANSACTION_STATES)} (repeat for more)",
+        help=f"list only transactions in this state: {', '.join(TRANSACTION_STATES)} (repeat for more)",
     )
     listing.add_argument(
         "--producer-id",
@@ -97,18 +100,18 @@ def _register_list(commands: Groups) -> None:
         default=[],
         type=natural,
         metavar="N",
-        help="only transactions of this producer id (repeat for more)",
+        help="list only transactions of this producer id (repeat for more)",
     )
     listing.add_argument(
         "--running-longer-than-ms",
         type=natural,
         metavar="N",
-        help="only transactions that have been open for more than these milliseconds",
+        help="list only transactions that have been open for more than this number of milliseconds",
     )
     listing.add_argument(
         "--transactional-id-pattern",
         metavar="RE",
-        help="only ids that match this regular expression (RE2) as a whole",
+        help="list only ids that this regular expression (RE2) matches completely",
     )
     add_connection_options(listing)
 

@@ -71,7 +71,11 @@ def register_moves(commands: Groups) -> None:
         commands, "balance", _balance, "spread replicas evenly over the directories of brokers"
     )
     balance.add_argument(
-        "--broker", type=id_number, action="append", metavar="ID", help="only this broker (repeat for more)"
+        "--broker",
+        type=id_number,
+        action="append",
+        metavar="ID",
+        help="balance only this broker (repeat for more)",
     )
     balance.add_argument(
         "--over-hosts",

@@ -139,7 +139,7 @@ def _carry_out(args: argparse.Namespace, client: Client, choices: Sequence[_Choi
     if args.execute and left:
         raise CliError(
             f"{counted(len(left), 'partition')} cannot have an election, such as {left[0].key}: "
-            f"{left[0].obstacle}. Solve that, then try again"
+            f"{left[0].obstacle}. Remove the obstacle, then try again"
         )
     return 0
 

@@ -72,7 +72,7 @@ def topic_partitions(text: str) -> tuple[str, tuple[int, ...] | None]:
 def add_plan_options(parser: argparse.ArgumentParser, execute: str = "--execute") -> None:
     """Add the options of a plan: --execute (or another word for it), --throttle, --at-once, --no-wait."""
     parser.add_argument(
-        execute, dest="execute", action="store_true", help="do it (default: show what would be done)"
+        execute, dest="execute", action="store_true", help="execute the plan (default: only show it)"
     )
     parser.set_defaults(execute_option=execute)
     parser.add_argument(

@@ -176,7 +176,7 @@ def _voter(text: str) -> tuple[int, bytes]:
         return id_number(node), uuid_from_text(directory) if colon else ZERO_UUID
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not ID:DIR, DIR being 22 characters of base64"
+            f"{text!r} is not ID:DIR, where DIR has 22 characters of base64"
         ) from None
 
 
@@ -190,7 +190,7 @@ def _topic(text: str) -> tuple[str, bytes]:
         return name, uuid_from_text(topic_id)
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not NAME=ID, ID being 22 characters of base64"
+            f"{text!r} is not NAME=ID, where ID has 22 characters of base64"
         ) from None
 
 
@@ -433,7 +433,7 @@ def _show_choice(choice: Choice, nodes: Sequence[FoundNode]) -> None:
     lines = evidence(choice, nodes)
     if lines:
         say()
-        say("evidence of what is missing:")
+        say("evidence of missing metadata:")
         for line in lines:
             say(f"  {line}")
     returning = review(choice, nodes)

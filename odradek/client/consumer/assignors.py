@@ -198,7 +198,7 @@ def assignor_for(named: Any) -> Assignor:
         if found is None:
             known = ", ".join(name for name in _BUILT_IN if name.islower())
             raise ValueError(
-                f"partition.assignment.strategy names the unknown assignor {named!r} (known are {known})"
+                f"partition.assignment.strategy names the unknown assignor {named!r}: expected one of {known}"
             )
         return found
     if not all(hasattr(named, part) for part in ("name", "cooperative", "assign", "user_data")):

@@ -154,7 +154,8 @@ class BrokerConnection:
         if len(self.waiting) >= self._waiting_max:
             call.fail(
                 LocalProtocolError(
-                    f"{len(self.waiting)} calls to {self.address_text} wait already, which is the limit"
+                    f"{len(self.waiting)} calls to {self.address_text} are waiting, which is the limit: wait for "
+                    "their answers before further calls"
                 )
             )
         else:

@@ -295,7 +295,7 @@ class ClientCore:
             self._effects.append(Close(connection_id))
             reason = (
                 f"{connection.address_text} speaks HTTP, so its port is not a broker's listener "
-                "(perhaps that of the metrics page)"
+                "(perhaps it is the port of the metrics page)"
             )
             # No broker has ever answered properly, so it would not help to wait.
             self.ever_connected = self._ever_ready

@@ -371,7 +371,9 @@ def _mechanisms(keys: _Keys, *, is_controllers: bool) -> tuple[str, ...]:
                 else ""
             )
             raise ConfigError(
-                keys.place(key), each, f"this mechanism is not supported, only {', '.join(BUILT)}{hint}"
+                keys.place(key),
+                each,
+                f"this mechanism is not supported: supported are {', '.join(BUILT)}{hint}",
             )
     if is_controllers:
         without = tuple(each for each in found if each not in SCRAM)
@@ -392,7 +394,9 @@ def _node_mechanism(key: str, explicit: Mapping[str, str]) -> str:
     definition = broker_defs()[key]
     mechanism = str(definition.parse(explicit[key]) if key in explicit else definition.default)
     if mechanism not in BUILT:
-        raise ConfigError(key, mechanism, f"this mechanism is not supported, only {', '.join(BUILT)}")
+        raise ConfigError(
+            key, mechanism, f"this mechanism is not supported: supported are {', '.join(BUILT)}"
+        )
     return mechanism
 
 
@@ -528,5 +532,5 @@ def _check_store(keys: _Keys, store: str, inline: str) -> None:
         raise ConfigError(
             keys.place(password),
             HIDDEN,
-            "a PEM store has no password; ssl.key.password decrypts an encrypted key",
+            "a PEM store has no password: remove this value (ssl.key.password decrypts an encrypted key)",
         )

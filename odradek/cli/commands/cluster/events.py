@@ -66,27 +66,27 @@ def register_events(commands: Groups) -> None:
         type=topic_partitions,
         action="append",
         metavar="TOPIC[:N,N-N]",
-        help="only events of this topic, or of these partitions of it (repeat for more)",
+        help="show only events of this topic, or of some of its partitions (repeat for more)",
     )
     events.add_argument(
         "--broker",
         type=id_number,
         action="append",
         metavar="ID",
-        help="only events of this broker (repeat for more)",
+        help="show only events of this broker (repeat for more)",
     )
     events.add_argument(
         "--audit",
         type=Path,
         action="append",
         metavar="FILE|DIR",
-        help="the audit log of a controller (repeat for each controller): show who asked for each change",
+        help="the audit log of a controller, to show who requested each change (repeat for each controller)",
     )
     events.add_argument(
         "--by",
         action="append",
         metavar="USER",
-        help="only changes that this user requested, according to the audit logs (repeat for more)",
+        help="show only changes that this user requested, according to the audit logs (repeat for more)",
     )
     add_connection_options(events)
 
@@ -172,7 +172,7 @@ def _authors(args: argparse.Namespace) -> EventAuthors | None:
     if not args.audit:
         if args.by:
             raise CliError(
-                "--by needs --audit: only the audit log of the controller says who asked for a change "
+                "--by needs --audit: only the audit log of the controller says who requested a change "
                 "(audit.log in the metadata log's directory, or in odradek.audit.directory)"
             )
         return None
@@ -184,7 +184,7 @@ def _authors(args: argparse.Namespace) -> EventAuthors | None:
     for path in args.audit:
         files = sorted(path.glob("audit.log*")) if path.is_dir() else [path]
         if not files:
-            raise CliError(f"{path} holds no file audit.log")
+            raise CliError(f"the directory {path} has no file audit.log")
         for file in files:
             try:
                 with file.open("rb") as lines:
