@@ -99,7 +99,7 @@ class DevSecurity:
         _write_secret(self.directory / name, data)
 
     def client_file(self, user: str) -> Path:
-        """Return the file of client keys that a user passes to commands."""
+        """Return the path of the file of client keys that a user passes to commands."""
         return self.data / f"{user}.properties"
 
     def _point_client_keys(self, user: str, bootstrap: str) -> None:

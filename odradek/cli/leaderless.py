@@ -176,8 +176,8 @@ def _row(each: Leaderless, replica: Replica) -> tuple[Any, ...]:
 
 
 def _has_all(each: Leaderless, node: int) -> str | None:
-    """Return `yes`, `led last` or `no`: the cluster's knowledge about whether the replica has all
-    acknowledged records.
+    """Return whether the replica has all acknowledged records, as far as the cluster knows: `yes`, `led last`
+    or `no`.
     """
     if each.complete is None:
         return None

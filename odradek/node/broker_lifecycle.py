@@ -43,7 +43,7 @@ ATTEMPT_SECONDS_MIN = 1.0
 UNANSWERED_MAX = 2
 """The number of successive unanswered heartbeats after which a broker that shuts down stops waiting."""
 DUPLICATE_SESSIONS = 2.5
-"""The number of session timeouts for which another incarnation must hold the registration before this
+"""The number of session timeouts for which another incarnation must hold the registration before that other
 incarnation counts as alive.
 
 It must be more than two, because a new controller gives a new session even to a dead incarnation of this broker.
@@ -265,7 +265,8 @@ class BrokerLifecycle:
         return self._broker.image.brokers.get(self._broker.settings.node_id)
 
     def metadata_applied(self) -> None:
-        """Called when new metadata are applied: begins to serve clients once they show this broker unfenced.
+        """Called when new metadata are applied: begins to serve clients once the metadata show that this
+        broker is not fenced.
 
         The broker does not wait for the answer to its heartbeat, because the controller that unfenced the
         broker may hang by now.

@@ -90,7 +90,7 @@ def _add_rule_options(parser: argparse.ArgumentParser) -> None:
         "--operation",
         action="append",
         metavar="NAME",
-        help=("the operation: read, write, create, ..., or all (repeat for more)"),
+        help="the operation: read, write, create, ..., or all (repeat for more)",
     )
     for name in _RESOURCES:
         parser.add_argument(

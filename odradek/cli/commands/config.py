@@ -111,7 +111,7 @@ def _get(args: argparse.Namespace) -> int:
     of_topic = args.explain and args.kind == "topic"
     fights: list[tuple[str, str]] = []
     with connected(args) as client:
-        # A topic's keys may affect one another, so the explanation of one key needs all of them.
+        # A topic's keys may affect one another, so the explanation of one key needs all keys.
         wanted = None if args.key is None or of_topic else [args.key]
         (found,) = client.admin.describe_configs([resource], wanted, include_documentation=args.explain)
         if found.error is not None:

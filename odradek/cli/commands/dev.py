@@ -384,7 +384,7 @@ def _signals() -> Iterator[int]:
 
 
 def _watch(nodes: list[_Node], wakeup: int, security: DevSecurity | None, as_json: bool) -> int:
-    """Print when all nodes serve, and whenever a node has died. Return 0 after SIGINT or SIGTERM; raise
+    """Print a line when all nodes serve, and when a node has died. Return 0 after SIGINT or SIGTERM; raise
     `CliError` if a node fails to start.
     """
     selector = selectors.DefaultSelector()

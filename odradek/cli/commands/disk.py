@@ -49,7 +49,7 @@ def register(groups: Groups) -> None:
     demote.add_argument(
         "--undo",
         action="store_true",
-        help=("end the demotion, so that replicas in this directory may lead again"),
+        help="end the demotion, so that replicas in this directory may lead again",
     )
     add_connection_options(demote)
 

@@ -54,7 +54,9 @@ def register(groups: Groups) -> None:
 
 
 def _add_expiry_options(parser: argparse.ArgumentParser, flag: str, meaning: str) -> None:
-    """Add the id of a token, and the option for the span of time after which it expires."""
+    """Add the argument for the id of a token, and the option for the span of time after which the token
+    expires.
+    """
     parser.add_argument("token_id", metavar="ID")
     parser.add_argument(flag, dest="period", metavar="SPAN", type=span, help=f"{meaning}: {_SPAN_HELP}")
     parser.add_argument("--dry-run", action="store_true", help="show the token, and change nothing")
@@ -151,8 +153,8 @@ def _create(args: argparse.Namespace) -> int:
 
 
 def _write_keys(args: argparse.Namespace, token: DelegationToken) -> None:
-    """Write a file of client keys (for --command-config) that logs in by the token. From the creation of the
-    file on, only the file's owner can read it.
+    """Write a file of client keys (for --command-config), with which a client logs in by the token. From the
+    creation of the file on, only the file's owner can read it.
     """
     known = {key: value for key, value in security_properties(args).items() if key in _SHARED_KEYS}
     keys = {

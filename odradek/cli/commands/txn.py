@@ -328,8 +328,8 @@ def _unfinished_text(name: str) -> str:
 
 
 def _outcome(before: TransactionDescription) -> str | None:
-    """Infer how the transaction has ended from its state before the command. None if there was no
-    transaction.
+    """Return how the transaction has ended, which follows from its state before the command. None if there
+    was no transaction.
     """
     return {"Ongoing": "aborted", "PrepareAbort": "aborted", "PrepareCommit": "committed"}.get(before.state)
 

@@ -351,7 +351,7 @@ def _carry_out(
     first: Sequence[DiskMove] = (),
     emptied: str | None = None,
 ) -> None:
-    """Request the moves and wait until they have ended. Each check makes a new plan by `plan`, because a
+    """Request the moves and wait until they have ended. Each check calls `plan` for a new plan, because a
     broker may have restarted, or a new replica may have been created. Remove the throttle at the end.
     """
     throttle = CopyThrottle(client, broker, args.throttle)

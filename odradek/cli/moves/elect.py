@@ -54,7 +54,7 @@ def _obstacle(survey: ClusterSurvey, each: Partition) -> str | None:
         return f"broker {node} is down"
     if node in each.offline_replicas:
         return f"the directory of broker {node} is offline"
-    # Without a leader, replicas outside the ISR may be eligible: the controller knows which.
+    # Without a leader, replicas outside the ISR may be eligible, and only the controller knows which ones.
     if each.leader >= 0 and node not in each.isr:
         return f"{node} is not in sync yet"
     return None

@@ -278,8 +278,8 @@ def _accepted(args: argparse.Namespace, survey: ClusterSurvey) -> set[TopicParti
 
 
 def _led_by_the_best(moves: Sequence[Move], sources: dict[TopicPartition, int | None]) -> list[Move]:
-    """Reorder the replicas in the moves of lost partitions: the replica with the most records comes first,
-    because the first replica will lead.
+    """Put the replica with the most records first in each move of a lost partition, because the first replica
+    will lead.
     """
     from attrs import evolve
 

@@ -1,4 +1,6 @@
-"""Code that is shared by commands which move partitions: options, printing a plan, executing it."""
+"""Code that is shared by commands which move partitions: their options, and the printing and execution of a
+plan.
+"""
 
 from __future__ import annotations
 
@@ -367,7 +369,9 @@ def _document(
 
 
 def name_directories(client: Client, wanted: Mapping[tuple[str, int, int], str]) -> None:
-    """Send brokers the directories for replicas, even for replicas that do not exist yet. Raises `KafkaError`."""
+    """Send each broker the directories for its replicas, including replicas that do not exist yet. Raises
+    `KafkaError`.
+    """
     from odradek.wire.errors import ErrorCode, KafkaError
 
     for error in client.admin.alter_replica_log_dirs(wanted).values():

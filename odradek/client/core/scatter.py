@@ -61,8 +61,8 @@ _TRANSACTION_KEY = 1
 
 @attrs.define
 class Routed:
-    """The outcome of a route: the items of each broker by broker id (None: any broker), and an error for each
-    item that has no broker. The errors in `missing` are final, those in `errors` retriable.
+    """The outcome of a route: the items of each broker, by broker id (None: any broker). Items without a
+    broker have an error. The errors in `missing` are final, those in `errors` retriable.
     """
 
     by_node: dict[int | None, list[Any]] = attrs.field(factory=dict)

@@ -96,8 +96,8 @@ _MODULES = {
 
 @attrs.frozen
 class ListenerSecurity:
-    """The security requirements of one listener for its clients, and the credentials with which this node
-    logs in to listeners of the same name at other nodes.
+    """The security requirements of one listener for its clients, and the credentials of this node. The node
+    uses these credentials to log in to listeners of the same name at other nodes.
     """
 
     name: str
@@ -149,7 +149,7 @@ class _Keys:
 
     def mechanism_place(self, key: str, mechanism: str) -> str:
         """Return the full name under which the file sets this key. The name may have the prefix of the
-        listener, and in addition that of the mechanism.
+        listener, followed by the prefix of the mechanism.
         """
         place = f"{self._prefix}{mechanism.lower()}.{key}"
         return place if place in self._explicit else self.place(key)

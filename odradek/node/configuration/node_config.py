@@ -79,8 +79,8 @@ DISK_HUNG = "odradek.disk.hung.ms"
 DISK_FULL = "odradek.disk.full.ms"
 DISK_WRITE_WAIT = "odradek.disk.write.wait.ms"
 """Our own keys, all in milliseconds. `DISK_HUNG` is the time after which a disk counts as hung. `DISK_FULL`
-is the time after which it counts as full. In both cases its leaderships then move away. `DISK_WRITE_WAIT` is
-the longest wait for one write in a node with several disks (0: no limit).
+is the time after which it counts as full. In both cases the leaderships of the disk's replicas then move to
+other brokers. `DISK_WRITE_WAIT` is the longest wait for one write in a node with several disks (0: no limit).
 """
 RESERVE_BYTES = "odradek.log.dir.reserve.bytes"
 """Our own key: the bytes of each disk that records must leave free; -1 means one percent of the disk, at most 1 GiB.
@@ -179,7 +179,9 @@ class NodeConfig:
     listeners: tuple[ListenerConfig, ...]
     """The endpoints to listen on, including those of the controller."""
     advertised_listeners: tuple[ListenerConfig, ...]
-    """The addresses for clients, without those of the controller. A missing host is taken from the listener."""
+    """The addresses for clients, without the addresses of the controller. A missing host is taken from the
+    listener.
+    """
     controller_listener_names: tuple[str, ...]
     inter_broker_listener_name: str
     log_dirs: tuple[str, ...]

@@ -78,7 +78,7 @@ class ConnectionLimits:
     per_ip_max: int = setting("max.connections.per.ip")
     per_ip_overrides: Mapping[str, int] = attrs.field(factory=dict)
     creation_rate_max: int = setting("max.connection.creation.rate")
-    """The maximum number of connections per second; further ones wait to be accepted."""
+    """The maximum number of connections per second; further connections wait to be accepted."""
     listener_connections_max: Mapping[str, int] = attrs.field(factory=dict)
     """The maximum number of connections of each listener (`listener.name.NAME.max.connections`), by the
     listener's name.

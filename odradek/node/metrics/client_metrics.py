@@ -9,7 +9,7 @@ from odradek.node.metrics.metrics_text import MetricsText
 __all__ = ["CLIENTS_SHOWN_MAX", "client_metrics"]
 
 CLIENTS_SHOWN_MAX = 100
-"""The maximum number of clients that are listed with their own metrics: those that pushed last."""
+"""The maximum number of clients that are listed with their own metrics: the clients that pushed last."""
 
 
 def client_metrics(page: MetricsText, telemetry: ClientTelemetry, now: float, shown_max: int) -> None:

@@ -8,7 +8,7 @@ from odradek.node.metrics.metrics_text import MetricsText
 __all__ = ["SHOWN_MAX", "quota_metrics"]
 
 SHOWN_MAX = 200
-"""The maximum number of accounts with their own metrics: those that waited the longest."""
+"""The maximum number of accounts with their own metrics: the accounts that waited the longest."""
 
 
 def quota_metrics(page: MetricsText, quotas: ClientQuotas, shown_max: int) -> None:

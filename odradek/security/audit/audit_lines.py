@@ -37,9 +37,9 @@ FURTHER = "further"
 REFUSALS = frozenset((DENIED, LOGIN_FAILED))
 """The events of the ring of refusals. Refused clients cause them, so they must not displace other events."""
 NAME_CHARACTERS_MAX = 256
-"""The maximum number of characters of a name; longer ones are cut, because a client may invent them."""
+"""The maximum number of characters of a name; longer names are cut, because a client may invent them."""
 TEXT_CHARACTERS_MAX = 1_000
-"""The maximum number of characters of any other text; longer ones are cut."""
+"""The maximum number of characters of any other text; longer texts are cut."""
 CHOSEN_NAMES = frozenset(("claimed", "resource", "client_id"))
 """The fields whose texts a client may invent. Principals are not among them, because they come from
 credentials, and `cluster events --by` needs the whole name.

@@ -13,8 +13,8 @@ __all__ = ["PreferredLeaders"]
 
 
 class PreferredLeaders:
-    """The number of partitions that each broker leads, and the possible swaps: for each pair of brokers, the
-    partitions whose leadership could change from the first to the second.
+    """The number of partitions that each broker leads, and the possible changes. A change moves a partition's
+    leadership from one broker of a pair to the other.
     """
 
     def __init__(self, cluster: PlannedCluster, keys: Iterable[TopicPartition], tolerance: float) -> None:
