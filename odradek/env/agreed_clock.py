@@ -10,7 +10,7 @@ counted since.
   earlier of the two times. So one jump deletes nothing.
 * **A credential that expires** must not have expired by the later of the two times, whatever the direction of
   the jump. Start times, from which an age is counted, use the later time as well.
-* A jump backward moves the earliest time at once, a jump forward moves the latest time at once. So nothing
+* A jump backward moves the earliest time at once; a jump forward moves the latest time at once. So nothing
   waits for a time in the far future.
 
 A process that starts while the clock is wrong accepts the wrong time, because there is no other clock to

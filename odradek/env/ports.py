@@ -53,8 +53,8 @@ SCM_RIGHTS).
 class DiskError(Exception):
     """A file or directory operation failed.
 
-    `directory` is the path of the root directory (a log directory, `Env.open_dir`), and `path` that of the file.
-    `errno` is the system's error number, or 0. `operation` is a word such as `append` or `sync`.
+    `directory` is the path of the root directory (a log directory, `Env.open_dir`), and `path` is the path of
+    the file. `errno` is the system's error number, or 0. `operation` is a word such as `append` or `sync`.
     """
 
     def __init__(self, directory: str, path: str, operation: str, errno: int, reason: str) -> None:
@@ -205,8 +205,8 @@ class File(Protocol):
     def append(self, data: Buffer) -> int:
         """Append all of `data`; return the position of its first byte.
 
-        Raises `DiskFull` or `DiskError`. Then the file may have a prefix of the data (`size` includes it),
-        and the owner must truncate. After `DiskHung` the file has no part of the data.
+        Raises `DiskFull` or `DiskError`. After such an error, the file may have a prefix of the data (`size`
+        includes it), and the owner must truncate. After `DiskHung` the file has no part of the data.
         """
 
     def pread(self, count: int, offset: int) -> bytes:

@@ -50,7 +50,7 @@ class _Disk:
 
 
 class RealDir:
-    """Implements `odradek.env.ports.Dir` for a path. The only descriptor that it keeps open is the lock's.
+    """Implements `odradek.env.ports.Dir` for a path. It keeps no descriptor open, except that of the lock.
 
     The path is built each time that it is needed. This saves memory, because a node has a directory for each
     of its thousands of partitions.

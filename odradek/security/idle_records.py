@@ -22,7 +22,7 @@ is at most 64 KiB. (A record may hold hundreds of tickets.)
 IDLE_BYTES_MAX = 64 * 1024
 PLAIN_BYTE_WORTH = 64
 """The encrypted bytes that are accepted for each plain byte. In TLS 1.2 and 1.3, even a record with a single
-plain byte has fewer than these encrypted bytes.
+plain byte has fewer encrypted bytes than this.
 """
 
 

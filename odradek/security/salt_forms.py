@@ -5,10 +5,11 @@ Theory of operation ------------------- Users' credentials come from different t
 users have more iterations. So if all made-up challenges had one fixed form, any other form would reveal that
 a user exists.
 
-* **A made-up challenge has the form of some user's.** `SaltForms` counts the users of each form. A keyed hash maps an
-  unknown name to one of all users, and the name gets the form of this user. So each form is as frequent among unknown
-  names as among users, and reveals nothing.
-* **A name keeps its form** while users are added and removed, except for names at the border between two forms.
+* **A made-up challenge has the form of a real user's challenge.** `SaltForms` counts the users of each form.
+  A keyed hash maps an unknown name to one of all users, and the name gets the form of this user. So each form
+  is as frequent among unknown names as among users, and reveals nothing.
+* **A name keeps its form** while users are added and removed, except for names at the border between two
+  forms.
 * **Without users**, the form is that of `odradek user`.
 
 Only a mechanism's `FORMS_MAX` most common forms are used. So users with a rarer form, or with a salt of more than

@@ -53,7 +53,9 @@ __all__ = ["Interest", "MemberMachine", "MemberState", "Verdict", "judged"]
 JOIN_EPOCH = 0
 LEAVE_EPOCH = -1
 LEAVE_STATIC_EPOCH = -2
-"""The member epoch with which a static member leaves. The coordinator keeps its partitions for its return."""
+"""The member epoch with which a static member leaves. The coordinator keeps the member's partitions until the
+member returns.
+"""
 
 
 class MemberState(Enum):

@@ -13,7 +13,9 @@ __all__ = ["Availability"]
 
 
 class Availability:
-    """The silent brokers, each with the time at which it became silent. `timeout` is in seconds; 0 disables this."""
+    """The silent brokers, each with the time at which it became silent. `timeout` is in seconds; 0 disables
+    the detection.
+    """
 
     def __init__(self, timeout: float) -> None:
         self.is_on = timeout > 0

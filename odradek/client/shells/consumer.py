@@ -5,9 +5,10 @@
         for record in consumer:
             print(record.offset, record.value)
 
-Fetches, heartbeats and rebalances run in a background thread of the consumer. The thread that polls parses the
-records and calls listeners and callbacks. One thread at a time may use a consumer: a call during another thread's
-call raises `RuntimeError`. Only `wakeup` and `statistics` may be called at any time.
+Fetches, heartbeats and rebalances run in a background thread of the consumer. The thread that polls parses
+the records and calls listeners and callbacks. One thread at a time may use a consumer: a call during another
+thread's call raises `RuntimeError`. Only `wakeup`, `statistics` and `partition_metrics` may be called at any
+time.
 
 Errors: `odradek.wire.errors.KafkaError` with a broker's error code, `odradek.client.errors.ClientError` otherwise;
 `odradek.client.consumer.consumer_types` has the errors of consumers.

@@ -185,8 +185,8 @@ class IoThread:
         self._thread.join(seconds_max)
 
     def after_fork(self) -> None:
-        """Make the client fail in a forked child, and leave its connections alone. It gets a new lock, because a
-        thread that exists only in the parent may hold the old one.
+        """Make the client fail in a forked child, and leave its connections alone. The client gets a new
+        lock, because a thread that exists only in the parent may hold the old one.
         """
         self.lock = threading.RLock()
         self._failure = RuntimeError(

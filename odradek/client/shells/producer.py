@@ -449,7 +449,7 @@ class Producer(FamiliarFace, known_as="Producer"):
         since the start.
 
         `bytes` counts whole batches as they were sent, `errors` counts failed records. `queued_records` and
-        `queued_batches` are neither acknowledged nor failed yet.
+        `queued_batches` count records and batches without an outcome.
         """
         with self.lock:
             return self._accumulator.partition_metrics()

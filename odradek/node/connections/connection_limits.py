@@ -1,4 +1,5 @@
-"""The limits on a node's connections: in all, for each listener, for each address, and for each second. PURE.
+"""The limits on a node's connections: in total, for each listener, for each address, and for each second.
+PURE.
 
 All listeners of a node share one `ConnectionLimits`. Limits may change at any time; open connections stay.
 

@@ -351,7 +351,7 @@ class Connection(AnswerQueue):
         """Charge the processor time of this turn to the client. `seconds` is the turn's duration, 0.0 if it was not
         measured.
 
-        All requests of the turn share one figure.
+        All requests of the turn share one measurement.
         """
         services = self.services
         took = services.meter.turn_cpu_seconds(seconds or services.clock.monotonic() - self.last_active)

@@ -5,7 +5,7 @@ A TLS handshake comes first, then a login by SASL, as the listener's protocol de
 has not authenticated yet costs little memory, and reaches only three APIs.
 
 Each entrance admits `HALF_OPEN_MAX` such clients at a time. If there are more, the entrance closes the oldest
-connection of the address that has the most.
+connection of the address that has the most such clients.
 """
 
 from __future__ import annotations
@@ -169,8 +169,8 @@ class Entrance:
                 del self._half_open[network]
 
     def _make_room(self) -> None:
-        """Close a connection if too many clients have not logged in yet. It is the oldest connection of the
-        address that has the most such clients.
+        """Close a connection if too many clients have not logged in yet: the oldest connection of the address
+        that has the most such clients.
         """
         if self.half_open >= HALF_OPEN_MAX:
             most = max(self._half_open.values(), key=len)

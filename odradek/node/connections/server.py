@@ -210,9 +210,10 @@ class Server:
             connection.close()
 
     def statistics(self) -> dict[str, int]:
-        """Return figures of all connections. Now: how many are open, their unanswered requests, held bytes, parked
-        fetches
-        and bytes still to be sent. Since the start: how many were accepted, refused, and closed for being idle."""
+        """Return figures of all connections. The present figures are open connections, unanswered requests,
+        held bytes, parked fetches and bytes to send. The counts since the start are accepted, refused, and
+        idle connections that were closed.
+        """
         connections = self._connections
         return {
             "connections": len(connections),

@@ -8,8 +8,8 @@ true` reports the count: at once for the first time, then once a minute.
 A principal's first line of each kind (for example an API and operation) is always written. So a flood of one kind
 does not hide other attempts of the same principal.
 
-For a client that has not authenticated (or is `User:ANONYMOUS`), two accounts pay: that of its address, and that of
-all such clients. So many addresses together are limited, too.
+For a client that has not authenticated (or is `User:ANONYMOUS`), two accounts pay: the account of its
+address, and the account of all such clients. So many addresses together are limited, too.
 
 The number of accounts is limited. If there are too many, accounts that are full again are forgotten. If none is full,
 all new addresses share one account, and so do all new principals.

@@ -18,8 +18,8 @@ itself.
 **A parked request is checked again.** If an ACL has changed between the door and the answer, `again` checks the
 answer before it is sent.
 
-**Many decisions are made in a worker**: those about thousands of names, and those about all topics. Their number is
-computed before the door is called (`counting`).
+**Many decisions are made in a worker**: decisions about thousands of names, and decisions about all topics.
+Their number is computed before the door is called (`counting`).
 
 **A refusal is reported to the audit log** when the door has decided. `would` reports nothing. It is used by
 `merge` to hide parts of an answer, and by doors for which another right would also suffice.

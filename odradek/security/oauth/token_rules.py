@@ -1,8 +1,9 @@
 """The rules by which tokens are accepted: JSON web tokens (RFC 7519) that the issuer has signed for this cluster.
 PURE.
 
-The rules are Kafka's (KIP-768). A key of the issuer must have signed the token. It must have an expiry, an issue time
-and a subject. If audience and issuer are configured, the token must have them. Clocks may differ by a few seconds.
+The rules are Kafka's (KIP-768). A key of the issuer must have signed the token. The token must have an
+expiry, an issue time and a subject. If audience and issuer are configured, the token must have them. Clocks
+may differ by a few seconds.
 
 Only signatures by a private key count (RFC 8725, section 3.1). A token without a signature, or one whose "secret" is
 the public key, is always refused.
