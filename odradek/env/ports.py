@@ -7,7 +7,8 @@ ports of the `Env` that it receives. There are two implementations: `odradek.env
 virtual machine). The simulator may delay, split or fail every call, as a seed decides. `run_node(config, env)` is the
 only way to start a node, so the simulator runs the code that production runs.
 
-Rules -----
+Rules
+-----
 * Only `Clock.sleep_until`, `Conn.readable`, `Conn.writable`, `Listener.accept`, `Network.connect`,
   `Event.wait` and `Workers.run` await. All other calls return at once, so no other task can run between the
   receipt of bytes and their handling. (`Companion` blocks; only workers use it.)

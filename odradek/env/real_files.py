@@ -1,9 +1,11 @@
 """Files of this machine: implements `odradek.env.ports.File` with a descriptor. SHELL.
 
-Theory of operation ------------------- A `RealFile` is a name in a directory, a size that it tracks itself,
-and a descriptor. The descriptor is opened at first use, because a node has tens of thousands of segments and
-reads few of them. For the same reason the path is built only when it is needed. The inode is remembered from
-the first `stat`. So another file that has got the same name later is never read by mistake.
+Theory of operation
+-------------------
+A `RealFile` is a name in a directory, a size that it tracks itself, and a descriptor. The descriptor is
+opened at first use, because a node has tens of thousands of segments and reads few of them. For the same
+reason the path is built only when it is needed. The inode is remembered from the first `stat`. So another
+file that has got the same name later is never read by mistake.
 
 References are counted under one lock for the whole process. A worker that syncs must keep the loop from
 closing the descriptor, whose number could then be reused. A thread that holds this lock never calls a device.

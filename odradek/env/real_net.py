@@ -1,8 +1,10 @@
 """TCP of this machine: non-blocking sockets, with trio's waits for readable and writable. SHELL.
 
-Theory of operation ------------------- A `TcpConn` is part of the hot path. A wait is one epoll round, a
-receive is one `recv_into`, and an answer is one `send`. Bound methods of the socket are not stored. Looking a
-method up costs 20 ns, but storing it costs 80 bytes for each idle connection.
+Theory of operation
+-------------------
+A `TcpConn` is part of the hot path. A wait is one epoll round, a receive is one `recv_into`, and an answer is
+one `send`. Bound methods of the socket are not stored. Looking a method up costs 20 ns, but storing it costs
+80 bytes for each idle connection.
 
 `send(..., more=True)` lets the kernel hold back the last bytes (MSG_MORE) until the following bytes are sent.
 The following bytes come from a `send` without `more`, or from a `sendfile`, which sends everything with its

@@ -1,9 +1,10 @@
 """The forms of salts, so that a challenge to an unknown user looks like a challenge to a real one. PURE.
 
-Theory of operation ------------------- Users' credentials come from different tools. Our tool makes salts of
-16 bytes. Kafka's tool writes a number of 130 bits in base 36. Other tools make 64 bytes, or a text. Some
-users have more iterations. So if all made-up challenges had one fixed form, any other form would reveal that
-a user exists.
+Theory of operation
+-------------------
+Users' credentials come from different tools. Our tool makes salts of 16 bytes. Kafka's tool writes a number
+of 130 bits in base 36. Other tools make 64 bytes, or a text. Some users have more iterations. So if all
+made-up challenges had one fixed form, any other form would reveal that a user exists.
 
 * **A made-up challenge has the form of a real user's challenge.** `SaltForms` counts the users of each form.
   A keyed hash maps an unknown name to one of all users, and the name gets the form of this user. So each form

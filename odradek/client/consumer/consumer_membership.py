@@ -3,7 +3,8 @@
 `MemberMachine` decides what a heartbeat says and what an answer means. `ConsumerMembership` sends heartbeats in the
 background, one at a time. `Rebalances` adopts assignments inside the application's polls.
 
-Rules -----
+Rules
+-----
 * The coordinator sets the interval of heartbeats. A join, an acknowledgement or a changed subscription is
   sent at once.
 * If a heartbeat gets no answer, or the coordinator has moved, the next heartbeat is sent after a backoff,

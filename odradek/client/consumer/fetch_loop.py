@@ -1,11 +1,12 @@
 """Fetches records before the application polls for them, with at most one long poll per broker at a time, and
 handles errors. PURE.
 
-Theory of operation ------------------- `Fetching.run` is an operation that never ends. In each round it sends a Fetch
-to every idle broker that has partitions which need data. A broker has a partition if it is the partition's leader, or
-the preferred replica for this consumer (KIP-392). Then the operation waits for an answer, for the time of a retry, or
-for another event. Such an event is a seek, a resume, new metadata, or a chunk that the application has read
-completely.
+Theory of operation
+-------------------
+`Fetching.run` is an operation that never ends. In each round it sends a Fetch to every idle broker that has
+partitions which need data. A broker has a partition if it is the partition's leader, or the preferred replica
+for this consumer (KIP-392). Then the operation waits for an answer, for the time of a retry, or for another
+event. Such an event is a seek, a resume, new metadata, or a chunk that the application has read completely.
 
 A partition needs data while fewer than two chunks of it are fetched: the second is under way while the application
 processes the first. When the fetched data of all partitions reaches `fetch.max.bytes`, only partitions without any

@@ -1,9 +1,11 @@
 """One member of a group by the new protocol (KIP-848): its states, and the contents of its heartbeats. PURE.
 
-Theory of operation ------------------- The coordinator assigns partitions. The member learns its target
-assignment from the answers to its heartbeats. It gives up the partitions that the target lacks, adopts the
-new ones, and reports the partitions that it then has. The driver (`ConsumerMembership`) sends the heartbeats.
-When the reported partitions agree with the target, the coordinator increases the member epoch.
+Theory of operation
+-------------------
+The coordinator assigns partitions. The member learns its target assignment from the answers to its
+heartbeats. It gives up the partitions that the target lacks, adopts the new ones, and reports the partitions
+that it then has. The driver (`ConsumerMembership`) sends the heartbeats. When the reported partitions agree
+with the target, the coordinator increases the member epoch.
 
 | state | meaning | turn |
 | --- | --- | --- |

@@ -1,10 +1,12 @@
 """Holds a producer's records from `send` until their acknowledgement: in batches by partition, within a memory limit.
 Also chooses the sticky partition of records without a key (KIP-794). PURE.
 
-Theory of operation ------------------- `Accumulator.append` adds a record to the open batch of its partition.
-It returns `None` if there is no such batch, because the topic is unknown or a new batch is needed. Then the
-caller uses `open_batch`. The sender (`odradek.client.producer.sender`) takes batches from the queues (`Lane`)
-of the partitions, oldest first, and puts back batches that must be sent again.
+Theory of operation
+-------------------
+`Accumulator.append` adds a record to the open batch of its partition. It returns `None` if there is no such
+batch, because the topic is unknown or a new batch is needed. Then the caller uses `open_batch`. The sender
+(`odradek.client.producer.sender`) takes batches from the queues (`Lane`) of the partitions, oldest first, and
+puts back batches that must be sent again.
 
 A `Batch` is completed once, and then has the outcome of its records. So a record's future needs only a
 reference to the batch and the record's index in the batch. Completing a batch costs the same for one record

@@ -14,7 +14,8 @@ There are two protocols. The level of the finalized feature `transaction.version
 | a group's offsets join | by AddOffsetsToTxn | by TxnOffsetCommit 5 |
 | a new epoch comes | by InitProducerId, after an abort that lost records | by EndTxn 5, after each transaction |
 
-Rules -----
+Rules
+-----
 * Sequence numbers start again from 0 under each new epoch, which the sender reads from `current`.
 * EndTxn is sent when all records have their outcomes, because a batch that arrived after the marker would
   belong to no transaction.

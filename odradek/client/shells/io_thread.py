@@ -7,7 +7,8 @@ Other threads hand over operations (`start`, `run`) or functions (`post`). These
 thread takes them. So only this thread steps the core, and a KeyboardInterrupt in the application cannot
 interrupt a step.
 
-Rules -----
+Rules
+-----
 * A thread must hold `lock` while it reads or changes data of the core or of an operation. If the client's
   thread should react to the change, the other thread calls `wake` afterwards. A thread that holds `lock`
   waits for nothing.

@@ -3,8 +3,8 @@
 An answer that is ready at once goes straight to the send queue. As soon as one request is delayed, it and all
 later requests get a `Slot` in a queue (`odradek.node.connections.answers`). This queue is limited in number
 and in bytes. While it is full, no requests are read from the connection. The code that completes a delayed
-answer also sends it, without waking the connection's task. Only if the socket is full, a separate task
-(`_drain`) waits until the socket is writable.
+answer also sends it, without waking the connection's task. If the socket is full, a separate task (`_drain`)
+waits until the socket is writable.
 
 Every request is counted in its `ApiEntry`. All answers of a turn are sent with one call and have the same latency, so
 the clock is read once per turn.

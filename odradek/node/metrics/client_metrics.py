@@ -13,8 +13,8 @@ CLIENTS_SHOWN_MAX = 100
 
 
 def client_metrics(page: MetricsText, telemetry: ClientTelemetry, now: float, shown_max: int) -> None:
-    """Add the metrics that clients have pushed to a broker to the page; at most `shown_max` clients are
-    listed by name.
+    """Add the client metrics that a broker has received to the page; at most `shown_max` clients are listed
+    by name.
     """
     statistics = telemetry.statistics(now)
     page.gauge("odradek_client_instances", "Running clients that have a subscription from this broker.")

@@ -70,7 +70,9 @@ def cluster_figures(image: MetadataImage) -> ClusterFigures:
 
 
 def controller_metrics(page: MetricsText, metadata: Metadata) -> None:
-    """Add the state of the quorum as this node knows it to the page, then the figures of the cluster."""
+    """Add two groups of metrics to the page: the quorum as this node knows it, and the figures of the
+    cluster.
+    """
     quorum = metadata.quorum
     page.gauge("odradek_quorum_epoch", "Epoch of the metadata quorum: it rises with every election.")
     page.one(quorum.leader_epoch)

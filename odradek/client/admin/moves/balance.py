@@ -18,7 +18,8 @@ The load of a broker is the bytes of its replicas. A plan is computed on a model
 5. **Leaders**: the first broker in a partition's list leads it. A swap within a list moves no bytes. By
    chains of such swaps, all brokers come to lead similar numbers of partitions.
 
-Rules -----
+Rules
+-----
 * A partition's replicas stay on different brokers, and a move never lets it span fewer racks or fewer hosts.
 * Every step makes a sum of squares smaller, so planning ends. The same input leads to the same plan.
 * Replicas on brokers that are not in the list, such as dead brokers, stay where they are, unless the broker
