@@ -4,7 +4,7 @@ sets them. PORTED.
 It accepts one request per connection, GET or HEAD of `/metrics`. The number of connections, the bytes of a request
 and the time for it are limited. A peer's mistake ends only its own connection.
 
-If there are too many connections, the address with the most connections loses the oldest one that has no
+If there are too many connections, the address with the most connections loses its oldest connection without a
 request. So a stranger who opens many connections does not keep the scraper out.
 
 The page is made when a request has arrived. After that, no new page is made for `OTHERS_SHARE` times as long
