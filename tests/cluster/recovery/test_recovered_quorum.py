@@ -85,7 +85,7 @@ def test_two_of_three_metadata_disks_are_destroyed(tmp_path: Path) -> None:
             with socket.create_server(("127.0.0.1", living)):
                 seen = cluster.recover()
             assert seen.code == 1
-            assert f"some process listens at 127.0.0.1:{living}" in seen.out
+            assert f"a process listens at 127.0.0.1:{living}" in seen.out
             dry = cluster.recover()
             assert dry.json()["plan"]["voters"].keys() == {"1", "2", "3"}
             assert not cluster.metadata(1).exists()

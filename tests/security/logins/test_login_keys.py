@@ -105,7 +105,7 @@ REFUSED: dict[str, tuple[dict[str, str | None], str]] = {
     ),
     "gssapi": (
         {"sasl.enabled.mechanisms": "GSSAPI"},
-        "this mechanism is not supported, only PLAIN, SCRAM-SHA-256",
+        "this mechanism is not supported: supported are PLAIN, SCRAM-SHA-256",
     ),
     "plain without users": ({"sasl.enabled.mechanisms": "PLAIN"}, "user_NAME"),
     "a module of another mechanism": (

@@ -317,10 +317,10 @@ def test_a_step_is_due_once_a_record_is_whole() -> None:
         (b"\0\0\0\x10", "plaintext"),
         (b"GET / HTTP/1.1", "does not speak TLS"),
         (b"\x80\x2e\x01", "does not speak TLS"),
-        (b"\x16\x03\x01\xff\xff", "no TLS records"),
-        (b"\x16\x03\x01\x00\x00", "no TLS records"),
-        (b"\x16\x02\x01\x00\x05", "no TLS records"),
-        (b"\x16\x03\x01\x00\x01a\x17\x04\x01\x00\x05", "no TLS records"),
+        (b"\x16\x03\x01\xff\xff", "not TLS records"),
+        (b"\x16\x03\x01\x00\x00", "not TLS records"),
+        (b"\x16\x02\x01\x00\x05", "not TLS records"),
+        (b"\x16\x03\x01\x00\x01a\x17\x04\x01\x00\x05", "not TLS records"),
     ],
 )
 def test_what_is_no_record_is_refused(data: bytes, reason: str) -> None:

@@ -309,18 +309,18 @@ REFUSED: dict[str, tuple[dict[str, str], str]] = {
     "a password of a PEM store": ({**inline(), "ssl.keystore.password": "secret"}, "ssl.key.password"),
     "no such file": ({"ssl.keystore.location": "/nowhere/at/all"}, "/nowhere/at/all"),
     "a device": ({"ssl.keystore.location": "/dev/zero"}, "/dev/zero"),
-    "no key in it": ({"ssl.keystore.location": __file__}, "does not hold a key that fits"),
+    "no key in it": ({"ssl.keystore.location": __file__}, "does not contain a key that matches"),
     "a wrong password": (
         {**inline(password=PASSWORD), "ssl.key.password": "secret"},
-        "does not hold a key that fits",
+        "does not contain a key that matches",
     ),
     "no password": (
         {key: text for key, text in inline(password=PASSWORD).items() if key != "ssl.key.password"},
-        "does not hold a key that fits",
+        "does not contain a key that matches",
     ),
     "a key of another certificate": (
         {"ssl.keystore.key": CLIENT.key_pem(), "ssl.keystore.certificate.chain": OWN.chain_pem},
-        "does not hold a key that fits",
+        "does not contain a key that matches",
     ),
     "an empty truststore": (
         {**inline(), "ssl.truststore.certificates": "nothing", "ssl.client.auth": "required"},

@@ -68,7 +68,8 @@ class TestBatch:
         """A file that the options name is opened late, and its error is one of options all the same."""
         tls = {"kafka.security.protocol": "SSL", "kafka.ssl.truststore.type": "PEM"}
         with pytest.raises(
-            OptionError, match=r"option kafka\.\* is not valid: /none\.pem does not hold certificates"
+            OptionError,
+            match=r"option kafka\.\* is not valid: /none\.pem does not contain usable certificates",
         ):
             read(options("t", **tls, **{"kafka.ssl.truststore.location": "/none.pem"}))
 
