@@ -7,7 +7,7 @@ after kill -9.
   figures are the seconds from the last join until the target assignment of the newest epoch is computed, and until
   all members have it. `group.consumer.assignment.interval.ms` is one second on both servers.
 * **Newcomer.** One more member joins this group, after the interval has passed. The figure is the time in ms from its
-  first heartbeat until a heartbeat has the epoch of the new target assignment: the median of several newcomers.
+  first heartbeat until a heartbeat has the epoch of the new target assignment. It is the median of several newcomers.
 * **Heartbeat.** CPU of the server for a heartbeat without changes, minus that for ApiVersions on the same
   connections. Many are pipelined over 16 connections.
 * **Restore.** A server with 1,000 groups of 10 members each is killed (kill -9). The figures are the seconds until all groups are described
@@ -136,8 +136,8 @@ def wait_for(what: str, is_so: Callable[[], bool]) -> float:
 
 
 def measure_target(server: ServerProcess, members: int) -> tuple[float, float, float]:
-    """Return the seconds until the newest target assignment is computed, the seconds until all members have it, and
-    the milliseconds until the target assignment with a newcomer is computed.
+    """Return two times in seconds and one in milliseconds: until the newest target assignment is computed, until all
+    members have it, and until the target assignment with a newcomer is computed.
     """
     topics = [f"target-{index}" for index in range(TOPICS)]
     for name in topics:

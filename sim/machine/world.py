@@ -1,6 +1,6 @@
 """One simulated run: a `trio.run` in which time, order and every port depend on a seed. SHELL.
 
-Theory of operation ------------------- `World.run` starts trio with a virtual clock and a seeded scheduler. (Trio
+`World.run` starts trio with a virtual clock and a seeded scheduler. (Trio
 shuffles each batch of runnable tasks by a private generator.) `tests/test_determinism.py` checks that two processes
 with different hash seeds give the same digest.
 

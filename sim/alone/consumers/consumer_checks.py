@@ -9,8 +9,8 @@ are compared with that model.
 * A complete target has each partition once. If members have joined or left meanwhile, partitions may be missing.
 * A member starts to use a partition only if no present member still uses it.
 * A commit is in the log only if the member that sent it was in the group. The commit's epoch is the member's present
-  epoch, or an older epoch in which the member already had the partition. Commits without an epoch (-1) are in the log
-  only if the group had no members.
+  epoch, or an older epoch in which the member already had the partition. Commits with the epoch -1 are in the log only
+  if the group was empty.
 * The offset of a partition never goes back from one owner to the next.
 * A member is removed if its session timeout passes without a request from it.
 * The state that a coordinator loads equals the model of its log. The state of the coordinator that wrote the log

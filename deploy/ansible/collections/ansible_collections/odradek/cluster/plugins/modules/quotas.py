@@ -94,7 +94,7 @@ def problems_of(quotas: list) -> list[str]:
             found.append(f"{of} is listed twice: write its limits into one entry.")
         if quota.get("ip") and len(entity) > 1:
             found.append(
-                f"{of}: ip cannot be combined with user or client_id, because the quota of an address counts for all users."
+                f"{of}: ip cannot be combined with user or client_id, because the quota of an address applies to all users."
             )
         if entity and (_OF_ADDRESSES in limits) != bool(quota.get("ip")) and limits:
             found.append(f"{of}: an ip has a connection_rate and nothing else, and only an ip has one.")
