@@ -136,8 +136,8 @@ def wait_for(what: str, is_so: Callable[[], bool]) -> float:
 
 
 def measure_target(server: ServerProcess, members: int) -> tuple[float, float, float]:
-    """Return two times in seconds and one in milliseconds: until the newest target assignment is computed, until all
-    members have it, and until the target assignment with a newcomer is computed.
+    """Return the seconds until the newest target assignment is computed, and until all members have it. The third
+    value is the milliseconds until a target assignment with a newcomer is computed.
     """
     topics = [f"target-{index}" for index in range(TOPICS)]
     for name in topics:
