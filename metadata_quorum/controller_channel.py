@@ -332,7 +332,7 @@ async def _submit_all(
 ) -> list[Any]:
     """Submit requests one after the other, each in its own turn.
 
-    Returns their responses, once all are released.
+    Returns their responses when the state that each response shows is committed.
     """
     submitted = [await share.on_loop(_submitted, service, request, version, sender) for request in requests]
     for deferred, _ in submitted:
@@ -505,8 +505,8 @@ class ControllerChannel:
                 call.fail(ConnectionLost("another controller has become the active controller"))
 
     def statistics(self) -> dict[str, int]:
-        """Return figures for metrics: requests under way, retries, answers that waited for this node's image,
-        and such waits that reached their time limit.
+        """Return figures for metrics: requests under way, retries, waits for this node's image, and waits
+        that reached their time limit.
         """
         return {
             "waiting": len(self._calls),

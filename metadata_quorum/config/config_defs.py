@@ -57,7 +57,7 @@ class ConfigMissing(ConfigError):
 
 
 class InvalidConfiguration(ConfigError):
-    """Raised if a configuration is refused although the syntax and range of each value may be right. Examples
+    """Raised if a configuration is refused for another reason than the syntax or range of a value. Examples
     are an unknown key, or keys that contradict each other.
     """
 
@@ -107,13 +107,11 @@ class ConfigDef:
         return _parsed_default(self.type, self.name, self.default)
 
     def canonical(self, text: str) -> str | None:
-        """Return an accepted text (or the default) in the form that DescribeConfigs shows: parsed and printed
-        again.
-        """
+        """Parse an accepted text, and format the value as DescribeConfigs shows it."""
         return self.text_of(_PARSERS[self.type](self.name, text.strip(_BLANKS)))
 
     def text_of(self, value: ConfigValue) -> str | None:
-        """Return the text that `parse` would read as `value`. DescribeConfigs shows it."""
+        """Format a value as DescribeConfigs shows it. `parse` reads the text back as the same value."""
         if value is None:
             return None
         if isinstance(value, bool):

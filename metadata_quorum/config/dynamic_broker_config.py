@@ -248,7 +248,7 @@ def _required(message: str) -> KafkaError:
 
 
 def _refused_update(message: str) -> KafkaError:
-    """Make the error for a change that some part of the broker refuses, in Kafka's wording."""
+    """Make the error for a change that the broker cannot apply, in Kafka's wording."""
     return _invalid(
         f"Invalid value org.apache.kafka.common.config.ConfigException: {message} "
         "for configuration Invalid dynamic configuration"

@@ -157,7 +157,7 @@ class Controller:
     def withdraw(
         self, state: MetadataImage, request: Any, decision: Decision, context: DecisionContext
     ) -> Any:
-        """Make the response in place of a decision that could not be written: one error for the whole
+        """Make the response to a request whose decision could not be written. It has one error for the whole
         request. Broker sessions are not reset, because the heartbeats did arrive.
         """
         return refusal(request, ErrorCode.UNKNOWN_SERVER_ERROR)

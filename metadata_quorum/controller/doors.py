@@ -151,7 +151,7 @@ def _refused_name(asked: Asked, name: str, times: int) -> DeletableTopicResult |
         is_there = name in asked.topics.topics
         code = _TOPIC_DENIED if is_there else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if is_there:
-            asked.may(Operation.DELETE, name)  # Called only to log the refusal.
+            asked.may(Operation.DELETE, name)  # Repeat the check with `may`, which logs the refusal.
     return DeletableTopicResult(name, ZERO_UUID, code, code.message) if code else None
 
 

@@ -55,8 +55,10 @@ ACCESS_WEIGHT = 2
 
 @attrs.frozen
 class Trial:
-    """A request without effect, sent before a long request is decided: how many records would `request` write
-    now? The response is this number, or None if this node is not the active controller.
+    """A request that counts the records which `request` would write now, and writes nothing. It is sent
+    before a long request is decided.
+
+    The response is the number of records, or None if this node is not the active controller.
     """
 
     request: Message
@@ -286,7 +288,7 @@ class _Resources(_Kind):
 class _Entities(_Kind):
     """AlterClientQuotas: an entity's weight is the number of its quotas.
 
-    Entries whose parts differ only in order name the same entity.
+    Two entries name the same entity if they have the same (type, name) pairs, in any order.
     """
 
     def weights(self, image: MetadataImage, request: Any, settings: ControllerSettings) -> Iterable[int]:
@@ -317,7 +319,7 @@ class _Elections(_Kind):
         return attrs.evolve(request, topic_partitions=topics)
 
     def of_all(self, response: Any) -> Any:
-        """Remove the partitions whose election was not needed from the response."""
+        """Return the response without the partitions that needed no election."""
         if response.error_code:
             return attrs.evolve(response, replica_election_results=[])
         results = [

@@ -108,7 +108,7 @@ class _TopicChange:
 
 @attrs.define
 class _Changes:
-    """The changes since the last `build`, beside the base image."""
+    """The changes since the last `build`. The base image itself is not changed."""
 
     topics: dict[bytes, _TopicChange] = attrs.field(factory=dict)
     names: dict[str, bytes | None] = attrs.field(factory=dict)
@@ -174,7 +174,9 @@ class ImageBuilder:
             self._visible_epoch = max(epoch, self._visible_epoch)
 
     def advance(self, offset: int, epoch: int) -> None:
-        """Advance to `offset`, whose record changes nothing (a control record)."""
+        """Advance to `offset`, at which the log has a control record. Such a record changes nothing in the
+        image.
+        """
         if self._before_transaction is None:
             self._visible_offset = offset
             self._visible_epoch = max(epoch, self._visible_epoch)

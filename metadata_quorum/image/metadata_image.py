@@ -125,7 +125,7 @@ class BrokerImage:
 
     @property
     def is_active(self) -> bool:
-        """True if the broker may lead and be in sync: neither fenced nor shutting down."""
+        """True if the broker may lead and may be in sync, because it is neither fenced nor shutting down."""
         return not self.fenced and not self.in_controlled_shutdown
 
     def holds_online(self, directory: bytes) -> bool:

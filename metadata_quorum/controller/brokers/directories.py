@@ -139,7 +139,7 @@ def begins_anew(partition: PartitionImage, broker: BrokerImage, directory: bytes
     directory for the replica, and that directory is gone.
 
     A directory is gone if the broker no longer registers it, e.g. because the disk was replaced. A disk that
-    was moved keeps its directory id. A reserved id stands for no directory.
+    was moved keeps its directory id. Reserved ids never count.
     """
     before = partition.directory_of(broker.broker_id)
     if before == directory or before in RESERVED_DIRECTORIES or directory == LOST_DIRECTORY:

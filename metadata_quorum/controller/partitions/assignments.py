@@ -15,8 +15,9 @@ Assignment = tuple[list[int], list[int]]
 
 
 def assigned(image: MetadataImage, placed: Iterable[list[int]]) -> list[Assignment]:
-    """Make an assignment from each list of placed replicas: add the replicas that are in sync when the
-    partition is created. No ISR is empty, since the placement gives every partition an active broker.
+    """Make an assignment from each list of placed replicas. The replicas on active brokers form the ISR.
+
+    No ISR is empty, since the placement gives every partition an active broker.
     """
     found: dict[tuple[int, ...], Assignment] = {}
     assignments = []

@@ -101,8 +101,8 @@ class Change:
 
     isr: tuple[int, ...] | None = None
     removed: Collection[int] = ()
-    """Replicas that leave the ISR at once. They still have all committed records. So if too few replicas stay
-    in sync, the removed replicas become eligible.
+    """Replicas that leave the ISR at once. They have all records that are committed so far. So they become
+    eligible if too few replicas stay in sync.
     """
     lost: int | None = None
     """A replica that may lack records that it has acknowledged. It leaves the eligible replicas and the ISR,
@@ -236,8 +236,8 @@ def _least_loss(
     election: Election,
     rules: TopicRules,
 ) -> int | None:
-    """Choose a leader although it may lack records. Returns None if no replica may lead, or if the election
-    still waits for a better replica.
+    """Choose a leader that may lack committed records. Returns None if no replica may lead, or if the
+    partition must still wait for a better replica.
     """
     at_once = election is Election.UNCLEAN
     has_candidates = bool(target.isr or target.elr)
@@ -293,13 +293,15 @@ def _lead_uncleanly(target: _Target, leader: int) -> None:
 
 
 def _remember_last(target: _Target, partition: PartitionImage, rules: TopicRules) -> None:
-    """Update `last_known`: the replicas that were last in sync or eligible. When it is no longer needed, it
-    becomes empty.
+    """Update `last_known`, the replicas from which the leader is chosen when ISR and ELR are empty. It is
+    cleared when it is no longer needed.
 
-    With unclean recovery, it has all replicas that have left since the ISR became too small to commit. The
-    last leader is the first of them. Without unclean recovery, it has only the last leader. The last leader
-    may be unknown, because a node without unclean recovery has joined the cluster. Then `last_known` has one
-    of the replicas that were last eligible.
+    With unclean recovery, `last_known` has all replicas that have left since the ISR became too small to
+    commit. The last leader comes first.
+
+    Without unclean recovery, it has only the last leader. If the last leader is unknown, it has one of the
+    replicas that were eligible last. (This happens if a node without unclean recovery has joined the
+    cluster.)
     """
     if _recovery(target, rules) is not None:
         _remember_members(target, partition, rules)
@@ -334,7 +336,7 @@ def _remember_members(target: _Target, partition: PartitionImage, rules: TopicRu
 
 
 def _check(target: _Target) -> None:
-    """Assert what must hold for every partition after a change."""
+    """Assert the invariants of a partition after a change. Raises `AssertionError`."""
     if not is_subset(target.isr, target.replicas) or not is_subset(target.elr, target.replicas):
         raise AssertionError(f"a broker without a replica is in the ISR or eligible to lead: {target}")
     if target.leader != NO_LEADER and target.leader not in target.isr:
