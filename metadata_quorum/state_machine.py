@@ -320,7 +320,7 @@ class ReplicatedStateMachine(Generic[S, D, Q, A]):
         """
         try:
             return [self._log.encode_batch(some) for some in _in_batches(records)]
-        except Exception as error:  # noqa: BLE001  # whatever the encoder stumbles over, nothing has changed yet
+        except Exception as error:  # noqa: BLE001  # any error is safe here: nothing has changed yet
             if self._not_encoded is not None:
                 self._not_encoded(request, error)
             return None

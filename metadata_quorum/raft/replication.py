@@ -59,7 +59,8 @@ def on_fetch(core: CoreState, request_id: int, request: Fetch) -> None:
         role.parked[request_id] = (request, core.now + min(request.wait_ms_max, WAIT_MS_MAX) / 1000)
     else:
         reached("raft.removed_itself_during_fetch")
-        # This fetch's promise committed the voter set without this leader, so the leader has resigned.
+        # This fetch has completed a majority for the voter set that excludes this leader. So the set is
+        # committed, and the leader has resigned.
         core.emit(
             Answer(
                 request_id,
@@ -168,8 +169,9 @@ def count_promises(core: CoreState) -> None:
 def _has_news(core: CoreState, progress: Progress, request: Fetch) -> bool:
     if core.log.end_offset > request.offset:
         return True
-    # A leader sends no high watermark before it has committed a record of its epoch. Until then, an answer
-    # without records would not help a follower with a lower high watermark: it would fetch again and again.
+    # Before a leader has committed a record of its epoch, it sends no high watermark. An answer without
+    # records would then be useless to a follower with a lower high watermark, which would fetch again and
+    # again.
     return core.has_committed_in_epoch and core.high_watermark > progress.high_watermark_sent
 
 

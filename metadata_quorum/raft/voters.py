@@ -91,7 +91,7 @@ class VoterSet:
         return len(self.voters) == 1 and self.has(replica)
 
     def with_voter(self, voter: Voter) -> VoterSet:
-        """Return this set with `voter` added, or replaced if its node id is in the set already."""
+        """Return this set with `voter` added. It replaces an existing voter with the same node id."""
         return self.of([*(each for each in self.voters if each.key.node_id != voter.key.node_id), voter])
 
     def without(self, node_id: int) -> VoterSet:

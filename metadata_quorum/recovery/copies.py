@@ -2,8 +2,10 @@
 
 A copy consists of its newest complete snapshot and the log after it. Copies are ordered by the epoch of the
 last complete record, then by the end offset. (The epoch in a `quorum-state` says nothing about the records.)
-By Raft's argument, the greatest copy of a majority has all committed records. The greatest of fewer copies
-may lack some committed records, and nothing can prove that it has all. So the plan lists the evidence.
+
+By Raft's argument, the greatest copy of a majority has all committed records. With fewer copies, even the
+greatest may lack committed records, and nothing can prove that it is complete. So the plan lists the
+evidence.
 
 A record that is only in the greatest copy may never have been committed. The recovery commits it. This is
 allowed, since a new leader in Raft may commit such a record, too.
@@ -127,8 +129,8 @@ def _read(files: CopyFiles, source: str, node_id: int | None, cluster_id: str) -
 
 
 def _is_replaced(batches: Sequence[CopyBatch], snapshot: OffsetAndEpoch) -> bool:
-    """True if the snapshot came from a leader and replaces this log, and a crash has interrupted the removal
-    of the old log.
+    """True if a snapshot from a leader was to replace this log, and a crash has interrupted the removal of
+    the old log.
     """
     if not batches or batches[-1].last_offset + 1 < snapshot.offset:
         return bool(batches)

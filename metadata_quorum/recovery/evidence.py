@@ -62,11 +62,9 @@ def _about_topics(choice: Choice, chosen: MetadataCopy, nodes: Sequence[FoundNod
         if known is None:
             settings = "without its configuration, so it keeps all records until you set one"
             if name in choice.configs:
-                settings = (
-                    "with the configuration of --topics, and keeps all records unless that says otherwise"
-                )
+                settings = "with the configuration of --topics, and keeps all records unless that configuration says otherwise"
             lines.append(
-                f"topic {name} ({uuid_to_text(topic_id)}) is known from directories alone: it comes back with "
+                f"topic {name} ({uuid_to_text(topic_id)}) was found only in directories: it comes back with "
                 f"{holdings.count(topic_id)} partitions, {settings}"
             )
             continue

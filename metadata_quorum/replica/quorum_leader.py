@@ -39,22 +39,22 @@ from odradek.wire.structure import Message
 __all__ = ["QuorumLeader"]
 
 BATCH_BYTES_MAX = 8 << 20
-"""The size of a group, in bytes, at which the group ends: further decisions go into the next batch (Kafka's
-limit). A single decision may be larger.
+"""The size of a group of decisions, in bytes, at which the group is full (Kafka's limit). Further decisions
+go into the next batch. A single decision may be larger.
 """
 WAITING_BYTES_MAX = 64 << 20
 DISK_FULL_RETRY_SECONDS = 1.0
 LATE_PER_FETCH_TIMEOUT = 4
-"""The fraction of the fetch timeout (1/4) after which a sync is late. Then decisions are sent to the
-followers without waiting for the sync.
+"""A divisor of the fetch timeout. A sync that takes longer than this share of the timeout (1/4) is late. Then
+decisions are sent to the followers without waiting for the sync.
 """
 SYNC_SECONDS_MAX = 60.0
 """The time, in seconds, after which a sync counts as failed, if the other voters can continue without this
 node.
 """
 SECOND_LOOK_SECONDS = 1.0
-"""The time, in seconds, between two checks that both must find a sync hanging. One check alone may be wrong:
-after a pause of the process, it may run before the end of a sync is recorded.
+"""The time, in seconds, between two checks that both must find a sync hanging. One check alone may be wrong.
+After a pause of the process, the check may run before the process records the end of the sync.
 """
 NO_EPOCH = -1
 

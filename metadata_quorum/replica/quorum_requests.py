@@ -437,7 +437,8 @@ class QuorumRequests:
         if self._changes or self._decisions.has_waiting_control or self._is_asking_voter:
             reached("quorum.second_voter_change_refused")
             raise KafkaError(
-                ErrorCode.REQUEST_TIMED_OUT, "an earlier change of the voters is not committed yet"
+                ErrorCode.REQUEST_TIMED_OUT,
+                "an earlier change of the voters is not committed yet: repeat the request later",
             )
         if not driver.has_dynamic_voters:
             reason = "the voters are configured statically (kraft.version is 0)"

@@ -338,7 +338,7 @@ class RaftQuorum:
             return
         try:
             report(*args, self.clock.monotonic(), **options)
-        except Exception as error:  # noqa: BLE001 - `run` raises it: the reporting task serves another caller
+        except Exception as error:  # noqa: BLE001 - `run` raises it, as the task that reports is not this driver's
             self.fail(error)
             return
         self._pump()
@@ -361,7 +361,7 @@ class RaftQuorum:
                 if not self._effects or isinstance(self._effects[0], ON_DISK):
                     break
                 self._perform(self._effects.popleft())
-        except Exception as error:  # noqa: BLE001 - `run` raises it: the pumping task serves another caller
+        except Exception as error:  # noqa: BLE001 - `run` raises it, as this task may not be the driver's
             self.fail(error)
         finally:
             self._is_pumping = False
@@ -392,8 +392,8 @@ class RaftQuorum:
 
     def _notify_change(self) -> None:
         self._time_election()
-        # The core may have resigned while this driver still acts as the leader, because the core's state must
-        # be saved first. So compare the state of both.
+        # When the core resigns, its state is saved first. Until then this driver still acts as the leader. So
+        # compare both the core's state and the driver's.
         state = (self.leader_id, self.leader_epoch, self.decisions.is_leading, self.decisions.epoch)
         if state == self._notified:
             return

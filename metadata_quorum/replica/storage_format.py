@@ -181,7 +181,9 @@ def bootstrap_features(chosen: Mapping[str, int]) -> dict[str, int]:
             )
     levels = {**BOOTSTRAP_FEATURES, **chosen}
     if not levels[METADATA_VERSION]:
-        raise StorageError(f"{METADATA_VERSION} must have a level")
+        raise StorageError(
+            f"{METADATA_VERSION} must have a level, so it cannot be 0: leave it out to get the default"
+        )
     return {name: level for name, level in levels.items() if level}
 
 

@@ -56,7 +56,7 @@ class QuorumPeers:
         self._sought: set[ReplicaKey] = set()
         """Voters that are being searched for at other places."""
         self._copied: set[ReplicaKey] = set()
-        """Voters that answer at two places, so that this is already logged."""
+        """Voters that answer at two places. This is logged once for each of them."""
         self.own_copy = OwnCopy(driver, self._search, self._places)
         self._addresses: dict[int, tuple[str, int]] = {}
         """The addresses that nodes have reported as their own, when they were leaders."""
@@ -148,7 +148,7 @@ class QuorumPeers:
         if place is None:
             unknown = KafkaError(
                 ErrorCode.BROKER_NOT_AVAILABLE,
-                f"node {node_id} cannot be asked, because its address is not known",
+                f"no request can be sent to node {node_id}, because its address is not known",
             )
             outcome = Outcome(Place("", 0), error=unknown)
         else:
@@ -198,7 +198,8 @@ class QuorumPeers:
         If not, send the request to other places where the voter may be.
         """
         if not isinstance(request, Vote | BeginEpoch):
-            # No other request names a voter by id and directory, so any answer to it counts.
+            # Only Vote and BeginQuorumEpoch name a voter by id and directory. So any answer to another
+            # request is accepted.
             return first
         voter = request.voter
         if voter.directory_id == ZERO_UUID or not self._driver.has_dynamic_voters:
@@ -287,15 +288,14 @@ class QuorumPeers:
             self._driver.logger.error(
                 "quorum.voter_at_two_addresses",
                 voter=voter.node_id,
-                reason=f"voter {voter} answers at {other} and at {one}, so neither answer counts: if the "
-                "voter has not just moved, one of the two nodes runs on a copy of its directory. "
-                "Stop that node",
+                reason=f"voter {voter} answers at {other} and at {one}, so neither answer counts. If the "
+                "voter has not just moved, one of the two nodes runs on a copy of its directory: "
+                "stop that node",
             )
 
     async def _count_failure(self, node_id: int, *, paused: bool = False) -> None:
-        """Count a failed request, and pause before the next one.
-
-        With `paused`, this method makes no pause, because the connection to the node already pauses.
+        """Count a failed request, and pause before the next one. If `paused` is true, the connection itself
+        pauses, so this method does not.
         """
         failures = self._failures[node_id] = self._failures.get(node_id, 0) + 1
         if failures > FAILURES_LOGGED_AT_ONCE and not paused:
