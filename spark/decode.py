@@ -88,8 +88,8 @@ class DecodedRows:
     """The decoded rows of one or more batches, in order."""
 
     rows: pa.RecordBatch
-    """The rows. There are no rows if all batches were control batches, were compacted away, or are outside of the
-    wanted offsets.
+    """The rows. There are no rows if all batches were control batches or outside of the wanted offsets, or if
+    compaction has removed all their records.
     """
     next_offset: int
     """The offset from which to continue reading: after the last batch in the answer, but at most the wanted end."""
@@ -202,7 +202,7 @@ def decode_ranges(
 
 @attrs.frozen
 class _Share:
-    """One range, and the number of a group's records that come from it."""
+    """A range, and the number of records of a group that come from this range."""
 
     wanted: FetchedRange
     records: int

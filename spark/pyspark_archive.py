@@ -99,7 +99,12 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="odradek spark pyspark-archive", description="Compile the modules in PySpark's archives."
     )
-    parser.add_argument("directory", nargs="?", type=Path, help="python/lib of a Spark (default: this one's)")
+    parser.add_argument(
+        "directory",
+        nargs="?",
+        type=Path,
+        help="folder python/lib of a Spark installation (default: that of the installed PySpark)",
+    )
     directory = parser.parse_args(words).directory or _installed()
     archives = sorted(directory.glob("*.zip"))
     if not archives:

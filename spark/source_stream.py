@@ -103,9 +103,11 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._commit: tuple[str, Task[Any]] | None = None
         self._published: dict[TopicPartition, int] | None = None
         self._unwritten: list[StreamOffset] = []
-        """With `jvmOffsets`: the last two ends, newest first, with the facts that are not in the checkpoint."""
+        """The last two end positions, newest first; used only with `jvmOffsets`. They have the facts that are
+        not in the checkpoint.
+        """
         self._lag: tuple[float, float] = (0.0, 0.0)
-        """The last computed lag in seconds, and the monotonic time of its computation."""
+        """The last computed lag in seconds, and the monotonic time at which it was computed."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {"options": self.options}
@@ -464,7 +466,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 times = client.run(record_times(client.core, behind, client.core.now + client.timeout))
             except (ClientError, KafkaError) as error:
                 # A missing figure must not fail the query.
-                _LOGGER.warning("the age of the records that are not read yet is not known: %s", error)
+                _LOGGER.warning("the age of the oldest unread record is unknown: %s", error)
                 return -1.0
             oldest = min(times.values(), default=None)
             seconds = -1.0 if oldest is None else round(max(0.0, time.time() - oldest / 1000), 3)

@@ -55,7 +55,9 @@ _NO_ID = bytes(16)
 
 
 class ProgressError(RuntimeError):
-    """Raised if the marker contradicts the batch, so that the sink cannot know which step is right."""
+    """Raised if the stored progress contradicts the batch, so that the sink cannot decide whether to write
+    it.
+    """
 
 
 @attrs.frozen
@@ -171,7 +173,7 @@ def judge(attempt: TaskProtocol, marker: Marker | None, newest: int = -1, begun:
             else "txnVersion must only grow"
         )
         raise ProgressError(
-            f"the topic has batch {newest} of {query} already, and batch {batch} would be written: {way_out}."
+            f"the topic already has batch {newest} of {query}, so batch {batch} cannot be written: {way_out}."
         )
     if marker is not None and marker.batch == batch:
         return False
@@ -179,8 +181,8 @@ def judge(attempt: TaskProtocol, marker: Marker | None, newest: int = -1, begun:
         return True
     last = -1 if marker is None else marker.batch
     if attempt.task:
-        # A batch may have more tasks than earlier batches, so this task may have no marker yet. Therefore a marker of
-        # any task is enough.
+        # If this batch has more tasks than earlier batches, this task has no marker yet. So a marker of any
+        # task is enough.
         last = max(newest, begun)
     if last + 1 >= batch:
         return True
@@ -194,7 +196,7 @@ def judge(attempt: TaskProtocol, marker: Marker | None, newest: int = -1, begun:
 
 
 def check_topics(query: str, batch: int, before: TopicIds, now: TopicIds) -> None:
-    """Raise `ProgressError` if a topic that `batch` was written to has been deleted and created again since."""
+    """Raise `ProgressError` if a topic to which `batch` was written has been deleted and created again."""
     known = {name: topic_id for name, topic_id in before if topic_id != _NO_ID}
     for name, topic_id in now:
         if known.get(name, topic_id) != topic_id != _NO_ID:

@@ -112,7 +112,7 @@ def judge_decision(
             else "txnVersion must only grow"
         )
         raise ProgressError(
-            f"batches of {query} are decided up to batch {decision.batch}, and batch {batch} would be "
+            f"batches of {query} are decided up to batch {decision.batch}, so batch {batch} cannot be "
             f"written: {way_out}."
         )
     last = -1 if decision is None else decision.batch
@@ -311,8 +311,8 @@ class DriverProtocol:
 
     @property
     def superfluous(self) -> tuple[Prepared, ...]:
-        """The transactions that this driver must abort: in the step SWEEP the listed ones, in the step DROP the
-        reported ones.
+        """The transactions that this driver must abort. In the step SWEEP these are the listed transactions,
+        in the step DROP the reported ones.
         """
         return self.listed if self.step is DriverStep.SWEEP else self.reported
 

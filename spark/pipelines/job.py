@@ -62,7 +62,8 @@ def main_of(
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         parser.add_argument(
-            "--master", help="where Spark runs (default: as spark-submit configures, else local[2])"
+            "--master",
+            help="where Spark runs (default: the master that spark-submit configures, otherwise local[2])",
         )
         add_arguments(parser)
         arguments = parser.parse_args(words)

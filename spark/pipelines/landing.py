@@ -138,9 +138,11 @@ class Landing:
     def plan(self, number: int, topic_id: str, wanted: Callable[[], Ranges]) -> Ranges:
         """Return the ranges to read in step `number`.
 
-        If a crashed attempt has planned the step, these are its ranges. Otherwise they are `wanted()`, and are stored
-        for a later attempt. If all ranges are empty, nothing is stored. Raises `Failed` if the earlier attempt read a
-        topic with another id, because its offsets mean other records.
+        If a crashed attempt has planned this step, return its ranges. Otherwise call `wanted`, store the
+        ranges for a later attempt, and return them. If all ranges are empty, nothing is stored.
+
+        Raises `Failed` if the crashed attempt has read a topic with another id, because its offsets mean
+        other records.
         """
         path = self.table / "_plan.json"
         if path.exists():

@@ -273,7 +273,9 @@ class SinkTask:
         return tuple(sorted(self._topic_ids.items()))
 
     def _check_topic(self, topic: str, planned: bytes = NO_TOPIC_ID) -> None:
-        """Raise `RuntimeError` if the topic's id differs from the id in the plan, or from the id for earlier rows."""
+        """Raise `RuntimeError` if the topic was created again. Its id then differs from the id in the plan,
+        or from the id with which earlier rows were written.
+        """
         now, before = self._producer.topic_id(topic), self._topic_ids[topic]
         if NO_TOPIC_ID in (now, before) or (now == before and planned in (now, NO_TOPIC_ID)):
             return

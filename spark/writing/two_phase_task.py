@@ -87,7 +87,9 @@ def prepare_rows(
     except (KafkaError, ClientError, RuntimeError) as error:
         fenced = fencing(error)
         if fenced is not None:
-            raise RuntimeError(f"{where} is continued without this attempt: {fenced}") from error
+            raise RuntimeError(
+                f"another attempt at {where} has taken over, so this attempt ends: {fenced}"
+            ) from error
         if isinstance(error, RuntimeError):
             raise
         raise RuntimeError(f"{where} could not prepare its rows: {str(error).rstrip('.')}.") from error
