@@ -91,7 +91,7 @@ class Inflated:
 
 
 def _pieces_max(size: int) -> int:
-    """Compute the largest allowed number of blocks and frames in `size` compressed bytes."""
+    """Compute the limit for the number of blocks and frames in `size` compressed bytes."""
     return 1024 + size // 64
 
 
@@ -124,7 +124,7 @@ def _gzip_chunks(data: memoryview, size_max: int) -> Iterator[bytes]:
             yield decoder.decompress(piece, CHUNK_BYTES)
             while (
                 decoder.unconsumed_tail and not decoder.eof
-            ):  # zlib has the next member in both places when a member ends
+            ):  # at the end of a member, zlib has the rest in both attributes
                 yield decoder.decompress(decoder.unconsumed_tail, CHUNK_BYTES)
             if not decoder.eof and position >= end:
                 yield decoder.decompress(b"", CHUNK_BYTES)
@@ -312,7 +312,7 @@ def _zstd_chunks(data: memoryview, size_max: int) -> Iterator[bytes]:
             del _per_thread.zstd
 
 
-# --- the public face -------------------------------------------------------------------------------------
+# --- functions for other modules -------------------------------------------------------------------------------------
 
 _COMPRESS: dict[int, Callable[[Buffer, int | None], bytes]] = {
     CompressionType.GZIP: _gzip_compress,

@@ -35,8 +35,8 @@ __all__ = ["PAD", "Bytes", "Int64s", "RecordColumns", "RecordPlaces", "record_co
 
 _RECORD_SIZE_MIN = 7
 _RUN_MIN = 32
-"""The least number of records for which numpy is tried instead of the loop. With as many records of equal
-length, comparing all lengths at once is faster.
+"""The number of remaining records from which on numpy compares lengths. For a shorter run of records, the
+loop is faster.
 """
 PAD = 64
 """The number of zero bytes behind the last record. Up to five varints of ten bytes each may be read beyond

@@ -66,7 +66,7 @@ def frame_length(buf: Buffer, offset: int, max_frame_bytes: int) -> int:
     length: int = _LENGTH.unpack_from(buf, offset)[0]
     if not 0 <= length <= max_frame_bytes:
         raise RemoteProtocolError(
-            f"a frame claims a length of {length} bytes, and allowed are 0 to {max_frame_bytes}"
+            f"a frame claims a length of {length} bytes, but only 0 to {max_frame_bytes} are allowed"
         )
     return length
 

@@ -326,9 +326,10 @@ class Anatomy:
         has the positions of the part's things in the request.
 
         `ready` are results that are added at the end, for things that are in no part. If the row puts refused
-        things apart (`Row.place`), an answer may have fewer results than its part has things. If one part is
-        refused as a whole, the answer to that part becomes the whole answer. This does not hold if such a
-        refusal also names each thing (`Row.each`).
+        things apart (`Row.place`), an answer may have fewer results than its part has things.
+
+        If one part is refused as a whole, its answer becomes the whole answer. But if such a refusal also
+        names each thing (`Row.each`), all answers are joined.
         """
         first = responses[0]
         if self.has_whole_error:

@@ -63,8 +63,8 @@ class Row:
     code: str = "error_code"
     since: int = 0
     within: Row | None = None
-    """The row of one outermost element whose inner things have their own rights or errors, such as the topics
-    of one group.
+    """A row for one outermost element, such as one group with its topics. It is needed if the things inside
+    the element have access rights or errors of their own.
     """
 
 

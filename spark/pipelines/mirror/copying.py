@@ -3,6 +3,7 @@ copied.
 
 Theory of operation
 ===================
+
 A session begins with `init_transactions`, with a transactional id made from the mirror's name. This call
 fences every older process with the same name. Before the call returns, the open transaction of such a process
 is committed or aborted. Then the session reads the map (`offset_map.py`) to its end. The map alone decides
