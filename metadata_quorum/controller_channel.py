@@ -440,7 +440,7 @@ class ControllerChannel:
         return response
 
     async def _image_of(self, offset: int, deadline: float) -> None:
-        """Wait for a short time until this node's image includes the record at `offset`."""
+        """Wait until this node's image includes the record at `offset`, for at most `IMAGE_WAIT_SECONDS_MAX`."""
         if self._service.committed_image.offset >= offset:
             return
         self._image_waits += 1

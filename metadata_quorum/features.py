@@ -92,8 +92,8 @@ THIS_RELEASE = Release(SUPPORTED_FEATURES, own_features=OWN_FEATURES)
 
 
 def unsupported_feature(finalized: Mapping[str, int], release: Release = THIS_RELEASE) -> str | None:
-    """Return a sentence that says why this release does not support the cluster's finalized levels; None if
-    it supports all of them.
+    """Check whether this release supports the cluster's finalized levels. Returns None if it does, otherwise
+    a sentence with the first unsupported feature.
     """
     for name, level in sorted(finalized.items()):
         low, high = release.features.get(name, (0, 0))

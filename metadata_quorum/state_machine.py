@@ -179,8 +179,8 @@ class Deferred(Generic[Q, A]):
         return self._response
 
     def on_release(self, callback: Callable[[A], None]) -> None:
-        """Call `callback(response)` once: at once if the response is already released, otherwise when it is
-        released.
+        """Call `callback(response)` once, when the response is released. If the response is already released,
+        call it at once.
         """
         if self._callbacks is None:
             callback(self._response)
@@ -309,7 +309,7 @@ class ReplicatedStateMachine(Generic[S, D, Q, A]):
                 self._append_all(decision.records, batches)
         deferred = Deferred(request, response, self._end_offset)
         self._waiting.append(deferred)
-        # Answers must keep their order. So first release earlier answers to the same state.
+        # Answers must be released in order. So first release the earlier answers that show the same state.
         self._release(log.high_watermark)
         return deferred
 

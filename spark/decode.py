@@ -125,7 +125,7 @@ def decode_batches(
     pieces. A truncated batch at the end is ignored.
 
     Batches are not divided. So a piece has at least `rows_wanted` rows, and may have many more. (Only the last piece,
-    or a piece with very large rows, has fewer.) There are no pieces unless some batch is complete.
+    or a piece with very large rows, has fewer.) Nothing is yielded before the first complete batch.
     `decompressed_bytes_max` limits each batch. While a batch is decoded, each record needs about 200 bytes in
     addition. `aborted` lists (first offset, producer id) of the transactions to leave out, sorted by offset, as in a
     read_committed answer.
@@ -407,7 +407,8 @@ class _Headers:
     """The number of headers of each record."""
 
     def walk(self, data: bytes, place: int, end: int) -> None:
-        """Add the headers of one record. `place` is the position of the header count, `end` that of the record's end.
+        """Add the headers of one record. `place` is the position of the header count. `end` is the
+        position behind the record.
 
         Raises:
             InvalidRecord: the headers do not end exactly where the record does, or their lengths contradict each other.

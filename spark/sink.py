@@ -88,7 +88,7 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
         raise ValueError("the sink cannot overwrite a topic: use .mode('append').")
     plan = plan_write(options, schema)
     if plan.delivery is not Delivery.AT_LEAST_ONCE and plan.app_id is None:
-        # With a random id, the attempts at this job's tasks are distinguished from those of any other run.
+        # A random id distinguishes the attempts of this run from the attempts of all other runs.
         return BatchWriter(_checked(attrs.evolve(plan, app_id=f"job-{uuid.uuid4()}", version=0)))
     plan = _checked(plan)
     if plan.delivery is Delivery.TWO_PHASE:

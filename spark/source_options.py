@@ -59,7 +59,7 @@ READING_KEYS: Final = (
     "isolation.level",
     "max.partition.fetch.bytes",
 )
-"""The consumer keys that the source uses. It accepts all other keys of a consumer, and ignores them."""
+"""The consumer keys that have an effect. The source accepts all other consumer keys, and ignores them."""
 SOURCE_DEFAULTS: Final = {"max.partition.fetch.bytes": str(4 << 20)}
 """The consumer defaults that the source replaces. 4 MiB are more than 20,000 rows of 100 bytes."""
 BATCH_BYTES_DEFAULT: Final = 256 << 20
@@ -90,7 +90,7 @@ class Query(Enum):
     BATCH = "batch"
     STREAM = "stream"
     UNKNOWN = "unknown"
-    """The kind before Spark has chosen one: Spark asks for the schema before it makes a reader."""
+    """The kind while it is not known. Spark asks for the schema before it makes a reader."""
 
 
 @attrs.frozen

@@ -160,8 +160,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @plain_errors()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return the end of the batch that begins at `start`; `start` itself if there are no records to read, or too
-        few.
+        """Return the end of the batch that begins at `start`. If there are too few new records, return `start` itself.
 
         Raises:
             DataLoss: records are missing, whether read or unread.
@@ -427,7 +426,9 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [RangePartition(each) for each in tasks]
 
     def _topic_id(self, key: TopicPartition, last: StreamOffset) -> bytes:
-        """Return the topic id in the checkpoint. The JVM connector stores none: then look it up in the cluster."""
+        """Return the topic id in the checkpoint. The JVM connector stores no ids, so for its checkpoints the
+        id is looked up in the cluster.
+        """
         if last.topic_id(key.topic) != NO_TOPIC_ID:
             return last.topic_id(key.topic)
         known = self._view.patiently(lambda: self._refresh((key,))).get(key)

@@ -25,7 +25,7 @@ The sender takes them from elsewhere, for example from a file.
 """
 
 ErrorCounts: TypeAlias = dict[int, int]
-"""Maps each error code other than 0 to the number of times that it was written."""
+"""The number of times that each error code was written, by error code. The code 0 is not counted."""
 
 ELEMENTS_MAX = 40_000
 """The most array elements of one request, including nested elements and tagged fields. In each API, decoding

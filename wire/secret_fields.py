@@ -10,7 +10,7 @@ from typing import Any, Final
 __all__ = ["HIDDEN", "holds_secret", "is_key_name", "is_secret_key", "shown", "shown_value"]
 
 HIDDEN: Final = "[hidden]"
-"""The text that replaces a secret; Kafka hides passwords by the same text."""
+"""The text that replaces a secret. Kafka hides passwords by the same text."""
 SECRET_FIELDS = frozenset({"auth_bytes", "hmac", "salt", "salted_password", "server_key", "stored_key"})
 """The names of message fields that always contain a secret. Even a stored key with its salt is secret,
 because it allows others to guess the password.

@@ -133,8 +133,8 @@ def _java_text(value: object) -> str:
 
 
 def _java_double(value: float) -> str:
-    """Return a number as Java's Double.toString prints it: in scientific notation outside [1e-3, 1e7), and
-    with at least one digit after the point.
+    """Format a number as Java's Double.toString does. At least one digit follows the point. Numbers outside
+    of [1e-3, 1e7) are in scientific notation.
     """
     plain = repr(value)
     if plain.lstrip("-") in ("nan", "inf"):
@@ -347,8 +347,8 @@ brokers close all connections of this principal.
 
 
 def running_def(name: str) -> ConfigDef | None:
-    """Return the definition of a key that brokers accept only as a dynamic configuration; None for all other
-    keys.
+    """Return the definition of a key that can be set only as a dynamic configuration of a broker. Returns
+    None for all other keys.
     """
     if name.startswith(DISCONNECT_PREFIX):
         return ConfigDef("broker", name, "string", None, "", "low", False, True)

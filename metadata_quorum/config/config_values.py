@@ -110,7 +110,7 @@ def listener_of(key: str) -> str:
 
 
 def _topic_keys_of(broker_key: str) -> list[tuple[str, Synonym]]:
-    """List the topic keys that take the value of this broker key unless the topic overrides them."""
+    """List the topic keys that have this broker key as a synonym, each with the synonym."""
     return [
         (name, synonym)
         for name in topic_defs()

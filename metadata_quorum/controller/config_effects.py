@@ -72,9 +72,8 @@ def with_partition_changes(
 
 
 def _moved_leaderships(image: MetadataImage, acceptable: Acceptable, basis: DecisionBasis) -> list[Message]:
-    """Elect other leaders for partitions whose leaders are in troubled directories, where possible.
-
-    Returns the records.
+    """Move leaderships away from replicas in troubled directories, if another replica can lead. Returns the
+    records.
     """
     troubled = frozenset(each for ids in image.troubled_directories.values() for each in ids)
     moved: list[Message] = []

@@ -166,10 +166,8 @@ def _operate(kind: int, config: incremental.AlterableConfig, current: str | None
 
 
 def list_operation(number: int) -> Operation:
-    """Return the operation with this number.
-
-    The caller has handled SET and DELETE, so it is APPEND or SUBTRACT. Raises `KafkaError` for an unknown
-    number.
+    """Return the list operation with this number, APPEND or SUBTRACT. The caller has already handled SET and
+    DELETE. Raises `KafkaError` for an unknown number.
     """
     try:
         return Operation(number)

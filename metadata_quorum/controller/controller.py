@@ -141,9 +141,8 @@ class Controller:
     def replay(
         self, state: MetadataImage, base_offset: int, epoch: int, records: Sequence[Message]
     ) -> tuple[MetadataImage, MetadataDelta]:
-        """Replay `records` to the next image.
-
-        Raises `InvalidMetadata` if they do not fit. This controller decided them, so that would be a bug.
+        """Replay `records` to the next image. Raises `InvalidMetadata` if a record does not fit. This would
+        be a bug, because this controller has decided the records.
         """
         builder = ImageBuilder(state, self._interned)
         for offset, record in enumerate(records, base_offset):

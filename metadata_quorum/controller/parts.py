@@ -71,7 +71,9 @@ class Parts:
     requests: list[Message]
     """The parts, in the order in which they must be decided."""
     trials: list[Trial]
-    """Trials to run first, if all parts together may write too many records; otherwise empty."""
+    """Trials that must run before the parts, because all parts together may write too many records. Otherwise
+    the list is empty.
+    """
     join: Callable[[list[Any]], Any]
     """A function that makes the response to the whole request from the responses to all `requests`."""
 
@@ -177,8 +179,8 @@ def _divided(things: _Things, weight_max: int) -> list[list[int]]:
 
 
 class _Kind:
-    """The facts about one kind of request that are needed to split such a request. This base class is for
-    things of equal weight that write one record each.
+    """The rules for splitting one kind of request. This base class is for requests whose things have equal
+    weight and write one record each.
     """
 
     def __init__(self, key: Callable[[Leaf], Hashable] | None = None, *, weight: int = 1) -> None:

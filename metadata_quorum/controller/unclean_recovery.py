@@ -80,8 +80,8 @@ def names_feature(features: Iterable[FeatureRange]) -> bool:
 
 
 def waits_for_recovery(partition: PartitionImage) -> bool:
-    """True if a partition has neither a leader nor an ISR nor eligible replicas, so that all replicas may
-    lack records.
+    """True if a partition lacks a leader, an ISR and eligible replicas. Then all its replicas may lack
+    committed records.
     """
     return partition.leader == NO_LEADER and not partition.isr and not partition.elr
 

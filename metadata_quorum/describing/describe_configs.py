@@ -99,7 +99,7 @@ class Described(Protocol):
 
 
 class _Answered:
-    """The results that one response already contains, so that equal resources share them."""
+    """The results that one response already contains. Equal resources share these results."""
 
     __slots__ = ("each", "entries", "repeated", "shown")
 

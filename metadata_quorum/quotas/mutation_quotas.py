@@ -51,8 +51,8 @@ from odradek.wire.structure import Message
 __all__ = ["MutationQuotas"]
 
 BUCKETS_MAX = 10_000
-"""The most clients with their own buckets. Further clients share buckets: all clients with the same value of
-a quota have one. When the limit is reached, full buckets are dropped, because a new bucket would be full,
+"""The most clients that have buckets of their own. Beyond this number, all clients with the same value of a
+quota share one bucket. When the limit is reached, full buckets are dropped, because a new bucket begins full,
 too.
 """
 SWEEP_SECONDS_MIN = 1.0

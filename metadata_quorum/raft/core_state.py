@@ -125,8 +125,8 @@ class CoreState:
         leader_id = None if state.leader_id < 0 else state.leader_id
         if leader_id is not None and self.log.voters.get(leader_id) is not None:
             reached("raft.saved_leader_asked_first")
-            # The leader of this epoch is known, and probably still leads. So ask it at once instead of
-            # waiting for an election.
+            # The leader of this epoch is known, and probably still leads. So ask this leader at once instead
+            # of waiting for an election.
             return Follower(
                 state.leader_epoch, voted, leader_id, self.now + self.config.fetch_timeout_seconds
             )
@@ -242,9 +242,9 @@ class CoreState:
     def learn(self, epoch: int, leader_id: int | None, source: int) -> None:
         """Act on a message of `source` that names an epoch, and perhaps the leader of this epoch.
 
-        A replica that has lost its leader follows the same leader again only after a message from the leader
-        itself. Other replicas may still name a leader that is dead. Otherwise the replicas could make each
-        other follow the dead leader again and again.
+        A replica that has lost its leader follows this leader again only after a message from the leader
+        itself. Other replicas may still name a dead leader. Without this rule, replicas could make each other
+        follow the dead leader again and again.
         """
         role = self.role
         if epoch < role.epoch or leader_id == self.me.node_id:
@@ -299,7 +299,7 @@ class CoreState:
     # -- requests to other nodes --------------------------------------------------------------------------------
 
     def _is_over(self, node_id: int, request: Request) -> bool:
-        """Remove a request from the requests under way. Returns True if it was one of them."""
+        """Remove a request from the requests under way. Returns True if it was under way."""
         if self._under_way.get((node_id, type(request))) is not request:
             return False
         del self._under_way[node_id, type(request)]

@@ -133,7 +133,7 @@ def _late_sync_deadline(core: CoreState, role: Leader) -> float:
 
 
 def ask_for_pre_votes(core: CoreState) -> None:
-    """Become Prospective: ask the voters whether they would vote for this replica."""
+    """Become Prospective, and ask the voters whether they would vote for this replica."""
     role = core.role
     leader_id = role.leader_id if isinstance(role, Unattached | Prospective | Follower) else None
     core.enter(

@@ -70,8 +70,8 @@ def on_fetch(core: CoreState, request_id: int, request: Fetch) -> None:
 
 
 def _mismatch(core: CoreState, request: Fetch) -> FetchAnswer | None:
-    """Return the answer to a replica whose log does not match this log: the replica must load a snapshot, or
-    truncate its log. Returns None if the two logs match.
+    """Return the answer to a replica whose log does not match this leader's log. It makes the replica load a
+    snapshot, or truncate its log. Returns None if the two logs match.
     """
     log = core.log
     ours = OffsetAndEpoch(request.offset, request.last_epoch)
@@ -244,8 +244,8 @@ def on_fetch_answer(core: CoreState, node_id: int, answer: FetchAnswer) -> None:
         return
     if answer.error is ErrorCode.UNKNOWN_LEADER_EPOCH and answer.epoch < role.epoch:
         reached("raft.leader_without_its_epoch")
-        # The leader does not know its own epoch, so it has restarted with an empty disk. It cannot resign, so
-        # treat it as a leader whose connection broke.
+        # The leader does not know its own epoch, so it has restarted with an empty disk. It cannot resign. So
+        # act as if the connection to it were broken.
         election.doubt_leader(core, node_id)
         return
     if answer.error is not ErrorCode.NONE or answer.epoch != role.epoch:

@@ -44,8 +44,8 @@ class Unattached:
 
 @attrs.define
 class Prospective:
-    """A replica that asks whether the voters would elect it. Only then it begins a new epoch, because a new
-    epoch disturbs other replicas (KIP-996).
+    """A replica that asks whether the voters would elect it. It begins a new epoch only after a majority has
+    agreed, because a new epoch disturbs other replicas (KIP-996).
     """
 
     epoch: int

@@ -30,9 +30,8 @@ class ReplicaKey:
     directory_id: bytes = ZERO_UUID
 
     def matches(self, other: ReplicaKey) -> bool:
-        """True if this key, e.g. of a voter, stands for the replica `other`.
-
-        If this key has a directory id, `other` must have the same id.
+        """True if this key stands for the replica `other`: both have the same node id. If this key has a
+        directory id, `other` must have the same directory id, too.
         """
         if self.node_id != other.node_id:
             return False

@@ -60,7 +60,7 @@ class MetadataCopy:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """The sort key of this copy; the greatest copy has the largest."""
+        """The sort key of this copy. The greatest copy has the largest sort key."""
         return self.end.epoch, self.end.offset
 
     @property
@@ -79,8 +79,8 @@ def whole_batches(segments: Sequence[bytes]) -> bytes:
             header = parse_header(data, position)
             if expected is not None and header.base_offset > expected:
                 return bytes(joined)
-            # A crash may have undone a truncation. Then the end of a file has batches that the next file has
-            # again, so skip them.
+            # A crash may have undone a truncation. Then the last batches of a file are also in the next file,
+            # so skip them.
             if expected is None or header.base_offset == expected:
                 joined += data[position : position + size]
                 expected = header.next_offset

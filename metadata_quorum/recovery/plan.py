@@ -62,7 +62,7 @@ class NodePlan:
     and the metadata directories of voters that lost their log.
     """
     copy_end: OffsetAndEpoch
-    """The end of this node's copy; offset and epoch are -1 if it has none."""
+    """The end of this node's copy. Offset and epoch are -1 if the node has no copy."""
 
 
 @attrs.frozen

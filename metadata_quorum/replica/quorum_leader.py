@@ -74,9 +74,8 @@ class _Waiting:
 
 
 class QuorumLeader:
-    """The metadata log as a `DecisionLog`.
-
-    This node appends to it only while it leads, but always knows its high watermark.
+    """The metadata log as a `DecisionLog`. This node can append only while it leads, but it always knows the
+    high watermark.
     """
 
     def __init__(self, driver: QuorumDriver) -> None:
@@ -85,7 +84,9 @@ class QuorumLeader:
         self._epoch_to_begin = NO_EPOCH
         self._led_last = NO_EPOCH
         self.epoch = NO_EPOCH
-        """The epoch in which this node leads, once its first batch is in the log; -1 otherwise."""
+        """The epoch in which this node leads. It is -1 until the epoch's first batch is in the log, and while
+        this node does not lead.
+        """
         self.end_offset = 0
         """The end offset of the last decision."""
         self.high_watermark = 0
@@ -136,7 +137,7 @@ class QuorumLeader:
 
     @property
     def log_end_offset(self) -> int:
-        """While this node leads, the end offset of all decisions; otherwise the end offset of the log."""
+        """The end offset of all decisions while this node leads. Otherwise it is the end offset of the log."""
         return self.end_offset if self.epoch >= 0 else self._driver.core.log.end_offset
 
     @property
@@ -285,7 +286,7 @@ class QuorumLeader:
     # -- slow disks -------------------------------------------------------------------------------------------
 
     async def _sync(self) -> None:
-        """Sync the log. If there are batches in the tail, write and sync them, too, until there are none."""
+        """Sync the log. Then write and sync the batches in the tail, until the tail is empty."""
         driver = self._driver
         batches: Sequence[Batch] = ()
         while True:

@@ -46,7 +46,9 @@ class QuorumSnapshots:
         self._installed: StoredSnapshot | None = None
 
     def take_installed(self) -> StoredSnapshot | None:
-        """Return the leader's snapshot that has replaced this log since the last call; None if there is none."""
+        """Return the leader's snapshot that has replaced this log since the last call. Returns None if the
+        log was not replaced.
+        """
         installed, self._installed = self._installed, None
         return installed
 

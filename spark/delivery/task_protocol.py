@@ -119,8 +119,8 @@ class TaskProtocol:
     def marker_read(self, marker: Marker | None, newest: int = -1, begun: int = -1) -> None:
         """Called with the task's last marker, or None if there is none. Raises `ProgressError`.
 
-        `newest` is the last batch that any task of the query has committed; -1 if there is none. `begun` is the same,
-        but also counts markers in open transactions.
+        `newest` is the last batch that any task of the query has committed; -1 if there is none. `begun` also
+        counts markers in open transactions.
         """
         writes = judge(self, marker, newest, begun)
         self.marker = marker
@@ -160,8 +160,8 @@ def judge(attempt: TaskProtocol, marker: Marker | None, newest: int = -1, begun:
     """True if the attempt must write its rows, false if this batch's rows are committed already. Raises
     `ProgressError` in all other cases.
 
-    `newest` is the last batch that any task of the query has committed; -1 if there is none. `begun` is the same, but
-    also counts markers in open transactions.
+    `newest` is the last batch that any task of the query has committed; -1 if there is none. `begun` also counts
+    markers in open transactions.
     """
     batch, query = attempt.batch, attempt.query
     if marker is not None:

@@ -287,7 +287,7 @@ class DriverProtocol:
         self._leave(DriverStep.ROLL_FORWARD, DriverStep.LIST if sweeps else DriverStep.DECIDE)
 
     def proposal(self) -> Decision:
-        """Return the decision that this driver must write: the reported transactions win."""
+        """Return the decision that this driver must write. The reported transactions are its winners."""
         before = () if self.decision is None else self.decision.topics
         return Decision(self.batch, self.summary, self.reported, topics=self.topics or before)
 
@@ -306,7 +306,9 @@ class DriverProtocol:
         self._leave(DriverStep.LIST, DriverStep.PROVE)
 
     def proved(self) -> None:
-        """Called when the decision was written again, so no other driver has replaced this one meanwhile."""
+        """Called when the decision was written again. This proves that no other driver has replaced this
+        driver meanwhile.
+        """
         self._leave(DriverStep.PROVE, DriverStep.SWEEP)
 
     @property

@@ -142,9 +142,10 @@ def partitions_of(
     wanted: pa.Array | None,
     keyless: _Int32s,
 ) -> _Int32s:
-    """Choose the partition of every row: `wanted` if it is not null, else by the hash of the key, else `keyless`.
+    """Choose the partition of every row. It is `wanted` if this is not null, otherwise it follows from the
+    hash of the key. Rows without a key get `keyless`.
 
-    Raises `ValueError` if `wanted` has a partition that does not exist; the text names it.
+    Raises `ValueError` if `wanted` has a partition that does not exist; the text names the partition.
     """
     chosen = np.where(
         pc.is_null(keys).to_numpy(zero_copy_only=False),

@@ -69,8 +69,8 @@ class TaskReport(WriterCommitMessage):
     query: str | None = None
     """The query id with which the rows were written exactly once; None with at-least-once delivery."""
     rows_compared: int = -1
-    """The number of rows that an earlier attempt had committed, and that this attempt only compared; -1 if it wrote
-    its rows.
+    """The number of rows that this attempt only compared, because an earlier attempt had committed them. It
+    is -1 if this attempt wrote its rows.
     """
     row_hash: int = 0
     """The hash of the rows, which does not depend on their order. The driver compares it."""

@@ -123,8 +123,8 @@ def _steps(
 
 
 def _count(protocol: AttemptProtocol, rows: CountedRows, iterator: Iterator[pa.RecordBatch]) -> TaskReport:
-    """Count the rows, and report them. The rows must be read although they are not written: reading them makes Spark
-    keep the state that its plan computes.
+    """Count the rows, and report them. They are not written, but they must be read, because Spark then keeps
+    the state that its plan computes.
     """
     for batch in iterator:
         rows.add(batch)

@@ -66,7 +66,9 @@ __all__ = [
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 CHUNK_BYTES = 256 * 1024
-"""The most bytes that one step of a decompression allocates (measured: 64 KiB to 1 MiB cost the same)."""
+"""The most bytes that one step of a decompression allocates. Measured, chunks from 64 KiB to 1 MiB take the
+same time.
+"""
 
 
 class CompressionType(IntEnum):
@@ -154,7 +156,7 @@ def _snappy_compress(data: Buffer, level: int | None) -> bytes:
 
 
 def _snappy_block(block: memoryview, size_max: int) -> bytes:
-    """Decompress one raw block, whose stated size is checked first."""
+    """Decompress one raw block. Its stated size is checked first."""
     size = shift = 0
     for byte in block[:5]:
         size |= (byte & 0x7F) << shift
@@ -285,8 +287,8 @@ def _check_zstd_frames(data: memoryview) -> None:
                 pieces_left -= 1
                 block = data[position] | data[position + 1] << 8 | data[position + 2] << 16
                 last = block & 1
-                # A run-length block has one byte of content, whatever size it names; other blocks have as
-                # many bytes as they name.
+                # A run-length block has one byte of content, whatever size it states. Other blocks have as
+                # many bytes as they state.
                 position += 3 + (1 if block >> 1 & 3 == 1 else block >> 3)
             position += 4 * (descriptor >> 2 & 1)
     except (IndexError, struct.error) as error:

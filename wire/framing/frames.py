@@ -47,8 +47,8 @@ _API_VERSIONS_LAST: Final = api_versions(ApiKey.API_VERSIONS)[1]
 
 
 class UnknownApiKey(RemoteProtocolError):
-    """Raised for a request with an unknown API key. The format of its header is unknown, too, so it gets no
-    answer.
+    """Raised for a request with an unknown API key. The request gets no answer, because the format of its
+    header is unknown, too.
     """
 
     def __init__(self, api_key: int) -> None:

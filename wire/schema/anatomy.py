@@ -58,8 +58,8 @@ class Leaf(NamedTuple):
 
 @attrs.frozen
 class _Level:
-    """A list in the request, and the corresponding list in the answer. The latter has one result for each
-    element of the former.
+    """A list in the request, and the corresponding list in the answer. The answer has one result for each
+    element of the request's list.
     """
 
     field: str

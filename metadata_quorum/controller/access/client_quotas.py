@@ -80,7 +80,9 @@ def alter_client_quotas(
 def _changes(
     image: MetadataImage, entity: tuple[tuple[str, str | None], ...], ops: Iterable[OpData]
 ) -> list[Message]:
-    """Make the records for those quotas of one entity whose new values differ from the image."""
+    """Make the records for the changed quotas of one entity. Quotas that already have the new value are left
+    out.
+    """
     quotas = image.access.client_quotas
     return [
         ClientQuotaRecord(

@@ -234,7 +234,7 @@ def heartbeat(
     # stays, and the broker is fenced.
     want_fence = request.want_fence or set(broker.log_dirs) <= set(request.offline_log_dirs)
     if broker.fenced:
-        # The broker was allowed to stop before, so it can only return with a new registration.
+        # This broker was already allowed to stop. So it can return only with a new registration.
         if request.want_shut_down or stopping:
             reached("controller.fenced_broker_may_stop")
             shut_down = True
@@ -418,8 +418,9 @@ def _directories_offline(
 
 
 def _directories_cordoned(broker: BrokerImage, cordoned: list[bytes] | None) -> list[Message]:
-    """Make the record that says which directories get no new replicas (KIP-1066). `cordoned` is None if the
-    broker has an older release; then nothing changes.
+    """Make the record with the directories that get no new replicas (KIP-1066).
+
+    Brokers of older releases do not report this. Then `cordoned` is None, and nothing changes.
     """
     if cordoned is None or tuple(cordoned) == broker.cordoned_log_dirs:
         return []

@@ -110,7 +110,8 @@ def _assign(
     active = acceptable_leaders(image, without=() if online else (broker.broker_id,))
 
     def acceptable(partition: PartitionImage, replica: int) -> bool:
-        # If a partition has no leader, it may have waited for this replica, whose directory is now online.
+        # The directory of this replica is now online. If the partition has no leader, it may have waited for
+        # this replica.
         return active(partition, replica) if replica != broker.broker_id else online and broker.is_active
 
     anew = begins_anew(partition, broker, directory)

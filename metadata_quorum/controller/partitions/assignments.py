@@ -98,8 +98,10 @@ def partition_records(
 
 
 def default_directory(image: MetadataImage, broker_id: int) -> bytes:
-    """Return the directory of a broker that has only one directory, otherwise `UNASSIGNED_DIRECTORY`. A
-    broker with several directories chooses one and reports it later.
+    """Return the directory for a new replica on this broker.
+
+    If the broker has several directories, the result is `UNASSIGNED_DIRECTORY`. Such a broker chooses a
+    directory and reports it later.
     """
     directories = image.brokers[broker_id].log_dirs
     return directories[0] if len(directories) == 1 else UNASSIGNED_DIRECTORY

@@ -82,7 +82,7 @@ def acceptable_leaders(
 
 @attrs.define
 class _Target:
-    """The state of a partition after a change, while this state is computed."""
+    """The new state of a partition while it is being computed."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...]
@@ -190,9 +190,8 @@ def _keep_eligible(target: _Target, partition: PartitionImage, rules: TopicRules
 
 
 def _is_sufficient(target: _Target, rules: TopicRules) -> bool:
-    """True if this ISR is large enough to commit records.
-
-    Replicas outside of it may then lack committed records.
+    """True if this ISR is large enough to commit records. Then replicas outside of the ISR may lack committed
+    records.
     """
     min_isr = min(rules.min_isr, len(target.replicas)) if rules.eligible_replicas else 1
     return len(target.isr) >= min_isr

@@ -90,9 +90,7 @@ class OwnCopy:
             driver.start_soon(self._doubt, logged)
 
     def _place_in_log(self, voters: VoterSet) -> Place | None:
-        """Return the address that the log has for this voter, if this process does not listen there;
-        otherwise None.
-        """
+        """Return the voter's address in the log if this process does not listen there. Otherwise return None."""
         me = self._settings.me
         voter = voters.get(me.node_id)
         if voter is None or voter.key != me or not voter.endpoints or not self._settings.endpoints:

@@ -43,7 +43,7 @@ SECONDS_BETWEEN_FAILURES_MAX = 0.5
 
 
 class QuorumPeers:
-    """The other nodes as this replica sees them: their addresses, and how they answered last."""
+    """The addresses of the other nodes, and the outcomes of the last requests to them."""
 
     def __init__(self, driver: QuorumDriver) -> None:
         self._driver = driver
@@ -73,7 +73,7 @@ class QuorumPeers:
         self._update_at = float("-inf")
 
     def connect(self, connections: PeerChannels) -> None:
-        """Use these connections for all later requests."""
+        """Set the connections through which all later requests are sent."""
         self._search.connections = connections
 
     @property
@@ -101,7 +101,7 @@ class QuorumPeers:
         return self._addresses.get(node_id)
 
     def note_address(self, node_id: int, address: tuple[str, int] | None) -> None:
-        """Store the address that a node reports as its own; None removes it."""
+        """Store the address that a node reports as its own. If `address` is None, remove the stored address."""
         if address is None:
             self._addresses.pop(node_id, None)
         else:
@@ -115,7 +115,9 @@ class QuorumPeers:
         return None if leader_id is None else self.address_of(leader_id)
 
     def address_of(self, node_id: int) -> tuple[str, int] | None:
-        """Return host and port of a node, for other nodes to use; None while its address is unknown."""
+        """Return host and port at which other nodes can reach a node. Returns None while its address is
+        unknown.
+        """
         place = self._place_of(node_id)
         return None if place is None else place.named
 
@@ -136,8 +138,8 @@ class QuorumPeers:
         return None if address is None else Place(*address)
 
     def chosen(self, endpoints: Sequence[wire_messages.Endpoint]) -> tuple[str, int]:
-        """Return host and port of the endpoint at which this node reaches another node: the endpoint of the
-        listener that has this node's listener name.
+        """Return host and port of the endpoint at which this node reaches another node. The endpoint is
+        chosen by the name of its listener (`QuorumSettings.listener`).
         """
         return self._settings.chosen(endpoints)
 
@@ -251,7 +253,7 @@ class QuorumPeers:
         return None if known is None or not known.endpoints else self.chosen(known.endpoints)
 
     async def _places_beyond(self, voter: ReplicaKey, tried: Place) -> list[Place]:
-        """Return the places where a voter may be, except `tried` and places where other voters answer."""
+        """Return the places where a voter may be. Leave out `tried`, and places where other voters answer."""
         await self._search.resolve(tried.host, tried.port)
         logged, now = self._logged(voter), self._driver.clock.monotonic()
         places = [] if logged is None or Place(*logged) == tried else [Place(*logged)]

@@ -85,7 +85,9 @@ class Progress:
 
 @attrs.define
 class _Part:
-    """The records of one partition in the open transaction: those that wait to be sent, and those that were sent."""
+    """The records of one partition in the open transaction: records that wait to be sent, and records that
+    were sent.
+    """
 
     rows: list[Row] = attrs.field(factory=list)
     offsets: list[int] = attrs.field(factory=list)

@@ -33,8 +33,8 @@ def translated(
 ) -> tuple[dict[TopicPartition, CommittedOffset], int, list[str]]:
     """Translate one group's committed offsets.
 
-    Return three values: the offsets to commit in the target, the number of offsets that are already right, and a
-    sentence for each offset that is not set. If the target's group has committed a higher offset, this offset stays,
+    Return the offsets to commit in the target, the number of offsets that are already right, and sentences. There is
+    a sentence for each offset that is not set. If the target's group has committed a higher offset, this offset stays,
     because a consumer already reads there.
     """
     wanted: dict[TopicPartition, CommittedOffset] = {}

@@ -109,7 +109,9 @@ class OffsetMap:
         self.pairs: dict[str, TopicPair] = {}
 
     def take_in(self, key: bytes | None, value: bytes | None) -> None:
-        """Process a record of the map's topic; call this in the order of offsets. Raises `MapError`."""
+        """Process a record of the map's topic. Call this for all records, in the order of offsets. Raises
+        `MapError`.
+        """
         try:
             match json.loads(key or b"null"), json.loads(value or b"null"):
                 case [[kind, str(topic)], {"source": str(source), "target": str(target)}] if kind == _TOPIC:
@@ -151,10 +153,10 @@ class OffsetMap:
         return None if found is None else found.next
 
     def translate(self, key: TopicPartition, offset: int) -> int | None:
-        """Return the target offset of the first record at or after a source offset; None if that record is not copied
-        yet.
+        """Return the target offset of the first record at or after a source offset. Return None if that
+        record is not copied yet.
 
-        For an offset after the last copied record, the result is the offset after this record's copy. Needs
+        For an offset after the last copied record, return the offset after the copy of this record. Needs
         `keep_runs`.
         """
         assert self._keep_runs
