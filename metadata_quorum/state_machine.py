@@ -2,18 +2,18 @@
 
 Theory of operation
 -------------------
-A machine has two functions. `decide(state, request, context)` reads the state and returns records and a response; it
-changes no replicated state. `replay(state, records)` gives the state after the records. It is the only way in which
-state changes: on the leader, on a follower and after a restart.
+A machine has two functions. `decide(state, request, context)` reads the state and returns records and a
+response; it changes no replicated state. `replay(state, records)` returns the state after the records. State
+changes only by `replay`: on the leader, on a follower and after a restart.
 
 On the leader, `ReplicatedStateMachine.submit`
 
-1. decides, against the newest state (which may not be committed yet),
+1. decides, based on the newest state (which may not be committed yet),
 2. encodes the records,
 3. replays them at the offsets that they will get,
-4. appends the encoded bytes, as one atomic batch, and takes the state that the replay gave: the next decision sees it,
-5. returns a `Deferred` that holds the response until everything that the state contained at the time of the answer
-   is committed.
+4. appends the encoded bytes as one atomic batch, and then uses the replayed state for the next decision,
+5. returns a `Deferred`. It releases the response when everything that the state contained at the time of the
+   answer is committed.
 
 Values that fit into a request may be too large for a record, after they are joined or added up. Then the
 encoder refuses them, and the request gets an error (`Machine.withdraw`). Neither the state nor the log has
@@ -35,7 +35,8 @@ record; keeping old states needs no such code.)
 Soft state (sessions, timers) belongs to the machine. It may be lost at any moment, and is rebuilt without the
 log.
 
-Subscribers (the broker in the same process, metrics) see every committed state once, in order, with its changes.
+Subscribers (the broker in the same process, metrics) see every committed state once, in order, with its
+changes.
 """
 
 from __future__ import annotations

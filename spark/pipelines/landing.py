@@ -6,7 +6,7 @@ Theory of operation
 ===================
 
     TABLE/
-        _plan.json       the ranges that the next step reads: written before the step, so that a restart reads the same
+        _plan.json       the ranges that the next step reads; a restart reads the same ranges
         _staging/        the step that is being written; Spark ignores names that begin with _
         load=00000003/   a finished step: files of data, and _offsets.json
 

@@ -4,13 +4,16 @@ memory.
 Theory of operation
 ===================
 
-Each codec is one generator that yields the decompressed bytes in chunks. Two public functions use it.
-`decompressed_size` drops each chunk, since a broker only needs to know that the bytes decompress.
-`decompress` joins the chunks. A chunk has at most `CHUNK_BYTES`. So `decompressed_size` has one chunk in
-memory at a time. `decompress` needs at most `size_max` bytes and a chunk. The buffers of the libraries come
-on top. lz4 has a buffer for one block, 4 MiB at most. zstd has a window, but uses only as much of it as it
-has decompressed. Snappy has no chunks within a block. But each snappy block starts with its decompressed
-size, which is checked before the block is decompressed.
+Each codec is one generator that yields the decompressed bytes in chunks of at most `CHUNK_BYTES`. Two public
+functions use it:
+
+- `decompressed_size` drops each chunk, since a broker only needs to know that the bytes decompress. It has
+  one chunk in memory at a time.
+- `decompress` joins the chunks. It needs at most `size_max` bytes and a chunk.
+
+The libraries need further buffers. lz4 has a buffer for one block, 4 MiB at most. zstd has a window, but uses
+only as much of it as it has decompressed. Snappy has no chunks within a block. But each snappy block starts
+with its decompressed size, which is checked before the block is decompressed.
 
 A short input must not take much time either. Each gzip member, xerial block and zstd block costs a step in
 Python. So their number is limited. The limit is far above the number that any real writer makes.
@@ -18,17 +21,17 @@ Python. So their number is limited. The limit is far above the number that any r
 Readers of the four formats differ in some rules. The rules here are:
 
 - gzip: several members may follow one another. Any other bytes behind the first member count as corruption.
-- snappy: Java writes the "xerial" framing: magic, two versions, then length-prefixed raw blocks; a second
-  stream may follow the first. librdkafka writes one raw block without framing. This module reads both forms,
-  and writes the xerial form.
+- snappy: Java writes the "xerial" framing, which has a magic, two versions, and raw blocks with their
+  lengths. A second stream may follow the first. librdkafka writes one raw block without framing. This module
+  reads both forms, and writes the xerial form.
 - lz4: one standard frame. Java's reader refuses dependent blocks. So they are refused here, too. Otherwise a
   broker would store batches that many consumers cannot read.
-- zstd: frames, including skippable frames, may be concatenated, and usually do not state their content size. The
-  streaming reader does not report a cut input, so the block headers are checked first.
+- zstd: frames, including skippable frames, may be concatenated, and usually do not state their content size.
+  The streaming reader does not report a cut input, so the block headers are checked first.
 
-Deliberately absent are dictionaries. Compression contexts are not kept between calls, because making one
-takes less time than compressing a batch. For zstd a decompression context is kept for each thread: making one
-takes longer than reading a batch of 16 KiB.
+Deliberately absent are dictionaries. Contexts for compression are not kept between calls, because making one
+takes less time than compressing a batch. But each thread keeps a context for the decompression of zstd,
+because making one takes longer than reading a batch of 16 KiB.
 
 All four libraries release the interpreter's lock, so a worker that decompresses does not stop the loop.
 """

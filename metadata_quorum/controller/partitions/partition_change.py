@@ -4,19 +4,21 @@ One function decides the leader, ISR, eligible replicas and last known leader to
 each other. The rules are those of Kafka's PartitionChangeBuilder, with KIP-455 for reassignments and KIP-966
 for the rest:
 
-* **Leader.** The leader is a replica that is in sync and acceptable (its broker is active, its directory
-  online). The present leader stays if it still qualifies. Otherwise the first such replica in the order of
-  assignment is elected. A replica in a directory that takes no records now (`odradek.serving.disk_troubles`)
-  leads only if all others are in such directories, too. If the ISR is empty, an eligible replica (ELR) leads.
-  If there is none, the replica with the longest log leads (`unclean_recovery.py`), or the last known leader.
-  Otherwise any acceptable replica leads, if `unclean.leader.election.enable` allows it. A leader with the
-  longest log, a last known leader and any other acceptable replica may lack acknowledged records. After such
-  an election the ISR has only the leader, and the partition is RECOVERING until the leader reports otherwise.
+* **Leader.** The leader is a replica that is in sync and acceptable, which means that its broker is active
+  and its directory online. The present leader stays if it still qualifies. Otherwise the first such replica
+  in the order of assignment is elected. A replica in a directory that takes no records now
+  (`odradek.serving.disk_troubles`) leads only if all others are in such directories, too.
+* **No replica in sync.** If the ISR is empty, an eligible replica (ELR) leads. If there is none, the replica
+  with the longest log leads (`unclean_recovery.py`), or the last known leader. As the last choice, any
+  acceptable replica leads, if `unclean.leader.election.enable` allows it. A leader that was not eligible may
+  lack acknowledged records. So after its election the ISR has only the leader, and the partition is
+  RECOVERING until the leader reports otherwise.
 * **Eligible replicas.** The high watermark does not advance while the ISR is below `min.insync.replicas`. So
   a replica that leaves such an ISR has all committed records, and becomes eligible. If the ISR has
   `min.insync.replicas` or more members, there are no eligible replicas.
 * **Without the feature of eligible replicas**, the last in-sync replicas stay in the ISR when their brokers
-  go away. If several brokers go away at once, the first broker that returns leads, and is the only one in sync.
+  go away. If several brokers go away at once, the first broker that returns leads, and is the only one in
+  sync.
 * **Unclean restarts.** A broker that may have lost acknowledged records leaves ISR and ELR, even as the last
   member. If ISR and ELR are then both empty, the last known leader is recorded, and is elected when it is
   active again. (Kafka does this only with the feature, Odradek always.)
