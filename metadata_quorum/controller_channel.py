@@ -404,7 +404,7 @@ class ControllerChannel:
                 reached("controller.none_to_ask")
                 raise KafkaError(
                     ErrorCode.REQUEST_TIMED_OUT,
-                    "no controller was active, so the broker could not ask for a decision",
+                    "no controller became active before the deadline of the request",
                 )
             with clock.timeout_at(min(deadline, now + pause)):
                 await changed.wait()

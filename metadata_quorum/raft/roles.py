@@ -217,13 +217,13 @@ def check_transition(before: Role, after: Role) -> None:
         return
     if before.voted is not None and after.voted != before.voted:
         raise AssertionError(
-            f"in epoch {before.epoch} this node has voted for {before.voted}, and would now vote for "
+            f"in epoch {before.epoch} this node has already voted for {before.voted}, so it must not vote for "
             f"{after.voted}"
         )
     match before, after:
         case Follower(has_fetched=True, leader_id=known), Follower(leader_id=other) if known != other:
             raise AssertionError(
-                f"epoch {before.epoch} has two leaders: {known}, which has answered before, and now {other}"
+                f"epoch {before.epoch} has two leaders: {known}, which has answered this node, and {other}"
             )
         case _:
             return

@@ -12,8 +12,8 @@ other threads may run between two batches. `written` is called when the snapshot
 may the log below the snapshot's end be removed.
 
 When the task runs, it writes the newest image. A snapshot must end where a batch ends, since otherwise the
-next batch would begin below the snapshot's end. This is so because the high watermark advances by whole
-batches, and the task runs only after all images up to the high watermark are noted.
+next batch would begin below the snapshot's end. This holds for two reasons. The high watermark advances
+by whole batches, and all images up to the high watermark are noted before the task runs.
 """
 
 from __future__ import annotations
