@@ -38,8 +38,8 @@ _RARE = (
     "pyspark/testing/",
     "pyspark/tests/",
 )
-"""Packages whose modules no process needs at its start. Each process reads the names of all entries of an archive
-twice when it starts, so there should be few entries.
+"""Packages that are not compiled, because no process needs their modules at its start. Each process reads the
+names of all entries of an archive twice when it starts, so there should be few entries.
 """
 
 

@@ -26,7 +26,7 @@ ConfigValue: TypeAlias = bool | int | float | str | list[str] | None
 REQUIRED = "(required)"
 
 _BLANKS = "".join(map(chr, range(33)))
-"""The characters that Java's `String.trim` removes: all up to the space."""
+"""The characters that Java's `String.trim` removes: all characters up to U+0020, the space."""
 _INTEGER_BITS = {"short": 16, "int": 32, "long": 64}
 _INTEGER_TEXT = re.compile(r"[+-]?[0-9]+\Z")
 _DOUBLE_TEXT = re.compile(r"[+-]?(NaN|Infinity|([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?[dDfF]?)\Z")

@@ -31,7 +31,9 @@ from odradek.metadata_quorum.config.config_values import as_topic_text, broker_d
 
 MIN_ISR = "min.insync.replicas"
 SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
-"""The names of SASL mechanisms. In lower case, such a name may precede a key of a listener."""
+"""The names of SASL mechanisms. In lower case, such a name may be a prefix of a listener's key, e.g.
+`plain.sasl.jaas.config`.
+"""
 
 
 class ConfigSource(IntEnum):
@@ -360,7 +362,9 @@ _BROKER_ALTERNATIVES = {
     "log.roll.jitter.ms": ("log.roll.jitter.ms", "log.roll.jitter.hours"),
     "log.flush.interval.ms": ("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
 }
-"""Groups of broker keys that mean the same in other units or names, each in the order of precedence."""
+"""Groups of broker keys that set the same value, in different units or under different names. Each group is
+in the order of precedence.
+"""
 
 
 def _broker_synonyms(definition: ConfigDef, broker: BrokerConfigLayers) -> list[ConfigSynonym]:

@@ -107,7 +107,9 @@ def delete_topics_door(asked: Asked, request: DeleteTopicsRequest) -> Admitted |
         elif name is not None and topic_id == ZERO_UUID:
             refused = _refused_name(asked, name, named[name])
         else:
-            return True  # The decision refuses an entry with both name and id, or neither.
+            return (
+                True  # The decision refuses an entry that has both a name and an id, or neither of the two.
+            )
         if refused is not None:
             answers[name, topic_id] = refused
         return refused is None

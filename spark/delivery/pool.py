@@ -72,8 +72,8 @@ def query_of(transactional_id: str) -> str | None:
 
 
 def free_slots(core: ClientCore, query: str, task: int, first: int, timeout: float) -> Operation[list[int]]:
-    """Find slots (transactional ids) of a task without an open transaction. Return the slots' numbers, in order from
-    `first` on. There is at least one.
+    """Find slots (transactional ids) of a task without an open transaction. Return the numbers of one or more
+    slots, in order from `first` on.
 
     Raises `KafkaError`, `ClientError`.
     """

@@ -178,7 +178,9 @@ class Topics:
 
 
 def topics_of(spark: SparkSession, arguments: argparse.Namespace) -> Topics:
-    """Make the access to the cluster that the arguments name. Raises `Failed` for an invalid option."""
+    """Make the `Topics` for the cluster and the options that the arguments name. Raises `Failed` for an
+    invalid option.
+    """
     options: dict[str, Any] = {
         "kafka.bootstrap.servers": arguments.bootstrap,
         # Without this option, Spark's readers would see aborted rows.

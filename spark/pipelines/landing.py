@@ -99,7 +99,7 @@ class Landing:
     """
 
     def __init__(self, table: Path, kind: str, step: Step = lambda _: None) -> None:
-        # Spark's Java process may have been started in another directory.
+        # Spark's Java process may have another working directory, so make the path absolute.
         self.table = table.resolve()
         self.kind = kind
         self.step = step

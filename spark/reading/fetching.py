@@ -418,8 +418,8 @@ class _RangeReader:
         self._progress_at = time.monotonic()
 
     def _again(self, position: int, problem: Exception) -> int:
-        """Wait, fetch fresh metadata, and return the same offset. Raise the problem if there was no progress for too
-        long.
+        """Wait, fetch fresh metadata, and return the same offset. If there was no progress for too long, raise
+        `problem` instead.
         """
         if time.monotonic() - self._progress_at > self._options.poll_timeout_ms / 1000:
             raise problem

@@ -63,7 +63,7 @@ class SinkPlan:
 
     columns: Mapping[str, int]
     topic: str | None
-    """The option `topic`, which takes precedence over the column."""
+    """The option `topic`, which takes precedence over the column `topic`."""
     properties: Mapping[str, str] = attrs.field(repr=False)
     """The producer's configuration with Kafka's keys, perhaps with passwords."""
     metrics_path: str | None

@@ -85,8 +85,8 @@ class CompressionType(IntEnum):
 
 
 class Inflated:
-    """Counts the bytes that decompressions have produced, including those of decompressions that failed in
-    the end.
+    """The number of bytes that decompressions have produced. Decompressions that failed in the end count,
+    too.
     """
 
     __slots__ = ("bytes_made",)

@@ -255,11 +255,11 @@ class Anatomy:
     def asking(
         self, request: Any, names: Iterable[Sequence[Any]], thing: Callable[[Any], Any] = itemgetter(-1)
     ) -> Any:
-        """Make a copy of the request that asks about the things with these names. Each name is a tuple, which
-        begins with the name of the outermost element.
+        """Make a copy of the request that names exactly these things. Each name in `names` is a tuple, which
+        begins with the name of the outermost element (e.g. the topic).
 
-        `thing` is a function that makes a thing from its name; by default, the last part of the name is the
-        thing. The outermost elements get the order in which `names` first mentions them.
+        `thing` is a function that makes a thing from its tuple. By default, the last part of the tuple is the
+        thing. The outermost elements are in the order in which `names` first mentions them.
         """
         outer, inner = self._levels[0]
         within: dict[Any, list[Any]] = {}

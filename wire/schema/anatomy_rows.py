@@ -50,8 +50,8 @@ class Row:
     refused: str = ""
     whole: str = ""
     place: Place = "behind"
-    """The position of refused things in the answer. They are all behind the other things, or all before them.
-    With "in place", each has the same position as in the request.
+    """The position of refused things in the answer: behind all other things, before all other things, or at
+    the same position as in the request ("in place").
     """
     ids_since: int | None = None
     """The first version in which topics are named by their ids; None if no version has topic ids."""
