@@ -50,8 +50,8 @@ class Row:
     refused: str = ""
     whole: str = ""
     place: Place = "behind"
-    """The position of refused things in the answer: behind all other things, before all other things, or at
-    the same position as in the request ("in place").
+    """The position of refused things in the answer: behind all other things, or before them. With "in place", they are
+    at the same position as in the request.
     """
     ids_since: int | None = None
     """The first version in which topics are named by their ids; None if no version has topic ids."""
