@@ -146,7 +146,7 @@ def test_an_old_batch_with_more_tasks_writes_nothing(
         attempt(node.bootstrap, topic, query, batch)
     for task in (0, 1):
         protocol = TaskProtocol(query, task, 1, consecutive=consecutive)
-        with pytest.raises(ProgressError, match=f"the topic has batch 2 of {query} already"):
+        with pytest.raises(ProgressError, match=f"the topic already has batch 2 of {query}"):
             write_once(plan, protocol, iter([rows_of(ROWS)]))
     assert len(stored_committed(node.bootstrap, topic, 3 * ROWS)) == 3 * ROWS
 

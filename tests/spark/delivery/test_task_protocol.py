@@ -263,7 +263,7 @@ def test_no_task_writes_a_batch_that_the_query_has_passed(last: int | None, cons
     marker = None if last is None else Marker(last, SUMMARY)
     attempt = TaskProtocol("query q", 3, 5, consecutive=consecutive, adopt=True)
     with pytest.raises(
-        ProgressError, match="the topic has batch 6 of query q already, and batch 5 would be written"
+        ProgressError, match="the topic already has batch 6 of query q, so batch 5 cannot be written"
     ):
         judge(attempt, marker, newest=6)
     assert judge(attempt, marker, newest=5) is (last != 5)

@@ -92,11 +92,11 @@ def schema(ddl: str) -> StructType:
             {"kafka.transactional.id": "x"},
             "the option 'kafka.transactional.id' is not supported",
         ),
-        ("value string", {"tpoic": "x"}, "the option 'tpoic' is unknown: topic is the name."),
+        ("value string", {"tpoic": "x"}, "the option 'tpoic' is unknown: did you mean topic?"),
         (
             "value string",
             {"metricPath": "/m"},
-            "the option 'metricpath' is unknown: metricsPath is the name.",
+            "the option 'metricpath' is unknown: did you mean metricsPath?",
         ),
         (
             "value string",
@@ -106,7 +106,7 @@ def schema(ddl: str) -> StructType:
         (
             "value string",
             {"delivery": "two-phase", "kafka.transaction.timeout.ms": "1000"},
-            "the option kafka.transaction.timeout.ms has no use with delivery=two-phase",
+            "the option kafka.transaction.timeout.ms has no effect with delivery=two-phase",
         ),
         (
             "value string",
