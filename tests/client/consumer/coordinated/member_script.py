@@ -37,7 +37,7 @@ def topic_id(name: str) -> bytes:
 
 
 class MemberScript:
-    """Plays a script on a machine; an expectation that does not hold fails the test with its line."""
+    """Plays a script on the state machine of a member. The first line whose expectation fails is named in the error."""
 
     def __init__(self, **machine: Any) -> None:
         ids = iter(("me", "a second id"))
