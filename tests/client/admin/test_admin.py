@@ -102,7 +102,7 @@ def settle(look: Callable[[], object], wanted: object) -> None:
     """
     give_up_at = time.monotonic() + 20
     while (found := look()) != wanted:
-        assert time.monotonic() < give_up_at, f"{found} instead of {wanted}"
+        assert time.monotonic() < give_up_at, f"found {found} after 20 s instead of {wanted}"
 
 
 class Member:

@@ -112,7 +112,7 @@ def _carried_out(monkeypatch: pytest.MonkeyPatch, timeout: float | None, seconds
             return cast("dict[Any, Any]", ended.value)
         assert wait.until is not None
         core.now = wait.until
-    raise AssertionError(f"the plan goes on at {core.now}")
+    raise AssertionError(f"the plan has not ended after 1000 steps, at time {core.now}")
 
 
 def test_a_plan_with_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:

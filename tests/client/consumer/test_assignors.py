@@ -90,7 +90,7 @@ def settle(
         if {n: sorted(k) for n, k in new.items()} == {n: sorted(found.get(n, [])) for n in new}:
             return found, rounds
         found = new
-    raise AssertionError("the group never comes to rest")
+    raise AssertionError("partitions still move after 10 rounds")
 
 
 def other_keeps(key: TopicPartition, name: str, found: Assignment, new: Assignment) -> bool:

@@ -80,7 +80,7 @@ def test_damage_in_a_run_is_seen(count: int, key_size: int, value_size: int, dat
             found = ours(bytes(whole))
         except KafkaError:
             return
-        raise AssertionError(f"{failure} expected, {len(found)} records found") from error
+        raise AssertionError(f"expected the error {failure!r}, found {len(found)} records") from error
     assert ours(bytes(whole)) == expected
 
 

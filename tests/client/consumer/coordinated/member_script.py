@@ -68,7 +68,7 @@ class MemberScript:
     def _heartbeat(self, expected: str) -> None:
         request, self._last = self._last, None
         found = _written(request or self.machine.heartbeat(self.interest))
-        assert found == expected, f"the heartbeat is {found!r}"
+        assert found == expected, f"the heartbeat is {found!r} instead of {expected!r}"
 
     def _answer(self, text: str) -> None:
         epoch, _, assigned = text.partition(" ")
@@ -114,7 +114,7 @@ class MemberScript:
         found = machine.state.value
         found += "!" if machine.needs_application(self.names) else ""
         found += "*" if machine.is_urgent(self.interest) else ""
-        assert found == expected, f"the state is {found}"
+        assert found == expected, f"the state is {found} instead of {expected}"
 
 
 _ACTIONS: dict[str, Callable[[MemberScript, str], None]] = {
