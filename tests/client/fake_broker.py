@@ -460,8 +460,8 @@ class Wire:
             moments = [at for at, _, _ in self.late]
             if (deadline := self.core.next_deadline()) is not None:
                 moments.append(deadline)
-            assert moments, "the operation waits for nothing that could happen"
-            assert min(moments) < until, "the operation takes too long"
+            assert moments, "the operation waits, but no timer or answer is due"
+            assert min(moments) < until, f"the operation has not ended at {until} s of virtual time"
             self.now = max(self.now, min(moments))
             come = [each for each in self.late if each[0] <= self.now]
             self.late = [each for each in self.late if each[0] > self.now]

@@ -141,7 +141,9 @@ def test_a_leader_hint_counts_only_when_it_is_newer_and_reachable() -> None:
     cluster = Cluster()
     cluster.update(response(topic("t", leader=1, epoch=5)))
     assert not cluster.set_leader("t", 0, 2, 5)
-    assert not cluster.set_leader("t", 0, 3, 6), "nobody knows where broker 3 is"
+    assert not cluster.set_leader("t", 0, 3, 6), (
+        "a hint was accepted, although the address of broker 3 is unknown"
+    )
     assert not cluster.set_leader("gone", 0, 2, 6)
     cluster.add_brokers([Broker(3, "h3", 9092)])
     assert cluster.set_leader("t", 0, 3, 6)

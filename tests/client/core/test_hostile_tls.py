@@ -80,7 +80,7 @@ def _attacked(tmp_path: Path, speak: Callable[[socket.socket, ssl.SSLContext], N
         sockets.perform_effects()
         while not core.failure:
             ready = sockets.select(TIMEOUT_SECONDS)
-            assert ready, "the client waits for more of the same"
+            assert ready, "the client neither reads nor closes the connection"
             for each in sockets._connections.values():
                 if each.socket is not None:
                     each.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL_BYTES)

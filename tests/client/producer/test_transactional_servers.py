@@ -205,7 +205,7 @@ def test_the_next_producer_of_an_id_aborts_and_fences_the_last(cluster: Cluster)
     context = caught.value.__context__
     while context is not None and not isinstance(context, KafkaError | TransactionAbortableError):
         context = context.__context__
-    assert context is not None, "the exception of the block is the context"
+    assert context is not None, "the raised error does not have the block's exception as its context"
     with pytest.raises(ProducerFencedError):
         zombie.begin_transaction()
     assert cluster.committed(topic) == [b"heir"]

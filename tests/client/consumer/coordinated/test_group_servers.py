@@ -37,7 +37,9 @@ def cluster(request: pytest.FixtureRequest, fresh_topic: Callable[[str], str]) -
     """One of the servers."""
     found = Cluster(request.getfixturevalue(request.param).bootstrap, fresh_topic)
     found.client.admin.describe_cluster()
-    assert found.client.core.cluster.features["group.version"] >= 1, "both serve groups of the new protocol"
+    assert found.client.core.cluster.features["group.version"] >= 1, (
+        "the server does not support groups of the new protocol"
+    )
     yield found
     found.close()
 
