@@ -154,12 +154,12 @@ def test_a_death_at_any_operation_is_gone_on_from(node_id: int, keep: Keep) -> N
         disk.crash(keep)
         left = read_node(facts_of(node_id), disk)
         if left.copy is None and before.copy is not None:
-            assert left.copy_problem == BROKEN_OFF, f"operation {number}"
+            assert left.copy_problem == BROKEN_OFF, f"wrong state after a crash at operation {number}"
             for refusals in (choose([left], Named()).refusals, rebuild([left], Named()).refusals):
                 assert any(each.startswith(f"node {node_id} {BROKEN_OFF}") for each in refusals)
         elif left.copy != before.copy:
             assert left.copy is not None
-            assert left.copy.snapshot == plan.snapshot, f"operation {number}"
+            assert left.copy.snapshot == plan.snapshot, f"wrong state after a crash at operation {number}"
         apply_plan(plan, facts_of(node_id), disk)
         check_done(disk, node_id, plan)
 
