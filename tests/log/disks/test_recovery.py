@@ -219,7 +219,7 @@ def test_segments_behind_such_damage_are_kept_whole() -> None:
 
 
 def test_a_torn_tail_leaves_no_copy() -> None:
-    """A torn tail above the recovery point is dropped without a copy, since it was not synced."""
+    """A torn tail above the recovery point leaves no copy. Only synced records are kept beside the log."""
     disk, log = written()
     disk.corrupt(f"{ROOT}/{file_name(log.segments[1].base_offset, '.log')}", 30)
     assert reopened(disk, recovery_point=0).log_end_offset == log.segments[1].base_offset
