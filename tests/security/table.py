@@ -1,4 +1,4 @@
-"""The table of docs/acls.md, made from the doors: `python -m tests.security.table` writes it."""
+"""The table of docs/acls.md, made from the docstrings of the doors: `python -m tests.security.table` writes it."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def test_it_reads_what_the_plain_parser_reads(
 
 @pytest.mark.parametrize("count", [1, 64, 65, 8192, 8193, 20_000])
 def test_it_reads_batches_of_any_length(count: int) -> None:
-    """Offset deltas of one, two and three bytes."""
+    """Batches of any length are read, with offset deltas of one, two and three bytes."""
     data = batch([(1, n % 3, None, b"v", ()) for n in range(count)])
     assert [record.offset for record in ours(data)] == list(range(77, 77 + count))
 

@@ -87,7 +87,7 @@ class Written:
 
 
 def updates(random: Random, count: int, keys: int = 40) -> list[tuple[bytes, bytes | None]]:
-    """Make updates of few keys; each tenth is a tombstone."""
+    """Make updates of a few keys. Each tenth update is a tombstone."""
     return [
         (b"key-%d" % random.randrange(keys), None if at % 10 == 7 else b"value %d " % at * 3)
         for at in range(count)
@@ -111,7 +111,7 @@ def produce(producer: Producer, topic: str, found: list[tuple[bytes, bytes | Non
 
 
 def write_plain(bootstrap: str, topic: str, codec: str) -> Table:
-    """Produce updates by an idempotent producer; return the table."""
+    """Produce updates by an idempotent producer. Return the resulting table."""
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,
@@ -128,7 +128,7 @@ def write_plain(bootstrap: str, topic: str, codec: str) -> Table:
 
 
 def write_mixed(bootstrap: str) -> Table:
-    """Write updates without transactions, then transactions, of which every other one is aborted."""
+    """Write updates without transactions, then transactions. Every other transaction is aborted."""
     table = write_plain(bootstrap, MIXED, "none")
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "t", "linger.ms": 1000})
     producer.init_transactions()

@@ -100,7 +100,7 @@ def test_too_much_is_refused_as_a_whole() -> None:
 
 @pytest.mark.parametrize("request_of", [lambda: create("t"), lambda: delete("t")])
 def test_without_an_authorizer_nobody_makes_rules(request_of: Any) -> None:
-    """Changes of ACLs need an authorizer. Without one they get SECURITY_DISABLED, since nothing would enforce them."""
+    """Changes of ACLs need an authorizer that enforces them. Otherwise they get SECURITY_DISABLED."""
     response = Decider(has_authorizer=False).decide(request_of()).response
     results = getattr(response, "results", None) or response.filter_results
     assert [each.error_code for each in results] == [ErrorCode.SECURITY_DISABLED]

@@ -56,7 +56,7 @@ def test_confluent_kafka_produces_and_consumes(
 def test_kafka_python_logs_in(
     secured: SecuredNode, mechanism: str, fresh_topic: Callable[[str], str]
 ) -> None:
-    """kafka-python logs in by each mechanism."""
+    """kafka-python logs in by each mechanism, and writes a record."""
     user, password = MECHANISMS[mechanism]
     producer = kafka.KafkaProducer(
         bootstrap_servers=secured.sasl,

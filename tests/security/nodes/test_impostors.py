@@ -1,7 +1,7 @@
-"""Clients who are known, and pretend to be nodes: forged envelopes and followers' fetches, over TLS, with logins.
+"""Known clients pretend to be nodes, over TLS and with logins: they send forged envelopes and followers' fetches.
 
-The users: `mallory` may READ the topic and nothing else; `broker` has CLUSTER_ACTION; `admin` may do everything. Each
-logs in by PLAIN at brokers, and shows a certificate to controllers.
+The user `mallory` may only READ the topic, `broker` has CLUSTER_ACTION, and `admin` may do everything. Each logs in by
+PLAIN at brokers, and by a certificate at controllers.
 """
 
 from __future__ import annotations
