@@ -314,7 +314,7 @@ def test_every_offset_is_found() -> None:
 def test_reading_on_gives_everything_once(max_bytes: int) -> None:
     """Reading on from `next_offset` returns each batch once.
 
-    A read returns whole batches, within its limit of bytes or one.
+    A read returns the whole batches that its byte limit allows, and at least one.
     """
     log = small_log()
     offset, offsets = 0, []

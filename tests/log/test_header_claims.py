@@ -326,9 +326,9 @@ def test_records_of_now_stay_whatever_their_header_says() -> None:
 def test_retention_goes_on_at_the_next_look_where_there_was_too_much_to_walk(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Retention reads a limited number of bytes in each look, so that other work is not delayed.
+    """Retention reads a limited number of bytes in each run, so that other work is not delayed.
 
-    It continues in the next look.
+    It continues in the next run.
     """
     monkeypatch.setattr("odradek.data_plane.log.directory.log_dir_background._WALK_BYTES", 100)
     node = Node(LogConfig(retention_ms=HOUR_MS))

@@ -25,7 +25,7 @@ SIZE = len(batch())
 
 
 def test_rolled_segments_are_flushed_at_the_next_look() -> None:
-    """A finished segment is flushed at the next look, as Kafka does after every roll."""
+    """A finished segment is flushed by the next run of the background work, as Kafka does after every roll."""
     node = Node(LogConfig(segment_bytes=2 * SIZE))
     log = node.log()
     fill(log, 3)
@@ -34,7 +34,10 @@ def test_rolled_segments_are_flushed_at_the_next_look() -> None:
 
 
 def test_flush_ms_is_kept_and_everything_is_flushed_in_turn() -> None:
-    """A log with flush.ms is flushed by it. All others are flushed in turn, a part of them at each look."""
+    """A log with flush.ms is flushed by it.
+
+    Of the other logs, each run of the background work flushes a part, in turn.
+    """
     node = Node(LogConfig(flush_ms=5_000))
     log = node.log()
     node.look(10_000)
@@ -242,7 +245,7 @@ def test_idle_indexes_are_dropped_in_the_background() -> None:
 
 
 def test_the_background_loop_ends_with_the_directory() -> None:
-    """The background work looks once a second, and ends when its directory is offline."""
+    """The background work runs once a second, and ends when its directory is offline."""
     node = Node()
     log = node.log()
     fill(log, 1)

@@ -270,7 +270,10 @@ def test_a_lookup_that_meets_damage_says_so() -> None:
 
 
 def test_idle_segments_give_back_index_and_descriptor(tmp_path: Path) -> None:
-    """A segment that is not used in two looks drops its index, and then closes its file. Both come back when needed."""
+    """A segment is not used.
+
+    The first run of the background work drops its index, the second closes its file. Both come back when needed.
+    """
     log = open_log(open_dir(str(tmp_path)), LogConfig(segment_bytes=1000, index_interval_bytes=100))
     fill(log, 30)
     first = log.segments[0]

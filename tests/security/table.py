@@ -11,7 +11,7 @@ from odradek.wire.api_keys import ApiKey
 PATH = Path(__file__).parents[2] / "docs" / "acls.md"
 HEAD = "| key | API | right | judged by |\n| ---: | --- | --- | --- |\n"
 DESCRIBES_ACLS = "DESCRIBE on the cluster."
-"""The right for DescribeAcls, which checks it itself: without an authorizer its answer is another."""
+"""The right for DescribeAcls. The API checks it itself, since its answer differs without an authorizer."""
 
 
 def rights() -> dict[ApiKey, tuple[str, str]]:

@@ -392,7 +392,7 @@ def test_a_group_with_a_member(
 ) -> None:
     """A group with a member is listed, and described with its assignment.
 
-    While it has members, neither altering its offsets nor deleting it is possible.
+    While it has members, a change of its offsets and its deletion are refused.
     """
     topic, group, nobody = fresh_topic("admin"), fresh_topic("group"), fresh_topic("group")
     create(admin, NewTopic(topic, 2))

@@ -149,7 +149,7 @@ def test_an_eager_member_does_not_commit_what_it_gave_up() -> None:
 def test_what_was_lost_in_a_join_is_not_committed(code: ErrorCode) -> None:
     """A member loses its partitions during a join.
 
-    A commit of theirs is not repeated, since other members may have had them.
+    A commit for them is not repeated, since other members may have had them.
     """
     found = rebalancing(enable_auto_commit=False)
     found.broker.delays[ApiKey.JOIN_GROUP] = 2.0
@@ -170,7 +170,7 @@ def test_what_was_lost_in_a_join_is_not_committed(code: ErrorCode) -> None:
 def test_what_was_given_up_and_is_back_is_not_committed() -> None:
     """A partition is given up and comes back while its commit is under way.
 
-    The commit is not repeated, since its interim owner's is newer.
+    The commit is not repeated, since the interim owner may have committed a newer offset.
     """
     found = rebalancing(enable_auto_commit=False)
     assert found.machine.coordinator is not None

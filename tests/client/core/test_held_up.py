@@ -68,7 +68,8 @@ def test_a_slow_resolver_keeps_no_call_beyond_its_time(
 ) -> None:
     """The resolver hangs.
 
-    Calls fail at their timeouts (`max.block.ms` for `send`), other clients go on, and its late answer is used.
+    Calls fail at their timeouts (`max.block.ms` for `send`), other clients go on, and the resolver's late answer is
+    used.
     """
     servers = f"localhost:{broker.broker.port}"
     with Producer(bootstrap_servers=servers, max_block_ms=300, request_timeout_ms=300) as producer:

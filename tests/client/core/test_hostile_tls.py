@@ -57,7 +57,7 @@ class Core:
 
 
 def _attacked(tmp_path: Path, speak: Callable[[socket.socket, ssl.SSLContext], None]) -> Core:
-    """Connect a client to a server that runs `speak`. Return its core after it has closed the connection."""
+    """Connect a client to a server that runs `speak`. Return the client's core after the connection is closed."""
     certificate = AUTHORITY.issue("server", (HOST,)).write(tmp_path / "server.pem")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)

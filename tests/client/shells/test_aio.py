@@ -184,7 +184,7 @@ def test_deadlines_are_kept_on_the_nodes_own_clock() -> None:
 def test_a_broker_that_cannot_be_reached() -> None:
     """The network is cut.
 
-    A call retries until its deadline, then raises the reason. After the cut, calls succeed again.
+    A call retries until its deadline, then raises the reason. When the network is healed, calls succeed again.
     """
 
     async def body(world: World, client: AsyncClient, broker: FakeBroker) -> None:

@@ -70,7 +70,7 @@ def test_what_is_behind_the_bound_stays_there() -> None:
 def test_batches_without_records_at_the_end() -> None:
     """The log ends with batches without records.
 
-    The last of them is returned, since an empty answer would be asked for again for ever.
+    The last of them is returned, since a consumer would repeat a fetch with an empty answer for ever.
     """
     log = a_log("reee")
     assert read(log, 2, 1, log.log_end_offset) == ([6], 8)

@@ -73,7 +73,7 @@ def test_a_disk_has_no_more_passes_than_it_may(per_disk: int, expected: int) -> 
 
 
 def test_the_dirtiest_log_comes_first() -> None:
-    """The dirtiest log of those that are due is cleaned first, by its dirty ratio, as in Kafka."""
+    """The log with the highest dirty ratio, of those that are due, is cleaned first, as in Kafka."""
 
     async def script(node: CleanerNode) -> None:
         half = node.log("half")
@@ -415,7 +415,7 @@ def test_a_disk_that_fills_up_in_a_pass_loses_nothing(operation: str) -> None:
         assert content(log) == before
         assert not temporary_files(log.directory)
         assert node.cleaner.figures.passes == 0
-        log_dir.full_since = None  # as the check of free space does when there is room
+        log_dir.full_since = None  # the check of free space does this when there is room
         await node.until(lambda: is_clean(log))
         assert [record.offset for record in visible(log)] == wanted
 

@@ -249,7 +249,7 @@ class Flag:
     """An event that ends the tested loop when the loop waits for it."""
 
     def set(self) -> None:
-        """Do nothing: the loop looks for its work by itself."""
+        """Do nothing. The loop finds its work without this event."""
 
     def is_set(self) -> bool:
         return False

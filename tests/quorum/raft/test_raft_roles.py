@@ -60,7 +60,7 @@ def test_the_picture_has_the_arrows_of_the_table() -> None:
 def test_a_change_of_role_is_in_the_table_or_a_bug(before: type[Role], after: type[Role]) -> None:
     """A change of role that the table lacks is a bug.
 
-    A replica leads only as a candidate, stands only in a new epoch, and leads no epoch twice.
+    A replica leads only as a candidate, becomes a candidate only in a new epoch, and leads no epoch twice.
     """
     rule, _ = TRANSITIONS.get((before, after), (None, ""))
     for rise in (-1, 0, 1, 2):

@@ -99,7 +99,7 @@ def test_an_old_leader_stops_as_well() -> None:
 def test_a_replica_without_a_log_follows_a_recovered_quorum() -> None:
     """A replica with an empty log follows a recovered quorum, since it can lose nothing.
 
-    Below the epoch gap of a recovery, so does any replica.
+    A replica with a log also follows if the gap between the epochs is too small for a recovery.
     """
     core = replica(end_offset=0)
     node_id, request = asked(core, Fetch)

@@ -88,7 +88,7 @@ def histories(draw: st.DrawFn) -> list[Written]:
 def copies(draw: st.DrawFn) -> tuple[list[Written], dict[int, tuple[OffsetAndEpoch, CopyFiles]]]:
     """Draw a history, and up to four nodes with parts of it.
 
-    Some have a tail of their own, from a leader that was not heard.
+    Some also have uncommitted records of their own at the end.
     """
     log = draw(histories())
     held: dict[int, tuple[OffsetAndEpoch, CopyFiles]] = {}

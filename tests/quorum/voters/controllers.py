@@ -233,7 +233,7 @@ class Controllers:
         await member.running.ended.wait()
 
     async def until(self, condition: Callable[[], Any], seconds: float = 30.0) -> Any:
-        """Wait until the call returns something true, and return that. Fails after this virtual time."""
+        """Wait until the call returns a true value, and return it. Fail after this virtual time."""
         deadline = self.world.now + seconds
         while not (found := condition()):
             assert self.world.now < deadline, (

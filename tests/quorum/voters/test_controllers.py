@@ -142,7 +142,7 @@ def test_an_election_is_counted_with_its_time() -> None:
 def test_a_leader_that_is_cut_off_resigns_and_its_decisions_are_taken_back() -> None:
     """A leader is cut off and resigns (check quorum; thesis, 6.2).
 
-    After the cut it learns of the new epoch, and truncates its log.
+    When the network is healed, it learns of the new epoch and truncates its log.
     """
 
     async def script(world: World, controllers: Controllers) -> None:

@@ -198,7 +198,7 @@ def test_another_leads_when_the_disk_is_late_by_the_fetch_timeout() -> None:
 
 @pytest.mark.parametrize("keep", ["all", "synced", "random"])
 def test_a_leader_that_dies_with_a_late_disk_takes_nothing_along(keep: str) -> None:
-    """A leader dies whose disk lacks committed records.
+    """A leader dies, and its disk lacks committed records.
 
     Later leaders have these records, and the old leader gets them back.
     """

@@ -81,7 +81,7 @@ def test_the_end_of_a_certificate_is_told_of(node: TlsNode) -> None:
 
 
 def _alter(node: TlsNode, **changes: str | None) -> None:
-    """Set or remove keys of the listener TLS. Raises `KafkaError`."""
+    """Set or remove keys of the listener that is named TLS. Raises `KafkaError`."""
     altered = [
         AlterConfig(
             f"listener.name.tls.ssl.{key}",
