@@ -75,7 +75,7 @@ def end(server: ServerProcess, *, cleanly: bool) -> None:
 
 
 def test_a_directory_that_cannot_be_locked_is_away(tmp_path: Path) -> None:
-    """A directory that cannot be locked, as on a read-only disk, is only offline. One that another node has locked
+    """A directory that cannot be locked, as on a read-only disk, is only offline. A directory locked by another node
     prevents the start."""
     paths = [tmp_path / "first", tmp_path / "second"]
     properties = prepare_odradek(tmp_path / "node", settings={"log.dirs": ",".join(map(str, paths))})
@@ -100,8 +100,7 @@ def test_a_directory_that_cannot_be_locked_is_away(tmp_path: Path) -> None:
 @pytest.mark.parametrize("cleanly", [True, False])
 def test_only_its_partitions_wait_for_a_directory(tmp_path: Path, cleanly: bool) -> None:
     """Partitions of a missing directory answer KAFKA_STORAGE_ERROR, and all their records return with it. A blank
-    replacement begins empty, after an unclean election. A node cannot start without the directory of its metadata
-    log."""
+    replacement begins empty, after an unclean election. The directory of the metadata log must be there."""
     first, second, aside = tmp_path / "first", tmp_path / "second", tmp_path / "aside"
     properties = prepare_odradek(tmp_path, settings={"log.dirs": f"{first},{second}"})
     cluster_id = MetaProperties.decode((first / "meta.properties").read_bytes()).cluster_id
