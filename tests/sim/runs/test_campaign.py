@@ -1,4 +1,4 @@
-"""Campaigns: what is stored, how a failure is shrunk and reported, and that observing a run does not change it."""
+"""Campaigns: which results are stored, how failures are shrunk and reported, and that observing changes nothing."""
 
 from __future__ import annotations
 
