@@ -45,7 +45,7 @@ def _dies(function: Callable[..., Any], when: str) -> Callable[..., Any]:
 
 
 def main(bootstrap: str, topic: str, query: str, batch: str, rows: str, point: str) -> None:
-    """Write the task, or die."""
+    """Write the task, or die at the point."""
     if point != "nowhere":
         when, _, name = point.partition("-")
         setattr(TaskProtocol, name, _dies(getattr(TaskProtocol, name), when))

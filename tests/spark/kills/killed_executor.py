@@ -23,7 +23,7 @@ from tests.spark.streaming import started, wait_for
 
 
 def in_the_middle(spark: SparkSession, query: StreamingQuery) -> bool:
-    """True if some tasks of a batch are done and others are not; or the query is over, and it is too late."""
+    """True if some tasks of a batch are done and others are not, or if the query has already ended."""
     tracker = spark.sparkContext.statusTracker()
     infos = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
     return not query.isActive or any(

@@ -34,7 +34,7 @@ def _die() -> None:
 
 
 def arm(point: str, count: int) -> None:
-    """Have this process end at the `count`-th time that it comes to the point."""
+    """Make this process kill itself when it reaches the point for the `count`-th time."""
     when, _, step = ("", "", point) if point in STEPS else point.partition("-")
     home, name = STEPS[step]
     call: Callable[..., Any] = getattr(home, name)
