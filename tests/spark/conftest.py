@@ -69,7 +69,9 @@ def jars_for_this_spark() -> str:
     import pyspark
 
     if pyspark.__version__ != SPARK_VERSION:
-        raise KafkaUnavailable(f"its jars are for Spark {SPARK_VERSION}, and PySpark is {pyspark.__version__}")
+        raise KafkaUnavailable(
+            f"its jars are for Spark {SPARK_VERSION}, and PySpark is {pyspark.__version__}"
+        )
     return spark_jars()
 
 

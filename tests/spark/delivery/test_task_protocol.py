@@ -1,4 +1,4 @@
-"""The protocol of exactly-once tasks in every order of crashes, retries, twins and late writers, over a model of a log."""
+"""The exactly-once protocol of tasks in every order of crashes, retries and late writers, with a model of a log."""
 
 from __future__ import annotations
 
@@ -34,8 +34,11 @@ class Transaction:
 
 @attrs.frozen
 class World:
-    """The coordinator's epochs, attempts under way and left, the log of markers (each by its transaction), and the
-    tasks that Spark knows to be done."""
+    """The state of all parts of a search.
+
+    `attempts` are running, and `left` counts those that may still start, by task. `log` has the markers as numbers of
+    their transactions. `told` are the tasks that reported to Spark.
+    """
 
     epochs: tuple[int, ...]
     attempts: tuple[Attempt, ...]

@@ -80,8 +80,7 @@ def test_batches_that_contradict_their_decision(last: int | None, batch: int, se
 
 
 def test_an_attempt_waits_for_the_batch_before() -> None:
-    """While a decision is not complete, its driver may still abort transactions, so no attempt at the next batch
-    begins."""
+    """No attempt at the next batch begins until the decision is complete: its driver may still abort transactions."""
     with pytest.raises(ProgressError, match="is decided but not complete"):
         AttemptProtocol("q", 0, 6).looked(Decision(5, ROWS))
 

@@ -1,4 +1,4 @@
-"""Two-phase delivery against a real node: attempts and drivers die at each step, sleep, and meet each other."""
+"""Two-phase delivery against a real node: attempts and drivers are killed or delayed at each step, or overlap."""
 
 from __future__ import annotations
 
@@ -180,8 +180,8 @@ def test_a_run_that_dies_anywhere_writes_once(
 
 
 def test_twins_a_zombie_and_a_task_without_rows(query: Query) -> None:
-    """Of concurrent attempts at a task, the reported one is committed, and others are refused. An attempt at a decided
-    batch only counts its rows."""
+    """If several attempts at a task overlap, the reported one is committed, and others are refused. An attempt at a
+    decided batch only counts its rows."""
 
     def slow_rows() -> Iterator[pa.RecordBatch]:
         yield rows_of(ROWS)

@@ -1,11 +1,13 @@
-"""Spark's daemon of Python processes, which kill themselves at steps of the sink's protocols. For `sink_kills`.
+"""Spark's daemon of Python processes that kill themselves at steps of the sink's protocols. For `sink_kills`.
 
-`mortal_python` makes a Python whose Spark daemon is this module. (`spark.python.daemon.module` reaches workers alone, and
-not the process of a commit.) The directory KILLS has a file for each kill,
-`BATCH-NUMBER-WHEN-STEP`. The first process of that batch, or of a later one, that comes to the step, and takes the file
-away, dies. A STEP that begins with `driver-` is one of the driver's commit. With `BATCH-NUMBER-slow-WHEN-STEP`
-a worker stands still until Spark has given the task a twin, and the twin has begun. The file `attempts` beside
-the directory gets a line for each attempt, and `twins` one for each twin.
+`mortal_python` makes a Python launcher whose Spark daemon is this module. (`spark.python.daemon.module` would only reach
+workers, and not the process of a commit.)
+
+The directory KILLS has a file `BATCH-NUMBER-WHEN-STEP` for each kill. The first process that reaches this step, in this
+batch or a later one, removes the file and kills itself. A STEP that begins with `driver-` belongs to the driver's commit.
+With `BATCH-NUMBER-slow-WHEN-STEP` a worker waits until Spark has started a duplicate of its task.
+
+Beside the directory, the file `attempts` gets a line for each attempt, and `twins` gets a line for each duplicate.
 """
 
 from __future__ import annotations

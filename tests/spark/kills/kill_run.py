@@ -193,7 +193,9 @@ def run_to_the_end(
         if process.returncode == 0:
             return starts
         told = errors.read_text(errors="replace")
-        assert any(explained), f"the query ended with {process.returncode}, and no kill explains this:\n{told}"
+        assert any(explained), (
+            f"the query ended with {process.returncode}, and no kill explains this:\n{told}"
+        )
 
 
 def _names(log: Path) -> set[str]:

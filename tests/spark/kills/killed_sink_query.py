@@ -1,9 +1,9 @@
-"""A streaming query from one topic to another, whose workers die as `dying_daemon` says. A process, for `sink_kills`.
+"""Run a streaming query between two topics whose Python processes kill themselves (`dying_daemon`). For `sink_kills`.
 
 python -m tests.spark.kills.killed_sink_query BOOTSTRAP FROM TO CHECKPOINT ROWS_PER_BATCH DELIVERY [CLUSTER]
 
-With CLUSTER (`spark://HOST:PORT`) it runs on executors apart, and Spark gives slow tasks a twin. With
-DELIVERY two-phase the plan shuffles its rows by chance, and twins are given eagerly.
+With CLUSTER (`spark://HOST:PORT`) the query runs on separate executors, and Spark starts duplicates of slow tasks. With
+DELIVERY two-phase the plan shuffles its rows randomly, and duplicates are started early.
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ def test_topics_of_a_plan() -> None:
 
 
 def test_losses_of_a_plan() -> None:
-    """A plan lists what is not copied, with the reason."""
+    """A plan lists everything that stays behind, with the reason."""
     there = topic("t", 2, 3, min_insync_replicas="2", message_timestamp_type="LogAppendTime", message_timestamp_before_max_ms="1000")  # fmt: skip
     plan = plan_of(facts("a", there), facts("b", brokers=1))
     assert str(plan.topics[0]) == "create  t: 2 partitions, 1 replicas"
