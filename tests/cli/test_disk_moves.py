@@ -117,7 +117,9 @@ def test_a_disk_is_emptied_and_takes_no_more(host: Host) -> None:
     assert host.run("consume", "words").out.split().count("two") == 9
     assert host.run("topic", "create", "more", "--partitions", "6").code == 0
     assert host.replicas()[path] == set()
-    assert "has not released it" in host.run("disk", "retire", name, "--keep").out, "it is empty already"
+    assert "has not released it" in host.run("disk", "retire", name, "--keep").out, (
+        "the retired directory is already empty"
+    )
     assert host.run("config", "set", "broker", "1", f"{THROTTLE}=1000000000").code == 0
     said = host.run("disk", "retire", name, "--cancel").out
     assert "accepts replicas again, with 0 moves given up" in said
@@ -198,7 +200,9 @@ def test_a_retired_disk_is_released(host: Host) -> None:
     assert row[2:] == ["-"] * 9 + [path], "a released disk must have no figures"
     page = host.page()
     assert f'odradek_directory_released{{directory="{path}"}} 1' in page
-    assert f'odradek_directory_offline{{directory="{path}"}} 0' in page, "a release is no alarm"
+    assert f'odradek_directory_offline{{directory="{path}"}} 0' in page, (
+        "a released directory must not count as offline"
+    )
     assert f'odradek_directory_hours_left{{directory="{path}"}} -1' in page
     opened = [link.readlink() for link in Path(f"/proc/{host.pid}/fd").iterdir() if link.is_symlink()]
     assert not [each for each in opened if each.is_relative_to(path)]

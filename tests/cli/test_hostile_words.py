@@ -321,7 +321,7 @@ def test_words_that_no_command_has(value: str, monkeypatch: pytest.MonkeyPatch) 
         judge(words, done)
         assert done.code == 2
     for name in ("ODRADEK_BOOTSTRAP", "ODRADEK_COMMAND_CONFIG"):
-        if "\0" not in value:  # no environment has one
+        if "\0" not in value:  # the environment cannot hold a zero byte
             with monkeypatch.context() as patched:
                 patched.setenv("ODRADEK_BOOTSTRAP", "127.0.0.1:1")
                 patched.setenv(name, value)

@@ -20,7 +20,8 @@ def at(partition: int, committed: int | None, end: int) -> PartitionLag:
 
 
 def test_a_lag_that_falls_is_zero_when_its_slowest_partition_is() -> None:
-    """The group catches up when its slowest partition does: here in 90 s, at 10 of 100 records in 10 s."""
+    """The group catches up when its slowest partition does. Here this partition has 90 records left and is read at one
+    record per second."""
     before = [at(0, 0, 100), at(1, 0, 100), at(2, None, 7)]
     after = [at(0, 50, 110), at(1, 10, 100), at(2, 3, 7)]
     found = trend_of(before, after, 10_000)

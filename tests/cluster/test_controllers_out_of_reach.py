@@ -29,7 +29,10 @@ FAILED = b"F" * 16
 
 
 class Controller:
-    """A stub controller. It registers the broker and answers heartbeats unless it is deaf, but never allows a shutdown."""
+    """A stub controller. It registers the broker and answers heartbeats unless `is_deaf` is true.
+
+    It never allows a shutdown.
+    """
 
     leader_epoch = 1
 

@@ -43,7 +43,7 @@ def cluster(spark: SparkSession, node: RunningNode) -> Cluster:
     """The node, with a topic `flights-small` of three partitions that has the first flights of January."""
     Topics(node.bootstrap).create("flights-small", partitions=3)
     cluster = Cluster(spark, "odradek", {"kafka.bootstrap.servers": node.bootstrap})
-    # Without transactions no offsets are used by markers, so offsets equal row numbers.
+    # Without transactions there are no markers, which would take offsets. So offsets equal row numbers.
     plain = attrs.evolve(cluster, options={**cluster.options, "delivery": "at-least-once"})
     plain.write(flights_frame(spark, FLIGHTS), "flights-small")
     return cluster

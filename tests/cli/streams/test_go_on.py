@@ -78,8 +78,8 @@ def test_a_line_that_is_no_record(
 
 
 def test_a_record_that_the_broker_refuses(run: Callable[..., Outcome], topic: str) -> None:
-    """When the broker refuses a record, later lines may already be written. The message counts them as duplicates to
-    come."""
+    """When the broker refuses a record, later lines may already be written. The message counts them, because a
+    repetition would duplicate them."""
     lines = [b"%d" % number for number in range(1, 6)]
     lines[1] = b"x" * 3000
     refusal = run("produce", topic, "--partition", "0", stdin=b"\n".join(lines)).refusal()

@@ -62,7 +62,7 @@ INFLATED = "odradek_broker_loop_inflated_bytes"
 CLOSED = "odradek_protocol_errors_total"
 COUNTED = (DECODED, DESCRIBED, INFLATED, CLOSED)
 OFFSET_UNITS = 1 + DECIDED_UNITS + 1
-"""Units per offset: look-up, decision and answer."""
+"""Units of work for each offset: look-up, decision and answer."""
 WEIGHTS = {
     ApiKey.DESCRIBE_CONFIGS: RESOURCE_UNITS,
     ApiKey.DELETE_GROUPS: DECISION_UNITS,
@@ -74,7 +74,7 @@ WEIGHTS = {
     ApiKey.OFFSET_DELETE: OFFSET_UNITS,
     ApiKey.WRITE_TXN_MARKERS: APPEND_UNITS,
 }
-"""Units for looking up one element, where this costs more than a partition."""
+"""Units of work for looking up one element, where this costs more than for a partition."""
 HELD = (
     "odradek_receive_buffer_bytes",
     "odradek_answers_waiting_bytes",
@@ -94,11 +94,11 @@ HELD_THINGS = {
     ApiKey.LIST_GROUPS: 2 * HOLDINGS.groups,
     ApiKey.LIST_TRANSACTIONS: 2 * HOLDINGS.transactional_ids,
 }
-"""Units for looking at all things of a kind, for APIs that list them."""
+"""Units of work for going through all things of a kind, for APIs that list them."""
 
 
 def held(key: ApiKey) -> int:
-    """Return the most units that a request of this API may take apart from its elements."""
+    """Return the most units of work that a request of this API may take besides those for its elements."""
     return PARTITIONS + HELD_THINGS.get(key, 3 * HOLDINGS.partitions)
 
 
@@ -206,7 +206,7 @@ def different_versions(key: ApiKey, served: list[int]) -> list[int]:
 
 
 class Ledger:
-    """The growth of the node's counters since the previous look. It always waits until the node is at rest."""
+    """The growth of the node's counters since the previous reading. Each reading first waits until the node is at rest."""
 
     def __init__(self, node: Judged) -> None:
         self._node = node

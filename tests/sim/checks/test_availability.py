@@ -113,7 +113,7 @@ class HungSuccessor(OneFault):
 
 
 class UnseenLossOfPower(OneFault):
-    """The quorum's leader loses power and restarts before the check looks again. Its followers are not notified."""
+    """The quorum's leader loses power and restarts between two rounds of the check. Its followers are not notified."""
 
     settings: Mapping[str, str] = {"controller.quorum.fetch.timeout.ms": "6000"}
 
@@ -189,8 +189,8 @@ def test_a_leader_that_is_named_late_has_the_time_of_its_own_disk() -> None:
 
 
 def test_a_loss_of_power_between_two_looks_is_no_mere_death() -> None:
-    """A power loss between two looks breaks no connection, so followers may wait for a fetch timeout (seeds 90270 and
-    90376)."""
+    """A node loses power and returns between two rounds of the check. No connection breaks, so followers may wait for a
+    fetch timeout (seeds 90270 and 90376)."""
     function, old = "odradek.metadata_quorum.raft.core_state:CoreState._first_role", "to_notify=others"
     with patched(function, old, "to_notify=[]"), pytest.raises(Passed):
         UnseenLossOfPower("controller", ("produce",)).run(to_the_end=False)

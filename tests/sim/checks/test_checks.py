@@ -179,7 +179,7 @@ class Quiet:
         return sorted(found, key=lambda each: not each.partition.is_leader)
 
     def sees(self, complaint: str, look: Callable[[list[Hosted]], None]) -> None:
-        """Assert that a look raises this complaint."""
+        """Assert that the check raises this complaint."""
         with pytest.raises(SafetyViolation, match=complaint):
             look(self.hosted)
         self.told.append(complaint)
@@ -187,7 +187,7 @@ class Quiet:
     def put(
         self, bearer: Any, name: str, value: object, complaint: str, look: Callable[[list[Hosted]], None]
     ) -> None:
-        """Set an attribute, assert that a look complains, and restore the attribute."""
+        """Set an attribute, assert that the check complains, and restore the attribute."""
         before = getattr(bearer, name)
         setattr(bearer, name, value)
         self.sees(complaint, look)
@@ -279,7 +279,7 @@ class Quiet:
 
 
 def test_one_wrong_thing_in_a_quiet_cluster_is_told() -> None:
-    """Each rule about the state of nodes and disks is broken once by a wrong value, and each time a look complains."""
+    """Each rule about the state of nodes and disks is broken once by a wrong value, and the check finds each one."""
     quiet = Quiet()
     quiet.run()
     assert len(quiet.told) == 13

@@ -153,13 +153,13 @@ class Quiet:
         self.scenario.run()
 
     def sees(self, complaint: str) -> None:
-        """Assert that a look at all brokers raises this complaint."""
+        """Assert that a check of all brokers raises this complaint."""
         with pytest.raises(SafetyViolation, match=f"caches of metadata: .*{complaint}"):
             self.check.look_at_all([])
         self.seen.append(complaint)
 
     def put(self, bearer: object, name: str, value: object, complaint: str) -> None:
-        """Set an attribute, assert that a look complains, and restore the attribute."""
+        """Set an attribute, assert that the check complains, and restore the attribute."""
         before = getattr(bearer, name)
         setattr(bearer, name, value)
         self.sees(complaint)
@@ -242,7 +242,7 @@ class Quiet:
 
 
 def test_each_stale_result_raises() -> None:
-    """Each derived value is made stale once, and each time a look raises. The run itself passes."""
+    """Each derived value is made stale once, and the check finds each one. The run itself passes."""
     quiet = Quiet()
     quiet.run()
     assert len(quiet.seen) == 22

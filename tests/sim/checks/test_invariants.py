@@ -124,7 +124,7 @@ class Tampering:
     def put(
         self, bearer: Any, name: str, value: object, match: str, look: Callable[[], None] | None = None
     ) -> None:
-        """Set an attribute, assert that a look complains, and restore the attribute."""
+        """Set an attribute, assert that the check complains, and restore the attribute."""
         before = getattr(bearer, name)
         setattr(bearer, name, value)
         try:
@@ -146,7 +146,7 @@ class Tampering:
         self.put(follower.log, "log_end_offset", leader.log.high_watermark - 1, "which is in sync")
         watch = Watch(self.scenario.cluster)
         watch.look()
-        # The wrong value wakes no task, so this look must include replicas that did not move.
+        # The wrong value wakes no task, so this check must include replicas that did not move.
         look_again = partial(watch.look, also_unmoved=True)
         self.put(leader.log, "high_watermark", leader.log.high_watermark - 1, "fell from", look_again)
         blocks = [broker.producer_ids for broker in brokers if broker is not None]
@@ -185,7 +185,7 @@ class Tampering:
 
 
 def test_the_eyes_see_what_is_wrong_with_a_living_cluster() -> None:
-    """Each rule is broken once by a wrong value in a living cluster, and each time a look complains."""
+    """Each rule is broken once by a wrong value in a living cluster, and the check finds each one."""
     tampering = Tampering()
     tampering.run()
     assert len(tampering.found) == 9

@@ -59,7 +59,7 @@ class Quiet:
         return list(self.watch.processes.hosted())
 
     def sees(self, complaint: str, look: Callable[[list[Hosted]], None] | None = None) -> None:
-        """Assert that a look raises this complaint."""
+        """Assert that the check raises this complaint."""
         with pytest.raises(SafetyViolation, match=complaint):
             (look or self.check.look_at_all)(self.hosted)
         self.told += 1
@@ -135,7 +135,7 @@ def _aborted(segment: object) -> int:
 
 
 def test_one_wrong_thing_about_transactions_is_told() -> None:
-    """Each rule of the module is broken once by a wrong value, and each time a look complains. The run itself
+    """Each rule of the checking module is broken once by a wrong value, and the check finds each one. The run itself
     passes."""
     quiet = Quiet()
     quiet.run()

@@ -34,7 +34,7 @@ def test_only_records_of_whole_batches_rot() -> None:
 
 
 def test_what_nobody_has_read_is_undone() -> None:
-    """Damage that is not needed any more is undone, except where the file was truncated or rewritten meanwhile."""
+    """`undo` restores damaged bytes, except where the file was truncated or rewritten meanwhile."""
     atlas = FaultAtlas()
     data, cut, anew = bytearray(b"abc"), bytearray(b"abc"), bytearray(b"abc")
     for file in (data, cut, anew):

@@ -127,7 +127,7 @@ def test_a_full_window_blocks_the_sender_until_the_receiver_reads() -> None:
 
 
 def test_readable_waits_for_as_much_as_it_was_told() -> None:
-    """`readable` ends when the wanted bytes are there, the buffer is full or the stream ends, like SO_RCVLOWAT."""
+    """`readable` returns when the wanted bytes are there, the buffer is full or the stream ends, like SO_RCVLOWAT."""
 
     async def scenario(world: World) -> None:
         here, there = await pair(world)
@@ -398,7 +398,7 @@ def test_sendfile_sends_a_range_of_a_file() -> None:
 
 
 def test_late_closes_end_with_the_storm() -> None:
-    """The weather may delay the news of a close. Without `may_close_late` it arrives at once."""
+    """In some weather peers notice a close late. Without `may_close_late` they notice it at once."""
     noticed: list[float] = []
 
     async def scenario(world: World) -> None:

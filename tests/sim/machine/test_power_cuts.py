@@ -52,7 +52,8 @@ def serving(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_keeper_is_the_registered_process_and_nothing_is_about_to_end_it() -> None:
-    """A broker counts as a keeper only if its process is registered and will not be stopped soon."""
+    """A broker counts as a keeper of data only if its disk is sound, its process is registered, and nothing is about to
+    stop it."""
     storm = _storm()
     one, two, three = storm.cluster.brokers
     image = _image(_in_sync(1, 2, 3))

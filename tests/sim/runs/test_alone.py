@@ -145,14 +145,14 @@ def test_transactions_are_there_whole_or_not_at_all() -> None:
 
 
 class Offsets(GroupPromises):
-    """A check that knows one commit, acknowledged in leader epoch 2 at position 7, and judges answers to fetches."""
+    """The check of answers to fetches, after a commit of 3 was acknowledged in leader epoch 1 and one of 7 in epoch 2."""
 
     def __init__(self) -> None:
         super().__init__(2, 1000, lambda: 0)
         self._acknowledged[AT] = {1: 3, 2: 7}
 
     def look(self, living: object) -> None:
-        """Skip the look at replicas: there are none."""
+        """Skip the check of replicas: there are none."""
 
 
 @pytest.mark.parametrize(

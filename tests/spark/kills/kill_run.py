@@ -83,7 +83,7 @@ class StepKills:
         return len(list(self.folder.glob(self.pattern)))
 
     def look(self, process: subprocess.Popen[bytes], under_way: set[str]) -> None:
-        """Do nothing: the processes themselves look for their kills."""
+        """Do nothing, because the processes kill themselves."""
 
     def explains(self, status: int) -> bool:
         """Update the count of kills. Return False, because the driver survives."""

@@ -69,7 +69,7 @@ class Query:
         With `only`, the run dies after these tasks have reported.
         """
         monkeypatch = self.monkeypatch
-        # Another process would have no cached answers.
+        # A new process would start without cached responses.
         monkeypatch.setattr(prepared_before, "_asked", {})
         given = {
             "kafka.bootstrap.servers": self.bootstrap,
