@@ -92,12 +92,15 @@ def _parser() -> _Parser:
     )
     parser.add_argument("--seed", type=int, required=True, help="the number that determines the whole run")
     parser.add_argument(
-        "--profile", choices=PROFILES, default="default", help="the amount of trouble (default: %(default)s)"
+        "--profile",
+        choices=PROFILES,
+        default="default",
+        help="how many faults to inject (default: %(default)s)",
     )
     parser.add_argument(
         "--options",
         metavar="JSON|FILE",
-        help="options that are given instead of drawn from the seed: any part of the JSON that a run prints as `options:`",
+        help="options to use instead of the drawn ones: any part of the JSON object that a run prints as `options:`",
     )
     parser.add_argument(
         "--workload", metavar="FILE", help="Python file with your own workload (docs/simulation.md)"
@@ -142,7 +145,7 @@ def _read_options(text: str) -> dict[str, Any]:
     """
     given = json.loads(text if text.lstrip().startswith("{") else Path(text).read_text())
     if not isinstance(given, dict):
-        raise ValueError("options are an object in JSON")
+        raise ValueError(f"--options must be a JSON object, not {type(given).__name__}")
     return given
 
 

@@ -113,7 +113,7 @@ class ByHand:
         self._coroutines: list[Coroutine[Any, Any, Any]] = []
 
     def workers_for(self, log: PartitionLog) -> _Workers:
-        """Return simulated workers; `log` makes no difference here."""
+        """Return simulated workers. `log` is ignored."""
         return _Workers()
 
     def run_woken(self) -> None:

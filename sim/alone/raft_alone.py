@@ -42,7 +42,7 @@ class RaftPlan:
 
     @classmethod
     def draw(cls, random: Random, steps: int = STEPS_DEFAULT) -> RaftPlan:
-        """Draw a plan in which each kind of step is rare, common or absent, independently (swarm testing)."""
+        """Draw a plan. Independently of the others, each kind of step is rare, common or absent (swarm testing)."""
         weights = {name: random.choice(choices) for name, choices in _WEIGHTS.items()}
         return cls(
             random.choice((1, 2, 3, 3, 3, 3, 5)),

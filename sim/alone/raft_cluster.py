@@ -173,8 +173,8 @@ class Cluster:
         self.nodes[node_id] = Node(ReplicaKey(node_id, directory_id), life=old.life)
 
     def tick(self, node_id: int, seconds: float) -> None:
-        """Advance time by `seconds`. Let this node handle its deadlines. Fail those of its requests that crashed
-        nodes had received.
+        """Advance time by `seconds`. Fail this node's requests that crashed nodes had received. Let the node handle its
+        deadlines.
         """
         self.now += seconds
         node = self.nodes[node_id]

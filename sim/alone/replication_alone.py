@@ -56,7 +56,7 @@ class ReplicationPlan:
 
     @classmethod
     def draw(cls, random: Random, steps: int = STEPS_DEFAULT) -> ReplicationPlan:
-        """Draw a plan in which each kind of step is rare, common or absent, independently (swarm testing)."""
+        """Draw a plan. Independently of the others, each kind of step is rare, common or absent (swarm testing)."""
         weights = {name: random.choice(choices) for name, choices in _WEIGHTS.items()}
         return cls(
             steps,

@@ -49,8 +49,7 @@ class _Parser(argparse.ArgumentParser):
 def main(arguments: list[str]) -> int:
     """Run a campaign, and return the exit status of the worst run of this session.
 
-    The status is 4 if no run failed, but the runs have missed a certain state (`CERTAIN`) although there were enough
-    seeds.
+    The status is 4 if no run failed, but enough seeds were run and all of them missed a certain state (`CERTAIN`).
     """
     parser = _Parser(prog="python -m sim --campaign", description=__doc__.partition("\n")[0])
     parser.add_argument("--hours", type=float, default=1 / 6, help="how long to run (default: ten minutes)")
@@ -58,7 +57,10 @@ def main(arguments: list[str]) -> int:
         "--workers", type=int, default=2, help="number of processes side by side (default: %(default)s)"
     )
     parser.add_argument(
-        "--profile", choices=PROFILES, default="default", help="the amount of trouble (see sim/options.py)"
+        "--profile",
+        choices=PROFILES,
+        default="default",
+        help="how many faults to inject (see sim/options.py)",
     )
     parser.add_argument(
         "--out",
@@ -79,7 +81,7 @@ def main(arguments: list[str]) -> int:
     )
     given = parser.parse_args(arguments)
     if given.workers < 1 or given.hours <= 0 or (given.nodes is not None and given.nodes < 3):
-        parser.error("a campaign needs a worker, some time and clusters of three nodes")
+        parser.error("--workers must be at least 1, --hours more than 0, and --nodes at least 3")
     try:
         given.out.mkdir(parents=True, exist_ok=True)
         results = _read(given.out / "results.jsonl")

@@ -97,8 +97,8 @@ def _imported_from(package: str) -> Path:
 
 @contextmanager
 def _following() -> Iterator[dict[CodeType, set[Branch]]]:
-    """Trace the packages in `PACKAGES` while the context lasts. Yields by code object the pairs of lines that were
-    executed one after the other.
+    """Trace the packages in `PACKAGES` while the context lasts. Yields a dict: by code object, the pairs of lines that
+    were executed one after the other.
     """
     arcs: dict[CodeType, set[Branch]] = {}
     prefixes = tuple(f"{_imported_from(package)}/" for package in PACKAGES)

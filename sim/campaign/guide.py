@@ -18,7 +18,7 @@ from sim.campaign.guidance import added_for, options_named
 from sim.options import RunOptions
 
 COVERED_EVERY = 20
-"""The coverage of one run in this many is recorded."""
+"""The campaign records the coverage of one run in this many runs."""
 _REPOSITORY = Path(__file__).resolve().parent.parent.parent
 
 __all__ = ["COVERED_EVERY", "Guide", "everything"]

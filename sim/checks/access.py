@@ -157,8 +157,8 @@ class Access:
             self._see(process, image)
 
     def _catch_up(self, process: _Replayed) -> None:
-        """Record the process's present image at once. This check is notified of images later than other listeners,
-        which may already have answered requests by the image.
+        """Record the process's present image at once. Other listeners are notified of a new image before this check.
+        They may already have answered requests by that image.
         """
         metadata = process.node.metadata
         if metadata is not None and metadata.committed_image.access is not process.images[-1][1]:

@@ -165,8 +165,8 @@ class Availability:
         if last is None:
             return "other"
         if last.env.lost_power:
-            # This is the reason even after a restart. The restarted broker reports the power loss at once, unless
-            # it stops again or a link is cut first.
+            # The power loss remains the reason even after a restart. The restarted broker reports the loss at once,
+            # unless it stops again or a link is cut first.
             return "without power"
         return self._why(last.member, last.node, has_lost_reach=True)
 
@@ -398,7 +398,7 @@ class Availability:
             member, node = found
             broker = node.broker
             if broker_id not in image.brokers and broker is not None and broker.replication.broker_epoch >= 0:
-                continue  # an operator has unregistered it
+                continue  # An operator has unregistered this broker.
             yield since, member.name
 
     # --- coordinators

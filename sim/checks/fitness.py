@@ -5,11 +5,11 @@ machine or link is fit counts anew whenever a fault of that machine or link begi
 
 These are unfit:
 
-* a machine whose process is dead, paused or asked to stop. With a new process the machine is fit from the launch on;
-* a machine that is slow, until the work that it started meanwhile is done;
+* a machine whose process is dead, paused or asked to stop. The machine is fit again once a new process is launched;
+* a machine that is slow, until the work that it started while it was slow is done;
 * a machine whose disk hangs, is full, has died or reports errors;
 * a link that is cut, slow, narrow or closed, in either direction. The silent loss of connections counts as a fault
-  of that moment: the product detects it by timeouts.
+  that begins and ends at the same moment, since the product detects the loss by timeouts.
 
 A machine with a wrong clock is fit, since nothing may depend on clocks.
 """

@@ -1,4 +1,6 @@
-"""The environment of a simulated coordinator of consumer groups: a broker whose topics get more partitions. PURE."""
+"""The environment of a simulated coordinator of consumer groups: its broker, on which topics are created and get more
+partitions. PURE.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +25,16 @@ ONE_REPLICA = PartitionImage(1, 0, 0, (1,), (1,))
 
 
 class ConsumerHost(GroupHost):
-    """A group coordinator, and the topics in its broker's metadata."""
+    """A group coordinator, with the topics that its broker's metadata image contains."""
 
     def __init__(self, broker: Broker, settings: GroupSettings, now_ms: Callable[[], int]) -> None:
         super().__init__(broker, settings, now_ms)
         self._seen: dict[str, int] = {}
 
     def see(self, counts: Mapping[str, int]) -> None:
-        """Update the coordinator's metadata to these topics. `counts` has the number of partitions by topic name."""
+        """Publish a metadata image with these topics to the coordinator. `counts` has the number of partitions by topic
+        name.
+        """
         if counts == self._seen:
             return
         changed = [name for name in sorted(counts) if counts[name] != self._seen.get(name)]

@@ -83,7 +83,7 @@ class ConsumersPlan:
 
     @classmethod
     def draw(cls, random: Random, steps: int = STEPS_DEFAULT) -> ConsumersPlan:
-        """Draw a plan in which each kind of step is rare, common or absent, independently (swarm testing)."""
+        """Draw a plan. Independently of the others, each kind of step is rare, common or absent (swarm testing)."""
         return cls(
             draw_partition(random, steps, _WEIGHTS),
             random.choice((2, 3, 3, 4)),

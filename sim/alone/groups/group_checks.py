@@ -88,7 +88,9 @@ class GroupPromises(Promises):
         self.sent: dict[str, Sent] = {}
         """Sent commits by their metadata string, which is unique."""
         self.forgiven: dict[str, None] = {}
-        """Groups from which an operator has deleted offsets. Their tombstones need no other reason."""
+        """Groups from which an operator has deleted offsets. A tombstone of such a group is valid before the retention
+        time is over.
+        """
         self._read_to = 0
         self._positions: dict[str, int] = {}
         """By a commit's metadata string: the offset of its record in the committed log."""
@@ -191,7 +193,7 @@ class GroupPromises(Promises):
     # -- answers --------------------------------------------------------------------------------------------------
 
     def floor(self) -> Floor:
-        """Return a copy of the log offsets that the answer to an OffsetFetch must include if the request is sent now."""
+        """Return a copy of the log offsets of the records that an OffsetFetch must see if it is sent now."""
         return Floor(
             {key: dict(positions) for key, positions in self._acknowledged.items()},
             {key: dict(positions) for key, positions in self._tombstones.items()},

@@ -1,8 +1,7 @@
 """Safety checks of the metadata quorum, after each step of a schedule and at its end. PURE.
 
-The bytes on the disks are compared with each other and with the nodes' messages (`quorum_platter.py`). From the
-product's own objects these checks read nothing but the state that a node assumes: role, epoch, high watermark,
-voters, image.
+The bytes on the disks are compared with each other and with the nodes' messages (`quorum_platter.py`). These checks
+read only a few attributes of the product's own objects: a node's role, epoch, high watermark, voters and image.
 
 * Raft, figure 3: an epoch has one leader, leaders only append, logs match, and leaders have all committed records.
   Different records are never applied at one offset.

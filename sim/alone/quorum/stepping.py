@@ -196,7 +196,7 @@ class Process:
 
 
 def _end(coroutine: Coroutine[Any, Any, Any]) -> None:
-    """Raise `Dead` in a coroutine and close it. What its clean-up raises or awaits has no effect."""
+    """Raise `Dead` in a coroutine and close it. Errors and awaits of the coroutine's clean-up code are ignored."""
     try:
         coroutine.throw(Dead())
     except (Dead, StopIteration, PowerCut):
@@ -325,8 +325,8 @@ class StepClock:
 
 
 class StepWorkers:
-    """`odradek.env.ports.Workers`. A call lasts as many seconds as `seconds()` draws; the function runs at its start,
-    middle or end.
+    """`odradek.env.ports.Workers`. A call lasts as many seconds as `seconds()` draws. The function runs at the start,
+    in the middle or at the end of that time.
     """
 
     def __init__(self, steps: Steps, random: Random, seconds: Callable[[], float]) -> None:

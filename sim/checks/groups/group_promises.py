@@ -11,11 +11,11 @@ raise an error. PURE.
 5. Once a member has an assignment of a generation, no commit of an older generation is accepted.
 
 An empty group without commits is deleted, as in Kafka, and its generations start again. So a generation number may
-occur twice before the first commit is acknowledged. By then the former owners are dead, or were silent for a session
-timeout. When may the group have been deleted? A paused member learns its generation late, so its own report does not
-show when the group existed. A deletion counts as possible at any time that agrees with two facts. A member belonged
-to the group when it requested its assignment, and had the assignment when the answer arrived. The first commit
-existed when its answer arrived.
+occur twice before the first commit is acknowledged. When it occurs again, the former owners are dead, or have been
+silent for a session timeout. When may the group have been deleted? A paused member learns its generation late, so its
+own report does not show when the group existed. A deletion counts as possible at any time that agrees with two facts.
+A member belonged to the group when it requested its assignment, and had the assignment when the answer arrived. The
+first commit existed when its answer arrived.
 
 An owner that seeks continues at its new position. Records that a client has asked to delete may be missing.
 
@@ -97,8 +97,8 @@ class GroupPromises(HandedRecords):
         owner: str | None = None,
         asked: float | None = None,
     ) -> None:
-        """Record that a member owns these partitions in this generation, or has owned them and gave them up within
-        the generation. Raises `SafetyViolation`.
+        """Record that a member owns these partitions in this generation, or owned them earlier in the generation.
+        Raises `SafetyViolation` if they have another owner in the generation.
 
         `asked` is the time when the member first requested its assignment: by then it was a member of this
         generation.
@@ -126,8 +126,8 @@ class GroupPromises(HandedRecords):
                 self._begin_anew(generation, (owner, generation), mine)
                 self._owners[generation, key] = owner
             elif mine.asked + self.session_seconds > min(theirs.heard, self._committed_at):
-                # It cannot be this process whose group was deleted either: its session timeout had not passed by
-                # then.
+                # This member's session had not timed out by the time when the other member still had its assignment or
+                # the first commit existed. So the group cannot have been deleted between the two assignments.
                 raise SafetyViolation(
                     f"{self.group}: {key} belongs to {other} and to {owner} in generation {generation}"
                 )

@@ -1,7 +1,7 @@
 """An operator that deletes a topic and creates it again with the same name, each time with another configuration.
 PORTED.
 
-Each such topic is called a life of the name. Records and configurations of earlier lives must not reappear. Every
+Each of these topics is called a life of the name. Records and configurations of earlier lives must not reappear. Every
 broker describes exactly the configuration of the last life. The records of the last life must agree with its cleanup
 policy and retention:
 

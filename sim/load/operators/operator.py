@@ -84,7 +84,7 @@ class Operator:
         offsets = [
             TopicPartition(OFFSETS_TOPIC, 0),
             TopicPartition(OFFSETS_TOPIC, 1),
-        ]  # where groups have their coordinators
+        ]  # The coordinators of the workload's groups are on these partitions.
         # Another operator moves the replicas of topic `moved`, and checks where they are.
         key = random.choice([*(each for each in self._partitions if each.topic != MOVED), *offsets])
         replicas = None if random.random() < 0.1 else random.sample(ids, self._replicas)
