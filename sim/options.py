@@ -205,7 +205,7 @@ class RunOptions:
         unknown profile.
         """
         if profile not in PROFILES:
-            raise ValueError(f"unknown profile {profile!r}: one of {', '.join(PROFILES)}")
+            raise ValueError(f"unknown profile {profile!r}; the profiles are {', '.join(PROFILES)}")
         weather = _drawn_weather(seed, profile)
         random = Random(f"{seed}/cluster")
         shape = Shape.draw(random, nodes or NODES, controllers)

@@ -4,8 +4,8 @@ PORTED.
 `Watch` reads the nodes' own objects and the bytes on their disks. It leaves all messages, disk operations and random
 numbers unchanged, so the run is the same without it. The first violated rule ends the run.
 
-Each call of `look` checks only nodes on which a task has run since the last call, and partitions with a replica that
-has changed since then.
+Each call of `look` checks only the nodes on which a task has run since the last call. It checks only the partitions
+of which a replica has changed.
 
 Rule 3 counts a replica as in sync if the leader does, under two conditions. The leader has the newest partition epoch
 that any node has. The replica's broker is registered with its present process. The second condition exists because a

@@ -260,8 +260,8 @@ class Workload:
                 if not is_retriable(error):
                     raise
                 self.world.trace.record(self.world.now, name, "poll", error)
-                # From then on the fetcher raises the error at once, so a pause is needed to let virtual time
-                # advance.
+                # Once the fetcher has raised this error, later polls raise it at once. So only a pause lets virtual
+                # time advance.
                 await self.world.sleep(ROT_SECONDS)
                 continue
             for fetched in polled:

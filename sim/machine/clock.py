@@ -182,7 +182,7 @@ class NodeClock:
             await checkpoint()
             return
         signal = Signal(self._owner)
-        while self.monotonic() < deadline:  # once, unless the rate is changed meanwhile
+        while self.monotonic() < deadline:  # Wait again only if the clock's rate was changed during the wait.
             timer = self._agenda.at(self._virtual(deadline), signal.wake, self._owner)
             try:
                 await signal.wait()

@@ -202,7 +202,7 @@ class Member:
     # -- ways to end the process
 
     def ask_to_stop(self) -> None:
-        """Ask the process to stop cleanly; `running.ended` is set when it has."""
+        """Ask the process to stop cleanly. `running.ended` is set when the process has stopped."""
         assert self._stop is not None
         self._stop.set()
 
@@ -210,7 +210,7 @@ class Member:
         """Kill the process (`keep` is `all`), or cut the machine's power. Has an effect only while a process runs."""
         running = self.running
         if running is not None and not running.ended.is_set():
-            if running.env.alive:  # false if another task has killed it at the same moment
+            if running.env.alive:  # Another task may have killed the process at the same moment.
                 self.world.crash(self.name, keep)
             await running.ended.wait()
 
@@ -236,14 +236,14 @@ class Member:
         disk = world.machine(self.name).disk
         self.disk_is_bad = True
         aimed = random.choice(("", "", "sync", "read", "append", "rename"))
-        if aimed:  # the next operations of this kind, such as a sync that fails or reads of a bad sector
+        if aimed:  # Fail the next operations of one kind: a failed sync, or reads of a bad sector.
             disk.fail_next(errno.EIO, operation=aimed, times=random.choice((1, 3)))
         else:
             for _ in range(random.choice((1, 1, 3))):
                 disk.fail_at(disk.operation_count + random.randint(1, 200), errno.EIO)
         await world.sleep(random.uniform(0.0, 5.0))
         disk.forget_faults()
-        world.node_env(self.name)  # after a failed process the machine is still up
+        world.node_env(self.name)  # The machine is still up, even if its process has failed.
         world.crash(self.name, random.choice(("synced", "random")))
         await running.ended.wait()
         self.disk_is_bad = False

@@ -104,7 +104,7 @@ class Fabric(Links):
         storm.
         """
         self.on_sent: Callable[[SimConn, bytes], None] | None = None
-        """Called with an end of a connection and the bytes that it has sent. It must change nothing."""
+        """Called with an end of a connection and the bytes that this end has sent. The function must change nothing."""
         self.repeats: Repeats | None = None
         """The choice of requests between nodes that arrive twice; None if none do."""
 
@@ -328,7 +328,7 @@ class SimConn:
 
     def sendfile(self, file: File, offset: int, count: int) -> int:
         if not isinstance(file, SimFile):
-            raise TypeError(f"{file!r} is not a file of this world")
+            raise TypeError(f"{file!r} is not a file on a simulated disk")
         self._check_open()
         wanted = min(count, self._window, _SENDFILE_BYTES_MAX)
         if wanted <= 0:

@@ -51,7 +51,7 @@ def task_loop(
     except trio.TrioInternalError:
         raise
     except BaseException as error:
-        raise trio.TrioInternalError("the loop of the virtual world has failed") from error
+        raise trio.TrioInternalError("the event loop of the simulation has failed") from error
     finally:
         runner.close()
         GLOBAL_RUN_CONTEXT.__dict__.clear()
@@ -78,7 +78,7 @@ def _run_batch(runner: Any) -> None:
             message = task.context.run(resume, outcome)
         except StopIteration as stop:
             final = Value(stop.value)
-        except BaseException as error:  # noqa: BLE001 - the nursery in which the task was started gets it
+        except BaseException as error:  # noqa: BLE001 - passed to the nursery in which the task was started
             traceback = error.__traceback__
             final = Error(error.with_traceback(traceback and traceback.tb_next))
             del traceback

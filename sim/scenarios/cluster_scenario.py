@@ -4,9 +4,9 @@ The seed draws the weather, the cluster's shape, the workload and the storm (`si
 model). Then all faults end, and these are checked:
 
 1. Liveness: within `HEAL_SECONDS_MAX` all nodes are up, and every replica is in sync.
-2. All answers to clients are true (`sim.history`): no acknowledged record is lost, moved, duplicated or out of order.
-   Records that a consumer has read are still there. Readers receive everything in order, and groups receive all
-   acknowledged records.
+2. The final records agree with all answers to clients (`sim.history`): no acknowledged record is lost, moved,
+   duplicated or out of order. Records that a consumer has read are still there. Readers receive everything in order,
+   and groups receive all acknowledged records.
 3. The replicas on the disks are equal, byte for byte (`sim.replicas`).
 4. The metadata logs match, and have all records that were seen committed in them during the storm.
 """

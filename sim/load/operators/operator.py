@@ -182,9 +182,9 @@ class Operator:
         fullness = {
             ids[name]: (log[-1].epoch if log else -1, end_of(log))
             for name, log in logs.items()
-            if ids[name] in replicas  # Files on other brokers are left over from a move.
+            if ids[name] in replicas  # Skip files that a move has left on other brokers.
         }
-        # Take only as many as the replication factor, since a partition has more replicas in the middle of a move.
+        # Take only as many brokers as the replication factor: during a move a partition has more replicas.
         order = sorted(fullness, key=lambda broker: fullness[broker], reverse=True)[: self._replicas]
         if not order or not self._is_unfenced(order[0]):
             return

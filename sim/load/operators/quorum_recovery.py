@@ -132,8 +132,8 @@ class QuorumRecovery:
         return self._latest
 
     def _carry_out(self, plan: RecoveryPlan, member: Member) -> None:
-        """Apply the plan on a machine, again if the first attempt was interrupted. Check that a plan is applied only
-        once, and that the old log is kept.
+        """Apply the plan on a machine, sometimes after an attempt that is interrupted. Check that a plan is applied
+        only once, and that the old log is kept.
         """
         env = self._cluster.world.node_env(member.name)
         disk = self._cluster.world.machine(member.name).disk
@@ -153,7 +153,7 @@ class QuorumRecovery:
         aside = disk.peek(f"{facts.metadata_path}/{set_aside_name(plan.end.epoch)}")
         if before and aside != before:
             raise SafetyViolation(f"{member.name}: the old metadata log was not kept as it was")
-        self._cluster.world.crash(member.name, "all")  # the process of the command ends
+        self._cluster.world.crash(member.name, "all")  # The command is over, so its process ends.
 
     def begin_anew(self, member: Member) -> None:
         """Set aside the metadata of a node that was left out of the recovery."""
@@ -168,8 +168,8 @@ class QuorumRecovery:
         """Delete the topics that no disk has, and elect leaders for single partitions that were lost with the disks,
         until `end_settling`.
 
-        The recovery command reports both, and leaves these decisions to an operator. After another recovery, other
-        partitions are empty: an election by the old report would lose the records of a node that is not back yet.
+        The recovery command reports both, and leaves these decisions to an operator. Stop at the next recovery, which
+        reports other partitions. An election by the old report could lose the records of a node that is not back yet.
         """
         client = self._cluster.observer
         while recovered is self._latest:

@@ -170,7 +170,9 @@ class Tokens(Duty):
 
     @staticmethod
     def _doubts_its_clock(member: Member) -> bool:
-        """True if a node's clock has jumped. Then the node compares expiries with the latest time that it may be now."""
+        """True if a node's clock has jumped. Then the node does not know the time exactly, and compares expiries with
+        the latest possible time.
+        """
         running = member.running
         assert running is not None
         moment = running.env.agreed_clock.moment()

@@ -117,7 +117,7 @@ class Topics(Duty):
             raise made.error
         topic_id = made.topic_id
         if topic_id == bytes(16) and self.site.cluster.shape.older:
-            topic_id = await self._id_of(name)  # CreateTopics returns it from version 7 on
+            topic_id = await self._id_of(name)  # Before version 7, CreateTopics does not return the id.
         if topic_id in (bytes(16), *name.gone):
             raise SafetyViolation(f"{name.name} was made anew with the id {topic_id.hex()}")
         name.is_known = True
@@ -176,9 +176,10 @@ class Topics(Duty):
     async def _write(self, name: str, life: Life) -> None:
         known = await self.client.metadata([name])
         if known.topic(name).topic_id != life.topic_id:
-            return  # the broker does not know the new topic yet
+            return  # The broker that answered does not know the new topic yet.
         count = len(known.topic(name).partitions)
-        now_ms = self.world.node_env(self.site.name).clock.wall_ms()  # retention removes old records
+        # The records need the present time, since retention removes records with old timestamps.
+        now_ms = self.world.node_env(self.site.name).clock.wall_ms()
         partition, records = self.random.randrange(count), []
         for _ in range(self.random.choice((1, 5, 20))):
             self._serial += 1

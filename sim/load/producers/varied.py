@@ -53,7 +53,7 @@ __all__ = ["PARTITIONS", "TOPIC", "VariedProducer", "certainly_failed"]
 def certainly_failed(batch: Batch, error: Exception) -> bool:
     """True if a batch that failed with this error is in no log, now or later.
 
-    The error alone does not decide, since it may be that of an earlier batch. When a queue starts new sequence
+    The error alone does not decide, since it may be the error of an earlier batch. When a queue starts new sequence
     numbers, it also fails batches that may be in the log.
     """
     if batch.parts is not None or batch.maybe_appended:
