@@ -28,7 +28,7 @@ Value = Any
 
 @attrs.frozen
 class Stage:
-    """Things that exist on the measured node, for frames to name."""
+    """Names and ids of things that exist on the measured node. Expensive frames refer to them."""
 
     wide: str
     """The name of a topic with half of the node's partitions."""
@@ -53,12 +53,14 @@ class Stage:
 
 
 THINGS = ("*",)
-"""Means the innermost arrays of a request, as listed for its API in `odradek.wire.schema.anatomy_rows`."""
+"""In `Costly.grow`, stands for the innermost arrays of a request. `odradek.wire.schema.anatomy_rows` lists these arrays
+by API.
+"""
 
 
 def paths_of_things(api_key: int) -> tuple[str, ...]:
-    """Return the paths of the innermost arrays of an API's requests (`topics.partitions`), those of the newest
-    versions first.
+    """Return the paths of the innermost arrays in an API's requests, such as `topics.partitions`. The paths in the
+    newest versions come first.
     """
     found = []
     for row in reversed(ROWS.get(ApiKey(api_key), ())):

@@ -59,7 +59,7 @@ def main() -> None:
         run_one(*options.run)
         return
     if options.small_segments and not enter_own_network():
-        print("No network namespace is allowed here: the host's loopback it is.", file=sys.stderr)
+        print("This machine allows no network namespace, so the host's loopback is used.", file=sys.stderr)
     figures: list[Figure] = []
     with server(options.server) as bootstrap:
         for size in options.sizes:
@@ -88,7 +88,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--server", choices=("odradek", "kafka"), default="odradek")
     parser.add_argument("--sizes", type=_sizes, default=(100, 1024), metavar="BYTES,BYTES")
     parser.add_argument("--passes", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=2.0, help="length of a pass")
+    parser.add_argument("--seconds", type=float, default=2.0, help="length of a pass (default: 2)")
     parser.add_argument(
         "--clients",
         type=lambda text: text.split(","),
@@ -98,7 +98,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--small-segments",
         action="store_true",
-        help="in a network namespace with segments of 8 KiB, where the host's large ones stall (see bench.instruments.loopback)",
+        help="run in a network namespace whose loopback has segments of 8 KiB, since on some kernels the usual large "
+        "segments delay answers (see bench.instruments.loopback)",
     )
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--run", nargs=6, help=argparse.SUPPRESS)

@@ -39,7 +39,7 @@ def by_java(bootstrap: str, topic: str, records: int, rate: int) -> None:
 
 
 def by_us(bootstrap: str, topic: str, records: int, rate: int) -> None:
-    """Send records with our producer, paced as by the tool."""
+    """Send records with our producer, at the same pace as the performance tool."""
     value = bytes(VALUE_BYTES)
     with Producer(
         bootstrap_servers=bootstrap, batch_size=BATCH_BYTES, linger_ms=LINGER_MS, retries=2**31 - 1
@@ -67,7 +67,7 @@ def main() -> None:
     )
     parser.add_argument("--partitions", type=int, default=6)
     parser.add_argument("--rates", type=lambda text: [*map(int, text.split(","))], default=[500, 5000, 0])
-    parser.add_argument("--seconds", type=int, default=15, help="of sending at a rate")
+    parser.add_argument("--seconds", type=int, default=15, help="how long to send at each rate (default: 15)")
     options = parser.parse_args()
     producers: dict[str, Callable[[str, str, int, int], None]] = {"java": by_java, "odradek": by_us}
     print(f"{'records/s':>10} {'producer':10} {'records':>8} {'largest':>8} {'smallest':>9} {'chance':>7}")

@@ -77,7 +77,7 @@ class FreeConn:
             raise ConnectionLost("done")
 
     async def writable(self) -> None:
-        raise AssertionError("it takes everything at once")
+        raise AssertionError("the fake connection accepts every answer at once, so nothing waits for it")
 
     def wait_for(self, count: int) -> None:
         """Do nothing, because all bytes are available already."""
@@ -94,7 +94,7 @@ class FreeConn:
         return sum(map(len, chunks))
 
     def sendfile(self, file: File, offset: int, count: int) -> int:
-        raise AssertionError("a Produce has no file in its answer")
+        raise AssertionError("an answer to Produce contains no file")
 
     def close(self) -> None:
         self._turns = 0
@@ -194,7 +194,7 @@ def without_quotas() -> type[Connection]:
         names.update(_rebuilt(module, transformer, names))
         count += transformer.count
     if count != CUTS_COUNT:
-        raise RuntimeError(f"{count} steps of a request ask for quotas, and not {CUTS_COUNT}")
+        raise RuntimeError(f"a request's path has {count} steps for quotas; CUTS_COUNT says {CUTS_COUNT}")
     made: type[Connection] = names["Connection"]
     return made
 

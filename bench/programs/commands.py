@@ -53,7 +53,7 @@ def kafka_seconds(bootstrap: str) -> float | None:
     try:
         java = java_arguments()
     except KafkaUnavailable as missing:
-        print(f"Apache Kafka's tool is left out: {missing}")
+        print(f"Apache Kafka's tool is not measured: {missing}")
         return None
     words = ("--bootstrap-server", bootstrap, "--describe", "--topic", TOPIC)
     return median_seconds((*java, "org.apache.kafka.tools.TopicCommand", *words), KAFKA_PASSES)
@@ -65,7 +65,7 @@ def main() -> int:
         prog="python -m bench.programs.commands", description=(__doc__ or "").partition("\n")[0]
     )
     parser.add_argument("--passes", type=int, default=PASSES)
-    parser.add_argument("--no-kafka", action="store_true", help="leave Kafka's tool out")
+    parser.add_argument("--no-kafka", action="store_true", help="do not measure Kafka's tool")
     options = parser.parse_args()
     with odradek_server() as node:
         os.environ["ODRADEK_BOOTSTRAP"] = node.bootstrap
@@ -75,7 +75,7 @@ def main() -> int:
         )
         bare = median_seconds((sys.executable, "-c", "pass"), options.passes)
         print(
-            f"| command | own CPU, ms | of a bare interpreter ({bare * 1000:.0f} ms) |\n| --- | --- | --- |"
+            f"| command | CPU time, ms | ratio to an empty program ({bare * 1000:.0f} ms) |\n| --- | --- | --- |"
         )
         for words in COMMANDS:
             seconds = median_seconds((*client, *words), options.passes)

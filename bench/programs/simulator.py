@@ -180,10 +180,19 @@ def _rates(totals: Sequence[Cost], measured: str) -> list[list[str]]:
 def main() -> None:
     """Print the costs of each run, and the work relative to the sum of the costs."""
     parser = argparse.ArgumentParser(prog="python -m bench.programs.simulator", description=__doc__)
-    parser.add_argument("--before", metavar="COMMIT", help="a commit to compare with")
-    parser.add_argument("--rounds", type=int, default=1, help="how many seeds for each of the six options")
-    parser.add_argument("--seeds", nargs="*", default=[], help="some of the six seeds")
-    parser.add_argument("--counts", action="store_true", help="count calls and steps in place of time")
+    parser.add_argument("--before", metavar="COMMIT", help="commit to compare with")
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=1,
+        help="number of seeds for each of the six sets of options (default: 1)",
+    )
+    parser.add_argument(
+        "--seeds", nargs="*", default=[], help="the seeds to run, among the six (default: all)"
+    )
+    parser.add_argument(
+        "--counts", action="store_true", help="count function calls and task steps instead of CPU time"
+    )
     arguments = parser.parse_args()
     measured = "calls" if arguments.counts else "cpu_seconds"
     with tempfile.TemporaryDirectory(prefix="odradek-bench-") as directory:

@@ -94,8 +94,8 @@ class Storm:
         self._replica_sets: frozenset[frozenset[str]] = frozenset()
         """For each partition: the names of its brokers when the page cache was lost."""
         self.may_wait_for_operator = False
-        """True once a partition may need an operator to get a leader again: its former leader has lost its disk while
-        no other replica was in the ISR.
+        """True once a partition may need an operator to get a leader again. In that case the former leader was the only
+        replica in the ISR when it lost its disk.
         """
         self.died_since: tuple[str, ...] = ()
         """The names of brokers that have died since the page cache was lost, including `lost_power`."""
