@@ -68,7 +68,7 @@ def commit_of(root: Path = ROOT) -> str:
         dirty = _git(root, "status", "--porcelain", "--untracked-files=no").strip()
         return _git(root, "rev-parse", "HEAD").strip() + ("+dirty" if dirty else "")
     except (OSError, subprocess.CalledProcessError):
-        return ""  # git is not installed, or refuses a clone of somebody else
+        return ""  # git is not installed, or it refuses a clone that belongs to another user.
 
 
 def build_wheel(
@@ -94,7 +94,7 @@ def build_wheel(
 
 
 def _record(contents: Mapping[str, tuple[bytes, int]], record: str) -> str:
-    """Return the text of RECORD: each file with its hash and size in bytes (PEP 376), but RECORD itself without them."""
+    """Return the text of RECORD: each file with its hash and its size in bytes (PEP 376). RECORD itself has neither."""
     lines = []
     for name in sorted(contents):
         content = contents[name][0]

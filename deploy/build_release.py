@@ -63,7 +63,7 @@ def build(out: Path, name: str, key: Path | None = None) -> Path:
         source, wheels = Path(directory, "source"), Path(directory, "wheels")
         _copy_source(source, name)
         builder = Path(directory, "builder")
-        # A pip of its own would cost the environment more time than our wheel does, so the pip that is here works in it.
+        # To install pip into the new environment would take longer than to build our wheel. So the present pip is used.
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(builder)], check=True)
         pip = [sys.executable, "-m", "pip", "--python", str(builder / "bin" / "python")]
         pip += ["--disable-pip-version-check", "--quiet"]
@@ -182,10 +182,13 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--out", type=Path, default=ROOT / "dist" / "releases", help="the directory of the archive"
+        "--out",
+        type=Path,
+        default=ROOT / "dist" / "releases",
+        help="directory in which the archive is written",
     )
-    parser.add_argument("--version", help="the version, in place of the version in pyproject.toml")
-    parser.add_argument("--sign", type=Path, metavar="KEY", help="sign by this key, as ssh-keygen makes them")
+    parser.add_argument("--version", help="version of the release (default: that of pyproject.toml)")
+    parser.add_argument("--sign", type=Path, metavar="KEY", help="sign with this key, made by ssh-keygen")
     args = parser.parse_args()
     try:
         print(build(args.out, version_of(args.version), args.sign))

@@ -73,10 +73,10 @@ class Loopback:
         return []
 
     def block(self, source: int, target: int) -> None:
-        raise AssertionError("no links on loopback")
+        raise AssertionError("links on loopback cannot be cut")
 
     def unblock(self, source: int, target: int) -> None:
-        raise AssertionError("no links on loopback")
+        raise AssertionError("links on loopback cannot be cut")
 
     def close(self) -> None:
         """Return at once: loopback has no resources to release."""

@@ -59,11 +59,11 @@ def plan(
     found = []
     for kind in kinds:
         if kind not in TARGETS:
-            raise ValueError(f"no fault is called {kind!r}; there are {', '.join(KINDS)}")
+            raise ValueError(f"unknown kind of fault {kind!r}; the kinds are {', '.join(KINDS)}")
         drawn = [target for target in TARGETS[kind] if not targets or target in targets]
         if not drawn:
             raise ValueError(
-                f"{kind} has none of the targets {', '.join(targets)}: its targets are {', '.join(TARGETS[kind])}"
+                f"the fault {kind} has none of the targets {', '.join(targets)}; it has {', '.join(TARGETS[kind])}"
             )
         generator = random.Random(f"{seed} {kind}")
         at = interval * generator.uniform(0.3, 0.8)

@@ -81,4 +81,4 @@ def finish(coroutine: Coroutine[object, None, T]) -> T:
     except StopIteration as stop:
         result: T = stop.value
         return result
-    raise AssertionError("the coroutine waits for something")
+    raise AssertionError("the coroutine waits, but may await only ports that return at once")

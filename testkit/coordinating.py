@@ -101,7 +101,7 @@ class _Deadlines(Protocol):
 
 
 class ScriptedCoordinator(ABC, Generic[S, D]):
-    """A coordinator that a test sends requests to. `lines` collects what it does, as text."""
+    """A coordinator to which a test sends requests. `lines` describes its records, answers and timers as text."""
 
     def __init__(self, log: HeldLog[S]) -> None:
         self.log = log

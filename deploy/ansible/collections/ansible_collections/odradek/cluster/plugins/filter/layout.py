@@ -160,7 +160,7 @@ def _entries(value: Any) -> list[Mapping[str, Any]]:
 
 
 def _is_true(value: Any) -> bool:
-    """True if a value means yes; in an inventory it may be a word."""
+    """True if a value means yes. In an inventory such a value may be a word, like `yes` or `on`."""
     return str(value).lower() in ("y", "yes", "on", "1", "true", "t")
 
 

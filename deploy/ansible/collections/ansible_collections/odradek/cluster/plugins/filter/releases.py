@@ -29,7 +29,7 @@ _SHOWN = 12
 
 
 def release_needing(name: str, states: Mapping[str, Any], hosts: Sequence[str]) -> list[str]:
-    """Return those of the hosts that lack the release. C(states) has the results of C(node_facts) by host."""
+    """Return the hosts that lack the release. C(states) has the results of C(node_facts) by host."""
     return [host for host in hosts if name not in (states.get(host) or {}).get("identities", {})]
 
 

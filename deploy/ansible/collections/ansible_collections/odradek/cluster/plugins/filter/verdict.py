@@ -137,7 +137,7 @@ def _about_run(run: Mapping[str, Any]) -> Iterator[str]:
 def _about_host(
     host: _Host, hosts: Sequence[_Host], plan: Mapping[str, Any], live: Mapping[str, Any], converges: bool
 ) -> Iterator[tuple[bool, str]]:
-    """Yield sentences about a host, each with true if it stops the run."""
+    """Yield (stops the run, sentence) for each fact about a host that an operator must know."""
     if "odradek_discovered" in host.values and not host.is_unreachable:
         found = host.values["odradek_discovered"]
         if not any(key in found for key in ("skipped", "unreachable", "discovered")):

@@ -99,7 +99,7 @@ def keep(directory: str, paths: list, root: str) -> list:
     last: it marks the copy as complete.
     """
     if not os.path.exists(os.path.join(directory, _RELEASES)):
-        # The run that copied these was interrupted before its first change, so they may be outdated.
+        # An earlier run was interrupted while it copied, before its first change. So its copies may be outdated.
         shutil.rmtree(directory, ignore_errors=True)
     new = [
         path

@@ -203,7 +203,7 @@ def _named(device: str) -> str:
 
 
 def in_use(device: str) -> str | None:
-    """Return the use of a disk or its partitions that forbids to wipe it; None if there is none."""
+    """Return how a disk or one of its partitions is used, which forbids wiping the disk; None if it is unused."""
     block = f"/sys/class/block/{os.path.basename(os.path.realpath(device))}"
     numbers = {_line(f"{block}/dev")} | {_line(f"{block}/{child}/dev") for child in _children(device)}
     for line in _line("/proc/self/mountinfo").splitlines():
@@ -266,8 +266,8 @@ def _unwipeable(device: str, cluster_id: str) -> str | None:
 def _judged(
     disk: dict, bytes_min: int, wipe: Collection[str] = (), cluster_id: str = ""
 ) -> tuple[str | None, str | None]:
-    """Check a disk. Return (UUID, None) for a disk of ours, (None, problem) for an unusable one, and (None, None) for
-    an empty one or one to be wiped.
+    """Check a disk. Return (UUID, None) for a disk of ours, (None, problem) for an unusable disk, and (None, None) for
+    a disk that is empty or will be wiped.
     """
     name, device = disk["name"], disk["device"]
     if not stat.S_ISBLK(os.stat(device).st_mode):

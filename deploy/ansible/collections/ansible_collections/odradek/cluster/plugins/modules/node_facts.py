@@ -110,7 +110,7 @@ _SETTLED_SECONDS = 30
 
 
 def _is_active(unit: str) -> bool:
-    """True if the service runs, and not only between two failures."""
+    """True if the service runs and does not fail again and again."""
     shown = subprocess.run(
         ["systemctl", "show", "--property=ActiveState,NRestarts,ExecMainStartTimestampMonotonic", unit],
         capture_output=True,

@@ -54,7 +54,7 @@ def _git(tree: str, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def exposed(path: str, what: str) -> str | None:
-    """Return a sentence if git would add, or already has, files of this directory; None otherwise."""
+    """Return a sentence if git tracks files of this directory, or would add them; None otherwise."""
     tree = work_tree(path)
     if tree is None:
         return None

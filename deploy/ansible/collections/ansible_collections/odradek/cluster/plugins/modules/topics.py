@@ -297,7 +297,7 @@ def _looked_up(cluster: Cluster, topics: list) -> tuple[dict, dict]:
 
 
 def _refusals(cluster: Cluster, steps: list[Step]) -> list[str]:
-    """Ask the controller about each step. Return sentences about those that it would refuse."""
+    """Ask the controller about each step. Return a sentence for each step that the controller would refuse."""
     found = []
     for step in steps:
         if step.check:

@@ -119,18 +119,24 @@ def main() -> int:
     """Run the backup from the command line; return the exit status."""
     parser = argparse.ArgumentParser(description="back up the metadata log of a node of this host")
     parser.add_argument(
-        "--properties", type=Path, required=True, metavar="FILE", help="the properties file of the node"
+        "--properties", type=Path, required=True, metavar="FILE", help="properties file of the node"
     )
-    parser.add_argument("--cluster", required=True, metavar="NAME", help="the first part of the file's name")
+    parser.add_argument(
+        "--cluster", required=True, metavar="NAME", help="first part of the backup's file name"
+    )
     parser.add_argument("--directory", type=Path, default=Path("/var/backups/odradek"))
     parser.add_argument(
-        "--keep", type=int, default=0, metavar="N", help="remove all but the N newest (0: none)"
+        "--keep",
+        type=int,
+        default=0,
+        metavar="N",
+        help="keep only the N newest backups (default: 0, keep all)",
     )
     parser.add_argument(
         "--recipient",
         type=Path,
         metavar="CERTIFICATE",
-        help="a certificate: encrypt to the holder of its key",
+        help="encrypt the backup for the owner of this certificate",
     )
     args = parser.parse_args()
     os.umask(0o077)
