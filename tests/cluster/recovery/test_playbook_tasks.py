@@ -102,7 +102,9 @@ def test_the_tasks_recover_a_quorum(tmp_path: Path, whole_matrix: bool) -> None:
             assert f"--lost {cluster.key(1)}" in refused
             planned = play(tmp_path, lost)
             assert "new log from offset" in planned
-            assert "plan.new" not in planned.partition("What the command says")[2], "a file that is gone"
+            assert "plan.new" not in planned.partition("Show what the command printed")[2], (
+                "a file that is gone"
+            )
             assert not cluster.metadata(1).exists()
         done = play(tmp_path, lost, "odradek_execute=true")
         assert "new log from offset" in done
