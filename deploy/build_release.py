@@ -74,7 +74,9 @@ def build(out: Path, name: str, key: Path | None = None) -> Path:
             ["install", *locked, "-r", str(ROOT / "wheels-build.txt")],
         ):
             if subprocess.run([*pip, *command], check=False).returncode:
-                raise WheelsUnavailable("pip cannot get the pinned wheels: is the index in reach?")
+                raise WheelsUnavailable(
+                    "pip cannot fetch the pinned wheels. Check that the package index can be reached."
+                )
         own = ["--no-deps", "--no-build-isolation", "--wheel-dir", str(wheels), str(source)]
         subprocess.run([*pip, "wheel", *own], check=True)
         out.mkdir(parents=True, exist_ok=True)
@@ -172,7 +174,7 @@ def sign(text: bytes, key: Path) -> bytes:
         command = ["ssh-keygen", "-Y", "sign", "-q", "-f", str(key), "-n", NAMESPACE, str(signed)]
         done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
         if done.returncode:
-            raise BadArgument(f"ssh-keygen cannot sign by {key}: {done.stderr.strip()}")
+            raise BadArgument(f"ssh-keygen cannot sign with {key}: {done.stderr.strip()}")
         return Path(directory, "manifest.sig").read_bytes()
 
 

@@ -9,7 +9,7 @@ class ModuleDocFragment:
     DOCUMENTATION = r"""
 options:
   bootstrap:
-    description: Addresses of brokers, HOST:PORT with commas.
+    description: Addresses of brokers, HOST:PORT separated by commas.
     type: str
     required: true
   odradek:

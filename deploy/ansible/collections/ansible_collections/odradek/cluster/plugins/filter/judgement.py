@@ -35,7 +35,7 @@ options:
 """
 RETURN = r"""
 _value:
-  description: Sentences that say what is wrong, and what to do.
+  description: Sentences that say which mistake was found, and what to do.
   type: list
   elements: str
 """

@@ -7,10 +7,9 @@ DOCUMENTATION = r"""
 module: disk
 short_description: Format the disks of a host for Odradek, if they are empty
 description:
-  - All disks are looked at before the first is formatted. One that carries anything, a signature or data, is refused
-    by name.
-  - A disk of ours is known by the label of its XFS, C(odr-NAME).
-  - With C(discover) the disks of a host are those of ours that it has, and in fixed order its empty ones.
+  - All disks are examined before the first is formatted. A disk that has a signature or data is refused by name.
+  - A disk of Odradek is recognised by the label of its XFS, C(odr-NAME).
+  - With C(discover) the module reports the host's disks of Odradek and then, in a fixed order, its empty disks.
 options:
   disks:
     description: C(name) and C(device) of each disk.
@@ -19,11 +18,11 @@ options:
     default: []
     suboptions:
       name:
-        description: Short name; its mount point is called so.
+        description: Short name, which is also the name of the disk's mount point.
         type: str
         required: true
       device:
-        description: Path of the whole disk or partition, best one of /dev/disk/by-id.
+        description: Path of the whole disk or partition, preferably in /dev/disk/by-id.
         type: path
         required: true
   bytes_min:
@@ -31,31 +30,31 @@ options:
     type: int
     default: 10000000000
   find:
-    description: Only look which disks of the host are empty; format nothing.
+    description: Only report which disks of the host are empty; format nothing.
     type: bool
     default: false
   discover:
-    description: Only say which disks the host has for us; format nothing.
+    description: Only report which disks Odradek may use on the host; format nothing.
     type: bool
     default: false
   take_new:
-    description: With C(discover), count empty disks, too; those that take the place of a missing one first.
+    description: With C(discover), report empty disks, too. Empty disks that replace a missing disk come first.
     type: bool
     default: false
   find_prefixes:
-    description: Kernel names that disks begin with.
+    description: Prefixes of the kernel names of disks.
     type: list
     elements: str
     default: [sd, nvme, vd]
   root:
-    description: Directory of the mount points; tells which disks are mounted already.
+    description: Directory of the mount points. The module finds mounted disks there.
     type: path
     default: /srv/odradek
   wipe:
     description:
-      - Serial numbers of used disks that may be emptied. One that is mounted or in use is refused, and so is one that
-        carries log directories of this cluster.
-      - A loop device has none; the path of its backing file stands in.
+      - Serial numbers of used disks that may be emptied. A disk that is mounted, in use, or has log directories of this
+        cluster is refused.
+      - A loop device has no serial number. Its backing file's path is used instead.
     type: list
     elements: str
     default: []
@@ -64,7 +63,7 @@ options:
     type: str
     default: ""
   missing_ok:
-    description: Report disks that are not there or cannot be read, in place of failing; for hosts that serve already.
+    description: Report disks that are missing or cannot be read, instead of failing. Meant for hosts that already serve.
     type: bool
     default: false
 author:
@@ -78,12 +77,12 @@ EXAMPLES = r"""
 """
 RETURN = r"""
 disks:
-  description: Name, device, file system UUID, whether it was formatted now and is mounted, of each disk that is there.
+  description: Each existing disk with its name, device and file system UUID, and whether it was formatted now and is mounted.
   type: list
   elements: dict
   returned: always
 discovered:
-  description: Name and device of each disk, with C(discover); those that are gone by the UUID that they had.
+  description: Name and device of each disk, with C(discover). The device of a missing disk is its UUID path.
   type: list
   elements: dict
   returned: when discovering
@@ -98,12 +97,12 @@ found:
   elements: dict
   returned: when looking
 refused:
-  description: In words, what other disks hold, with C(find) and C(discover).
+  description: Sentences about the contents of all other disks, with C(find) and C(discover).
   type: list
   elements: str
   returned: when looking
 missing:
-  description: Names of disks that are not there, or cannot be read.
+  description: Names of disks that are missing or cannot be read.
   type: list
   elements: str
   returned: always
@@ -257,7 +256,7 @@ def _unwipeable(device: str, cluster_id: str) -> str | None:
     if found.get("TYPE") == "xfs" and found.get("LABEL", "").startswith(_LABEL):
         clusters = _clusters_on(device)
         if clusters is None:
-            return "has a file system of Odradek that cannot be read: examine it, then wipe it yourself with wipefs"
+            return "has a file system of Odradek that cannot be read: examine the disk, then wipe it yourself with wipefs"
         if cluster_id in clusters:
             return "has log directories of this cluster: odradek.cluster.remove with odradek_remove_data empties those"
     return None
@@ -271,7 +270,7 @@ def _judged(
     """
     name, device = disk["name"], disk["device"]
     if not stat.S_ISBLK(os.stat(device).st_mode):
-        return None, f"disk {name}: {device} is no block device"
+        return None, f"disk {name}: {device} is not a block device"
     if serial_of(device) in wipe:
         if _size(device) < bytes_min:
             return None, f"disk {name}: {_named(device)} has less than {bytes_min // 1_000_000} MB"
@@ -294,7 +293,7 @@ def _judged(
         )
     trouble = _read_trouble(device)
     if trouble is not None:
-        return None, f"disk {name}: {device} is dead or dying, it cannot be read ({trouble})"
+        return None, f"disk {name}: {device} cannot be read, so it is dead or dying ({trouble})"
     size = _size(device)
     if size < bytes_min:
         return None, f"disk {name}: {device} has {size // 1_000_000} MB, {bytes_min // 1_000_000} are needed"
@@ -350,7 +349,7 @@ def _candidates(
             continue
         trouble = _judged({"name": name, "device": device}, bytes_min, wipe, cluster_id)[1]
         if trouble is None and os.listdir(f"{facts}/holders"):
-            trouble = f"disk {name}: {device} is part of something else"
+            trouble = f"disk {name}: {device} is part of another device"
         if trouble is None and _line(f"{facts}/removable") == "1":
             trouble = f"disk {name}: {device} is removable"
         if trouble is not None:

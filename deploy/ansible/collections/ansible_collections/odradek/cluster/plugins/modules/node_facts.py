@@ -7,8 +7,8 @@ DOCUMENTATION = r"""
 module: node_facts
 short_description: State of the Odradek nodes of a host
 description:
-  - Says of each node whether it runs (a crash loop does not count), whether its directories are formatted and mounted, and whether its process was
-    started with the files that are there now.
+  - Reports for each node whether it runs (a crash loop does not count), whether its directories are formatted and mounted,
+    and whether its process was started with the present files.
 options:
   nodes:
     description: Nodes of the plan, with C(id) and C(disks).
@@ -37,7 +37,7 @@ EXAMPLES = r"""
 """
 RETURN = r"""
 founded:
-  description: Whether this host has belonged to a cluster that was whole.
+  description: Whether this host has ever belonged to a complete cluster.
   type: bool
   returned: always
 current:
@@ -45,13 +45,13 @@ current:
   type: str
   returned: always
 previous:
-  description: Name of the one before.
+  description: Name of the release that ran before.
   type: str
   returned: always
 before:
   description:
-    - The state before an unfinished roll-out, with C(current), C(previous) and C(paths), the files that are other now.
-      Null where no roll-out is unfinished.
+    - The state before an unfinished roll-out, with C(current), C(previous) and C(paths), the files that differ now. Null if
+      no roll-out is unfinished.
   type: dict
   returned: always
 releases:
@@ -65,9 +65,9 @@ identities:
   returned: always
 nodes:
   description: >-
-    One dictionary for each node. Of its disks, C(unmounted) names those that are not mounted, C(dead) those that
-    answer with errors, and C(unformatted) the sound ones that hold no log directory of the node. C(last_words) is the
-    sentence with which a node has ended for good.
+    One dictionary for each node. C(unmounted) names its disks that are not mounted, C(dead) its disks that answer with
+    errors, and C(unformatted) its working disks without a log directory of the node. C(last_words) is the last log line
+    of a node that has ended for good.
   type: list
   elements: dict
   returned: always

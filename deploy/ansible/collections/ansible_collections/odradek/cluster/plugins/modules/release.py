@@ -5,18 +5,18 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: release
-short_description: Install a release of Odradek, make it the current one
+short_description: Install a release of Odradek, or make it the current release
 description:
   - A release is a tar of pinned wheels and a C(MANIFEST.json), made by C(deploy/build_release.py).
   - It is installed into a virtual environment of its own below C(root/versions), without any registry.
-  - Each wheel must have the hash that the manifest says, and the manifest a signature where C(signers) are given.
+  - Each wheel must have its hash in the manifest. If C(signers) are given, the manifest must have a signature.
 options:
   name:
     description: Name of the release; the name of its directory.
     type: str
     required: true
   archive:
-    description: Path of the tar on the target; needed where the release is not installed yet.
+    description: Path of the tar on the target; needed if the release is not installed yet.
     type: path
   root:
     description: Directory of all releases.
@@ -38,10 +38,10 @@ options:
     elements: str
     default: []
   previous:
-    description: The release to go back to later, with C(active); by default the one that was current.
+    description: With C(active), the release to go back to later; by default the release that was current.
     type: str
   bytes_free_min:
-    description: Refuse to install with less room than this.
+    description: Refuse to install with fewer free bytes than this.
     type: int
     default: 300000000
 author:
@@ -55,7 +55,7 @@ EXAMPLES = r"""
 """
 RETURN = r"""
 current:
-  description: Name of the release that the link names.
+  description: Name of the release to which the link C(current) points.
   type: str
   returned: always
 previous:
@@ -134,10 +134,10 @@ def misfit(identity: dict, name: str) -> str | None:
     """Return a sentence if a release was built for hosts of another kind than this one; None if it fits."""
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
     if identity["python"] != here:
-        return f"Release {name} is for Python {identity['python']}, this host has {here}: build the release with the Python of the hosts."
+        return f"Release {name} is for Python {identity['python']}, but this host has {here}: build the release with the Python of the hosts."
     if identity["platform"] != platform.machine():
         return (
-            f"Release {name} is for {identity['platform']}, this host is {platform.machine()}: "
+            f"Release {name} is for {identity['platform']}, but this host is {platform.machine()}: "
             "build the release on a machine of the hosts' kind."
         )
     return None

@@ -35,7 +35,7 @@ def metadata_directory(properties: str) -> Path:
     )
     directory = found.get("metadata.log.dir") or found.get("log.dirs", "").split(",")[0]
     if not directory.strip():
-        raise CannotBackUp("the properties file names no log.dirs")
+        raise CannotBackUp("the properties file has no log.dirs")
     return Path(directory.strip())
 
 
