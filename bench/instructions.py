@@ -144,8 +144,8 @@ def ask(bootstrap: str, frame: bytes, requests: int, depth: int) -> None:
 
 
 def instructions_per_request(node: CountedNode, kind: Kind, depth: int, requests: int) -> list[float]:
-    """Count four periods of `requests` requests each. Return the instructions per request, without those of an idle
-    node.
+    """Count four periods of `requests` requests each. Return the instructions per request, without the instructions of
+    an idle node.
     """
     bootstrap = node.server.bootstrap
     create_topic(bootstrap, topic := f"{kind.name}-{depth}", kind)

@@ -115,7 +115,9 @@ def _zipped(members: list[tuple[str, bytes, int]]) -> bytes:
 
 
 def build_sdist(sdist_directory: str, config_settings: Config = None) -> str:
-    """Pack the files of git, or those of an unpacked source distribution, into an archive. Return its file name."""
+    """Pack all files that git tracks, or all files of an unpacked source distribution, into an archive. Return its file
+    name.
+    """
     metadata = _metadata()
     name, version = (_field(metadata, each) for each in ("Name", "Version"))
     base = f"{name}-{version}"

@@ -242,8 +242,8 @@ class Cluster:
         ]
 
     def active_controller(self) -> int | None:
-        """Return the active controller: of the leaders that the nodes name, the one with the highest epoch; None if
-        there is none.
+        """Ask all nodes for the quorum's leader, and return the leader with the highest epoch; None if no node names a
+        leader.
         """
         found = [
             answer

@@ -19,8 +19,8 @@ TARGETS: dict[str, tuple[str, ...]] = {
 }
 """The targets that may be drawn for each kind of fault; a target that occurs twice is drawn twice as often.
 
-isolate: all links of a node are cut in both directions. one-way: only in one direction. bridge: one link is cut, and
-the third node still reaches both others. all: all links are cut.
+isolate: all links of a node are cut in both directions. one-way: only in one direction. bridge: the link between two
+nodes is cut, and the third node still reaches both. all: all links are cut.
 """
 KINDS = tuple(TARGETS)
 INTERVAL_SECONDS = 8.0

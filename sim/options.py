@@ -161,8 +161,8 @@ LATER_AGED_WORKLOADS = ("group", "varied", "keyed", "copy", *JOINT_WORKLOADS)
 LATER_AGED_SHARE = 0.3
 LATER_AGED_MAX = 2
 LATER_AGED_TIME = 0.35
-"""The duration of a run of hours is multiplied by this if the run has any of `LATER_AGED_WORKLOADS`. So such a run
-costs about as much as others.
+"""The duration of a run of hours is multiplied by this if the run has any of `LATER_AGED_WORKLOADS`. So the run costs
+about as much as other runs of hours.
 """
 KEEPING_WORKLOADS = ("group", "copy")
 """Workloads whose groups need their committed offsets until the end, even if commits are rare."""

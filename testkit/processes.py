@@ -95,10 +95,10 @@ def free_ports(count: int) -> list[int]:
 def base_port(nodes: int, distances: Sequence[int] = (0, 500, 1000)) -> int:
     """Find a port p such that for each distance d, the `nodes` ports from p + d on are free.
 
-    The default distances are those of `odradek dev`: clients, metrics, controllers. The ports are below those that
+    The default distances are those of `odradek dev`: clients, metrics, controllers. The ports are below the range that
     the kernel uses for outgoing connections. Otherwise such a connection could take a port before a server starts, or
-    while a node is dead. No port is returned to two callers, even in different processes, as long as the first
-    process lives.
+    while a node is dead. No port is returned to two callers, even in different processes, as long as the first process
+    lives.
     """
     ephemeral, _ = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
     while True:

@@ -85,7 +85,7 @@ def small_produces(node: Judged) -> list[bytes]:
 
 
 def measure_alone(node: Judged, frame: Frame, probe: Asker, settle_seconds: float) -> Cost:
-    """Measure the cost of one such frame when nothing else is sent, except by the probe."""
+    """Measure the cost of one frame while nobody else sends anything, except the probe."""
     pid = node.process.pid
     data = frame.bytes(node)
     address = node.address(frame.listener)
@@ -255,7 +255,7 @@ def costliest(costs: Sequence[Cost], over_ms: float) -> list[Cost]:
 
 
 def frames_of(node: Judged, apis: Sequence[str], sizes: Sequence[str], every_version: bool) -> list[Frame]:
-    """List the frames to measure: those of every API that the node serves, on each listener."""
+    """List the frames to measure: the expensive frames of every API that the node serves, on each listener."""
     wanted = {name.lower().replace("_", "") for name in apis}
     found = []
     for listener in ("broker", "controller"):

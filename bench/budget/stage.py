@@ -209,7 +209,9 @@ def judged_node(
 
 
 def lay_stage(bootstrap: str, controller: str, partitions: int, log_dir: str) -> Stage:
-    """Prepare a node: make topics and groups, and register a broker that does not exist. Return what frames can name."""
+    """Prepare a node: make topics and groups, and register a broker that does not exist. Return the names and ids that
+    frames can use.
+    """
     narrow = tuple(f"narrow-{number}" for number in range(partitions // 2))
     wide = partitions - len(narrow)
     with Client(bootstrap) as client:

@@ -1,8 +1,8 @@
 """Compares our client with kafka-python, aiokafka and confluent-kafka, on one server: `python -m bench.clients`.
 
 Every pass is a separate process, and the clients take turns. Each producer writes to a new topic with one partition;
-consumers read one topic with four partitions repeatedly. Figures are medians; `x` is our rate divided by the other's.
-CPU is the client's own, in microseconds per record.
+consumers read one topic with four partitions repeatedly. Figures are medians; `x` is our rate divided by the rate of
+the other client. CPU is the client's own, in microseconds per record.
 
     python -m bench.clients                      # produce and consume at 100 B and 1 KiB on our node
     python -m bench.clients --actions consume

@@ -6,7 +6,7 @@ after kill -9.
 * **Target.** 500 members join a group that reads 5,000 partitions; their heartbeats share a few connections. The
   figures are the seconds from the last join until the target assignment of the newest epoch is computed, and until
   all members have it. `group.consumer.assignment.interval.ms` is one second on both servers.
-* **Heartbeat.** CPU of the server for a heartbeat without changes, minus that for ApiVersions on the same
+* **Heartbeat.** CPU of the server for a heartbeat without changes, minus the CPU for ApiVersions on the same
   connections. Many are pipelined over 16 connections.
 * **Restore.** A server with 1,000 groups of 10 members each is killed (kill -9). The figures are the seconds until all groups are described
   with all their members: from the start of the process, and from its first answer.
@@ -170,7 +170,7 @@ def measure_cpu(server: ServerProcess, request: Message, version: int, seconds: 
 
 
 def measure_heartbeat(server: ServerProcess, seconds: float) -> float:
-    """Return the CPU microseconds of a heartbeat minus those of ApiVersions."""
+    """Return the CPU microseconds of a heartbeat minus the CPU microseconds of an ApiVersions request."""
     create_topic(server.bootstrap, "beaten", 4)
     wire = RawConnection(server.bootstrap)
     member = BenchMember("beaten", "member", ["beaten"])

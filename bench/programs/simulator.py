@@ -10,11 +10,12 @@ trees run each seed in turn. Each tree has a separate process, which has made a 
 ones. All checks are included.
 
 CPU time is user and system time of that process. On a shared machine it differs by a third from run to run. So
-`--counts` counts what does not depend on the machine: calls of functions (`cProfile`), and steps of trio's tasks.
+`--counts` counts two figures that do not depend on the machine: calls of functions (`cProfile`), and steps of trio's
+tasks.
 
 A run is chaotic: if one step is omitted, faults hit other records. So a single seed shows little. `--rounds` runs the
-same options with more seeds (100, 1100, 2100, ...), and the sums are compared. The last table divides them by what
-was done: virtual seconds, acknowledged records, and requests that nodes answered.
+same options with more seeds (100, 1100, 2100, ...), and the sums are compared. The last table divides the work by the
+costs. The work is virtual seconds, acknowledged records, and requests that nodes answered.
 """
 
 from __future__ import annotations

@@ -148,7 +148,9 @@ def commit(side: Side, seconds: float, number: int) -> None:
 
 
 def large(side: Side, seconds: float, number: int) -> None:
-    """Measure the records per second in transactions of 10,000, divided by those of plain idempotent produce."""
+    """Measure the records per second in transactions of 10,000 records, divided by the records per second of plain
+    idempotent produce.
+    """
     bootstrap, topic = side.bootstrap, f"large-{number}"
     side.create(topic)
     rates: list[float] = []
@@ -173,8 +175,8 @@ def large(side: Side, seconds: float, number: int) -> None:
 
 
 def committed(side: Side, seconds: float, number: int) -> None:
-    """Measure fetches per second with read_committed, divided by those with read_uncommitted, in a topic written by
-    transactions.
+    """Measure the fetches per second with read_committed, divided by the fetches per second with read_uncommitted, in a
+    topic written by transactions.
 
     Fetch requests are made by hand, because the work of a client library would hide the broker's cost of the
     isolation level.

@@ -215,7 +215,7 @@ class Campaign:
         return RunOptions.draw(seed, self._profile, nodes=self._nodes)
 
     def _added(self, seed: int) -> tuple[str, ...]:
-        """Choose the options to add to those that the seed draws. A repeated seed gets the same additional options
+        """Choose options to add to the options that the seed draws. A repeated seed gets the same additional options
         again.
         """
         known = self._results.outcomes.get(seed)

@@ -65,7 +65,7 @@ class Guide:
         return new
 
     def added_for(self, seed: int, options: RunOptions, rare: Mapping[str, float]) -> tuple[str, ...]:
-        """Choose options to add to those that a seed draws. `rare` has the weight of each option, which
+        """Choose options to add to the options that a seed draws. `rare` has the weight of each option, which
         `RareStates.weights` computes.
         """
         with self._lock:

@@ -77,7 +77,7 @@ def _is_about(rule: Acl, topic: str) -> bool:
 
 @attrs.define(eq=False)
 class _Replayed:
-    """The images of one process, each with the virtual time since which the image was in force."""
+    """The images of one process, each with the virtual time at which the process began to use it."""
 
     node: Node
     images: list[tuple[float, AccessImage]] = attrs.Factory(list)
@@ -85,7 +85,7 @@ class _Replayed:
     """By (user, topic), for users without READ: the end offset of each partition when the user lost READ."""
 
     def during(self, since: float) -> list[AccessImage] | None:
-        """Return the images that were in force at or after time `since`; None if the first known image is newer than
+        """Return the images that the process used at or after time `since`; None if the first known image is newer than
         `since`.
         """
         if since < self.images[0][0]:

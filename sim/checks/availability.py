@@ -1,9 +1,9 @@
 """Check of availability: no avoidable outage of a quorum leader, partition leader or coordinator lasts too long. PURE.
 
 An outage is avoidable if some node could serve: that node is up, and reaches the nodes that it needs.
-`sim.checks.fitness` has the state of machines and links. The duration of an outage counts from its start. It counts
-anew from each fault that begins or ends at a node that could serve, or between two such nodes. When the duration
-exceeds the bound (`sim.checks.bounds`), the verdict is `liveness`.
+`sim.checks.fitness` has the state of machines and links. The duration of an outage counts from its start. The count
+restarts at each fault that begins or ends at a node that could serve, or on a link between two of these nodes. When the
+duration exceeds the bound (`sim.checks.bounds`), the verdict is `liveness`.
 
 * **Quorum.** If a majority of the voters is fit, and so are all links between these voters, then one voter leads and
   reaches a majority.

@@ -1,7 +1,7 @@
 """The state of a cluster's machines and links: which of them are fit, and since when. PURE.
 
-The state is read from the simulated machines, disks and links, without the product's code. The time since which a
-machine or link is fit counts anew whenever a fault of that machine or link begins or ends.
+The state is read from the simulated machines, disks and links, without the product's code. Whenever a fault of a
+machine or link begins or ends, the time since which the machine or link is fit starts again.
 
 These are unfit:
 

@@ -198,8 +198,8 @@ class Repeat:
 
 
 class Repeats:
-    """The choice of requests between nodes that arrive twice. `counts` has the number of such requests by API and
-    way.
+    """The choice of requests between nodes that arrive twice. `counts` has the number of these requests, by API and by
+    the way in which they arrive.
     """
 
     def __init__(self, random: Random, probability: float) -> None:

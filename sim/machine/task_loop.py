@@ -1,4 +1,5 @@
-"""trio's run loop, reduced to what a simulation needs: kernel events, idle waits and instruments are left out. SHELL.
+"""trio's run loop, reduced to the parts that a simulation needs. Kernel events, idle waits and instruments are left
+out. SHELL.
 
 `trio.run` drives the generator that `_run.unrolled_run` creates. This generator takes the same steps in the same
 order. It polls the kernel only every `ROUNDS_PER_LOOK` rounds, since only signals can arrive. A batch of one task

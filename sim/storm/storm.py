@@ -14,10 +14,10 @@ sync, and no other trouble is active. Until the cluster is whole again, each par
 other replica whose broker stays up. A broker with the only replica of a partition keeps its power and its disks. In
 short: guarantees hold while one in-sync replica keeps its synced data and its page cache.
 
-The same rules hold for a broker whose disks are replaced by empty ones, with one exception. The processes of all
+These rules also apply to a broker whose disks are replaced by empty disks, with one exception. The processes of all
 other brokers may die together after that, since their page caches survive. If a partition's last leader has the new
 disk, the partition waits for an operator, who elects the replica with the longest log (`Operator.recover`). A machine
-that loses some of its disks keeps the page caches of the others.
+that loses some of its disks keeps the page caches of its other disks.
 
 Several machines may lose power at once, even if the cluster is not whole. Each partition then keeps a replica that
 may lead (`sim.storm.power_cuts`). All machines may lose power if brokers sync everything before they acknowledge

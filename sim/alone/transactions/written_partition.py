@@ -61,8 +61,8 @@ class WrittenPartition:
         self._lead_anew()
 
     def move(self, leader: int) -> None:
-        """Give the partition another leader, or none (`NOBODY`). Check that the new leader's producer state equals
-        the former leader's.
+        """Give the partition another leader, or none (`NOBODY`). Check that the new leader has the same producer state
+        as the former leader.
         """
         self.leader = leader
         before = self._state

@@ -42,8 +42,8 @@ __all__ = ["Operator"]
 class Operator:
     """The operator that acts during a storm.
 
-    `partitions` are those of the workload, which the operator moves but never deletes. In the partitions `trimmed` it
-    deletes old records, and records in `history` which of them may be missing.
+    `partitions` are the workload's partitions, which the operator moves but never deletes. In the partitions `trimmed`
+    it deletes old records, and records in `history` which of them may be missing.
     """
 
     def __init__(

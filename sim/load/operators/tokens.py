@@ -42,8 +42,8 @@ LATE_MS = 1_000
 unless a fault sets them.
 """
 CLOCKS_SET_MS = 43_200_000
-"""The smallest error of a clock that has jumped, in milliseconds: a node does not trust such a clock. Clocks that a
-fault has set have smaller errors, and nodes trust them.
+"""The smallest error of a clock that has jumped, in milliseconds: a node does not trust a clock with such an error.
+Clocks that a fault has set have smaller errors, and nodes trust them.
 """
 ASKS_IN_A_ROW = 8
 CALM_SECONDS_MAX = 0.4

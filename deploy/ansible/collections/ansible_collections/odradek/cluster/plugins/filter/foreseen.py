@@ -1,4 +1,4 @@
-"""Sentences about the changes that a real run would make, and about those that a check cannot foresee. PURE."""
+"""Sentences about the changes that a real run would make, and about the changes that a check cannot foresee. PURE."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Finds all mistakes of an inventory at once, each as a sentence: unknown names, wrong types, duplicates.
 
-`module_utils/variables.py` has a table of the names and their types. A name that begins with `odradek_` is a mistake
-if the collection does not use it. Other names belong to the operator, unless they resemble one of ours.
+`module_utils/variables.py` has a table of the names and their types. A name that begins with `odradek_` is a mistake if
+the collection does not use it. Other names belong to the operator. Such a name is a mistake only if it resembles a name
+of the collection.
 """
 
 from __future__ import annotations

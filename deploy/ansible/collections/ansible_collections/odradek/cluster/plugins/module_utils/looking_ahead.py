@@ -4,8 +4,9 @@ answers of `odradek`.
 `status` is the document of `odradek cluster status --json`, `partitions` that of `odradek partition list --json`.
 
 When nodes stop, there are three kinds of partitions. Some stay available, because enough other replicas are in sync.
-Some become unavailable in any order of restarts, because they have one replica, or only `min.insync.replicas`. The
-others become unavailable only because other replicas are out of sync or moving: a restart waits for those.
+Some become unavailable in any order of restarts, because they have one replica, or only `min.insync.replicas`. All
+other partitions become unavailable only because other replicas are out of sync or moving. A restart waits for these
+replicas.
 """
 
 from __future__ import annotations

@@ -391,8 +391,8 @@ def _expected(root: str, units: str = _UNITS) -> dict[str, str]:
 
 
 def assigned(ours: dict[str, str], expected: dict[str, str], empty: list[str]) -> list[dict]:
-    """Return name and device of each disk: disks of ours keep their names, empty disks replace missing ones, further
-    ones get new names.
+    """Return name and device of each disk: disks of ours keep their names, empty disks replace missing disks, and
+    further empty disks get new names.
     """
     devices = dict(ours)
     gone = [name for name in sorted(expected) if name not in devices]

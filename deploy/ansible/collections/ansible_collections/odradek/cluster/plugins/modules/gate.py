@@ -104,7 +104,9 @@ def steps_lines(status: dict, partitions: list, steps: list) -> list:
 
 
 def held_up(status: dict | None, partitions: list, trouble: str, params: dict) -> dict:
-    """Return the reasons against a restart now, by partition or `quorum`, without those that the operator accepts."""
+    """Return the reasons against a restart now, by partition or `quorum`. Leave out the reasons that the operator
+    accepts.
+    """
     if not params["stopping"]:
         return {}
     if status is None:

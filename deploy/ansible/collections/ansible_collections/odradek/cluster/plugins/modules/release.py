@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""Installs releases of Odradek side by side on a host, and switches the link to the one in use."""
+"""Installs releases of Odradek side by side on a host, and switches the link to the current release."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
     /opt/odradek/current/bin/python backup.py --properties FILE --cluster NAME [--directory DIR] [--keep N] [--recipient CERTIFICATE]
 
 Prints the path of the new file, which only root can read. A timer and the playbook `backup` run this program. The log
-grows meanwhile, so the copy is repeated if its end is incomplete. If a backup fails, nothing of it remains.
+grows while it is copied, so the copy is repeated if its end is incomplete. If a backup fails, nothing of it remains.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def copy_log(source: Path, target: Path, odradek: Path = _ODRADEK) -> None:
             )
             said = (done.stderr or done.stdout).strip()
         except (OSError, shutil.Error) as error:
-            # A segment was deleted meanwhile, or the disk has failed.
+            # A segment was deleted during the copy, or the disk has failed.
             done, said = None, str(error)
         if done is not None and done.returncode == 0:
             return
