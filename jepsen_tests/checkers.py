@@ -103,7 +103,7 @@ def excused_duplicates(history: History) -> int:
 
 
 def _stored_twice(history: History, orders: Orders) -> Iterator[tuple[str, int, list[int], bool]]:
-    """Yield each value that is stored at several offsets: its key, the value, the offsets, and whether a
+    """Yield (key, value, offsets, excused) for each value that is stored at several offsets. `excused` is True if a
     restart of the producer explains this.
     """
     restarts: dict[str, list[float]] = {}
@@ -295,7 +295,7 @@ def precommitted_read(history: History, orders: Orders) -> Iterator[Anomaly]:
 
 
 def circular_information_flow(history: History, orders: Orders) -> Iterator[Anomaly]:
-    """Find G1c: operations that depend on each other in a circle, by the values that they have read."""
+    """Find G1c: operations that depend on each other in a circle, because of the values that they have read."""
     yield from _circles("G1c", lambda order: cycles(history, orders, order, with_ww=False))
 
 

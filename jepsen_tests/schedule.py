@@ -17,10 +17,9 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "pause": ("one", "leader", "leader", "controller", "majority"),
     "partition": ("isolate", "isolate-leader", "isolate-controller", "one-way", "bridge", "all"),
 }
-"""The targets that may be drawn for each kind of fault; a target that occurs twice is drawn twice as often.
-
-isolate: all links of a node are cut in both directions. one-way: only in one direction. bridge: the link between two
-nodes is cut, and the third node still reaches both. all: all links are cut.
+"""The targets that may be drawn for each kind of fault. A target that occurs twice is drawn twice as often. The targets
+of partitions: `isolate` cuts all links of a node in both directions, `one-way` in one direction. `bridge` cuts the link
+between two nodes, so that the third node still reaches both. `all` cuts all links.
 """
 KINDS = tuple(TARGETS)
 INTERVAL_SECONDS = 8.0

@@ -53,7 +53,7 @@ class History:
 
     synced_topics: tuple[str, ...]
     sent: dict[TopicPartition, dict[bytes, int]] = attrs.Factory(dict)
-    """By partition: the values in the order in which their producers sent them, each with its index in that order."""
+    """By partition: the index of each value in the order in which producers sent the values."""
     acknowledged: list[Told] = attrs.Factory(list)
     read: list[Told] = attrs.Factory(list)
     power_losses: list[float] = attrs.Factory(list)

@@ -364,7 +364,9 @@ class RunOptions:
         return found
 
     def _with_fewer_knobs(self) -> list[tuple[str, RunOptions]]:
-        """List (name, copy): a copy without knobs, copies with half of the knobs, and copies with one knob less."""
+        """List (name, copy): one copy without knobs, copies with half of the knobs, and copies in which one knob is
+        missing.
+        """
         paths = tuple(self.knobs)
         if not paths:
             return []

@@ -1,5 +1,5 @@
-"""Ports that a test controls by hand, without the simulator: a clock, workers that run at once, a log that keeps its
-events.
+"""Ports that a test controls directly, without the simulator: a clock, workers that run at once, and a log that keeps
+its events.
 """
 
 from __future__ import annotations

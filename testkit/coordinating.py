@@ -65,7 +65,7 @@ class HeldLog(Generic[S]):
                 listener(self.high_watermark)
 
     def take_over(self) -> S:
-        """Remove uncommitted records, as a change of leader may; return the state with which the new leader's
+        """Remove uncommitted records, as a change of leader may do. Return the state with which the new leader's
         coordinator begins.
         """
         del self.records[self.high_watermark :]

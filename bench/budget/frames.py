@@ -23,7 +23,7 @@ CLIENT_ID = "judge"
 FRAME_OVERHEAD = 64
 
 Value = Any
-"""The value of a field: a constant, or a function of (`Stage`, index of the element) that returns one."""
+"""The value of a field: a constant, or a function that returns the value for a `Stage` and the index of the element."""
 
 
 @attrs.frozen
@@ -119,8 +119,8 @@ _growing_names: dict[type[Structure], list[str]] = {}
 
 
 def _plan(cls: type[Structure], version: int) -> _Plan:
-    """Return facts about each field that a version encodes: its name, its wire format, whether it is an
-    array, and the type of the field or of its elements.
+    """List the fields that a version encodes: (name, wire format, True for an array, type of the field or of the
+    array's elements).
     """
     found = _plans.get((cls, version))
     if found is None:
@@ -130,7 +130,7 @@ def _plan(cls: type[Structure], version: int) -> _Plan:
 
 
 def _element(facts: WireField) -> tuple[bool, str | type[Structure]]:
-    """Return whether a field is an array, and its type or that of its elements."""
+    """Return (True for an array, type of the field or of the array's elements)."""
     if isinstance(facts.type, (str, type)):
         return False, facts.type
     return True, facts.type[0]

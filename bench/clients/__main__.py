@@ -37,7 +37,7 @@ OURS = "odradek"
 PURE_PYTHON = ("kafka-python", "aiokafka")
 TOPIC_BYTES = 64 << 20
 RATIO_MIN = 1.5
-"""The goal: the ratio of our rate to that of the faster of the clients in pure Python."""
+"""The goal for our rate, divided by the rate of the fastest client in pure Python."""
 
 
 @attrs.frozen

@@ -59,7 +59,7 @@ def draw_partition(random: Random, steps: int, weights: Mapping[str, tuple[float
 
 
 class CoordinatorRun(PartitionRun, ABC, Generic[HostT]):
-    """Base class for one run of a schedule: brokers, each with a coordinator that starts and ends with the broker's
+    """Base class for one run of a schedule. Each broker has a coordinator, which starts and ends with the broker's
     process.
     """
 

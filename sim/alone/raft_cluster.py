@@ -107,7 +107,9 @@ class Node:
 
 @attrs.define
 class Cluster:
-    """A simulated cluster: the nodes by id, messages on their way, and everything that was ever elected or committed."""
+    """A simulated cluster: the nodes by id, the messages on their way, and all leaders and batches that were ever
+    elected or committed.
+    """
 
     nodes: dict[int, Node]
     initial: VoterSet

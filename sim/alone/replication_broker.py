@@ -40,7 +40,7 @@ BATCH_BYTES_MAX = 1 << 20
 __all__ = ["BATCH_BYTES_MAX", "START_MS", "Answer", "Broker", "Fetching", "Image", "Surroundings"]
 
 Image = tuple[PartitionImage, Mapping[int, tuple[int, bool]]]
-"""The partition's metadata, and by broker id a pair: the broker's epoch, and True if the broker is unfenced."""
+"""The partition's metadata, and the state of each broker by id: (broker epoch, True if the broker is unfenced)."""
 
 
 class Surroundings(Protocol):

@@ -42,7 +42,7 @@ def options_named(options: RunOptions) -> tuple[str, ...]:
 
 @attrs.define
 class RareStates:
-    """Counts, for each option and each named state, of the runs with that option that have reached that state."""
+    """Counts of runs: for each option and each named state, how many runs with the option have reached the state."""
 
     runs: int = 0
     reached: dict[str, int] = attrs.Factory(dict)

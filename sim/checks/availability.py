@@ -7,10 +7,10 @@ duration exceeds the bound (`sim.checks.bounds`), the verdict is `liveness`.
 
 * **Quorum.** If a majority of the voters is fit, and so are all links between these voters, then one voter leads and
   reaches a majority.
-* **Partition.** Suppose that the quorum's leader is fit, did not change, and has links to a majority. Suppose also
-  that an in-sync replica (or, without one, an ELR member) is fit, with a link to that leader. Then the broker that
-  the metadata name as the leader leads in the epoch of the metadata. This broker is not paused, and reaches the
-  quorum's leader.
+* **Partition.** Suppose that the quorum's leader is fit, did not change, and has links to a majority. Suppose also that
+  an in-sync replica is fit, with a link to that leader. If there is no in-sync replica, a member of the ELR may take
+  its place. Then the broker that the metadata name as the leader leads in the epoch of the metadata. This broker is not
+  paused, and reaches the quorum's leader.
 * **Coordinator.** If the leader of a partition of `__consumer_offsets` is fit, then it has loaded the log.
 
 Two cases are left out. A broker that an operator has unregistered does not serve, as in Kafka. A quorum leader
@@ -293,8 +293,8 @@ class Availability:
         image: MetadataImage,
         living: Mapping[int, tuple[Member, Node]],
     ) -> Broker | None:
-        """Return the broker that the metadata name as a partition's leader; None if this broker does not lead, is
-        paused or cannot reach the quorum's leader.
+        """Return the broker that is a partition's leader according to the metadata. Return None if this broker does not
+        lead, is paused or cannot reach the quorum's leader.
 
         After a restart the broker counts only once it is registered. A broker with new disks can register only after
         its former session has expired.

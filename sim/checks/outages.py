@@ -34,7 +34,9 @@ class Server:
 
 @attrs.define(eq=False)
 class Outage:
-    """An outage: the time when it began, and its reason, which is the fault that hit the process which served before."""
+    """An outage, with the time when it began and its reason. The reason is the fault that hit the process which served
+    before.
+    """
 
     since: float
     why: str

@@ -1,13 +1,14 @@
 """The links between simulated hosts, and their faults: cuts, losses, delays and refusals. `sim.machine.network` is
 built on this module.
 
-A link is one direction between two hosts. It may have these faults, independently:
+A link is one direction between two hosts. It may have any combination of these faults:
 
 * cut: all segments are held until the link is healed, since TCP would retransmit them;
 * slow: each segment takes up to some seconds longer;
 * narrow: all connections together have a limit of bytes per second; later bytes wait behind earlier bytes;
-* closed: new connections are refused at once, or never answered; open connections continue;
-* and the weather may lose a segment, which delays the stream until the segment is sent again.
+* closed: new connections are refused at once, or never answered; open connections continue.
+
+In addition the weather may lose a segment, which delays the stream until the segment is sent again.
 
 The ends of a connection do not notice a cut link. `sim.machine.network` has the faults of single connections:
 resets, and silently lost connections.

@@ -159,7 +159,9 @@ class Storm:
         return self.world.now < self._ends_at
 
     async def last(self, random: Random, seconds: float | None = None) -> None:
-        """Wait while a trouble lasts: `seconds` if given, otherwise a moment, some seconds, or longer than a session."""
+        """Wait while a trouble lasts. It lasts for `seconds` if given. Otherwise the duration is drawn: a moment, some
+        seconds, or longer than a session.
+        """
         if seconds is None:
             seconds = random.uniform(0.0, random.choice((0.1, 3.0, LONG_SECONDS_MAX)))
         await self.world.sleep(max(0.0, min(seconds, self._ends_at - self.world.now)))
@@ -295,8 +297,8 @@ class Storm:
         self._without_cache |= {member.name}
 
     async def may_lose_power(self, member: Member) -> bool:
-        """True if this broker's machine may lose power: the cluster is whole, other trouble is over, and each of the
-        broker's partitions has other replicas.
+        """True if this broker's machine may lose power. The cluster must be whole, all other trouble must be over, and
+        each of the broker's partitions must have other replicas.
         """
         if self._under_way or not self.atlas.is_clear:
             return False

@@ -60,8 +60,8 @@ _WEIGHTS: Mapping[str, tuple[float, ...]] = {
 
 @attrs.frozen
 class ConsumersPlan:
-    """Parameters of a schedule: the plan of the offsets partition, which includes the weights of all steps, and the
-    numbers of members.
+    """Parameters of a schedule: the numbers of members, and the plan of the offsets partition. The plan includes the
+    weights of all steps.
     """
 
     partition: ReplicationPlan

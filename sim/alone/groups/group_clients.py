@@ -1,5 +1,5 @@
-"""Simulated clients of a group coordinator: members that join, commit, stall and leave, and consumers outside of any
-group. PURE.
+"""Simulated clients of a group coordinator: members of a group that join, commit, stall and leave, and consumers
+without a group. PURE.
 
 A client has at most one request in flight. Requests and answers arrive late, in any order, or never; after a loss the
 client sends again. Most requests go to the right coordinator, some to another broker. The checks see each answer when

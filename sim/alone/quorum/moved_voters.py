@@ -3,8 +3,8 @@ directory. PURE.
 
 `run(seed)` draws three or five voters, and one of three cases:
 
-* all voters move at once: each restarts at a new address, with corrected bootstrap servers; the log still names the
-  old addresses;
+* all voters move at once: each restarts at a new address, with corrected bootstrap servers. The log still names the old
+  addresses;
 * the voters move one by one, while the other voters run;
 * a copy of a voter's directory runs at an address of its own, beside the original.
 

@@ -102,8 +102,8 @@ class Promises:
         self.acknowledged: list[int] = []
         """Ids of the brokers whose registration was acknowledged."""
         self._told: list[tuple[Node, int, int]] = []
-        """Registrations of brokers that were acknowledged in the present step: (node, number of its process run,
-        broker id).
+        """Broker registrations that were acknowledged in the present step: (acknowledging node, number of the node's
+        process run, broker id).
         """
 
     # -- messages -------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Check of the state that a log derives from its batches: leader epochs, producers, indexes must agree with the
+"""Check of the state that a log derives from its batches: leader epochs, producers and indexes must agree with the
 batches. PURE.
 
 1. Each batch has the leader epoch that the log's epoch cache has for its offset.

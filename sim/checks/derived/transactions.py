@@ -51,8 +51,8 @@ class _Scanned:
 
     fold: ProducersFold = attrs.Factory(ProducersFold)
     aborted: dict[int, list[tuple[int, int, int, int]]] = attrs.Factory(dict)
-    """By a segment's base offset: the aborted transactions whose markers are in the segment, each with the fields of
-    an index entry.
+    """By a segment's base offset: the aborted transactions whose markers are in the segment. Each has the fields of an
+    entry in the transaction index.
     """
     is_whole: bool = True
     """False if compaction or deletion has removed batches."""

@@ -1,5 +1,5 @@
-"""Check of a classic consumer group: everything that the group's members receive is recorded, and impossible events
-raise an error. PURE.
+"""Check of a classic consumer group. It records everything that the group's members receive, and raises an error for an
+impossible event. PURE.
 
 1. In one generation a partition has one owner at most. A member that gives up a partition within a generation counts
    as its owner in that generation.
@@ -42,8 +42,8 @@ __all__ = ["GroupPromises", "OpenCommit"]
 
 @attrs.define(eq=False)
 class _Known:
-    """A generation as one member knows it: the member's process, when it requested its assignment, and when it last
-    had that assignment.
+    """A generation as one member knows it: the member's process, the time when it requested its assignment, and the
+    time when it last had this assignment.
     """
 
     member: str
@@ -78,7 +78,9 @@ class GroupPromises(HandedRecords):
     refused_late: int = 0
     _owners: dict[tuple[int, TopicPartition], str] = attrs.Factory(dict)
     _known: dict[tuple[str, int], _Known] = attrs.Factory(dict)
-    """By (owner, generation), for each assignment that an owner has received: the generation as this owner knows it."""
+    """By (owner, generation): the generation as this owner knows it. There is an entry for each assignment that an
+    owner has received.
+    """
     _committed_at: float = inf
     """The time at which the first commit was acknowledged. From then on the group cannot be deleted."""
     _left: set[str] = attrs.Factory(set)

@@ -61,7 +61,7 @@ class Joint:
     records: dict[int, list[tuple[int, bytes, bytes]]] = attrs.Factory(dict)
     outcome: Outcome = Outcome.OPEN
     prepared: str = ""
-    """The text that `prepare` returned, for as long as a later process may decide the outcome of the transaction;
+    """The text that `prepare` returned, while a later process may still decide the outcome of the transaction;
     otherwise "".
     """
     ended: float = inf

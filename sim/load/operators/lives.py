@@ -96,8 +96,8 @@ class Lives(Topics):
         await super().check()
 
     async def _wrong_configs(self, name: Name, life: Life) -> str | None:
-        """Describe a broker whose configuration of the topic differs from that of the name's last life; None if all
-        brokers agree.
+        """Describe a broker on which the topic's configuration differs from the configuration of the last life; None if
+        there is no such broker.
         """
         for member in self.cluster.brokers:
             asked = DescribeConfigsRequest([DescribeConfigsResource(2, name.name, None)])

@@ -1,5 +1,5 @@
-"""An operator that recovers a quorum which has lost most voters' metadata disks: `odradek quorum recover`, on
-simulated disks. PORTED.
+"""An operator that recovers a quorum after most voters have lost their metadata disks, as `odradek quorum recover`
+does. PORTED.
 
 All nodes are stopped. The operator reads their directories with the product's own code, makes a plan, and applies
 it on each machine. Now and then the command is interrupted, and the operator repeats it with the same plan, as its
@@ -54,8 +54,8 @@ __all__ = ["QuorumRecovery", "Recovered", "facts_of"]
 
 @attrs.frozen
 class Recovered:
-    """The result of a recovery: its plan, the metadata with which the new log begins, and the topics and partitions
-    that no disk has.
+    """The result of a recovery: the plan, the metadata with which the new log begins, and the topics and partitions
+    that are on no disk.
     """
 
     plan: RecoveryPlan

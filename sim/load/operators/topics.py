@@ -133,8 +133,8 @@ class Topics(Duty):
         return None
 
     async def _id_of(self, name: Name) -> bytes:
-        """Return the id of a topic that was just created: the first id that a broker reports and that no deleted
-        topic had.
+        """Return the id of a topic that was just created: the first id that a broker reports, except ids of deleted
+        topics.
         """
         while True:
             known = await self.client.metadata([name.name])

@@ -1,4 +1,6 @@
-"""Documentation of the options that all modules for a cluster share: its addresses, and the path of the command."""
+"""Documentation of the options that all modules for a cluster share: the cluster's addresses, and the path of the
+command.
+"""
 
 from __future__ import annotations
 

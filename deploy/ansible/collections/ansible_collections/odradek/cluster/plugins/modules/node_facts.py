@@ -145,8 +145,8 @@ def last_words(unit: str) -> str:
 
 
 def _before(directory: str) -> dict | None:
-    """Return the releases that the module `before` has kept, and the kept files that differ now; None if nothing is
-    kept.
+    """Return the releases that the module `before` has kept, and its kept files that differ from the present files;
+    None if nothing is kept.
     """
     try:
         with open(os.path.join(directory, "releases.json"), encoding="utf-8") as file:
