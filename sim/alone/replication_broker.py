@@ -171,7 +171,7 @@ class Broker:
         )
         if self.log.log_end_offset < self.synced:
             raise SafetyViolation(
-                f"{self.node_id} had synced all below {self.synced}, but its log ends at {self.log.log_end_offset}"
+                f"{self.node_id} had synced the records below {self.synced}, but its log ends at {self.log.log_end_offset}"
             )
         self.synced = 0
         self.partition = Partition(self.log, self)

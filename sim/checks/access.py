@@ -146,7 +146,7 @@ class Access:
         """
         if self.slowest_seconds > CALM_SECONDS_MAX:
             raise SafetyViolation(
-                f"without any trouble a rule came to a node {self.slowest_seconds:.3f} s late"
+                f"in a run without faults a node replayed a rule {self.slowest_seconds:.3f} s late"
             )
 
     def _replay(self, process: _Replayed, image: MetadataImage, delta: MetadataDelta) -> None:
@@ -297,7 +297,7 @@ class Access:
         right = [each is not None and made.get(each.stored_key) == login.password for each in known]
         self.judged["login refused" if answer.error_code else "logged in"] += 1
         if answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED and all(right):
-            raise SafetyViolation(f"{told}: the login is refused, and its password is right")
+            raise SafetyViolation(f"{told}: the login is refused, although its password is right")
         if not answer.error_code and not any(right):
             raise SafetyViolation(f"{told}: the login succeeds with a wrong password")
 

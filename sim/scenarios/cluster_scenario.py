@@ -167,7 +167,7 @@ class ClusterScenario:
         except (SafetyViolation, Liveness) as error:
             told = self._errors_told()
             if not told:
-                raise SafetyViolation(f"silent damage: no node has told an error, but {error}") from error
+                raise SafetyViolation(f"silent damage: no node has logged an error, but {error}") from error
             return {"harmed": 1, "told": told}
         return {**summary, "harmed": 0, "told": self._errors_told()}
 
@@ -355,7 +355,9 @@ class ClusterScenario:
         for topic, partition in self.load.partitions:
             logs = self.cluster.replica_logs(topic, partition)
             if len(logs) != self.shape.replicas:
-                raise SafetyViolation(f"{topic}-{partition}: {', '.join(logs)} have it")
+                raise SafetyViolation(
+                    f"{topic}-{partition}: the replicas are on {', '.join(logs)}, but there must be {self.shape.replicas}"
+                )
             check_replicas_equal(f"{topic}-{partition}", logs, max(map(end_of, logs.values())))
         self._clientele.check_disks(self.cluster)
         metadata = self.cluster.metadata_logs()

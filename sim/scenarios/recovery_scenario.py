@@ -367,7 +367,9 @@ class RecoveryScenario:
             if not running.ended.is_set():
                 raise SafetyViolation(f"{member.name} goes on with the old metadata log")
             if not member.failures or LEFT_BEHIND not in member.failures[-1]:
-                raise SafetyViolation(f"{member.name} has not said why it ends: {member.failures[-1:]}")
+                raise SafetyViolation(
+                    f"{member.name} has ended without an error about the recovery: {member.failures[-1:]}"
+                )
             member.may_be_damaged = False
 
     async def _old_voters_return(self, lost: Lost) -> None:

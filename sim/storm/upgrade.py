@@ -86,7 +86,7 @@ async def _raise_level(cluster: Cluster) -> str:
     behind = _behind(cluster)
     if behind:
         told = ", ".join(behind)
-        cluster.world.refute(SafetyViolation(f"{NEW_LEVELS} was finalized, and {told} does not speak it"))
+        cluster.world.refute(SafetyViolation(f"{NEW_LEVELS} was finalized, but {told} does not support it"))
     return "raised"
 
 

@@ -168,7 +168,7 @@ class ConsumerPromises(Promises):
         )
         if fell:
             raise SafetyViolation(
-                f"at {offset} the group goes from the epochs {epoch}, {target_epoch} to {group}"
+                f"at {offset} the group's epochs fell from {epoch} and {target_epoch} (target): {group}"
             )
         for member_id, was in members.items():
             now = group.member_epoch(member_id)
@@ -187,7 +187,9 @@ class ConsumerPromises(Promises):
     def _read_commit(self, at: TopicPartition, offset: int, value: OffsetCommitValue) -> None:
         sent = self.sent[value.metadata]
         if sent.at != at or value.metadata in self._positions:
-            raise SafetyViolation(f"commit {value.metadata} of {sent} stands at {offset} for {at}, or twice")
+            raise SafetyViolation(
+                f"commit {value.metadata} of {sent} is in the log at {offset} for {at}: for another partition, or twice"
+            )
         self._positions[value.metadata] = offset
         since = self._accepted(sent, offset)
         stint = None if since is None or sent.is_late else (sent.member_id, since)
@@ -248,7 +250,7 @@ class ConsumerPromises(Promises):
         self.look([node])
         self.commits += 1
         if commit not in self._positions:
-            raise SafetyViolation(f"commit {commit} is acknowledged, and not committed in the log")
+            raise SafetyViolation(f"commit {commit} is acknowledged, but not in the committed log")
 
     # -- states ---------------------------------------------------------------------------------------------------
 

@@ -155,14 +155,18 @@ class GroupPromises(Promises):
     def _read_commit(self, at: OffsetAt, offset: int, value: OffsetCommitValue) -> None:
         sent = self.sent[value.metadata]
         if sent.key != at or value.metadata in self._positions:
-            raise SafetyViolation(f"commit {value.metadata} of {sent} stands at {offset} for {at}, or twice")
+            raise SafetyViolation(
+                f"commit {value.metadata} of {sent} is in the log at {offset} for {at}: for another partition, or twice"
+            )
         self._positions[value.metadata] = offset
         self._values[at] = value
         group = self._groups.get(at[0])
         members = [] if group is None else [each.member_id for each in group.members]
         if sent.generation < 0:
             if members:
-                raise SafetyViolation(f"commit {value.metadata} of no member is taken from {members}")
+                raise SafetyViolation(
+                    f"commit {value.metadata} without a member is accepted while the group has the members {members}"
+                )
         elif group is None or group.generation != sent.generation or sent.member_id not in members:
             now = None if group is None else group.generation
             raise SafetyViolation(
@@ -207,7 +211,7 @@ class GroupPromises(Promises):
         self.commits += 1
         position = self._positions.get(commit)
         if position is None:
-            raise SafetyViolation(f"commit {commit} is acknowledged, and not committed in the log")
+            raise SafetyViolation(f"commit {commit} is acknowledged, but not in the committed log")
         acknowledged = self._acknowledged.setdefault(self.sent[commit].key, {})
         epoch = self._epochs[position]
         acknowledged[epoch] = max(position, acknowledged.get(epoch, -1))

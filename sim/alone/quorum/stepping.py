@@ -145,7 +145,9 @@ class Steps:
             while True:
                 self._in_moment += 1
                 if self._in_moment > STEPS_IN_A_MOMENT_MAX:
-                    raise SafetyViolation(f"tasks keep each other busy at {self.now} s")
+                    raise SafetyViolation(
+                        f"tasks run on and on at {self.now} s without any advance of virtual time"
+                    )
                 wait = task.coroutine.send(None) if cut is None else task.coroutine.throw(cut)
                 cut = task.due() if wait.can_be_cut else None
                 if cut is None:

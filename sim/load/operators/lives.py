@@ -139,7 +139,7 @@ class Lives(Topics):
         self.check_values(name, key, values)
         if start < life.deleted_below.get(key, 0):
             raise SafetyViolation(
-                f"{key} begins at {start}, deleted were the records below {life.deleted_below}"
+                f"{key} begins at {start}, although the records below {life.deleted_below} were deleted"
             )
         for offset, value in life.acknowledged.get(key, {}).items():
             if offset < start or values.get(offset) == value:

@@ -125,7 +125,7 @@ class QuorumRecovery:
         )
         plan = decode_plan(encode_plan(made))
         if plan != made:
-            raise SafetyViolation("a plan that was written and read is another one")
+            raise SafetyViolation("a plan differs after it was written and read")
         for member in self._random.sample(list(members), len(members)):
             self._carry_out(plan, member)
         self._latest = _recovered(plan, choice.chosen.end, is_rebuilt=is_rebuilt)
@@ -149,7 +149,7 @@ class QuorumRecovery:
             disk.forget_faults()
         apply_plan(plan, facts, env)
         if apply_plan(plan, facts, env):
-            raise SafetyViolation(f"{member.name}: a plan that was carried out is carried out again")
+            raise SafetyViolation(f"{member.name}: a plan that was already applied was applied again")
         aside = disk.peek(f"{facts.metadata_path}/{set_aside_name(plan.end.epoch)}")
         if before and aside != before:
             raise SafetyViolation(f"{member.name}: the old metadata log was not kept as it was")

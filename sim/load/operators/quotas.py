@@ -241,7 +241,7 @@ class Quotas(Duty):
         moved, _ = await self._move(FREE_BATCHES, FREE_SECONDS_MAX)
         if moved < FREE_BATCHES:
             raise SafetyViolation(
-                f"{CLIENT} is held to a quota that was removed: {moved} of {FREE_BATCHES} batches"
+                f"{CLIENT} is limited by a quota that was removed: {moved} of {FREE_BATCHES} batches"
             )
 
     async def _check_nodes(self) -> None:
@@ -262,4 +262,6 @@ class Quotas(Duty):
         for each in fetchers:
             await self._set(each, FETCH, None)
         if written < 4:
-            raise SafetyViolation(f"brokers are held to a quota: {written} batches in {NODES_SECONDS_MAX} s")
+            raise SafetyViolation(
+                f"brokers are limited by a quota: {written} batches in {NODES_SECONDS_MAX} s"
+            )

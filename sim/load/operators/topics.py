@@ -240,8 +240,8 @@ class Topics(Duty):
         """Check the records of a partition, by offset. Raises `SafetyViolation`."""
         if not life.deleted_below.get(key, 0) <= start <= life.asked_below.get(key, 0):
             raise SafetyViolation(
-                f"{key} begins at {start}: deleted were the records below {life.deleted_below.get(key, 0)}, "
-                f"asked for was {life.asked_below.get(key, 0)}"
+                f"{key} begins at {start}: the records below {life.deleted_below.get(key, 0)} were deleted, "
+                f"and the deletion of those below {life.asked_below.get(key, 0)} was requested"
             )
         self.check_values(name, key, values)
         for offset, value in life.acknowledged.get(key, {}).items():
