@@ -80,7 +80,7 @@ def cycles(
     history: History, orders: Mapping[str, VersionOrder], order: Order, *, with_ww: bool, with_wr: bool = True
 ) -> Iterator[list[Step]]:
     """Yield each set of operations that depend on each other in a circle. The flags choose the kinds of edges, and
-    `order` the additional ones.
+    `order` the additional edges.
     """
     steps = operations(history)
     edges: list[list[int]] = [[] for _ in steps]

@@ -69,7 +69,7 @@ def parts(line: str) -> Iterator[tuple[str, str]]:
             for key, offset in fields["offsets"].items():
                 yield key, json.dumps({**fields, "offsets": {key: offset}})
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise ValueError(f"a line is no operation of a history ({error!r}): {line[:200]}") from None
+        raise ValueError(f"a line is not an operation of a history ({error!r}): {line[:200]}") from None
 
 
 def judge(key: str, lines: Iterable[str]) -> list[Anomaly]:

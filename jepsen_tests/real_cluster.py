@@ -93,8 +93,8 @@ class Node:
 class Cluster:
     """The nodes of one system on one network. `settings` override all properties except addresses.
 
-    If `controllers` is above 0, the first `size` nodes are brokers only, and so many further nodes are controllers
-    only.
+    If `controllers` is above 0, the first `size` nodes are only brokers, and `controllers` further nodes are only
+    controllers.
     """
 
     system: System

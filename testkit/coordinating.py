@@ -42,8 +42,8 @@ class HeldLog(Generic[S]):
         return len(self.records)
 
     def encode_batch(self, records: Sequence[CoordinatorRecord]) -> Sequence[CoordinatorRecord]:
-        """Check that all records can be encoded, and return them as the batch. Raises the error of a value that fits
-        no field.
+        """Check that all records can be encoded, and return them as the batch. Raises an error if a value does not fit
+        into its field.
         """
         for each in records:
             each.encoded_key(), each.encoded_value()

@@ -121,7 +121,7 @@ class Client:
         self._received = bytearray()
 
     async def send(self, data: bytes) -> None:
-        """Send all of the data, in as many pieces as the connection accepts."""
+        """Send all data, in pieces of the sizes that the connection accepts."""
         while data:
             taken = self.conn.send([data])
             data = data[taken:]

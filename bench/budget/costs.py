@@ -134,7 +134,7 @@ def _observe(clients: Sequence[Asker], *, pauses: bool = False) -> Window:
 
 
 def undisturbed(clients: Sequence[Asker], seconds: float) -> Window:
-    """Measure the clients' service when there is no attack."""
+    """Measure the clients' service without any attack."""
     time.sleep(WARM_UP_SECONDS)
     _observe(clients)
     time.sleep(seconds * QUIET_SHARE)

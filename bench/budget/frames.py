@@ -88,7 +88,8 @@ class Costly:
     body: Callable[[Stage, int], bytes] | None = None
     """Makes the bytes of the last field of `grow`, of about the given size; None if any bytes will do."""
     count: int = 0
-    """The most elements, if further ones are free or would cause lasting changes; 0 means no limit."""
+    """The largest number of elements, if more elements are free or would cause lasting changes; 0 means no limit.
+    """
     since: int = 0
     """The first version that can express this request."""
     needs_login: bool = False

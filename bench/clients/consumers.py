@@ -28,7 +28,7 @@ POLL_RECORDS = 500
 
 
 class Reading(NamedTuple):
-    """The result of a pass."""
+    """The number of records that a pass has read, with its duration and the client's CPU time."""
 
     records: int
     seconds: float

@@ -1,5 +1,5 @@
-"""Compares how our producer and Java's spread records without a key over partitions, at three rates, on one node of
-ours.
+"""Compares how our producer and Java's spread records without a key over partitions, at three rates, on one of our
+nodes.
 
 Both change to another random partition after a number of bytes (KIP-794), so the shares differ at random. A share
 that is far from even indicates a fault. So the figures are the largest and the smallest share, divided by the even

@@ -1,4 +1,4 @@
-"""Compares three nodes of ours with three of Apache Kafka: replicated produce, commit latency, and failover after
+"""Compares three of our nodes with three nodes of Apache Kafka: replicated produce, commit latency, and failover after
 kill -9.
 
     python -m bench.cluster [--only produce,latency,failover] [--no-kafka] [--quick] [--json FILE]

@@ -72,7 +72,7 @@ class Load:
 
 @attrs.define
 class Contender:
-    """A server, the directory of its logs, and the times of each pass by its load."""
+    """A server, and the directory of its logs. By load: the CPU seconds and the seconds of each pass."""
 
     name: str
     server: ServerProcess
@@ -91,7 +91,9 @@ def loads(scale: float) -> list[Load]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return the CPU time (user and system) of a process and all its children, including ended ones, in seconds."""
+    """Return the CPU time (user and system) of a process and all its children in seconds. Children that have ended
+    count, too.
+    """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         children = [

@@ -3,9 +3,9 @@ tool.
 
     python -m bench.programs.commands [--passes N] [--no-kafka]
 
-Each command is a process that connects to one node of ours, which has a topic with two partitions. The empty program
-takes turns with them. The figure is user and system time of the process, as a median. `topic describe` is compared
-with Kafka's `TopicCommand --describe` against the same node.
+Each command is a process that connects to one of our nodes, which has a topic with two partitions. The empty program
+takes turns with them. The figure is user and system time of the process, as a median. `topic describe` is compared with
+Kafka's `TopicCommand --describe` against the same node.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python -m bench.scale.metadata [--topics 100] [--partitions 100] [--disks 4] [--json FILE]
 
-The measurements use one node of ours with `topics` x `partitions` partitions. While they are created, another
-connection sends ApiVersions continuously: its slowest answer shows how long the event loop was blocked. The
-metadata log writes a snapshot every few hundred KiB, so that restarts begin with a snapshot.
+The measurements use one of our nodes with `topics` x `partitions` partitions. While they are created, another
+connection sends ApiVersions continuously: its slowest answer shows how long the event loop was blocked. The metadata
+log writes a snapshot every few hundred KiB, so that restarts begin with a snapshot.
 
 With several disks (directories of one disk here) there are also quotas, and `MOVING` partitions move slowly to
 another disk. Then the CPU of the idle node is measured as well.

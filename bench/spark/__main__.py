@@ -57,7 +57,7 @@ def writes(found: Mapping[str, Sequence[float]]) -> list[Figure]:
 
 
 def reads(found: Mapping[tuple[int, int, str], Mapping[str, float]], rows: int) -> list[Figure]:
-    """Return those figures of `bench.spark.source` that have a goal."""
+    """Return the figures of `bench.spark.source` for which there is a goal."""
     goals = (("batch -> noop", 2.0), ("batch -> Parquet", 1.6), ("AvailableNow -> noop", 1.2))
     figures = []
     for name, least in goals:

@@ -183,7 +183,7 @@ class Campaign:
                     file.flush()
                     if isinstance(found, Shrunk):
                         print(
-                            f"explained: {found.signature}\n  again: {found.command}\n  see {found.timeline}"
+                            f"explained: {found.signature}\n  repeat with: {found.command}\n  see {found.timeline}"
                         )
                         self._write_report()
                     elif self._note(found):

@@ -24,8 +24,8 @@ from sim.options import RunOptions
 JOBS_MAX = 50
 """How many jobs a process runs before a new process replaces it. A process may leak memory."""
 CPU_SECONDS_MAX = 600.0
-"""The most CPU time in seconds that a run may take. A run also ends after as many real seconds in which it used no
-CPU time. Most runs take some seconds.
+"""The most CPU time in seconds that a run may take. A run also ends if it uses no CPU time for this number of real
+seconds. Most runs take some seconds.
 """
 LOOK_SECONDS = 5.0
 COVERAGE_FACTOR = 4

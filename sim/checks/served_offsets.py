@@ -98,7 +98,7 @@ class AnswerByTime:
 
 @attrs.define
 class _Question:
-    """What was known about the partitions when a request was sent."""
+    """The known state of the partitions at the time when a request was sent."""
 
     epochs: Mapping[TopicIdPartition, int]
     """The leader epochs in which the receiver of the request leads."""

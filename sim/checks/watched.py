@@ -45,8 +45,8 @@ class Hosted:
 
 
 class Replicas(list[Hosted]):
-    """All replicas that living brokers host. A check that depends on nothing but a replica's state needs only the
-    replicas in `moved`.
+    """All replicas that living brokers host. A check that depends only on a replica's state needs only the replicas in
+    `moved`.
     """
 
     __slots__ = ("moved", "moved_keys")

@@ -2,8 +2,8 @@
 metadata. PORTED.
 
 A cluster has `nodes` brokers. With `controllers` = 0 the first `voters` of them are also controllers (0: all of them).
-Otherwise as many separate machines form the quorum, with ids from 101 on. Some settings are drawn from the seed: either
-Kafka's defaults, or shorter times with which a run has more elections.
+Otherwise `controllers` separate machines form the quorum, with ids from 101 on. Some settings are drawn from the seed:
+either Kafka's defaults, or shorter times with which a run has more elections.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ from sim.machine.weather import Weather
 RETRANSMISSION_SECONDS_MIN = 0.2
 """Linux's shortest wait in seconds before a segment is sent again. The wait doubles with each further loss."""
 LOSSES_MAX = 6
-"""The largest number of successive losses of one segment. After so many losses the segment arrives."""
+"""The largest number of successive losses of one segment. After that the segment arrives."""
 
 REPEAT_SECONDS_MIN = 1.0
 """The shortest time in seconds between two requests that arrive twice, for each pair of nodes. It lets the nodes make
@@ -207,7 +207,7 @@ class Repeats:
         self._random = random
         self._probability = probability
         self.nodes: frozenset[str] = frozenset()
-        """Only requests between these hosts arrive twice."""
+        """The hosts between which requests may arrive twice."""
         self.is_over = False
         self.counts: dict[str, int] = {}
         self._next_at: dict[tuple[str, str], float] = {}

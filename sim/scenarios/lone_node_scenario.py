@@ -93,8 +93,8 @@ class Scenario:
     ) -> None:
         """Create the scenario. Values that are not given are drawn from the seed.
 
-        `churners` is the number of clients that create and delete topics (`sim.load.churning`). The scenario uses
-        nothing but the settings of `shape`.
+        `churners` is the number of clients that create and delete topics (`sim.load.churning`). The scenario uses only
+        the settings of `shape`.
         """
         self.world = World(seed, weather)
         self.history = History((SYNCED,))

@@ -7,7 +7,7 @@ The seed draws shape, weather and workload. Each of the two rounds has these ste
    topics.
 2. Some nodes are killed, so that their copies of the metadata log become stale. The others continue: ISRs shrink,
    leaders change, moves finish, topics are created and deleted, and clients write with acks=all.
-3. All other nodes are killed at once. So many metadata disks are destroyed that the remaining voters are no majority.
+3. All other nodes are killed at once. After the loss of metadata disks, the remaining voters are less than a majority.
    Often these are the disks with the newest copies, sometimes all disks. One voter may also lose its data disks, if
    other in-sync replicas remain.
 4. The operator recovers the quorum from the other disks (`sim.load.operators.quorum_recovery`), sometimes without a

@@ -57,8 +57,8 @@ class Sent:
 
 @attrs.frozen
 class Floor:
-    """The log offsets of the newest acknowledged commits and tombstones. An OffsetFetch that is sent now must see
-    these records or newer ones.
+    """The log offsets of the newest acknowledged commits and tombstones. An OffsetFetch that is sent now must see these
+    records or newer records.
 
     For each key the log offsets are grouped by the record's leader epoch. A deposed coordinator must know only the
     records up to its own epoch.

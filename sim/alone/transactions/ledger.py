@@ -17,7 +17,7 @@ __all__ = ["Attempt", "Ledger", "Outcome"]
 
 
 class Outcome(Enum):
-    """What a producer knows about the outcome of its transaction."""
+    """The outcome of a transaction, as far as its producer knows it."""
 
     NONE = "nothing"
     TRIED = "a commit was asked for"

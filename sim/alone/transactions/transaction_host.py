@@ -54,7 +54,7 @@ class Letter:
     is_awaited: bool = True
     """False once the sender has stopped waiting. The request may still arrive."""
     is_over: bool = False
-    """True once the sender has an answer, or knows that none will come."""
+    """True once the sender has an answer, or knows that no answer will come."""
 
 
 class Post:

@@ -65,7 +65,7 @@ class Joint:
     otherwise "".
     """
     ended: float = inf
-    """When the transaction's commit was acknowledged, as a count of the ledger's events."""
+    """The time when the transaction's commit was acknowledged, as a count of the ledger's events."""
 
 
 @attrs.define(eq=False)
@@ -78,8 +78,8 @@ class Commit:
     """The transaction that has this commit; None for a plain commit."""
     asked: int
     answered: float = inf
-    """When the commit was acknowledged. Infinity if its request was sent more than once, since a copy of the request
-    may still take effect.
+    """The time when the commit was acknowledged. It is infinity if the request was sent more than once, since a copy of
+    the request may still take effect.
     """
     is_taken: bool = False
     """True once the commit was acknowledged."""

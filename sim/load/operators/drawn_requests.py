@@ -1,4 +1,4 @@
-"""Random requests of any API and version: valid ones, and slightly wrong ones. PURE.
+"""Random requests of any API and version. Some are valid, and some are slightly wrong. PURE.
 
 Each field of a request gets a value that fits the field's name. A request that only reads may name the workload's
 topics. A request that changes something names other topics, or unknown ones, so that the workload is unaffected.

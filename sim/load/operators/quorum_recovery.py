@@ -232,5 +232,5 @@ def _recovered(plan: RecoveryPlan, chosen_end: OffsetAndEpoch, *, is_rebuilt: bo
 
 
 def majority_is_lost(voters: VoterSet, lost: Sequence[int]) -> bool:
-    """True if the remaining voters are no majority."""
+    """True if the remaining voters are less than a majority."""
     return len([each for each in voters.node_ids if each not in lost]) < voters.majority

@@ -33,7 +33,7 @@ from sim.machine.members import Member
 HOLDERS = ("holder-1", "holder-2")
 """The machines of the clients that log in with tokens."""
 TOKENS_MAX = 4
-"""How many tokens the clients use: the newest ones. The controller removes older tokens after their expiry."""
+"""How many of the newest tokens the clients use. The controller removes older tokens after their expiry."""
 PERIODS_MS = (500, 2_000, 5_000)
 SHORT_MS = 1_000
 """The lifetime in milliseconds of the token that must have expired at the end."""

@@ -158,7 +158,7 @@ def _about_unknown(name: str, known: Mapping[str, Variable]) -> Iterator[str]:
 
 @functools.cache
 def _near(name: str, known: frozenset[str]) -> str | None:
-    """Return the variable of ours that a name without our prefix resembles; None if there is none."""
+    """Return the variable of the collection that resembles a name without our prefix; None if there is none."""
     if name.startswith("ansible_"):
         return None
     return closest(name, known, 2 if len(name) >= _SHORT else 1)

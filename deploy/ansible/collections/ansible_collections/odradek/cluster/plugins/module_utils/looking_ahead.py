@@ -125,8 +125,8 @@ def summary(found: dict, most: int = 3) -> list:
 
 
 def lacking_before(status: dict, partitions: list, nodes: list) -> dict:
-    """Return the cluster's deficits before these nodes restart, such as offline brokers, for reasons other than these
-    nodes.
+    """Return the cluster's deficits before these nodes restart, such as offline brokers. Leave out deficits that these
+    nodes cause.
     """
     step = set(nodes)
     quorum = status["quorum"] or {}

@@ -236,7 +236,7 @@ def clusters_in(root: str) -> list[str]:
 
 
 def _clusters_on(device: str) -> list[str] | None:
-    """Return the ids of the clusters whose data is on a file system of ours; None if it cannot be mounted."""
+    """Return the ids of the clusters that have data on this file system of Odradek; None if it cannot be mounted."""
     with tempfile.TemporaryDirectory() as place:
         words = ["mount", "-t", "xfs", "-o", "ro,norecovery,nouuid", device, place]
         if subprocess.run(words, capture_output=True, check=False).returncode:
@@ -265,8 +265,8 @@ def _unwipeable(device: str, cluster_id: str) -> str | None:
 def _judged(
     disk: dict, bytes_min: int, wipe: Collection[str] = (), cluster_id: str = ""
 ) -> tuple[str | None, str | None]:
-    """Check a disk. Return (UUID, None) for a disk of ours, (None, problem) for an unusable disk, and (None, None) for
-    a disk that is empty or will be wiped.
+    """Check a disk. Return (UUID, None) for a disk that Odradek has formatted, (None, problem) for an unusable disk,
+    and (None, None) for a disk that is empty or will be wiped.
     """
     name, device = disk["name"], disk["device"]
     if not stat.S_ISBLK(os.stat(device).st_mode):

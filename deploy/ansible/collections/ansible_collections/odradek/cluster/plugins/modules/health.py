@@ -95,7 +95,9 @@ _ALL_THERE = ("whole", "present")
 
 
 def missing_of(status: dict, want: str, online: list[int], besides: Collection[int] = ()) -> list[str]:
-    """Return sentences about what the cluster lacks of the wanted state, worst first; empty if nothing is missing."""
+    """Return sentences about everything that the wanted state requires and the cluster lacks, worst first. Empty if
+    nothing is missing.
+    """
     there = {broker["broker"] for broker in status["brokers"] if broker["online"]}
     absent = [broker for broker in online if broker not in there]
     if want == "back":

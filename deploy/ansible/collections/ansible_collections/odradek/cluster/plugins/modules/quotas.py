@@ -142,7 +142,7 @@ def _number(value: float | None) -> str:
 
 
 def plan(quotas: list, wanted: dict, there: dict) -> list[Step]:
-    """Return the steps from the present quotas (`there`) to the wanted ones; both are numbers by entity and by
+    """Return the steps from the present quotas (`there`) to the wanted quotas. Both are numbers by entity and by
     Kafka's key.
     """
     steps = []

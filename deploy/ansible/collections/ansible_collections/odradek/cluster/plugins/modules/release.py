@@ -131,7 +131,7 @@ def examined(archive: str, name: str, signers: list) -> tuple[dict, bytes, bytes
 
 
 def misfit(identity: dict, name: str) -> str | None:
-    """Return a sentence if a release was built for hosts of another kind than this one; None if it fits."""
+    """Return a sentence if a release was built for another Python or platform than this host has; None if it fits."""
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
     if identity["python"] != here:
         return f"Release {name} is for Python {identity['python']}, but this host has {here}: build the release with the Python of the hosts."

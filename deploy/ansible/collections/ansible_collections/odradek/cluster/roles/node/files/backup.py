@@ -82,7 +82,9 @@ def encrypted(content: bytes, certificate: bytes) -> bytes:
 
 
 def back_up(args: argparse.Namespace) -> Path:
-    """Make a backup, remove old ones except the `keep` newest, and return the new one's path. Raises `CannotBackUp`."""
+    """Make a backup, remove all backups except the `keep` newest, and return the path of the new backup. Raises
+    `CannotBackUp`.
+    """
     args.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     stem = f"{args.cluster}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
     with tempfile.TemporaryDirectory(dir=args.directory, prefix=".new-") as work:
