@@ -73,7 +73,9 @@ def parts(line: str) -> Iterator[tuple[str, str]]:
 
 
 def judge(key: str, lines: Iterable[str]) -> list[Anomaly]:
-    """Check the history of one key: its lines and those of the kinds `EVERYWHERE`, in order. Return the anomalies."""
+    """Check the history of one key: the lines of the key and the lines of the kinds `EVERYWHERE`, in order. Return the
+    anomalies.
+    """
     history = History.from_lines(lines)
     for operation in history.operations:
         if hasattr(operation, "keys"):

@@ -223,8 +223,7 @@ class RunOptions:
         shape = shape.with_small_intervals(Random(f"{seed}/small intervals"))
         if nodes is None and controllers is None and profile in ("default", "lite", "calm"):
             shape = shape.widened(Random(f"{seed}/shapes"))
-            # The more machines a cluster has, the shorter is the storm. So a run costs about as much as with few
-            # machines.
+            # The storm is shorter if the cluster has more machines. So a run costs about as much as with few machines.
             if seconds is None:
                 storm = attrs.evolve(storm, seconds=storm.seconds * NODES / shape.nodes)
         releases = Random(f"{seed}/releases")

@@ -62,8 +62,8 @@ CLIENTS = 3
 WARM_UP_SECONDS = 0.3
 """The seconds between the end of an attack and a measurement without attack."""
 QUIET_SHARE = 2 / 3
-"""The duration of a measurement without attack, divided by that of one with attack. It can be shorter, because its
-rate is steadier.
+"""The duration of a measurement without attack, divided by the duration of a measurement with attack. The former can be
+shorter, because its rate is steadier.
 """
 LONG_WINDOW_SECONDS = 6.0
 """The most seconds of a measurement that waits for an answer on every attacking connection."""
@@ -216,7 +216,7 @@ def measure_rates(node: Judged, costs: Sequence[Cost], seconds: float) -> None:
     """
     node.commit_offsets()
     with askers(node.process.bootstrap, small_produces(node), 0.0) as clients, attackers() as attack:
-        undisturbed(clients, seconds)  # clients and node warm up here
+        undisturbed(clients, seconds)  # The clients and the node warm up here.
         before = undisturbed(clients, seconds)
         for cost in costs:
             data = cost.frame.bytes(node)

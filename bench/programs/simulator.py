@@ -149,7 +149,7 @@ def measure(
     simulators = [Simulator(root) for root in roots]
     costs = {name: [Cost() for _ in simulators] for name in chosen}
     try:
-        for simulator in simulators:  # a first run, so that modules and codecs are loaded
+        for simulator in simulators:  # The first run loads modules and codecs, and is not measured.
             simulator.run(104, pinned["104"], counts=False)
         for number in range(rounds):
             for name, options in chosen.items():

@@ -194,7 +194,7 @@ def committed(side: Side, seconds: float, number: int) -> None:
         else:
             made.commit_transaction(WAIT_SECONDS)
     wire = RawConnection(bootstrap)
-    _read_whole(wire, topic, READ_COMMITTED)  # the first read has additional costs
+    _read_whole(wire, topic, READ_COMMITTED)  # Not measured: the first read has additional costs.
     rates: dict[int, list[float]] = {READ_UNCOMMITTED: [], READ_COMMITTED: []}
     for turn in range(20):
         for isolation, of_level in sorted(rates.items(), reverse=turn % 2 == 1):

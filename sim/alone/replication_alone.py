@@ -179,7 +179,7 @@ class PartitionRun:
         if asked.code is None:
             self._controller.decide(asked)
             if self.random.random() < 0.1:
-                self.proposals.remove(asked)  # the answer is lost; the leader asks again
+                self.proposals.remove(asked)  # The answer is lost, and the leader asks again.
                 self._ask_again(asked)
             return
         self.proposals.remove(asked)

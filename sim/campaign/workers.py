@@ -79,7 +79,7 @@ class Worker:
         assert process.stdin is not None
         assert process.stdout is not None
         line = None
-        with suppress(BrokenPipeError):  # the exit status of the process shows why
+        with suppress(BrokenPipeError):  # The process has died. Its exit status shows why.
             process.stdin.write(json.dumps(job).encode() + b"\n")
             process.stdin.flush()
             line = self._line(process, seconds_max)
@@ -105,7 +105,7 @@ class Worker:
                 stderr=subprocess.DEVNULL,
                 cwd=_REPOSITORY,
                 env=os.environ | {"PYTHONHASHSEED": hash_seed},
-                start_new_session=True,  # an interrupt from the keyboard must reach only the campaign
+                start_new_session=True,  # Ctrl-C must interrupt only the campaign, not its workers.
             )
         return self._process
 

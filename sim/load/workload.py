@@ -166,7 +166,8 @@ class Workload:
                     TopicPartition(topic, partition), value, name, self.world.now, operation=operation
                 )
                 records.append(RecordToSend(topic, value, partition=partition, timestamp_ms=clock.wall_ms()))
-            began = self.world.now  # a batch may be acknowledged long before the whole operation returns
+            # Some batches may be acknowledged long before the whole operation returns.
+            began = self.world.now
             try:
                 deliveries = await client.run(producing.produce(records, timeout=self.delivery_seconds))
             except (KafkaError, ClientError):

@@ -417,7 +417,7 @@ class Cluster:
                     features=self._first_levels,
                 ),
             )
-            world.crash(member.name, "random")  # all that was written must be durable by now
+            world.crash(member.name, "random")  # The format must have synced everything that it wrote.
 
     def replace_disks(self, member: Member, paths: Sequence[str]) -> None:
         """Replace disks of a stopped node by empty disks, and format them for a node that joins an existing cluster.

@@ -411,7 +411,7 @@ class SimDir:
             def end() -> None:
                 result, error = early or _outcome(work)
                 if error is None and undo is not None:
-                    undo(result)  # type: ignore[arg-type]  # there is one, as there is no error
+                    undo(result)  # type: ignore[arg-type]  # Without an error there is a result.
                 if error is not None and not isinstance(error, DiskRefused | FileMissing):
                     raise error
 

@@ -348,7 +348,7 @@ class SimConn:
         if self._fabric.may_close_late and self._chance(self._fabric.weather.late_probability):
             late = self._fabric.random.uniform(0.0, self._fabric.weather.late_seconds)
             peer._late_until = max(peer._late_until, self._fabric.agenda.now + late)
-        if self._received:  # the kernel sends a reset if it must discard unread bytes
+        if self._received:  # A kernel that must discard unread bytes sends a reset.
             self._transmit(lambda: peer.reset("the peer reset the connection"), peer.node, self.line)
         else:
             self._transmit(peer.end, peer.node, self.line)

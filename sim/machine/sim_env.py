@@ -111,8 +111,8 @@ class SimEnv:
         return SimCompanion(self, factory, args)
 
     def open_dir(self, path: str, *, create: bool = False) -> Dir:
-        # A process that was killed before its first step must not open a directory: it would open it for the next
-        # process.
+        # A process that was killed before its first step must not open a directory, since the open directory would
+        # belong to the next process.
         if not self.alive:
             raise NodeCrashed
         return self.disk.open_dir(path, create)

@@ -176,7 +176,7 @@ class RecoveryScenario:
         for member in self.cluster.members:
             if not member.is_up():
                 member.launch()
-        # Wait in some rounds until the cluster is whole. In the others the effects of the storm remain.
+        # Wait in some rounds until the cluster is whole. In the other rounds the effects of the storm remain.
         if self._random.random() < 0.6:
             await self._must_be_whole("after a storm", HEAL_SECONDS_MAX)
 

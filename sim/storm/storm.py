@@ -245,7 +245,7 @@ class Storm:
         await self.last(random)
         if not member.is_up():
             member.launch()
-        while random.random() < 0.2:  # crash again before it is up
+        while random.random() < 0.2:  # Sometimes crash again before the node is up.
             await self.world.sleep(random.uniform(0.0, 0.5))
             if member.is_up() and self.may_die(member):
                 await member.kill("all")

@@ -50,7 +50,7 @@ async def rolling_upgrade(storm: Storm, random: Random) -> None:
             member = behind.pop()
             storm.begin(f"upgrade {member.name}")
             member.release = THIS_RELEASE
-            if member.is_up():  # a node that is down will start with the new release
+            if member.is_up():  # A node that is down will start with the new release.
                 await storm.stop(member)
                 if not member.is_up():
                     member.launch()

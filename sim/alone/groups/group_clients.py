@@ -189,7 +189,7 @@ class _Member(_Client):
             elif chance < 0.85:
                 self.clients.fetch(self, MEMBERS_GROUP)
             elif chance < 0.9 and self._former is not None:
-                # This commit names an earlier generation, as if the request had been sent then.
+                # This commit names an earlier generation, as if its request had been delayed since that generation.
                 self.clients.commit(self, MEMBERS_GROUP, (0,), *self._former)
             elif not self.is_steady and chance > 0.96:
                 self._leave()

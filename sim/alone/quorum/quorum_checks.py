@@ -315,7 +315,7 @@ class Promises:
         assert node.log is not None
         core = node.service.quorum.core
         if core.log.end_offset != node.log.log_end_offset:
-            return  # the log on disk does not yet match the core's state
+            return  # The disk and the core differ in the log end, so they cannot be compared yet.
         batches = node.platter.log()
         if batches and batches[-1].last_offset + 1 != core.log.end_offset:
             return

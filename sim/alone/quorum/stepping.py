@@ -161,7 +161,7 @@ class Steps:
             process.on_power_cut()
         except SafetyViolation:
             raise
-        except Exception as error:  # noqa: BLE001 - ends the process; the schedule decides if it was expected
+        except Exception as error:  # noqa: BLE001 - any error ends the process; the schedule may expect it
             process.tasks.pop(task, None)
             process.on_failure(error)
         finally:
@@ -203,7 +203,7 @@ def _end(coroutine: Coroutine[Any, Any, Any]) -> None:
         coroutine.throw(Dead())
     except (Dead, StopIteration, PowerCut):
         return
-    except Exception:  # noqa: BLE001 - the ports of a killed process raise
+    except Exception:  # noqa: BLE001 - the ports of a killed process raise errors
         return
     coroutine.close()
 

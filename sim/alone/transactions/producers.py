@@ -292,7 +292,7 @@ class _Producer:
         except KafkaError as error:
             return error.code
         if self._random.random() < 0.1:
-            return ErrorCode.NETWORK_EXCEPTION  # the answer is lost
+            return ErrorCode.NETWORK_EXCEPTION  # The answer is lost.
         return ErrorCode.NONE
 
 

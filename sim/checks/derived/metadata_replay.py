@@ -197,7 +197,7 @@ class MetadataReplay:
             state = quorum.core.log
             log = quorum.log
             if (state.end_offset, state.last_epoch) != (log.log_end_offset, log.latest_epoch):
-                continue  # the log on disk does not yet match the core's state
+                continue  # The log and the core differ in the log end, so they cannot be compared yet.
             expected = self._stored_voters(member, quorum.settings.static_voters, state.end_offset)
             self.voters_seen += 1
             if expected is not None and state.voters != expected:

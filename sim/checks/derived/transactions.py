@@ -219,7 +219,7 @@ class TransactionStates:
         begun = self._begun.setdefault(shard, log.log_end_offset)
         state = shard.state
         if state is None or log.high_watermark < begun or log.offline:
-            return  # the loaded state may not be committed yet
+            return  # The state that the coordinator has loaded may not be committed yet.
         for transactional_id in state.transactions:
             transaction: Transaction = state.transactions[transactional_id]
             known = self._ids.get(transactional_id)

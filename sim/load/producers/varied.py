@@ -209,4 +209,4 @@ def _let_brokers_wait(core: ClientCore, timeout_ms: int) -> None:
             request.timeout_ms = timeout_ms
         return sound(request, **named)
 
-    setattr(core, "call", call)  # noqa: B010 - mypy lets no method be assigned
+    setattr(core, "call", call)  # noqa: B010 - mypy forbids assignment to a method

@@ -200,7 +200,7 @@ def _about_ports(host: _Host, hosts: Sequence[_Host]) -> Iterator[str]:
         for node in each.nodes
     }
     for each in found["unreached"]:
-        # If nothing listens on the port, a refused connection means nothing.
+        # A refused connection is no problem of the network if nothing listens on the port yet.
         if each["port"] in listening.get(each["id"], ()):
             yield (
                 f"{each['address']}:{each['port']} (node {each['id']}) cannot be reached from there ({each['why']}): "

@@ -194,7 +194,7 @@ def _compile(directory: str) -> None:
     """
     python = os.path.join(directory, "bin", "python")
     command = [python, "-m", "compileall", "-q", "-j", "0", "-x", "/tests/", os.path.join(directory, "lib")]
-    # A file that does not compile fails when a program imports it.
+    # Ignore files that cannot be compiled: they fail only if a program imports them.
     subprocess.run(command, capture_output=True, check=False)
 
 
