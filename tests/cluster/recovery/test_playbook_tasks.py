@@ -102,7 +102,7 @@ def test_the_tasks_recover_a_quorum(tmp_path: Path, whole_matrix: bool) -> None:
             assert f"--lost {cluster.key(1)}" in refused
             planned = play(tmp_path, lost)
             assert "new log from offset" in planned
-            assert "plan.new" not in planned.partition("What the command says")[2], (
+            assert "plan.new" not in planned.partition("Show what the command printed")[2], (
                 "the temporary file must be removed"
             )
             assert not cluster.metadata(1).exists()

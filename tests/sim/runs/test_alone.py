@@ -210,4 +210,4 @@ def test_the_command_tells_how_to_run_a_failing_schedule_again(capsys: pytest.Ca
         "if not self._saved:",
     ):
         assert command.main(["--alone", "raft", "--seed", "0"]) == 1
-    assert "again: python -m sim --alone raft --seed 0" in capsys.readouterr().out
+    assert "repeat with: python -m sim --alone raft --seed 0" in capsys.readouterr().out

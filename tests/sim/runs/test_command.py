@@ -70,8 +70,8 @@ def test_a_failing_cluster_tells_the_command_that_replays_it(
     lines = capsys.readouterr().out.splitlines()
     assert f"verdict: {failure.verdict}" in lines
     assert any(str(failure.error) in line for line in lines)
-    again = next(line for line in lines if line.startswith("again: "))
-    words = shlex.split(again.removeprefix("again: ").rpartition(" (commit ")[0])
+    again = next(line for line in lines if line.startswith("repeat with: "))
+    words = shlex.split(again.removeprefix("repeat with: ").rpartition(" (commit ")[0])
     assert words[:3] == ["python", "-m", "sim"]
     assert command.main(words[3:]) == failure.status
     first, second = (each.options for each in ran if isinstance(each, ClusterScenario))

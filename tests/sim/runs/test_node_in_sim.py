@@ -165,7 +165,7 @@ def test_the_command_tells_how_to_run_a_failure_again(
     failure.befall(monkeypatch, Scenario)
     assert command.main(["--seed", "5", "--crashes", "3"]) == failure.status
     printed = capsys.readouterr().out
-    assert "again: python -m sim --seed 5" in printed
+    assert "repeat with: python -m sim --seed 5" in printed
     assert f"verdict: {failure.verdict}" in printed
 
 
