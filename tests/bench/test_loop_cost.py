@@ -7,7 +7,8 @@ from odradek.node.connections.connection_loop import Connection
 
 
 def test_code_without_quotas_can_be_made() -> None:
-    """The copy of the loop has no step that charges quotas; otherwise the comparison would show nothing."""
+    """The copy of the loop leaves out every step that charges quotas. With such a step the comparison would be
+    wrong."""
     made = without_quotas()
     assert made is not Connection
     assert "charging" not in made._dispatch_frame.__code__.co_names

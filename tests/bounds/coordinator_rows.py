@@ -288,7 +288,7 @@ GROUP_TYPES_NEVER_WRITTEN = {
     "Share": "of share groups (KIP-932), which no coordinator here speaks",
     "Streams": "of streams groups (KIP-1071), which no coordinator here speaks",
 }
-"""Record types that our coordinator never writes, by the beginning of their names, and why not."""
+"""Record types that other brokers write and ours leaves out, by the beginning of their names, with the reason."""
 
 GROUP_PROBE = Step(HeartbeatRequest("unknown", 1, "m"), HeartbeatRequest("unknown", 1, "m"), 4)
 

@@ -25,7 +25,7 @@ GROUPS_IN_FULL = 20
 
 
 def attack(place: Place, scale: float) -> Iterator[Outcome]:
-    """In each group, let one member lead, let one with a long name join, then let the leader hand in the assignment."""
+    """Run a few groups: one member leads, one with a long name joins, and the leader hands in the assignment."""
     for number in range(max(1, round(GROUPS_IN_FULL * scale))):
         group = f"composed-{number}"
         with allowed(place, [(ResourceType.GROUP, group)]):

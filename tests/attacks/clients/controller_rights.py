@@ -93,7 +93,7 @@ def _ask_everything(
 
 
 def _is_let_in(answer: Any, version: int) -> bool:
-    """True unless the answer is a refusal or holds no data."""
+    """True if the answer holds data and is no refusal."""
     codes = _codes(answer, version, set())
     return not codes & REFUSALS and (0 in codes or not codes) and _holds_something(answer)
 

@@ -99,7 +99,7 @@ def bomb() -> bytes:
 
 
 def bombs(place: Place) -> Iterator[Outcome]:
-    """Send frames that ask for large windows, and one that decompresses to a gibibyte."""
+    """Send frames that ask for large windows, then a small one of a gibibyte of zeros."""
     with place.admin() as admin:
         # In a cluster, the attacked node must lead the partition. It has the smallest id.
         led_here = [CreatableReplicaAssignment(0, [1])]

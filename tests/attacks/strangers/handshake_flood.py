@@ -1,4 +1,4 @@
-"""Two addresses replay one recorded ClientHello at no cost, so that others find no place for their handshakes."""
+"""Two addresses replay one recorded ClientHello, which costs them nothing, and fill all places for handshakes."""
 
 from __future__ import annotations
 
