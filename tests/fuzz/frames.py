@@ -1,4 +1,4 @@
-"""Target `frames`: what a stranger sends to a listener, from the first byte to decoded requests."""
+"""Target `frames`: bytes of a stranger at a listener, from the first byte to decoded requests."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from tests.wire.message_values import SHAPES, generated
 FRAME_BYTES_MAX = 1 << 20
 _LENGTH = Struct(">i")
 ONE_FRAME = 0
-"""The first byte: all bytes behind it are one frame, which gets its length here. Other values are the size of the pieces
-in which a stream arrives."""
+"""If the first byte has this value, all bytes behind it are one frame, and its length is added here. Other values are
+the size of the pieces in which a stream arrives."""
 
 
 def run(data: bytes) -> None:
-    """Feed a server's end of a connection; decode every request in all the ways that a node does."""
+    """Feed the server's side of a connection, and decode every request in all the ways that a node does."""
     given = Input(data)
     piece = given.byte()
     stream = given.rest()
@@ -51,7 +51,7 @@ def run(data: bytes) -> None:
         connection.receive_data(b"")
         assert isinstance(_take_requests(connection), ConnectionClosed)
     except RemoteProtocolError:
-        # The state is final: the same error again, however often it is asked.
+        # After an error, the connection raises the same error at every call.
         for _ in range(2):
             try:
                 connection.next_event()
