@@ -51,7 +51,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """In the process that sees all tests, measure how long each scope takes."""
+    """Measure how long each scope takes, in the process that sees all tests."""
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Measuring(config), "odradek-durations")
 

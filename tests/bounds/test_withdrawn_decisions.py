@@ -273,7 +273,7 @@ def test_a_controller_answers_every_request_that_it_decides() -> None:
 
 
 def test_a_controller_goes_on_and_changes_nothing() -> None:
-    """A request of which one resource cannot be encoded changes nothing. The next request is decided."""
+    """If one resource of a request cannot be encoded, the metadata stay as they are. The next request is decided."""
     cluster = Cluster()
     request = configure(4, "", "k", "x" * 100)[0]
     sound, poisoned = request.resources[0], configure(4, "1", "k" * 40_000, "1")[0].resources[0]

@@ -44,7 +44,7 @@ def test_a_watcher_of_one_partition_hears_nothing_of_another() -> None:
 
 
 def test_a_log_that_was_never_cleaned_has_no_state_of_the_cleaner() -> None:
-    """Reading a log that was never cleaned makes no cleaner state for it."""
+    """A log gets cleaner state only when it is cleaned, and not from reading its checkpoint or figures."""
     log = idle_partitions()[0].log
     assert (log.first_dirty_offset, log.is_uncleanable) == (NEVER_CLEANED, False)
     log.abandon()

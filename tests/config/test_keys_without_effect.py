@@ -1,4 +1,4 @@
-"""The table of keys without effect agrees with the code: it lists exactly the keys that are read nowhere."""
+"""The table of keys without effect agrees with the code, in which nothing reads them."""
 
 from __future__ import annotations
 

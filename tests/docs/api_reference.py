@@ -211,7 +211,7 @@ def _function(found: Any) -> Any:
 
 
 def signature(name: str, function: Callable[..., Any]) -> str:
-    """Return a call's signature as a user writes it, without `self` and without the core that operations take."""
+    """Return a call's signature as a user writes it, without `self` and the core that operations take."""
     known = inspect.signature(function)
     parameters = [each for each in known.parameters.values() if each.name not in ("self", "cls", "core")]
     texts, is_keyword_only = [], False

@@ -122,7 +122,7 @@ def run(tree: Path, *command: object) -> str:
 
 @pytest.mark.parametrize("settings", [{}, GUARDED], ids=["without an authorizer", "with one"])
 def test_an_api_without_a_door_ends_the_start(settings: dict[str, str], tree: Path, tmp_path: Path) -> None:
-    """If an API in the table has no door, no node starts, so the mistake is noticed at once."""
+    """A missing door for an API of the table is noticed at once: every node refuses to start."""
     edit(
         tree / "data_plane/handlers/apis.py",
         lambda text: text.replace(

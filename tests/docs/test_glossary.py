@@ -63,7 +63,7 @@ def test_a_word_has_one_place() -> None:
 
 
 def test_a_row_gives_one_meaning() -> None:
-    """A row gives one meaning: it does not say "also", and gives no second meaning for one place."""
+    """A row gives a single meaning, without "also" or a special meaning for one place."""
     tables = [rows(GLOSSARY), *map(rows_of_package, PACKAGES)]
     second = re.compile(r"\balso\b|; (?:of|in|to|said of)\b")
     assert [cell for table in tables for cell, meaning in table if second.search(meaning)] == []

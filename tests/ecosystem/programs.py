@@ -129,8 +129,8 @@ def produce(bootstrap: str, topic: str, values: Iterable[str]) -> int:
 
 
 def read_committed(bootstrap: str, topic: str) -> list[tuple[bytes | None, bytes | None]]:
-    """Read keys and values of all committed records, each partition in order. Return none if the topic does not
-    exist."""
+    """Read keys and values of all committed records, each partition in order. Return an empty list if the topic is
+    missing."""
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": bootstrap,

@@ -413,7 +413,7 @@ def test_a_companion_is_of_its_environment(real: RealEnv) -> None:
 
 
 def test_a_companion_gives_way() -> None:
-    """A companion raises its niceness on any system. A kernel without long time slices is no error."""
+    """A companion raises its niceness on any system. It works, too, if the kernel lacks long time slices."""
     script = "import os; from odradek.env.low_priority import *; give_way(); print(os.getpriority(0, 0) - NICENESS)"
     before = os.getpriority(os.PRIO_PROCESS, 0)
     said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -170,7 +170,7 @@ def test_an_open_file_follows_its_renamed_directory(root: Dir) -> None:
 
 
 def test_a_file_that_was_replaced_before_the_first_read_is_missing(open_root: OpenRoot) -> None:
-    """A file object that has not been read yet never reads another file that has taken its name."""
+    """If another file takes the name before the first read, the read fails instead of returning its bytes."""
     open_root().open("a.log", create=True).append(b"old")
     late = open_root().open("a.log")
     open_root().rename("a.log", "b.log")

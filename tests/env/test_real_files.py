@@ -32,7 +32,7 @@ def test_an_open_file_keeps_no_path(root: RealDir) -> None:
 
 
 def test_opening_many_files_costs_no_descriptors(root: RealDir, tmp_path: Path) -> None:
-    """Of many open segments, only those that are read or written use a descriptor."""
+    """Many open segments use no descriptors until they are read or written."""
     for index in range(50):
         root.open(f"{index}.log", create=True).close()
     before = descriptors_below(tmp_path)

@@ -69,7 +69,7 @@ class Stage:
 
 
 async def test_work_without_a_wait_is_answered_at_once() -> None:
-    """Work without a wait returns its result at once, without a `Suspend`."""
+    """Work that never waits returns its result at once in place of a `Suspend`."""
     stage = Stage()
 
     def work(units: int) -> Steps[Any]:

@@ -1,4 +1,4 @@
-"""The results of hunts, as they stand in `results.tsv` and in the page of lessons: the last one of each mutant."""
+"""The last result of each mutant in a hunt, in `results.tsv` and on the page of lessons."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ END = "<!-- end of mutants -->\n"
 NOBODY, UNTRIED = "nobody", "not found yet"
 CAMPAIGN, ALONE = "campaign", "parts alone"
 CLUSTERS_MIN = 12
-"""With fewer clusters, the table says that a mutant was hardly looked for."""
+"""With fewer clusters, the table says that the mutant was hardly looked for."""
 
 
 @attrs.frozen
 class Result:
-    """The last result of a mutant: who found it, at which step, after how many steps and CPU seconds."""
+    """A mutant's last result: which driver found it, at which step, after how many steps and CPU seconds."""
 
     name: str
     found_by: str
@@ -36,11 +36,11 @@ class Result:
     tries: str = ""
     cpu_seconds: str = ""
     remark: str = ""
-    """The failure, or how often the place of a missed mutant ran."""
+    """The failure that showed the mutant, or how often the place of a missed mutant ran."""
 
     @property
     def is_campaigns(self) -> bool:
-        """True if a campaign finds it, with clusters or with parts alone."""
+        """True if a campaign finds the mutant, in clusters or in parts alone."""
         return self.found_by in (CAMPAIGN, ALONE)
 
 
