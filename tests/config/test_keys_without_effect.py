@@ -1,4 +1,4 @@
-"""The table of keys without effect agrees with the code, in which nothing reads them."""
+"""The table of keys without effect agrees with the code."""
 
 from __future__ import annotations
 

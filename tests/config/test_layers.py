@@ -117,7 +117,7 @@ LAYERS = st.builds(BrokerConfigLayers, BROKER_LAYER, BROKER_LAYER, BROKER_LAYER,
 def strongest(
     name: str, layers: BrokerConfigLayers, own: ConfigDef | None = None
 ) -> tuple[Any, ConfigSource]:
-    """By the plain rule: the value and source of the first layer that has a broker's key, else the table's default."""
+    """Look a key up by the plain rule: value and source of the first layer that has it, or the table's default."""
     for source, layer in (
         (ConfigSource.DYNAMIC_BROKER_CONFIG, layers.dynamic),
         (ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, layers.dynamic_default),

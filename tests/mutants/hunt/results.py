@@ -45,7 +45,7 @@ class Result:
 
 
 def read(path: Path = FILE) -> dict[str, Result]:
-    """Read the results of all mutants, `UNTRIED` where there is none."""
+    """Return the results of all mutants. A mutant without one has `UNTRIED`."""
     results = {mutant.name: Result(mutant.name, UNTRIED) for mutant in MUTANTS}
     if path.exists():
         with path.open(newline="") as file:
@@ -63,7 +63,7 @@ def write(results: Mapping[str, Result], path: Path = FILE) -> None:
 
 
 def merged(before: Mapping[str, Result], book: Book) -> dict[str, Result]:
-    """Return the results with those of a book in place of older ones."""
+    """Return the results, in which those of a book replace older ones."""
     return {name: _of(name, book) or result for name, result in before.items()}
 
 
@@ -92,7 +92,7 @@ def _short(verdict: str) -> str:
 
 
 def is_unexplained(result: Result) -> bool:
-    """True if campaigns miss a mutant, and nothing says why."""
+    """True if campaigns miss a mutant and it has no reason for that."""
     mutant = BY_NAME[result.name]
     if result.is_campaigns or mutant.unseen:
         return False
@@ -100,7 +100,7 @@ def is_unexplained(result: Result) -> bool:
 
 
 def page(results: Mapping[str, Result]) -> str:
-    """Return the counts, the lists of those that campaigns miss, and the table, in Markdown."""
+    """Return the counts, the lists of missed mutants, and the table, in Markdown."""
     listed = [results[mutant.name] for mutant in MUTANTS]
     aimed = [each for each in listed if not each.is_campaigns and each.found_by not in (NOBODY, UNTRIED)]
     lines = [
@@ -158,7 +158,7 @@ def _row(mutant: Mutant, result: Result) -> str:
 
 
 def write_page(results: Mapping[str, Result], path: Path = PAGE) -> None:
-    """Put the results into the page, between their two marks."""
+    """Write the results into the page, between its two marks."""
     before, _, rest = path.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
     path.write_text(before + BEGIN + page(results) + END + after)
