@@ -82,7 +82,7 @@ def client(client_id: str | None = "c", user: str = "u", **others: str) -> Asker
 
 
 def test_without_a_subscription_nobody_pushes() -> None:
-    """KIP-714: without a subscription a client pushes nothing, and asks again after five minutes."""
+    """KIP-714: a client without a subscription only asks again, after five minutes."""
     instance = Broker().instance(5)
     assert (instance.metrics, instance.interval_ms) == ((), 300_000)
 
