@@ -208,12 +208,12 @@ def _figure(name: str, action: str, size: int, results: list[dict[str, Any]]) ->
 
 def print_table(figures: list[Figure]) -> None:
     """Print the table, and whether the goal is met."""
-    print(f"{'':10} {'client':16} {'records/s':>10} {'MB/s':>7} {'CPU us':>7} {'x':>6}")
+    print(f"{'':10} {'client':16} {'records/s':>10} {'MB/s':>7} {'CPU us':>7} {'Odradek x':>9}")
     for action, size in dict.fromkeys((f.action, f.value_bytes) for f in figures):
         some = [f for f in figures if (f.action, f.value_bytes) == (action, size)]
         ours = next((f for f in some if f.client == OURS), None)
         for each in some:
-            ratio = f"{ours.records_per_second / each.records_per_second:6.2f}" if ours else ""
+            ratio = f"{ours.records_per_second / each.records_per_second:9.2f}" if ours else ""
             rate = each.records_per_second
             print(
                 f"{action:8}{size:>5} B {each.client:15} {rate:>8,.0f} {rate * size / 1e6:>7.1f} "

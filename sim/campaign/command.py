@@ -69,7 +69,7 @@ def main(arguments: list[str]) -> int:
         help="directory of the results (default: %(default)s)",
     )
     parser.add_argument("--first-seed", type=int, default=0, help="the first seed (default: %(default)s)")
-    parser.add_argument("--seeds", type=int, help="the largest number of seeds")
+    parser.add_argument("--seeds", type=int, help="run at most this many seeds")
     parser.add_argument(
         "--nodes", type=int, help="number of brokers in each cluster (default: drawn from the seed)"
     )
