@@ -20,7 +20,7 @@ import confluent_kafka.admin as admins
 from tests.deploy.hosts import Hosts
 from tests.deploy.load import TOPIC, Load
 from tests.deploy.playbooks import Outcome, Playbooks
-from tests.deploy.releases import BROKEN, KEY, NEW, OLD
+from tests.deploy.releases import BROKEN, KEY, NEW, OLD, wait_for_releases
 
 DISK_BYTES = 1 << 30
 CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
@@ -386,6 +386,7 @@ def change_disks(life: Life) -> None:
 
 def upgrade(life: Life) -> None:
     """Roll out another release, host by host, with a pause before each further host."""
+    wait_for_releases(life.hosts.work / "releases", NEW)
     life.playbooks.inventory["vars"]["odradek_release"] = NEW
     with life.step("upgrade, host by host") as step:
         _, pauses = life.playbooks.run_at_a_terminal("upgrade", "Press Enter to go on", odradek_pause="true")
@@ -396,6 +397,7 @@ def upgrade(life: Life) -> None:
 
 def broken_release(life: Life) -> None:
     """The roll-out of a release that does not start ends with the first host, which is put back."""
+    wait_for_releases(life.hosts.work / "releases", BROKEN)
     with life.step("a release that does not start: stopped and put back"):
         outcome = life.playbooks.run("upgrade", fails=True, odradek_release=BROKEN)
         said = " ".join(outcome.output.split())
