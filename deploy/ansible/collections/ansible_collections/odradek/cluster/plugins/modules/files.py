@@ -41,6 +41,21 @@ options:
     description: Tell systemd when something changed.
     type: bool
     default: false
+  release:
+    description: Switch to this release, which is installed, before the files are written.
+    type: dict
+    suboptions:
+      name:
+        description: Its name.
+        type: str
+        required: true
+      previous:
+        description: The release that a roll-back goes to; by default the one that is current.
+        type: str
+      root:
+        description: Where releases are.
+        type: path
+        default: /opt/odradek
 author:
   - The Odradek authors (@odradek)
 """
@@ -67,6 +82,7 @@ import tempfile
 from typing import Any, NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.odradek.cluster.plugins.module_utils.links import activate, is_installed, linked
 
 
 def _read(path: str) -> str | None:
@@ -199,6 +215,22 @@ def _write(path: str, content: str, mode: int, owner: int, group: int) -> None:
         raise
 
 
+def _switched(module: _Module) -> list[dict[str, str]]:
+    """Switch to the wanted release, and return the difference; empty if it is the current one already."""
+    wanted = module.params["release"]
+    if wanted is None or linked(wanted["root"], "current") == wanted["name"]:
+        return []
+    root, name = wanted["root"], wanted["name"]
+    if not is_installed(root, name):
+        module.fail_json(
+            msg=f"Release {name} is not installed on this host: there is nothing to switch to."
+        )
+    before = linked(root, "current")
+    if not module.check_mode:
+        activate(root, name, wanted["previous"])
+    return [{"before": f"release {before}\n", "after": f"release {name}\n"}]
+
+
 def main() -> None:
     """Run the module."""
     module = _Module(
@@ -216,11 +248,20 @@ def main() -> None:
                 },
             },
             "systemd": {"type": "bool", "default": False},
+            "release": {
+                "type": "dict",
+                "options": {
+                    "name": {"type": "str", "required": True},
+                    "previous": {"type": "str"},
+                    "root": {"type": "path", "default": "/opt/odradek"},
+                },
+            },
         },
         supports_check_mode=True,
     )
     files = module.params["files"]
-    diff: list[dict[str, str]] = []
+    diff = _switched(module)
+    switched = bool(diff)
     wanted = []
     for file in files:
         try:
@@ -250,7 +291,7 @@ def main() -> None:
             _write(*each)
     if paths and module.params["systemd"] and not module.check_mode:
         module.run_command(["systemctl", "daemon-reload"], check_rc=True)
-    module.exit_json(changed=bool(paths), paths=paths, diff=diff)
+    module.exit_json(changed=bool(paths) or switched, paths=paths, diff=diff)
 
 
 if __name__ == "__main__":

@@ -77,6 +77,7 @@ import sys
 import tarfile
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.odradek.cluster.plugins.module_utils.links import activate, is_installed, linked
 from ansible_collections.odradek.cluster.plugins.module_utils.manifest import (
     MANIFEST,
     SIGNATURE,
@@ -85,22 +86,6 @@ from ansible_collections.odradek.cluster.plugins.module_utils.manifest import (
     read_archive,
     verify_signature,
 )
-
-
-def _linked(root: str, link: str) -> str | None:
-    try:
-        return os.path.basename(os.readlink(os.path.join(root, link)))
-    except OSError:
-        return None
-
-
-def _switch(root: str, link: str, name: str) -> None:
-    """Switch a link to another release by a rename, which is atomic."""
-    new = os.path.join(root, f".{link}.new")
-    if os.path.lexists(new):
-        os.unlink(new)
-    os.symlink(os.path.join("versions", name), new)
-    os.rename(new, os.path.join(root, link))
 
 
 def _refuse_too_little_room(module: AnsibleModule) -> None:
@@ -237,9 +222,8 @@ def main() -> None:
     if state == "examined":
         _examine(module)
     directory = os.path.join(root, "versions", name)
-    manifest = os.path.join(directory, "MANIFEST.json")
-    installed = os.path.exists(manifest)
-    current = _linked(root, "current")
+    installed = is_installed(root, name)
+    current = linked(root, "current")
     changed = False
     if state == "installed" and not installed:
         _refuse_too_little_room(module)
@@ -257,14 +241,11 @@ def main() -> None:
             )
         changed = True
         if not module.check_mode:
-            previous = module.params["previous"] or current
-            if previous is not None:
-                _switch(root, "previous", previous)
-            _switch(root, "current", name)
+            activate(root, name, module.params["previous"])
     module.exit_json(
         changed=changed,
-        current=_linked(root, "current"),
-        previous=_linked(root, "previous"),
+        current=linked(root, "current"),
+        previous=linked(root, "previous"),
         diff={"before": f"release {current}\n", "after": f"release {name}\n"}
         if changed and state == "active"
         else {},

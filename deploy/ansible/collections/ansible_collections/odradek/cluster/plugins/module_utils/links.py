@@ -1,0 +1,35 @@
+"""The links `current` and `previous` to installed releases."""
+
+from __future__ import annotations
+
+import os
+
+
+def linked(root: str, link: str) -> str | None:
+    """Return the release to which a link points; None if there is no such link."""
+    try:
+        return os.path.basename(os.readlink(os.path.join(root, link)))
+    except OSError:
+        return None
+
+
+def is_installed(root: str, name: str) -> bool:
+    """True if a release is installed completely: its manifest is written last."""
+    return os.path.exists(os.path.join(root, "versions", name, "MANIFEST.json"))
+
+
+def activate(root: str, name: str, previous: str | None) -> None:
+    """Make a release the current one. `previous` is the release for a roll-back; None takes the one that was current."""
+    former = previous or linked(root, "current")
+    if former is not None:
+        _switch(root, "previous", former)
+    _switch(root, "current", name)
+
+
+def _switch(root: str, link: str, name: str) -> None:
+    """Switch a link to another release by a rename, which is atomic."""
+    new = os.path.join(root, f".{link}.new")
+    if os.path.lexists(new):
+        os.unlink(new)
+    os.symlink(os.path.join("versions", name), new)
+    os.rename(new, os.path.join(root, link))
