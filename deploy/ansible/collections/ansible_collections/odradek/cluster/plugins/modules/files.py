@@ -222,9 +222,7 @@ def _switched(module: _Module) -> list[dict[str, str]]:
         return []
     root, name = wanted["root"], wanted["name"]
     if not is_installed(root, name):
-        module.fail_json(
-            msg=f"Release {name} is not installed on this host: there is nothing to switch to."
-        )
+        module.fail_json(msg=f"Release {name} is not installed on this host: there is nothing to switch to.")
     before = linked(root, "current")
     if not module.check_mode:
         activate(root, name, wanted["previous"])
