@@ -1,11 +1,11 @@
 #!/usr/bin/python
-"""Installs releases of Odradek side by side on a host, and switches the link to the one in use."""
+"""Installs releases of Odradek side by side on a host."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: release
-short_description: Install a release of Odradek, make it the current one
+short_description: Install a release of Odradek
 description:
   - A release is a tar of pinned wheels and a C(MANIFEST.json), made by C(deploy/build_release.py).
   - It is installed into a virtual environment of its own below C(root/versions), without any registry.
@@ -24,10 +24,10 @@ options:
     default: /opt/odradek
   state:
     description:
-      - C(installed) installs, C(active) switches C(root/current) to it.
+      - C(installed) installs; M(odradek.cluster.files) switches to it.
       - C(examined) verifies the archive and returns C(identity), on the control machine.
     type: str
-    choices: [installed, active, examined]
+    choices: [installed, examined]
     default: installed
   identity:
     description: The C(identity) that the archive must have, as C(examined) has returned it.
@@ -37,9 +37,6 @@ options:
     type: list
     elements: str
     default: []
-  previous:
-    description: The release to go back to later, with C(active); by default the one that was current.
-    type: str
   bytes_free_min:
     description: Refuse to install with less room than this.
     type: int
@@ -54,14 +51,6 @@ EXAMPLES = r"""
     archive: /var/tmp/odradek-0.1.0.tar
 """
 RETURN = r"""
-current:
-  description: Name of the release that the link names.
-  type: str
-  returned: always
-previous:
-  description: Name of the release that was current before.
-  type: str
-  returned: always
 identity:
   description: Digest, commit, Python and platform of the archive.
   type: dict
@@ -77,7 +66,7 @@ import sys
 import tarfile
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.odradek.cluster.plugins.module_utils.links import activate, is_installed, linked
+from ansible_collections.odradek.cluster.plugins.module_utils.links import is_installed
 from ansible_collections.odradek.cluster.plugins.module_utils.manifest import (
     MANIFEST,
     SIGNATURE,
@@ -208,48 +197,27 @@ def main() -> None:
             "name": {"type": "str", "required": True},
             "archive": {"type": "path"},
             "root": {"type": "path", "default": "/opt/odradek"},
-            "state": {"type": "str", "choices": ["installed", "active", "examined"], "default": "installed"},
+            "state": {"type": "str", "choices": ["installed", "examined"], "default": "installed"},
             "identity": {"type": "dict"},
             "signers": {"type": "list", "elements": "str", "default": []},
-            "previous": {"type": "str"},
             "bytes_free_min": {"type": "int", "default": 300_000_000},
         },
         required_if=[("state", "examined", ["archive"])],
         supports_check_mode=True,
     )
     name, root, archive = module.params["name"], module.params["root"], module.params["archive"]
-    state = module.params["state"]
-    if state == "examined":
+    if module.params["state"] == "examined":
         _examine(module)
-    directory = os.path.join(root, "versions", name)
-    installed = is_installed(root, name)
-    current = linked(root, "current")
-    changed = False
-    if state == "installed" and not installed:
+    changed = not is_installed(root, name)
+    if changed:
         _refuse_too_little_room(module)
         if module.params["identity"] and (problem := misfit(module.params["identity"], name)):
             module.fail_json(msg=problem)
         if archive is None and not module.check_mode:
             module.fail_json(msg=f"Release {name} is not installed: name its archive.")
-        changed = True
         if not module.check_mode:
-            _install(module, name, archive, directory)
-    if state == "active" and current != name:
-        if not installed and not module.check_mode:
-            module.fail_json(
-                msg=f"Release {name} is not installed on this host: there is nothing to switch to."
-            )
-        changed = True
-        if not module.check_mode:
-            activate(root, name, module.params["previous"])
-    module.exit_json(
-        changed=changed,
-        current=linked(root, "current"),
-        previous=linked(root, "previous"),
-        diff={"before": f"release {current}\n", "after": f"release {name}\n"}
-        if changed and state == "active"
-        else {},
-    )
+            _install(module, name, archive, os.path.join(root, "versions", name))
+    module.exit_json(changed=changed)
 
 
 if __name__ == "__main__":
