@@ -1,8 +1,12 @@
-"""The links `current` and `previous` to installed releases."""
+"""Installed releases on a host: the links `current` and `previous`, and the room for another one."""
 
 from __future__ import annotations
 
 import os
+import shutil
+
+BYTES_FREE_MIN = 300_000_000
+"""The bytes that a release needs."""
 
 
 def linked(root: str, link: str) -> str | None:
@@ -16,6 +20,20 @@ def linked(root: str, link: str) -> str | None:
 def is_installed(root: str, name: str) -> bool:
     """True if a release is installed completely: its manifest is written last."""
     return os.path.exists(os.path.join(root, "versions", name, "MANIFEST.json"))
+
+
+def room_problem(root: str, bytes_free_min: int = BYTES_FREE_MIN) -> str | None:
+    """Return a sentence if another release would fill the disk of the system; None if there is room."""
+    place = root
+    while not os.path.isdir(place):
+        place = os.path.dirname(place)
+    free = shutil.disk_usage(place).free
+    if free >= bytes_free_min:
+        return None
+    return (
+        f"{free // 1_000_000} MB are free for {root}, a release needs {bytes_free_min // 1_000_000}: "
+        f"make room, for example remove old ones from {root}/versions."
+    )
 
 
 def activate(root: str, name: str, previous: str | None) -> None:

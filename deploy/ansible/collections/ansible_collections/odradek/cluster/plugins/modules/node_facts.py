@@ -69,6 +69,10 @@ releases:
   type: list
   elements: str
   returned: always
+no_room:
+  description: A sentence where there is too little room for one more release; null where there is enough.
+  type: str
+  returned: always
 identities:
   description: Digest and commit of each release that is installed, by its name.
   type: dict
@@ -144,15 +148,9 @@ import time
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.odradek.cluster.plugins.module_utils.host_checks import checks
+from ansible_collections.odradek.cluster.plugins.module_utils.links import linked, room_problem
 from ansible_collections.odradek.cluster.plugins.module_utils.manifest import MANIFEST, identity_of
 from ansible_collections.odradek.cluster.plugins.module_utils.mounts import is_mounted, trouble_of
-
-
-def _link(root: str, name: str) -> str | None:
-    try:
-        return os.path.basename(os.readlink(os.path.join(root, name)))
-    except OSError:
-        return None
 
 
 def identities(root: str) -> dict[str, dict]:
@@ -303,9 +301,10 @@ def main() -> None:
     module.exit_json(
         changed=False,
         founded=os.path.exists("/etc/odradek/founded"),
-        current=_link(root, "current"),
-        previous=_link(root, "previous"),
+        current=linked(root, "current"),
+        previous=linked(root, "previous"),
         releases=list(installed),
+        no_room=room_problem(root),
         identities=installed,
         before=_before(module.params["before"]),
         nodes=nodes,

@@ -66,7 +66,7 @@ import sys
 import tarfile
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.odradek.cluster.plugins.module_utils.links import is_installed
+from ansible_collections.odradek.cluster.plugins.module_utils.links import is_installed, room_problem
 from ansible_collections.odradek.cluster.plugins.module_utils.manifest import (
     MANIFEST,
     SIGNATURE,
@@ -75,19 +75,6 @@ from ansible_collections.odradek.cluster.plugins.module_utils.manifest import (
     read_archive,
     verify_signature,
 )
-
-
-def _refuse_too_little_room(module: AnsibleModule) -> None:
-    """Fail if the release would fill the disk of the system."""
-    root = place = module.params["root"]
-    while not os.path.isdir(place):
-        place = os.path.dirname(place)
-    free = shutil.disk_usage(place).free
-    if free < module.params["bytes_free_min"]:
-        module.fail_json(
-            msg=f"{free // 1_000_000} MB are free for {root}, a release needs "
-            f"{module.params['bytes_free_min'] // 1_000_000}: make room, for example remove old ones from {root}/versions."
-        )
 
 
 def examined(archive: str, name: str, signers: list) -> tuple[dict, bytes, bytes | None]:
@@ -148,7 +135,8 @@ def _install(module: AnsibleModule, name: str, archive: str, directory: str) -> 
     pip = os.path.join(wheels, facts["pip"], "pip")
     install = "install --no-index --no-compile --no-warn-script-location --disable-pip-version-check --quiet --find-links"
     python = os.path.join(directory, "bin", "python")
-    commands.append([sys.executable, pip, "--python", python, *install.split(), wheels, facts["requirement"]])
+    # By its own Python: with --python, pip would start a second time.
+    commands.append([python, pip, *install.split(), wheels, facts["requirement"]])
     for command in commands:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
@@ -210,7 +198,8 @@ def main() -> None:
         _examine(module)
     changed = not is_installed(root, name)
     if changed:
-        _refuse_too_little_room(module)
+        if problem := room_problem(root, module.params["bytes_free_min"]):
+            module.fail_json(msg=problem)
         if module.params["identity"] and (problem := misfit(module.params["identity"], name)):
             module.fail_json(msg=problem)
         if archive is None and not module.check_mode:
