@@ -89,13 +89,13 @@ class Broker:
         self.produce_workers = ProduceWorkers(env)
         self.woken: list[Callable[[], None]] = []
         self.loop_work = LoopWork(lambda refill: self.woken.append(refill))
-        """The checks of clients' batches that run on the event loop, limited per turn of a connection."""
+        """The checks of clients' batches on the event loop, up to a limit per turn of a connection."""
         self.timers = Timers(env.clock, env.event, log, self.run_woken)
         self.steps = StepDriver(env.long_work, lambda: self.run_woken(), tasks)
         self.producer_ids = ProducerIds(self)
         self.on_produced: Callable[[Context, int, PartitionLog, AppendResult], None] | None = None
-        """An optional callback, called with each batch that a client's request has appended. The context
-        belongs to the connection and serves all its requests; the number counts its requests.
+        """An optional callback, called with each batch that a client's request has appended. All requests of
+        one connection share the context. The number is the request's number on its connection.
         """
         self.config_listeners: list[Callable[[], None]] = []
         """Callbacks that run after this broker's own configuration has changed at runtime."""
@@ -162,7 +162,9 @@ class Broker:
     # -- partitions -----------------------------------------------------------------------------------------------
 
     def partition(self, topic: str, index: int) -> Partition:
-        """Return a partition that this broker hosts, by topic and number. Raises as `ServedPartitions.find`."""
+        """Return a partition that this broker hosts, by topic and number. Raises the same errors as
+        `ServedPartitions.find`.
+        """
         return self.served.find(topic, index)
 
     def _is_follower(self, request: FetchRequest, by_id: bool) -> bool:
@@ -227,8 +229,8 @@ class Broker:
         if self.configs.concerns_broker(delta):
             self._apply_broker_config()
             configured = list(self.topics)
-        # The controller decided each change of the ISR under the old `min.insync.replicas` or the new one.
-        # Until all changes are applied, the larger of the two values decides about the high watermark.
+        # The controller decided each ISR change under either the old or the new `min.insync.replicas`. Until
+        # all changes are applied, the high watermark advances by the larger of the two values.
         hosting.apply_configs(configured, stricter_only=True)
         for topic_id in delta.deleted_topics:
             hosting.delete_topic(topic_id)
@@ -251,10 +253,10 @@ class Broker:
     def hold_leadership(self) -> None:
         """Lead no partition until `release_leadership`. Called when the broker starts.
 
-        The metadata that the broker finds when it starts were decided for an earlier incarnation of this
-        broker. The leader epoch in them may belong to a dead process. The in-sync replicas in them may
-        include a log that lost records in a crash. Kafka's broker, too, publishes no metadata before it has
-        read its own registration.
+        At the start, the broker finds metadata that the controller decided for an earlier incarnation of this
+        broker. The leader epoch there may belong to a dead process. The in-sync replicas there may include a
+        log that lost records in a crash. Kafka's broker also publishes no metadata before it has read its own
+        registration.
         """
         self.hosting.hold_leadership()
 
@@ -267,8 +269,8 @@ class Broker:
             self.run_woken()
 
     def hold_coordinators(self, is_held: bool) -> None:
-        """Stop all coordinators of groups and transactions if `is_held` is true, otherwise start them. The
-        coordinators are held until this incarnation of the broker has been unfenced; see `Shards.hold`.
+        """Stop all coordinators of groups and transactions if `is_held` is true, otherwise start them. They
+        stay stopped until this incarnation of the broker has been unfenced; see `Shards.hold`.
         """
         self.groups.hold(is_held)
         self.transactions.hold(is_held)
@@ -322,9 +324,7 @@ class Broker:
             partition.start_stored()
 
     def device_answers(self) -> None:
-        """Called when a slow device has completed a call at last, and the effects of the call have been
-        applied.
-        """
+        """Called when a call to a slow device has returned, and its effects have been applied."""
         self.hosting.device_answers()
         self.run_woken()
 
@@ -352,8 +352,8 @@ class Broker:
     # -- durability on request ------------------------------------------------------------------------------------
 
     def sync_partition(self, partition: Partition, done: Callable[[KafkaError | None], None]) -> None:
-        """Flush the partition's log, as `flush.messages` demands. Then call `done` with None or the error.
-        Requests that come during a flush share the next flush.
+        """Flush the partition's log, because `flush.messages` requires it. Then call `done` with None or the
+        error. Requests that come during a flush share the next flush.
         """
         if partition.waiting.wait_for_sync(done):
             self.tasks.start_soon(self._sync, partition)
@@ -365,8 +365,8 @@ class Broker:
             log.owner.note_sync(self.clock.monotonic() - began_at)
 
     async def _sync(self, partition: Partition) -> None:
-        """Flush the partition's log again and again, until no request waits for a flush. Appends that come
-        during a flush share the next flush.
+        """Flush the partition's log repeatedly, until no request waits for a flush. Appends that come during a
+        flush share the next flush.
         """
         while True:
             await self.clock.sleep_until(

@@ -37,8 +37,8 @@ NO_REPLICA = -1
 EPOCH_MAX = 2**31 - 1
 UNKNOWN_MAX = 20_000
 SESSIONS_PER_REPLICA_MAX = 16
-"""The most sessions of one follower. A broker has fewer fetchers to one leader than this. And so few sessions
-cannot evict all consumers' sessions.
+"""The most sessions of one follower. The limit exceeds the number of fetchers that a broker has for one leader.
+It is low enough that one follower cannot evict all consumers' sessions.
 """
 
 TopicKey = str | bytes
@@ -156,8 +156,8 @@ class FetchSession:
     epoch: int
     partitions: dict[PartitionKey, FetchedPartition]
     privileged: bool = False
-    """True for a follower's session: consumers' sessions cannot evict it, and `stirred` has its dirty
-    partitions, which must be read.
+    """True for a follower's session. Consumers' sessions cannot evict it. Its dirty partitions, which must be
+    read, are in `stirred`.
     """
     stirred: dict[PartitionKey, FollowerCursor] = attrs.field(factory=dict)
     fetched_at_ms: int = 0
@@ -327,8 +327,8 @@ class FetchSessions:
                         self._unknown += 1
                 if isinstance(fetched, FollowerCursor):
                     fetched.begin_anew()
-                # This is inlined for speed, because a client without a session names all of its partitions in
-                # each request.
+                # These assignments repeat `_ask` for speed, because a client without a session names all of its
+                # partitions in each request.
                 fetched.fetch_offset = asked.fetch_offset
                 fetched.current_leader_epoch = max(-1, asked.current_leader_epoch)
                 fetched.last_fetched_epoch = asked.last_fetched_epoch
@@ -341,8 +341,8 @@ class FetchSessions:
         named: NamedPartitions,
         session: FetchSession | None,
     ) -> None:
-        """Update the session from the partitions that `name` has collected. The result is the same as that of
-        `_update`.
+        """Update the session from the partitions that `name` has collected. The result is equal to that of
+        `_update`, which reads the request itself.
         """
         follows = session if session is not None and session.privileged else None
         if not partitions and follows is None:
@@ -376,8 +376,8 @@ class FetchSessions:
                     gone.end()
 
     def _has_room_for(self, request: FetchRequest, by_id: bool, named: NamedPartitions | None) -> bool:
-        """True if the sessions have room for all partitions of a consumer's request that are not hosted by
-        this broker.
+        """True if the sessions have room for those partitions of a consumer's request that this broker does not
+        host.
         """
         if named is not None:
             return self._unknown + named.unknown <= UNKNOWN_MAX
@@ -451,7 +451,7 @@ class FetchSessions:
 def _ask(fetched: FetchedPartition, asked: FetchPartition) -> None:
     """Copy the offset, epochs and limit of a request into the session's partition."""
     fetched.fetch_offset = asked.fetch_offset
-    # Unlike elsewhere, any negative epoch of a Fetch means that none is known.
+    # In a Fetch, unlike in other requests, any negative leader epoch means that the client knows no epoch.
     fetched.current_leader_epoch = max(-1, asked.current_leader_epoch)
     fetched.last_fetched_epoch = asked.last_fetched_epoch
     fetched.log_start_offset = asked.log_start_offset

@@ -1,5 +1,5 @@
-"""The replicas on this broker: this module makes, removes and sets them aside as the metadata says, or when
-their directory fails.
+"""Makes, removes and sets aside the replicas on this broker, as the metadata says, or when their directory
+fails.
 
 Theory of operation
 -------------------
@@ -9,10 +9,10 @@ makes them, and calls the broker again when they are ready.
 
 * If the metadata does not name the directory of a replica, the directory is reported to the controller
   (`DirectoryAssignments`).
-* A replica that no disk can take is refused: its clients get KAFKA_STORAGE_ERROR. A replica that full disks
+* A replica that no disk can take is refused, and its clients get KAFKA_STORAGE_ERROR. A replica that full disks
   have refused is tried again until one of them takes it.
 * `rotten_replicas` handles a replica that the metadata calls LOST.
-* A log without any metadata is a stray: its directory is renamed, and kept.
+* A log without any metadata is a stray. Its directory is renamed and kept.
 
 PURE except for the logs' own files.
 """
@@ -107,15 +107,15 @@ class HostedPartitions:
         """
         self._tries_again = False
         self.may_lead = True
-        """False until the metadata contain the registration of this process: until then it leads no
-        partition.
+        """False until the metadata contain the registration of this process. While it is False, this broker
+        leads no partition.
         """
         self._unsettled: dict[bytes, dict[int, None]] = {}
-        """Partition numbers by topic id, whose new metadata are applied only when a pending change of their
-        log has ended.
+        """Partition numbers by topic id. The new metadata of these partitions are applied only when a pending
+        change of their log has ended.
         """
         self._refused: dict[TopicIdPartition, None] = {}
-        """Replicas that could not be hosted, for each of which the refusal has been logged once."""
+        """Replicas that could not be hosted. The refusal of each has been logged once."""
 
     # -- configurations -------------------------------------------------------------------------------------------
 

@@ -3,12 +3,12 @@
 Rot and torn writes
 -------------------
 The quorum syncs each write before it begins the next, so a crash can tear only the last write. At recovery,
-the log class cuts off a damaged tail. This is right for a torn write, but for rot it would be silent loss.
+the log class cuts off a damaged tail. This is right for a torn write. For rot it would silently lose records.
 `MetadataLog.open` distinguishes torn writes from rot before the log class sees the files.
 `synced-offset-checkpoint` holds a lower bound of the synced offset. It is written at every start and stop,
 and every few seconds in between. Most writes are a single batch. A follower that catches up writes several
-batches at once. Before such a write the file is written too, with the offset at which the write will end. A
-crash may tear any of these batches and leave a later one of them complete. So the log is refused
+batches at once. Before such a write, `synced-offset-checkpoint` is written with the offset at which the write
+will end. A crash may tear any of these batches and leave a later one of them complete. So the log is refused
 (`MetadataLogCorrupt`) when
 
 * an intact batch follows a damaged batch, in the same segment or in a later one, unless both batches belong
@@ -122,8 +122,8 @@ class MetadataLog:
         self._synced_offset_due = clock.monotonic()
         self._is_begun = root.exists(BEGUN_FILE)
         self._logs_first = not self._is_begun
-        """True until the first records have been synced: the checkpoint is then written at once, without
-        waiting for its period.
+        """True until the first records have been synced. After that sync, the checkpoint is written at once,
+        without waiting for its period.
         """
 
     @classmethod
@@ -149,7 +149,7 @@ class MetadataLog:
         )
         if may_vote and self._is_begun and not directory.exists(QUORUM_STATE_FILE):
             raise MetadataLogCorrupt(
-                f"{directory.path} has no file {QUORUM_STATE_FILE}, which says how this controller has voted. Either restore the directory. Or format {root.path} again, then run `odradek quorum remove` and `odradek quorum add` for this node. Or, if the other voters have a leader, remove {root.path}/{BEGUN_FILE}: the node then fetches the whole log from them"
+                f"{directory.path} has no file {QUORUM_STATE_FILE}, which says how this controller has voted. Restore the directory if you can. Otherwise format {root.path} again, and then run `odradek quorum remove` and `odradek quorum add` for this node. If the other voters have a leader, you may instead remove {root.path}/{BEGUN_FILE}: the node then fetches the whole log from them"
             )
         synced, write_end = _read_synced_offset(directory)
         verify_segments(directory, synced, write_end)
@@ -198,8 +198,8 @@ class MetadataLog:
     def append(self, batches: bytearray, leader_epoch: int, *, count: int = 1) -> int:
         log = self._log
         if count > 1:
-            # This is required before the write. Otherwise a crash that tears several batches would look like
-            # rot at the next start.
+            # Write the checkpoint before the batches. Otherwise a crash that tears several batches would look
+            # like rot at the next start.
             self._write_synced_offset(log.log_end_offset, last_offset_of(batches) + 1)
         try:
             result = log.append(memoryview(batches), Origin.RAFT, leader_epoch, self._clock.wall_ms())
@@ -251,8 +251,8 @@ class MetadataLog:
     def drop_prefix(self, offset: int) -> int:
         log = self._log
         self._remove_below(offset if self._retention is None else self._kept_from(self._retention, offset))
-        # Finish the active segment now, so that the next snapshot can remove it. (Sync first: a torn batch
-        # must never have a later segment behind it.) So the log keeps the records that follow the
+        # Finish the active segment now, so that the next snapshot can remove it. (Sync first, because a torn
+        # batch must never have a later segment after it.) So the log keeps the records that follow the
         # second-newest snapshot.
         log.flush()
         with suppress(DiskRefused):
@@ -280,7 +280,7 @@ class MetadataLog:
 
         A snapshot is removed together with the log up to the next snapshot. The oldest snapshot is removed
         first, as long as it is too old, or log and snapshots together are too large. Snapshots that end
-        behind `offset` do not count yet.
+        beyond `offset` do not count yet.
         """
         snapshots, segments = self.snapshots, self._log.segments
         ends = [end for end in snapshots.ends() if end.offset <= offset]
@@ -344,12 +344,12 @@ class MetadataLog:
                 self._is_begun = True
         except DiskRefused as error:
             reached("quorum.synced_bound_not_written")
-            # The older bound stays true, so ignore the error: a full disk must not end the node.
+            # The older bound stays true. So ignore the error, because a full disk must not end the node.
             self._logger.warning("metadata.synced_offset_not_written", error=str(error))
         self._synced_offset_due = self._clock.monotonic() + SYNCED_OFFSET_PERIOD_SECONDS
 
     def _write_synced_offset(self, end_offset: int, write_end: int | None = None) -> None:
-        """Write the checkpoint: all records below `end_offset` are synced. If a write of several batches
+        """Write to the checkpoint that all records below `end_offset` are synced. If a write of several batches
         begins now, `write_end` is the offset at which it will end.
 
         Raises `DiskError`.
@@ -383,13 +383,13 @@ class MetadataLog:
         self._logger.error("metadata.disk_failed", error=str(error))
 
     def resources_short(self) -> None:
-        """Do nothing: this log has so few files that they stay open when descriptors are short."""
+        """Do nothing, because this log has so few files that they stay open when descriptors are short."""
 
     def flush_failed(self, error: DiskError) -> None:
         self._logger.error("metadata.disk_failed", error=str(error))
 
     def disk_refused(self, error: DiskRefused) -> None:
-        """Do nothing: the writer of the records gets the same error, and tries again."""
+        """Do nothing, because the writer of the records gets the same error, and tries again."""
 
     def recovery_point_lowered(self, topic: str, partition: int, offset: int) -> None:
         """Lower the offset in the checkpoint of synced data, too, because the log is about to lose synced
@@ -402,13 +402,13 @@ class MetadataLog:
             directory.remove(name)
 
     def log_start_raised(self) -> None:
-        """Do nothing: the start of the metadata log moves only when a snapshot replaces records."""
+        """Do nothing, because the start of the metadata log moves only when a snapshot replaces records."""
 
     def cleaner_offset_moved(self, topic: str, partition: int, *, durably: bool) -> None:
-        """Do nothing: snapshots replace the records of the metadata log, instead of cleaning."""
+        """Do nothing, because snapshots replace the records of the metadata log, instead of cleaning."""
 
     def log_rolled(self, topic: str, partition: int) -> None:
-        """Do nothing: the next flush syncs the finished segment with the active one."""
+        """Do nothing, because the next flush syncs the finished segment with the active one."""
 
     def sync_entry(self) -> None:
         self._root.sync()
@@ -467,7 +467,7 @@ def last_offset_of(batches: Buffer) -> int:
 
 
 def _find_sound_batch(data: bytes, damage: int, offset_min: int) -> int | None:
-    """Return the position behind `damage` at which an intact batch begins whose offset is at least
+    """Return the position after `damage` at which an intact batch begins whose offset is at least
     `offset_min`; None if there is no such batch.
     """
     for position in range(damage + 1, len(data) - HEADER_SIZE + 1):

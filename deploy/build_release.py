@@ -71,7 +71,7 @@ def build_each(out: Path, names: Sequence[str], key: Path | None = None) -> Iter
     """
     with tempfile.TemporaryDirectory() as directory:
         wheels, builder = Path(directory, "wheels"), Path(directory, "builder")
-        # A pip of its own would cost the environment more time than our wheel does, so the pip that is here works in it.
+        # To install pip into the new environment would take longer than to build our wheel. So the present pip is used.
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(builder)], check=True)
         pip = [sys.executable, "-m", "pip", "--python", str(builder / "bin" / "python")]
         pip += ["--disable-pip-version-check", "--quiet"]
@@ -99,7 +99,9 @@ def _fetch(pip: list[str], wheels: Path) -> None:
     running = [subprocess.Popen([*pip, *command]) for command in commands]
     statuses = [process.wait() for process in running]
     if any(statuses):
-        raise WheelsUnavailable("pip cannot get the pinned wheels: is the index in reach?")
+        raise WheelsUnavailable(
+            "pip cannot fetch the pinned wheels. Check that the package index can be reached."
+        )
 
 
 def _git(*words: str) -> str:
@@ -193,7 +195,7 @@ def sign(text: bytes, key: Path) -> bytes:
         command = ["ssh-keygen", "-Y", "sign", "-q", "-f", str(key), "-n", NAMESPACE, str(signed)]
         done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
         if done.returncode:
-            raise BadArgument(f"ssh-keygen cannot sign by {key}: {done.stderr.strip()}")
+            raise BadArgument(f"ssh-keygen cannot sign with {key}: {done.stderr.strip()}")
         return Path(directory, "manifest.sig").read_bytes()
 
 
@@ -203,10 +205,13 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--out", type=Path, default=ROOT / "dist" / "releases", help="the directory of the archive"
+        "--out",
+        type=Path,
+        default=ROOT / "dist" / "releases",
+        help="directory in which the archive is written",
     )
-    parser.add_argument("--version", help="the version, in place of the version in pyproject.toml")
-    parser.add_argument("--sign", type=Path, metavar="KEY", help="sign by this key, as ssh-keygen makes them")
+    parser.add_argument("--version", help="version of the release (default: that of pyproject.toml)")
+    parser.add_argument("--sign", type=Path, metavar="KEY", help="sign with this key, made by ssh-keygen")
     args = parser.parse_args()
     try:
         print(build(args.out, version_of(args.version), args.sign))

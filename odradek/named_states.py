@@ -5,9 +5,9 @@ Rare cases are, for example, a late answer, a torn batch, or a vote of an earlie
 a rare case marks it by a call such as `reached("raft.late_answer_dropped")`. Each name is used at one place.
 `sim/census/states.py` has a row for each name, which says how the state is reached.
 
-In production `reached` is an empty function. `reached` is no port of the environment, so that state machines
-can call it, too. Within `counting`, the code object of `reached` is replaced by the code of a function that
-counts. So counting also works in modules that have imported `reached` by name.
+In production `reached` is an empty function. `reached` is not a port of the environment, so that state
+machines can call it, too. Within `counting`, the code object of `reached` is replaced by the code of a
+function that counts. So counting also works in modules that have imported `reached` by name.
 """
 
 from __future__ import annotations

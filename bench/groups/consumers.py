@@ -6,7 +6,9 @@ after kill -9.
 * **Target.** 500 members join a group that reads 5,000 partitions; their heartbeats share a few connections. The
   figures are the seconds from the last join until the target assignment of the newest epoch is computed, and until
   all members have it. `group.consumer.assignment.interval.ms` is one second on both servers.
-* **Heartbeat.** CPU of the server for a heartbeat without changes, minus that for ApiVersions on the same
+* **Newcomer.** One more member joins this group, after the interval has passed. The figure is the time in ms from its
+  first heartbeat until a heartbeat has the epoch of the new target assignment. It is the median of several newcomers.
+* **Heartbeat.** CPU of the server for a heartbeat without changes, minus the CPU for ApiVersions on the same
   connections. Many are pipelined over 16 connections.
 * **Restore.** A server with 1,000 groups of 10 members each is killed (kill -9). The figures are the seconds until all groups are described
   with all their members: from the start of the process, and from its first answer.
@@ -18,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import sys
 import tempfile
 import time
@@ -48,16 +51,18 @@ from testkit.raw_requests import RawConnection, connect, frame
 
 TOPICS, PARTITIONS_OF_EACH = 50, 100
 MEMBERS = 500
+NEWCOMERS = 5
 GROUPS, MEMBERS_OF_EACH = 1_000, 10
 GROUPS_AT_ONCE = 100
 HEARTBEAT_VERSION, DESCRIBE_VERSION, API_VERSION = 1, 1, 3
 REBALANCE_MS = 60_000
 WAIT_SECONDS_MAX = 120.0
 WIRES, DEPTH = 16, 8
+INTERVAL_SECONDS = 1.0
 SETTINGS = {
     "offsets.topic.num.partitions": "10",
     "offsets.topic.replication.factor": "1",
-    "group.consumer.assignment.interval.ms": "1000",
+    "group.consumer.assignment.interval.ms": str(int(INTERVAL_SECONDS * 1e3)),
 }
 
 
@@ -67,12 +72,12 @@ STARTING = {
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_COORDINATOR,
 }
-"""Errors of a coordinator that is not there yet; a member joins again."""
+"""Errors of a coordinator that is not ready yet. A member that receives such an error joins again."""
 
 
 @attrs.define
 class BenchMember:
-    """A group member: its epoch, its partitions, and what it sends in the next heartbeat."""
+    """A group member: its epoch and its partitions. `says` is True if the next heartbeat reports these partitions."""
 
     group: str
     member_id: str
@@ -96,7 +101,7 @@ class BenchMember:
         if answer.error_code in STARTING and not self.epoch:
             return
         if answer.error_code:
-            raise RuntimeError(f"a heartbeat is answered {ErrorCode(answer.error_code).name}")
+            raise RuntimeError(f"a heartbeat of {self.group} returned {ErrorCode(answer.error_code).name}")
         self.epoch, self.says = answer.member_epoch, False
         if answer.assignment is not None:
             self.has, self.says = answer.assignment.topic_partitions, True
@@ -130,8 +135,10 @@ def wait_for(what: str, is_so: Callable[[], bool]) -> float:
     return time.perf_counter() - began
 
 
-def measure_target(server: ServerProcess, members: int) -> tuple[float, float]:
-    """Return the seconds until the newest target assignment is computed, and until all members have it."""
+def measure_target(server: ServerProcess, members: int) -> tuple[float, float, float]:
+    """Return the seconds until the newest target assignment is computed, and until all members have it. The third
+    value is the milliseconds until a target assignment with a newcomer is computed.
+    """
     topics = [f"target-{index}" for index in range(TOPICS)]
     for name in topics:
         create_topic(server.bootstrap, name, PARTITIONS_OF_EACH)
@@ -154,8 +161,31 @@ def measure_target(server: ServerProcess, members: int) -> tuple[float, float]:
     wait_for("the target is not computed", has_target)
     target_seconds = time.perf_counter() - began
     wait_for("the members do not get their share", has_all)
+    share_seconds = time.perf_counter() - began
+    newcomer_ms = statistics.median(measure_newcomer(wire, group, number) for number in range(NEWCOMERS))
     wire.socket.close()
-    return target_seconds, time.perf_counter() - began
+    return target_seconds, share_seconds, newcomer_ms
+
+
+def measure_newcomer(wire: RawConnection, group: list[BenchMember], number: int) -> float:
+    """Let a member join once the assignment interval has passed. Return the milliseconds until the target assignment
+    with this member is computed.
+    """
+    passed = time.perf_counter() + INTERVAL_SECONDS
+    while time.perf_counter() < passed:
+        beat_all(wire, group)
+    (before,) = described(wire, [group[0].group])
+    newcomer = BenchMember(group[0].group, f"newcomer-{number}", group[0].topics)
+    began = time.perf_counter()
+
+    def has_new_epoch() -> bool:
+        beat_all(wire, [newcomer])
+        return newcomer.epoch > before.group_epoch
+
+    wait_for("the target with a newcomer is not computed", has_new_epoch)
+    found = (time.perf_counter() - began) * 1e3
+    group.append(newcomer)
+    return found
 
 
 def measure_cpu(server: ServerProcess, request: Message, version: int, seconds: float) -> float:
@@ -170,13 +200,13 @@ def measure_cpu(server: ServerProcess, request: Message, version: int, seconds: 
 
 
 def measure_heartbeat(server: ServerProcess, seconds: float) -> float:
-    """Return the CPU microseconds of a heartbeat minus those of ApiVersions."""
+    """Return the CPU microseconds of a heartbeat minus the CPU microseconds of an ApiVersions request."""
     create_topic(server.bootstrap, "beaten", 4)
     wire = RawConnection(server.bootstrap)
     member = BenchMember("beaten", "member", ["beaten"])
 
     def is_quiet() -> bool:
-        # The question lets the server create the topic of coordinators.
+        # The first FindCoordinator makes the server create `__consumer_offsets`.
         wire.send(FindCoordinatorRequest("", 0, [member.group]), FIND_VERSION)
         wire.receive(FindCoordinatorRequest, FIND_VERSION)
         beat_all(wire, [member])
@@ -212,7 +242,9 @@ def wait_until_restored(bootstrap: str, groups: Sequence[str]) -> float:
                 if each.error_code:
                     return False
                 if len(each.members) != MEMBERS_OF_EACH:
-                    raise RuntimeError(f"{each.group_id} has {len(each.members)} members")
+                    raise RuntimeError(
+                        f"{each.group_id} has {len(each.members)} members after the restart, not {MEMBERS_OF_EACH}"
+                    )
         return True
 
     seconds = wait_for("groups are not restored", are_all_there)
@@ -228,7 +260,7 @@ def measure(name: str, directory: Path, *, quick: bool) -> dict[str, float]:
     try:
         wait_for_coordinator(server.bootstrap)
         heartbeat_us = measure_heartbeat(server, 1.0 if quick else 4.0)
-        target_seconds, share_seconds = measure_target(server, MEMBERS)
+        target_seconds, share_seconds, newcomer_ms = measure_target(server, MEMBERS)
         groups = [f"group-{number}" for number in range(GROUPS // 5 if quick else GROUPS)]
         fill(server, groups)
         wait_until_restored(server.bootstrap, groups)
@@ -243,6 +275,7 @@ def measure(name: str, directory: Path, *, quick: bool) -> dict[str, float]:
             "heartbeat_us": heartbeat_us,
             "target_seconds": target_seconds,
             "share_seconds": share_seconds,
+            "newcomer_ms": newcomer_ms,
             "restored_seconds": restored_seconds,
             "since_start_seconds": time.perf_counter() - began,
         }
@@ -254,6 +287,7 @@ ROWS = {
     "heartbeat_us": "CPU of a heartbeat above an ApiVersions, us",
     "target_seconds": f"{MEMBERS} members, {TOPICS * PARTITIONS_OF_EACH} partitions: target, s",
     "share_seconds": "... until all have their share, s",
+    "newcomer_ms": "... target with a newcomer, after the interval, ms",
     "restored_seconds": "groups of 10 after kill -9: served, s",
     "since_start_seconds": "... from the start of the process, s",
 }
@@ -264,9 +298,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m bench.groups.consumers", description=(__doc__ or "").partition("\n")[0]
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
-    parser.add_argument("--quick", action="store_true", help="shorter, with a fifth of the groups")
-    parser.add_argument("--without-kafka", action="store_true", help="ours alone")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to this file")
+    parser.add_argument("--quick", action="store_true", help="make shorter runs with a fifth of the groups")
+    parser.add_argument("--without-kafka", action="store_true", help="do not measure Apache Kafka")
     options = parser.parse_args()
     figures: dict[str, dict[str, float]] = {}
     for name in ("Odradek",) if options.without_kafka else ("Odradek", "Apache Kafka 4.3"):
@@ -275,7 +309,7 @@ def main() -> int:
             try:
                 figures[name] = measure(name, directory, quick=options.quick)
             except KafkaUnavailable as reason:
-                print(f"without Apache Kafka: {reason}", file=sys.stderr)
+                print(f"Apache Kafka is not measured: {reason}", file=sys.stderr)
     names = list(figures)
     rows = []
     for key, text in ROWS.items():

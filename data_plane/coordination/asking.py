@@ -63,12 +63,12 @@ class Ask:
         self.client_id = client_id
         self.client_host = client_host
         self.may_see = may_see
-        """Returns True if the client may DESCRIBE the topic of this name. None: the client may see all
-        topics.
+        """Returns True if the client may DESCRIBE the topic of this name. If `may_see` is None, the client may
+        see all topics.
         """
         self.check_pattern = check_pattern
-        """Raises the error that a worker has found in the request's regular expression. None: no worker has
-        checked the expression.
+        """Raises the error that a worker has found in the request's regular expression. It is None if no worker
+        has checked the expression.
         """
         self.asked_at = 0.0
         """The monotonic time, in seconds, at which the shard passed the request to its machine."""
@@ -83,8 +83,8 @@ _COORDINATORS_CODES = {
 def refused(ask: Ask, code: ErrorCode, refusal: Callable[[Ask, ErrorCode], Any]) -> Answers:
     """Build the answer to a request that the runtime refuses with `code`.
 
-    The runtime uses the controller's codes. Each of them is first replaced by the matching code of a
-    coordinator.
+    The runtime uses error codes of the controller. Where a coordinator has its own code for the same error, the
+    answer has that code.
     """
     return [] if ask.reply is None else [(ask.reply, refusal(ask, _COORDINATORS_CODES.get(code, code)))]
 

@@ -78,14 +78,14 @@ class CoordinatorLog:
 
     @property
     def has_room(self) -> bool:
-        """Always True: a full disk is detected only when a batch is appended."""
+        """Always True, because a full disk is detected only when a batch is appended."""
         return True
 
     def subscribe(self, listener: CommitListener) -> None:
         self._listeners.append(listener)
 
     def encode_batch(self, records: Sequence[CoordinatorRecord | TransactionEnd]) -> EncodedDecision:
-        """Encode a decision's records. Raises `LocalProtocolError` for a value that fits no record."""
+        """Encode a decision's records. Raises `LocalProtocolError` if a value does not fit into its field."""
         first = records[0]
         if isinstance(first, TransactionEnd):
             assert len(records) == 1, "the end of a transaction must be a decision of its own"
@@ -183,7 +183,7 @@ class PendingRecord:
 class Latest:
     """The latest value of every key in a log (None for a tombstone), and the records of open transactions.
 
-    A record in a transaction takes effect at its commit marker, unless a later record had the same key.
+    A record in a transaction takes effect at its commit marker, unless a later record has the same key.
     """
 
     values: dict[bytes, bytes | None] = attrs.field(factory=dict)
@@ -215,7 +215,7 @@ class Latest:
             self._offsets.clear()
 
     def is_overtaken(self, record: PendingRecord) -> bool:
-        """True if the log has a later record with the same key, which is already in effect."""
+        """True if the log has a later record with the same key, and that later record is already in effect."""
         return record.offset < self._offsets.get(record.key, -1)
 
 
@@ -250,9 +250,9 @@ def _take_batch(latest: Latest, data: Buffer, position: int, header: BatchHeader
     if header.is_control:
         if header.is_transactional:
             marker = parse_marker(memoryview(data)[position : position + header.size])
-            # Compaction has removed the record from this marker, so commit and abort look the same. If the
-            # transaction was aborted, compaction has removed its records as well. So the marker may count as
-            # a commit.
+            # Compaction has removed the record from this marker, so a commit and an abort look the same. In
+            # both cases the marker may count as a commit. After an abort, compaction has also removed the
+            # transaction's records.
             latest.end(header.producer_id, marker is None or not marker.is_abort)
         return
     found = records(data, position, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX)

@@ -24,7 +24,9 @@ def check_producer(log: PartitionLog, producer: RecordProducer) -> None:
         and not log.producers.is_valid(producer.producer_id, producer.guard)
     ):
         reached("coordination.offsets_outside_transaction_refused")
-        raise KafkaError(ErrorCode.INVALID_TXN_STATE, "these offsets do not belong to an open transaction")
+        raise KafkaError(
+            ErrorCode.INVALID_TXN_STATE, "the offsets do not belong to an open transaction of this producer"
+        )
     producers.check_epoch(producer.producer_id, producer.epoch)
 
 

@@ -1,13 +1,13 @@
 """A barrier that delays reads until this broker has proof that it still led the partition when the read began. PORTED.
 
 A deposed leader may still believe that it leads. Its writes fail, but its reads would return old state. So a
-read waits until each other in-sync replica has fetched twice, in one fetch session, since the read began. The
-replica sent the second fetch after the answer to the first. So the replica still followed this leader after
-the read began. Only in-sync replicas can be elected. So no later leader had begun before the read. (The same
-argument as Raft's reads by an index, section 6.4 of Ongaro's dissertation.)
+read waits until each other in-sync replica has fetched twice, in one fetch session, since the read began. A
+replica sends its second fetch only after it has the answer to the first. So the replica still followed this
+leader after the read began. Only in-sync replicas can be elected, so no later leader existed when the read
+began. (Raft's ReadIndex uses the same argument; see section 6.4 of Ongaro's dissertation.)
 
-Two fetches of different sessions prove nothing: after a pause, a leader may find both fetches in its sockets.
-If a follower has no session, its second fetch is accepted as proof.
+Two fetches of different sessions prove nothing. A leader that was paused may read both from its sockets,
+although they were sent long ago. If a follower has no session, its second fetch is accepted as proof.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from odradek.named_states import reached
 __all__ = ["ReadBarrier"]
 
 Done: TypeAlias = Callable[[bool], None]
-"""A function that is called with True if this broker still was the leader when the read began, otherwise with
+"""A function that is called with True if this broker was still the leader when the read began, otherwise with
 False.
 """
 
@@ -46,15 +46,15 @@ class ReadBarrier:
         return len(self._round) + len(self._next)
 
     def add(self, done: Done) -> None:
-        """Add a read. `done` is called when it is known whether this broker still was the leader when the
-        read began. If there are no other in-sync replicas, `done` is called at once.
+        """Add a read. `done` is called when it is known whether this broker was still the leader when the read
+        began. If there are no other in-sync replicas, `done` is called at once.
         """
         self._next.append(done)
         if not self._round:
             self._begin()
 
     def forget(self, done: Done) -> None:
-        """Drop a pending read, which has waited too long."""
+        """Drop a pending read that has waited too long."""
         for waiting in (self._round, self._next):
             if done in waiting:
                 waiting.remove(done)
@@ -84,8 +84,8 @@ class ReadBarrier:
         partition.hear_fetches(None)
 
     def _note(self, replica: RemoteReplica | None) -> None:
-        """Record a follower's fetch, or (if `replica` is None) a change of the in-sync set. The check whether
-        reads may proceed follows after this turn, since the answer to the fetch is not built yet.
+        """Record a follower's fetch, or (if `replica` is None) a change of the in-sync set. The pending reads
+        are checked at the end of this turn, because the answer to the fetch must be built first.
         """
         if replica is not None and replica.broker_id in self._missing:
             first = self._missing[replica.broker_id]
@@ -99,7 +99,7 @@ class ReadBarrier:
         partition = self._partition
         if not self._round or not partition.is_leader or partition.leader_epoch != self._leader_epoch:
             reached("coordination.barrier_of_past_leadership")
-            # `end` answers the reads of a leadership that is over.
+            # This leadership is over, so `end` answers its reads.
             return
         in_sync = set(partition.others_in_sync())
         self._missing = {each: first for each, first in self._missing.items() if each in in_sync}

@@ -99,10 +99,11 @@ class Shard(ABC, Generic[S, D]):
         compression_type: int,
         commit_timeout_ms: int,
     ) -> None:
-        """`failed` is called with this shard if its state must be loaded from the log again.
+        """Take the parts of a shard. `failed` is called with this shard if its state must be loaded from the
+        log again.
 
-        `not_encoded` is shared by all shards: it logs decisions that could not be encoded. The shard writes
-        its batches with `compression_type`.
+        `not_encoded` is shared by all shards and logs decisions that could not be encoded. The shard writes its
+        batches with `compression_type`.
         """
         self._broker = broker
         self._failed = failed
@@ -136,8 +137,8 @@ class Shard(ABC, Generic[S, D]):
         """Prepare the machine's soft state (sessions, timers) for the state that was read from the log."""
 
     def began(self, state: S) -> None:
-        """Called when the state is loaded and requests can be decided: resume work that an earlier
-        coordinator left unfinished.
+        """Called when the state is loaded and requests can be decided. Resumes work that an earlier coordinator
+        left unfinished.
         """
 
     @abstractmethod
@@ -177,7 +178,9 @@ class Shard(ABC, Generic[S, D]):
 
         Call this only for a loaded shard. The shard's soft state is derived from this newest state.
         """
-        assert self._runtime is not None, "the state of a shard was asked for while its log was read"
+        assert self._runtime is not None, (
+            "the state of a shard was requested while its log was still being read"
+        )
         return self._runtime.state
 
     async def load(self) -> None:
@@ -235,8 +238,8 @@ class Shard(ABC, Generic[S, D]):
             )
 
     def now_ms(self) -> int:
-        """Return the monotonic time in milliseconds, rounded. A timer for millisecond n that fires on time
-        must never get the result n - 1.
+        """Return the monotonic time in milliseconds, rounded to the nearest. If it were rounded down, a timer
+        for millisecond n that fires on time could read n - 1.
         """
         return round(self._broker.clock.monotonic() * 1000)
 
@@ -288,9 +291,7 @@ class Shard(ABC, Generic[S, D]):
         self._broker.tasks.start_soon(end)
 
     def _watch_commits(self) -> None:
-        """Set the timer that limits how long a decision waits for the high watermark. Nothing is done while
-        no decision waits.
-        """
+        """Set the timer that limits how long decisions wait for the high watermark, if any decision waits."""
         oldest = next((ask for ask in self._unanswered.values() if self.waits_for_log(ask.request)), None)
         if oldest is not None:
             at = oldest.asked_at + self._commit_timeout_ms / 1000
@@ -307,8 +308,8 @@ class Shard(ABC, Generic[S, D]):
         late = [
             (reply, ask)
             for reply, ask in self._unanswered.items()
-            # Add the timeout here, exactly as for the timer's deadline. A subtraction could differ by a
-            # rounding error. Then the timer would be set for this very moment again.
+            # Add the timeout here, exactly as `_watch_commits` does. `now - timeout` could differ by a rounding
+            # error, and the timer would then be set to the present time again.
             if self.waits_for_log(ask.request) and ask.asked_at + timeout <= now
         ]
         for reply, _ in late:
@@ -318,7 +319,7 @@ class Shard(ABC, Generic[S, D]):
             try:
                 reply.complete(self.refusal(ask, ErrorCode.COORDINATOR_NOT_AVAILABLE))
             except Exception:
-                # A failure of one reply must not keep the other waiting requests from their answers.
+                # The failure of one reply must not prevent the answers to the other waiting requests.
                 self._broker.log.exception("request.bug")
 
     def _deliver(self, answers: Answers) -> None:

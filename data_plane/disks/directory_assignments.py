@@ -1,5 +1,5 @@
-"""Reports to the controller in which directory each of this broker's replicas lies (AssignReplicasToDirs,
-KIP-858). PORTED.
+"""Reports the directory of each of this broker's replicas to the controller (AssignReplicasToDirs, KIP-858).
+PORTED.
 """
 
 from __future__ import annotations

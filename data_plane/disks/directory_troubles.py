@@ -15,7 +15,7 @@ Theory of operation
 * If **all** directories hang, the heartbeat instead requests that the broker be fenced, under the same
   condition. Not all directories can be offline, since a registration needs at least one.
 * A **full** directory stays online. Its replicas can be read. They leave the ISRs when they lag behind their
-  leaders. The directory gets no new replicas: it is cordoned (KIP-1066).
+  leaders. The directory gets no new replicas, because it is cordoned (KIP-1066).
 
 * A directory that an operator has **demoted** (`odradek disk demote`) is listed too, so that other replicas
   lead. Nothing else about it changes.

@@ -25,7 +25,7 @@ class DiskErrors:
 
     def note(self, event: str, **fields: Any) -> None:
         """Log that a request was answered with KAFKA_STORAGE_ERROR; `fields` name the request and the reason.
-        Too frequent lines are only counted.
+        Lines beyond the limit are only counted.
         """
         self.errors += 1
         held_back = self._budget.take()

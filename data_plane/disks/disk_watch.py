@@ -35,8 +35,8 @@ HUNG_SECONDS = 15.0
 FULL_SECONDS = 5.0
 ROOM_BYTES = 1 << 30
 ROOM_SHARE = 20
-"""A divisor: a full disk needs the device's size divided by this number as free space before it counts as not
-full. If `ROOM_BYTES` is less, that much free space suffices.
+"""A divisor of the device's size. A full disk counts as sound again when this share of the device is free, or
+`ROOM_BYTES` if that is less.
 """
 
 
@@ -103,8 +103,8 @@ class DiskWatch:
         if log_dir.offline_reason is None:
             seconds, call = log_dir.workers.oldest() or (0.0, "")
             if log_dir.unanswered is not None:
-                # Compute the age of the loop's late call here. The upkeep task that waits for its answer may
-                # be late itself, because of long work.
+                # Count from the moment at which the loop's call became late. The worker that waits for its
+                # answer may have started later, because long work can delay the upkeep task.
                 since, name = log_dir.unanswered
                 seconds, call = max((seconds, call), (self._clock.monotonic() - since, name))
         if seconds < min(WARN_SECONDS, self._hung_seconds):

@@ -2,11 +2,12 @@
 
 Theory of operation
 -------------------
-Making a log means making a directory and two files: a fraction of a millisecond on a quiet disk, several on a
-busy one. When a change of the metadata is applied, the loop makes up to `INLINE_LOGS_MAX` logs itself. The
-other logs of this change wait here, in the queue of their directory. The task of the queue lets a worker make
-a few dozen logs at a time. After each such step, the broker reads the newest metadata, finds the logs and
-hosts their replicas. Until then requests for the replica get NOT_LEADER_OR_FOLLOWER, which clients retry.
+Making a log means making a directory and two files. This takes a fraction of a millisecond on a quiet disk, and
+several milliseconds on a busy one. When a change of the metadata is applied, the loop makes up to
+`INLINE_LOGS_MAX` logs itself. The other logs of this change wait here, in the queue of their directory. The
+task of the queue lets a worker make a few dozen logs at a time. After each such step, the broker reads the
+newest metadata, finds the logs and hosts their replicas. Until then requests for the replica get
+NOT_LEADER_OR_FOLLOWER, which clients retry.
 
 Rules
 * A directory that hangs delays only its own queue.
@@ -119,8 +120,8 @@ class LogMaker:
         queue[replica] = None
 
     def is_new(self, replica: TopicIdPartition) -> bool:
-        """True if the replica's log waits here or has just been made, and this process has seen the replica's
-        creation.
+        """True if the replica's log waits in a queue or has just been made, and this process has seen the
+        replica's creation.
         """
         return self._hosting.get(replica, False) or self._waiting.get(replica, False)
 

@@ -6,13 +6,12 @@ Theory of operation
     requested -> copying -> caught up: reported to the controller -> its record names the new directory -> swapped
         '----------'-------------------'--- given up: the copy is removed
 
-A move makes a future replica in the other directory (`log/directory/future_logs`). Each target directory has
-a task that copies one replica after the other. A worker reads from the live log, and the loop appends to the
-copy as a follower does. If the live log is truncated, the copy is truncated by leader epochs, as a follower's
-log is. When the copy has caught up, the broker reports the new directory to the controller
-(AssignReplicasToDirs). It continues to copy until the metadata log has the controller's record. Only then the
-swap is made. So the metadata always names the directory of a swapped replica, and a restart makes no empty
-log elsewhere.
+A move makes a future replica in the other directory (`log/directory/future_logs`). Each target directory has a
+task that copies one replica after the other. A worker reads from the live log, and the loop appends to the copy
+as a follower does. If the live log is truncated, the copy is truncated by leader epochs, as a follower's log
+is. When the copy has caught up, the broker reports the new directory to the controller (AssignReplicasToDirs).
+It continues to copy until the metadata log has the controller's record. Only then does it make the swap. So the
+metadata always names the directory of a swapped replica, and a restart makes no empty log elsewhere.
 
 Rules
 * Until the swap the live log serves the replica, even if the metadata already names the new directory. If a
@@ -21,8 +20,8 @@ Rules
   without interruption.
 * During a move the cleaner leaves the live log alone (Kafka's rule).
 * After a restart the copying continues where it ended. A future replica whose topic is gone is removed.
-* The directory that the metadata names may have only a future replica, and no other directory the log. Then
-  the log is on a disk that is offline. The broker reports the replica to the controller as LOST, and makes no
+* The directory that the metadata names may have only a future replica. If no other directory has the log
+  either, the log is on an offline disk. The broker reports the replica to the controller as LOST, and makes no
   new log in its place.
 
 PORTED.
@@ -63,7 +62,9 @@ CHUNK_BYTES = 1 << 20
 LAST_BYTES_MAX = 4 << 20
 """The most bytes that the event loop itself copies in the turn of the swap."""
 RETRY_SECONDS = 1.0
-"""The time in seconds before a move tries a disk again that has refused an operation, hangs or is offline."""
+"""The time in seconds before a move tries a disk again, after the disk refused an operation, hung or went
+offline.
+"""
 LOOK_SECONDS = 0.1
 """The time in seconds between two checks for the controller's record, and for new records to copy."""
 THROTTLE_SECONDS = 1.0
@@ -128,7 +129,9 @@ class MoveThrottle:
 
     def __init__(self, now: float) -> None:
         self._owed_bytes = 0.0
-        """The bytes copied beyond the rate so far. If negative, so many bytes may be copied without delay."""
+        """The bytes copied beyond the rate so far. A negative value is the number of bytes that may be copied
+        without delay.
+        """
         self._at = now
 
     def spend(self, count: int) -> None:
@@ -223,8 +226,8 @@ class ReplicaMoves:
     # -- events from the broker -------------------------------------------------------------------------------------
 
     def resume(self, partition: Partition) -> None:
-        """Resume the move of this replica that the last process has left unfinished, if any. Called when the
-        replica is hosted.
+        """Resume the move of this replica if the last process has left it unfinished. Called when the replica
+        is hosted.
         """
         log = partition.log
         key = TopicPartition(log.topic, log.partition)
@@ -240,8 +243,8 @@ class ReplicaMoves:
                 self._begin(Move(partition, target, found[0]))
 
     def remove_unknown(self) -> None:
-        """Remove the future replicas that the metadata lacks, or whose directory already has the log. Called
-        at the start, once the logs are hosted.
+        """Remove each future replica that is not in the metadata, or whose log is already in the same
+        directory. Called at the start, once the logs are hosted.
         """
         for (path, key), (name, topic_id) in list(self._found.items()):
             target = next(each for each in self._broker.log_dirs if each.path == path)
@@ -277,8 +280,8 @@ class ReplicaMoves:
         )
 
     def explains(self, partition: Partition, directory_id: bytes) -> bool:
-        """True if the replica is about to move to this directory, which explains why the metadata already
-        names it.
+        """True if the replica is about to move to this directory. Then the metadata may already name the
+        directory.
         """
         move = self.moves.get(TopicPartition(partition.log.topic, partition.log.partition))
         return move is not None and move.is_reported and move.target.directory_id == directory_id
@@ -349,7 +352,7 @@ class ReplicaMoves:
                 pause = RETRY_SECONDS
             except (FileClosed, FileMissing):
                 reached("moves.segment_went")
-                # Try again soon: a segment or a log was removed while a worker used it.
+                # Try again soon, because a segment or a log was removed while a worker used it.
                 pause = LOOK_SECONDS
             except (DiskError, KafkaError) as error:
                 # If a disk has failed, it is offline by now, and the move is already given up. Other errors
@@ -496,7 +499,7 @@ class ReplicaMoves:
         source = current.owner
         assert isinstance(source, LogDir)
         swap = Swap(current, source, future, move.target, move.name)
-        # Remove the move from the list: from here on other parts of the broker must not give it up.
+        # Remove the move from the list, because from here on other parts of the broker must not give it up.
         key = TopicPartition(current.topic, current.partition)
         del self.moves[key]
         move.is_over = True

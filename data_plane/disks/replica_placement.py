@@ -19,9 +19,9 @@ when it makes the log, and reports it to the controller (`DirectoryAssignments`)
   has been replaced. The replica begins anew with an empty log, and the broker logs an error. Until the new
   directory is reported to the controller, the replica is offline. With this report the controller removes it
   from the eligible leaders.
-* **No empty log takes the place of an unreadable one.** If `partition.metadata` is damaged, nobody knows
-  which topic the log belongs to. The metadata then calls the replica LOST: another replica leads, or the
-  partition waits for an operator.
+* **No empty log takes the place of an unreadable one.** If `partition.metadata` is damaged, nobody knows which
+  topic the log belongs to. The metadata then calls the replica LOST. Another replica leads, or the partition
+  waits for an operator.
 * If two directories have a log of the same replica, the log in the assigned directory is used. The other log
   is set aside as a stray.
 
@@ -69,8 +69,8 @@ class ReplicaPlacement:
         KIP-1066).
         """
         self.preferred: dict[TopicPartition, bytes] = {}
-        """Directory ids by partition: AlterReplicaLogDirs has named these directories for replicas that do
-        not exist yet (KIP-113).
+        """The directory ids that AlterReplicaLogDirs has named for replicas that do not exist yet, by partition
+        (KIP-113).
         """
         self._log = log
 
@@ -180,7 +180,7 @@ class ReplicaPlacement:
             "partition.begun_anew",
             topic=topic,
             partition=index,
-            reason="its disk was replaced, or its log directory was taken out of log.dirs",
+            reason="its disk was replaced, or its log directory was removed from log.dirs",
         )
         return directories_for_new_log(self._open_to_new)
 

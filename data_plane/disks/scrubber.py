@@ -54,7 +54,7 @@ _LOOK_SECONDS = 10.0
 
 @attrs.define
 class ScrubState:
-    """Progress and findings of the scrub in one directory. Times are of the wall clock, in milliseconds."""
+    """Progress and findings of the scrub in one directory. Times are wall-clock times in milliseconds."""
 
     began_ms: int = -1
     """The time at which the current round began; -1 between rounds."""
@@ -174,7 +174,7 @@ class Scrubber:
             await self._rest(log_dir, clock.monotonic() + min(interval_seconds, FIRST_ROUND_SECONDS))
         while not self._is_over(log_dir):
             if state.began_ms < 0:
-                # The `max` is for a wall clock that was set back: the wait is still at most an interval.
+                # If the wall clock was set back, `max` limits the wait to one interval.
                 since_ms = max(0, clock.wall_ms() - state.ended_ms)
                 if state.ended_ms >= 0 and since_ms < self._interval_ms:
                     await self._rest(log_dir, clock.monotonic() + (self._interval_ms - since_ms) / 1000)
@@ -239,8 +239,8 @@ class Scrubber:
             try:
                 rot = await self._scrub_segment(log_dir, piece, state)
             except (FileMissing, DiskRefused):
-                # Skip the segment: it was removed, or file descriptors are short. In the latter case the next
-                # round reads it.
+                # Skip this segment. If it was removed, it needs no check. If the process was short of file
+                # descriptors, the next round reads it.
                 continue
             except DiskError as error:
                 log.home.failed(error)

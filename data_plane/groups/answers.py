@@ -27,7 +27,9 @@ from odradek.wire.structure import Message
 
 
 def refused_like(response: Any, code: ErrorCode) -> Any:
-    """Build an error response of the same type as `response`, for which a member has waited."""
+    """Build an error response of the same type as `response`, for a group member that waits for such a
+    response.
+    """
     if isinstance(response, JoinGroupResponse):
         return join_refused(UNKNOWN_MEMBER, code, 0)
     if isinstance(response, ConsumerGroupHeartbeatResponse):

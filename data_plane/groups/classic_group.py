@@ -10,7 +10,7 @@ A group is in one of four states:
 
 While a rebalance goes on, members and their metadata are soft state. A generation is written to the log when
 the group's leader sends the assignment, and when the group becomes empty. A new coordinator begins with the
-generation in the log. Members keep their ids; their sessions start again.
+generation in the log. Members keep their ids, and their sessions start again.
 
 Requests that wait for other members (JoinGroup, SyncGroup) leave their reply in the member: `join_reply`,
 `sync_reply`. Deadlines and records are deliberately absent here: `membership` and `machine` handle them.
@@ -54,7 +54,7 @@ _FROM = {
     GroupPhase.STABLE: (GroupPhase.COMPLETING_REBALANCE,),
     GroupPhase.DEAD: tuple(GroupPhase)[:-1],
 }
-"""For each phase, the phases from which a group may change to it."""
+"""The phases from which a group may change to each phase."""
 
 Protocols = tuple[tuple[str, bytes], ...]
 """The assignment protocols of a member: (name, metadata), in the member's order of preference."""
@@ -99,8 +99,8 @@ class Member:
         self.rebalance_timeout_ms = rebalance_timeout_ms
         self.protocols = protocols
         self._subscription: tuple[bytes, tuple[str, ...] | None] | None = None
-        """The subscription that was decoded last: the encoded metadata, and its topics (None where they are
-        malformed).
+        """The encoded metadata that was decoded last, and the topics in it. The topics are None if the metadata
+        is malformed.
         """
         self.assignment = b""
         self.join_reply: Reply | None = None
@@ -108,7 +108,7 @@ class Member:
         self.is_new = False
         self.is_gone = False
         self.deadline_ms: float = NEVER
-        """The time when the session ends, unless the member sends a request before."""
+        """The time when the session ends, if the member sends no request before then."""
         self.timer_ms: float = NEVER
         """The time when the machine checks `deadline_ms` again; it is never later than `deadline_ms`."""
 
@@ -130,8 +130,8 @@ class Member:
         return self._subscription[1]
 
     def owes_rejoin(self, protocol: str) -> bool:
-        """True if the member must soon join again: its assignment lacks partitions that it owned when it
-        joined. In the cooperative protocol (KIP-429) the member then revokes these partitions and joins
+        """True if the member must soon join again, because its assignment lacks partitions that it owned when
+        it joined. In the cooperative protocol (KIP-429) the member then revokes these partitions and joins
         again. Until then nobody else owns them.
         """
         claimed = _claimed_partitions(self.metadata_for(protocol))
@@ -141,7 +141,7 @@ class Member:
 def _claimed_partitions(metadata: bytes) -> set[tuple[str, int]]:
     """Decode the partitions that a member says it owns, from its metadata.
 
-    Empty for version 0 and for malformed metadata.
+    The result is empty for version 0 and for malformed metadata.
     """
     try:
         subscription = decode_bounded(ConsumerProtocolSubscription, _version_of(metadata), metadata, 2)
@@ -151,7 +151,7 @@ def _claimed_partitions(metadata: bytes) -> set[tuple[str, int]]:
 
 
 def _given_partitions(assignment: bytes) -> set[tuple[str, int]]:
-    """Decode the partitions in an assignment. Empty for a malformed assignment."""
+    """Decode the partitions in an assignment. The result is empty for a malformed assignment."""
     try:
         given = decode_bounded(ConsumerProtocolAssignment, _version_of(assignment), assignment, 2)
     except ProtocolError:
@@ -228,8 +228,8 @@ class ClassicGroup:
         self.state_timestamp_ms = -1
         """Wall-clock time of the last change of phase."""
         self.subscribed_topics: frozenset[str] | None = None
-        """The topics that the members read. None where they are unknown: the group does not consume topics,
-        or its metadata is malformed.
+        """The topics that the members read. None if the group does not consume topics, or if its metadata is
+        malformed.
         """
         self.is_gone = False
 
@@ -327,8 +327,8 @@ class ClassicGroup:
         return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
 
     def supports_protocols(self, protocol_type: str, names: Sequence[str]) -> bool:
-        """True if a member with these protocols may join: the protocols have the group's type, and every
-        present member supports one of them.
+        """True if a member with these protocols may join. The protocols must have the group's type, and every
+        present member must support one of them.
         """
         if self.phase is GroupPhase.EMPTY:
             return bool(protocol_type) and bool(names)
@@ -347,7 +347,7 @@ class ClassicGroup:
         return common or {}
 
     def select_protocol(self) -> str:
-        """Choose the protocol with the most votes: each member votes for the first of its protocols that all
+        """Choose the protocol with the most votes. Each member votes for the first of its protocols that all
         members support.
         """
         candidates = self._common_protocols()

@@ -84,8 +84,8 @@ class Shard(CoordinatorShard[GroupsState, None]):
         """Topics that were deleted while the log was being read. Their offsets are removed once it is read.
         """
         self._hashes_for: list[Ask] | None = None
-        """Heartbeats that wait until topics are hashed; the worker hashes the topics of the first one. None
-        if no hashing runs.
+        """Heartbeats that wait until topics are hashed. The worker hashes the topics of the first heartbeat.
+        None while no worker hashes topics.
         """
         self._reads = ReadBarrier(broker, partition)
 
@@ -130,7 +130,7 @@ class Shard(CoordinatorShard[GroupsState, None]):
                 self._hashes_for = [ask]
                 self._broker.tasks.start_soon(self._submit_hashed, unhashed)
             else:
-                # When many members join at once, they mostly read the same topics. So only one run computes
+                # When many members join at once, they usually read the same topics. So only one run computes
                 # hashes at a time.
                 self._hashes_for.append(ask)
         elif code is None:
@@ -161,8 +161,7 @@ class Shard(CoordinatorShard[GroupsState, None]):
         try:
             self.machine.consumers.hashes.keep(await self._broker.env.workers.run(work.values))
         except Exception:
-            # The worker has failed. So the decision computes the hashes, at the cost of the event loop's
-            # time.
+            # The worker has failed. So the decision computes the hashes on the event loop, which takes longer.
             self._broker.log.exception("groups.topics_not_hashed")
         waiting, self._hashes_for = self._hashes_for or [], None
         if not self._stopped:
@@ -215,13 +214,13 @@ class Shard(CoordinatorShard[GroupsState, None]):
         return None
 
     def confirm(self, done: Callable[[bool], None]) -> None:
-        """Call `done` with True if this broker still was the coordinator when `confirm` was called, otherwise
+        """Call `done` with True if this broker was still the coordinator when `confirm` was called, otherwise
         with False.
         """
         self._reads.add(done)
 
     def forget_read(self, done: Callable[[bool], None]) -> None:
-        """Drop a read that waits for confirmation."""
+        """Drop a read that still waits for confirmation."""
         self._reads.forget(done)
 
     def timer(self, action: Callable[[], None]) -> Timer:
@@ -255,8 +254,8 @@ class Shard(CoordinatorShard[GroupsState, None]):
 
 
 def _says_something(request: ConsumerGroupHeartbeatRequest) -> bool:
-    """True if a heartbeat reports something: its member joins or leaves, or the heartbeat names partitions or
-    subscriptions. The decision may then need a record.
+    """True if a heartbeat reports a change, so that the decision may need a record. Its member joins or leaves,
+    or it names partitions or subscriptions.
     """
     return (
         request.member_epoch <= 0
@@ -307,7 +306,8 @@ _MARKER_CODES = {
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.COORDINATOR_NOT_AVAILABLE: ErrorCode.NOT_ENOUGH_REPLICAS,
 }
-"""For each retriable error of this coordinator, the log's error that a transaction coordinator understands.
+"""The errors of this coordinator that are worth a retry, each with the error code that a transaction
+coordinator gets instead. A transaction coordinator expects the codes of a partition's log.
 """
 
 
@@ -336,7 +336,7 @@ class GroupCoordinator(Shards[Shard]):
         self.settings = settings_of(
             GroupSettings,
             layers,
-            # A key of ours, which only the properties file has.
+            # This key is Odradek's own. Only the properties file can set it.
             consumer_members_per_partition_max=self.settings.consumer_members_per_partition_max,
         )
         for _, shard in sorted(self.shards.items()):
@@ -368,8 +368,8 @@ class GroupCoordinator(Shards[Shard]):
         transaction's offsets.
 
         `done` is called once with an error code, possibly during this call. NONE means that the marker is
-        committed and the offsets are applied or dropped. NOT_LEADER_OR_FOLLOWER: no shard for this partition
-        is ready here.
+        committed and the offsets are applied or dropped. NOT_LEADER_OR_FOLLOWER means that no shard for this
+        partition is ready here.
         """
         shard = self.shards.get(partition)
         if shard is None:

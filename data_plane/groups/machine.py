@@ -105,7 +105,7 @@ class GroupMachine:
         }
 
     def restore(self, state: GroupsState, now_ms: int, new_uuid: Callable[[], bytes]) -> None:
-        """Prepare the soft state of a new coordinator: the sessions of the members in the log start now."""
+        """Prepare the soft state of a new coordinator. The sessions of the members in the log start now."""
         turn = Turn(state, now_ms, 0, new_uuid)
         self.membership.restore(turn)
         self.consumers.restore(turn)

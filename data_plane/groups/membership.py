@@ -17,7 +17,8 @@ Rules
   chosen protocol stays the same, the other members do not notice. But if the replaced member still had to
   join once more, to give up partitions (KIP-429), a rebalance begins. Apache Kafka does not make this
   exception.
-* A member that waits in a rebalance need not send heartbeats; its session goes on when it is answered.
+* A member that waits in a rebalance need not send heartbeats. Its session continues when its request is
+  answered.
 * Every check is in Kafka's order, since clients see which error comes first.
 """
 
@@ -55,8 +56,8 @@ from odradek.wire.schema.versions import (
 
 UNKNOWN_MEMBER = ""
 STATIC_WAIT_MS_MIN = 1_000
-"""The shortest time, in milliseconds, after which a rebalance that no member has joined is checked again.
-(The members' rebalance timeout may be 0, so there must be a least time.)
+"""The shortest time, in milliseconds, after which a rebalance that no member has joined is checked again. A
+lower limit is needed, because the members' rebalance timeout may be 0.
 """
 PREPARING, COMPLETING = GroupPhase.PREPARING_REBALANCE, GroupPhase.COMPLETING_REBALANCE
 EMPTY, STABLE = GroupPhase.EMPTY, GroupPhase.STABLE
@@ -109,7 +110,7 @@ class Membership:
         return group
 
     def restore(self, turn: Turn) -> None:
-        """Load the groups from the log's state: members keep their ids, and their sessions start now.
+        """Load the groups from the log's state. Members keep their ids, and their sessions start now.
 
         A group that has become too large for `group.max.size` begins a rebalance.
         """
@@ -149,7 +150,7 @@ class Membership:
             self._drop(turn, group_id, ErrorCode.REBALANCE_IN_PROGRESS)
 
     def take_over(self, turn: Turn, group: ClassicGroup, *, rebalances: bool) -> None:
-        """Add a stable group that was a consumer group so far. The caller writes the group's record."""
+        """Add a stable group that was a consumer group until now. The caller writes the group's record."""
         self.groups[group.group_id] = group
         for member in group.members.values():
             self._renew_session(turn, group, member)
@@ -278,8 +279,8 @@ class Membership:
         if group.phase is PREPARING and group.previous_phase is EMPTY:
             group.new_member_added = True
         group.add(member, request.protocol_type, ask.reply)
-        # The member has no id yet, so it cannot send heartbeats. Its first rebalance may take as long as this
-        # timeout, so its session lasts as long.
+        # The member has no id yet, so it cannot send heartbeats. Its session therefore lasts as long as its
+        # first rebalance may take.
         self._set_deadline(group, member, turn.now_ms + self._settings.new_member_join_timeout_ms)
         self._rebalance_or_complete(turn, group)
 
@@ -322,7 +323,7 @@ class Membership:
     def _keep_generation(
         self, turn: Turn, group: ClassicGroup, member: Member, ask: Ask, leader_before: str
     ) -> None:
-        """Answer a static member that returns under a new id: it stays in the generation and keeps its
+        """Answer a static member that returns under a new id. It stays in the generation and keeps its
         assignment.
 
         From version 9 on (KIP-814), a returning leader gets the list of all members, and a flag that forbids
@@ -388,8 +389,8 @@ class Membership:
     def _wait_for_newcomers(self, turn: Turn, group: ClassicGroup, delay_ms: int, left_ms: int) -> None:
         """Wait `delay_ms` for new members, and then again while members keep joining.
 
-        `left_ms` is the rest of the rebalance timeout, in milliseconds: all further waits together take no
-        longer.
+        `left_ms` is the rest of the rebalance timeout, in milliseconds. All waits after this one together take
+        at most this time.
         """
 
         def expire(later: Turn) -> None:
@@ -416,7 +417,8 @@ class Membership:
             # Only static members remain, and none has returned. They stay until their sessions end.
             self._set_join_timer(turn, group, max(group.rebalance_timeout_ms, STATIC_WAIT_MS_MIN))
             return
-        # Generations start again at 1 after the largest number, which only a log of another program can have.
+        # After the largest number, generations start again at 1. Only a log that another program wrote can have
+        # a generation so large.
         group.generation = group.generation % INT32_MAX + 1
         group.pending_sync.clear()
         if not group.members:
@@ -451,7 +453,7 @@ class Membership:
         )
 
     def _set_sync_timer(self, turn: Turn, group: ClassicGroup) -> None:
-        """Start the time limit for SyncGroups: a member that does not sync within the rebalance timeout is
+        """Start the time limit for SyncGroups. A member that does not sync within the rebalance timeout is
         removed.
         """
 
@@ -468,7 +470,7 @@ class Membership:
         token = group.sync_timer = self._deadlines.at(turn.now_ms + group.rebalance_timeout_ms, expire)
 
     def _fail_syncs(self, turn: Turn, group: ClassicGroup, code: ErrorCode) -> None:
-        """Drop all assignments: every waiting SyncGroup gets the error `code`."""
+        """Drop all assignments, and answer every waiting SyncGroup with the error `code`."""
         for member in group.members.values():
             member.assignment = b""
             if member.sync_reply is not None:
@@ -506,7 +508,7 @@ class Membership:
         if self._is_too_large(group, 0, given):
             reached("groups.assignment_too_large")
             # A record of this size cannot be written. The members may retry with smaller metadata, or an
-            # operator raises the limit.
+            # operator may raise the limit.
             self._fail_syncs(turn, group, ErrorCode.UNKNOWN_SERVER_ERROR)
             return self._prepare_rebalance(turn, group)
         for member in group.members.values():

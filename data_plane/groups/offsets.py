@@ -1,9 +1,9 @@
 """Committed offsets: commit, fetch, delete, expiry. PURE.
 
-Offsets depend on replicated state only. Members matter only for the permission to commit. Members of the
-present generation may commit. While the group is empty, any client may commit. An offset expires
-`offsets.retention.minutes` after its group has become empty. In a group with members, an offset expires the
-same time after its commit, if no member reads its topic any more (KIP-211).
+All state of offsets is replicated. Members matter only for the permission to commit. Members of the present
+generation may commit. While the group is empty, any client may commit. An offset expires
+`offsets.retention.minutes` after its group has become empty. In a group with members, an offset expires
+`offsets.retention.minutes` after its commit, if no member reads its topic any more (KIP-211).
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ INT64_MAX = (1 << 63) - 1
 
 
 class PartitionCommit(NamedTuple):
-    """One offset to commit. It is a plain tuple for speed, because a request may have many thousands."""
+    """One offset to commit. It is a plain tuple for speed, because a request may have many thousands of
+    offsets.
+    """
 
     topic: str
     topic_id: bytes
@@ -93,7 +95,7 @@ class FetchOffsets:
     member_id: str | None = None
     member_epoch: int = -1
     is_confirmed: bool = False
-    """True if the answer must wait until the read barrier has confirmed that this broker still is the
+    """True if the answer must wait until the read barrier has confirmed that this broker is still the
     coordinator.
     """
 

@@ -23,8 +23,8 @@ def offset_commit_record(
 ) -> CoordinatorRecord:
     """Make the record of a committed offset.
 
-    A request of version 2 to 4 may have an expiry time. Such a value is written in version 1, since later
-    versions of the value have no expiry time.
+    A request of version 2 to 4 may have an expiry time. A value with an expiry time is written in version 1,
+    since later versions of the value lack this field.
     """
     version = OFFSET_COMMIT_VERSION if value.expire_timestamp < 0 else OFFSET_COMMIT_VERSION_WITH_EXPIRY
     return CoordinatorRecord(OffsetCommitKey(group, topic, partition), value, version, producer)

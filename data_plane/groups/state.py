@@ -74,7 +74,7 @@ class GroupsState:
     consumers: LayeredMap[str, ConsumerGroup] = attrs.field(factory=LayeredMap)
     """Groups of the consumer protocol. All others are groups of the classic protocol."""
     consumer_weight: int = 0
-    """The memory that the groups of the consumer protocol take, in members of ordinary size."""
+    """The memory that the groups of the consumer protocol take, in units of a member of ordinary size."""
 
     def has_group(self, group_id: str) -> bool:
         return (

@@ -136,8 +136,8 @@ class Api:
     few decisions.
     """
     again: Again | None = None
-    """A function that checks the rights again for the answer of a request that had to wait. None for Fetch: a
-    parked Fetch checks the rights itself when it reads again.
+    """A function that checks the rights again for the answer of a request that had to wait. None for Fetch,
+    because a parked Fetch checks the rights itself when it reads again.
     """
     is_forwarded: bool = False
     """True if the broker forwards the request unchanged. The controller then checks the rights of the client.
@@ -156,7 +156,8 @@ def _forwarded(refuse: Refuse, kind: type[ForwardingHandler] = ForwardingHandler
 
 
 def _about_topics(at: Place) -> Handler:
-    # These requests have a timeout, for which their client waits. So the broker waits no longer, either.
+    # These requests have a timeout, after which the client stops waiting. So the broker does not wait longer
+    # than this timeout.
     return ForwardingHandler(at.forwarder, refuse, waits_as_asked=True).handle
 
 

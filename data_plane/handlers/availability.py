@@ -11,8 +11,8 @@ from odradek.wire.errors import ErrorCode
 
 
 def _is_offline(node_id: int, partition: PartitionImage, brokers: Mapping[int, BrokerImage]) -> bool:
-    """True if the replica of the partition on broker `node_id` is offline: the broker is unregistered or
-    fenced, or the replica's directory is offline.
+    """True if the replica of the partition on broker `node_id` is offline, because the broker is unregistered
+    or fenced, or because the replica's directory is offline.
     """
     broker = brokers.get(node_id)
     return broker is None or broker.fenced or not partition.is_online(node_id, broker)

@@ -38,7 +38,7 @@ SMALL_BYTES = 2 * 1024
 """
 SMALL_INFLATED_BYTES = 8 * 1024
 INFLATED_TIMES = 16
-"""The most that a push may decompress to, as a multiple of `telemetry.max.bytes`. `INFLATED_BYTES_MAX` is a
+"""The limit of a push's decompressed size, as a multiple of `telemetry.max.bytes`. `INFLATED_BYTES_MAX` is a
 second limit.
 """
 INFLATED_BYTES_MAX = 32 << 20
@@ -152,7 +152,7 @@ class PushTelemetryHandler:
 
 
 def _small(compression_type: int, metrics: bytes) -> Pushed | None:
-    """Read a push at once if it is small; None if it is large."""
+    """Read a push at once if it is small. Returns None if it is large."""
     if len(metrics) > SMALL_BYTES:
         return None
     try:

@@ -51,7 +51,7 @@ class Desk(BrokerHost, Protocol):
 
     @property
     def woken(self) -> list[Callable[[], None]]:
-        """Requests that were parked and are to be served at the end of this turn.
+        """Parked requests that will be served at the end of this turn.
 
         Each time the requests have been served, this property returns a new list.
         """

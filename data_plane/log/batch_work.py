@@ -9,7 +9,7 @@ Two steps of an append cost more than writing the bytes. One is to decompress th
 request of a few kilobytes can decompress to 128 MiB, or contain a quarter of a million records. The caller of
 an append passes a `BatchWork`, which decides where this work is done:
 
-- `AT_ONCE`: the calling thread does the work. Tests use it, and programs without an event loop.
+- `AT_ONCE`: the calling thread does the work. Tests and programs without an event loop use it.
 - `LoopWork`: the event loop does the work, up to a ration for each turn. Work beyond the ration raises
   `OffLoop` before anything has changed.
 - `HandedOff`: a worker has done the work for a single batch beforehand. The append uses the worker's results,
@@ -48,19 +48,20 @@ CODEC_COSTS: dict[int, int] = {
 }
 """For each codec, the number of bytes that one decompressed byte takes from the ration."""
 RATIO_MAX = 16.0
-"""The limit of a measured compression ratio before it changes a codec's estimate. Without the limit, one
-client's decompression bombs would raise the estimated sizes of other clients' batches.
+"""The upper limit of a measured compression ratio. When a codec's estimate is updated, a higher ratio counts as
+this limit. Otherwise one client's decompression bombs would raise the estimated sizes of other clients'
+batches.
 """
 RECORD_COST = 1024
 """The number of bytes that one parsed record takes from the ration. Parsing it takes about 1.2 us."""
 REQUEST_BYTES_MIN = 128 << 20
 REQUEST_RATIO = 16
-"""The allowed compression ratio of a request: its batches may decompress to `REQUEST_BYTES_MIN` plus this
-many times their size.
+"""The allowed compression ratio of a request. Its batches may decompress to `REQUEST_BYTES_MIN` plus this many
+times their size.
 """
 RECORD_BYTES = 16
-"""The size of a request, in bytes, that adds one record to its budget. The budget begins with
-`RECORDS_PARSED_MAX`, the most records of one batch.
+"""A request may contain one more record for each `RECORD_BYTES` bytes of its size. The budget of even the
+smallest request is `RECORDS_PARSED_MAX`, the most records of one batch.
 """
 SMALL_BYTES_MAX = 16 << 20
 """The largest decompressed size, in bytes, of a batch that counts as small."""
@@ -216,8 +217,8 @@ class RequestBudget:
         """
         allowed = min(size_max, self.bytes_left)
         counted = Inflated()
-        # An attempt that raises `LargerThanThought` takes nothing from the budget: the caller tries again
-        # with more room, and that attempt pays.
+        # An attempt that raises `LargerThanThought` takes nothing from the budget. The caller tries again with
+        # more room, and then the bytes are taken from the budget.
         is_charged = True
         try:
             return decompressed_size(compression_type, data, min(allowed, at_once_max), counted)
@@ -278,8 +279,8 @@ class HandedOff:
         self._budget = budget
         self._check: Callable[[], int] | None = None
         self._newest_ms: int | None = None
-        """The newest timestamp of the records, which their check has found. None before the check, or if the
-        check refused the records.
+        """The newest timestamp that the check of the records has found. None before the check, or if the check
+        refused the records.
         """
         self._refusal: KafkaError | None = None
 
@@ -363,7 +364,7 @@ class HandedOff:
     def check(self) -> None:
         """Do the check of each record that an append has requested, and store the result for the next append."""
         check, self._check = self._check, None
-        assert check is not None, "this append did not ask to check its records"
+        assert check is not None, "no append has requested a check of these records"
         try:
             count = parse_header(self.records).record_count
             self._budget.take_records(min(count, RECORDS_PARSED_MAX))
@@ -386,9 +387,9 @@ def check_rare(
     """Make the checks that most batches do not need. Checks that a transactional batch has a guard. Checks
     each record if a rule needs that, or if `is_unsure` is true.
 
-    The newest timestamp in the header becomes that of the checked records, as in Kafka. Returns the header
-    that the batch has afterwards. `is_unsure` is true if the header's newest timestamp cannot be right, or is
-    out of bounds. Messages name `log`. Raises `KafkaError`, and the errors of `work`.
+    The newest timestamp in the header becomes that of the checked records, as in Kafka. Returns the header that
+    the batch has afterwards. `is_unsure` is true if the header's newest timestamp cannot be right, or is out of
+    bounds. Error texts contain the name of `log`. Raises `KafkaError`, and the errors of `work`.
     """
     if header.is_transactional and guard is None:
         raise KafkaError(

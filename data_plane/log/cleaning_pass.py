@@ -12,7 +12,7 @@ Rules
 * Only committed records are cleaned, below the last stable offset, in finished segments.
 * A truncation, DeleteRecords, another policy, or closing the log aborts the pass. If retention has removed
   segments of a group, the pass skips that group.
-* If the disk is full, nothing is lost: the cleaned files are removed, the sources stay.
+* If the disk is full, nothing is lost. The cleaned files are removed, and the sources stay.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Cleaning:
         """Return the group of segments from `base_offset` up to the first segment that begins at `end_offset`
         or later.
 
-        None if the pass is aborted, or retention has removed the segments. Raises `DiskError`.
+        Returns None if the pass is aborted, or retention has removed the segments. Raises `DiskError`.
         """
         log = self._log
         if self.abort_reason is not None or end_offset > self.end_offset:
@@ -134,7 +134,7 @@ class Cleaning:
 
         Writes the recovery-point checkpoint before the first cleaned segment. Recovery derives leader epochs
         from the batches that it reads, and cleaning may have removed some of them. So recovery must begin
-        behind all cleaned batches. Raises `CleaningAborted`, `DiskError`.
+        after all cleaned batches. Raises `CleaningAborted`, `DiskError`.
         """
         log = self._log
         if not self._is_prepared and self.abort_reason is None:

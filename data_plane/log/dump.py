@@ -103,7 +103,7 @@ def _dump_log(directory: Dir, name: str, *, verify: bool, with_records: bool) ->
 
 def _header_at(file: File, position: int, next_offset: int) -> BatchHeader | None:
     """Parse the header of a batch with a wrong checksum. Returns None if the header is implausible, so that
-    verification cannot continue behind it.
+    verification cannot continue beyond it.
     """
     for _, header in SegmentScan(file, position, file.size, next_offset):
         return header

@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 After a clean shutdown, loading reads only the directory, two small files, the last segment's index, and the
-batch headers behind that index's last entry.
+batch headers after that index's last entry.
 
 After a crash everything below the recovery point is on the device and is not read again. Recovery starts with
 the segment that holds the offset before the recovery point, and reads it and all later ones from their
@@ -14,20 +14,20 @@ A gap between two segments has one of two causes: compaction, or a crash. A cras
 the last batches of a finished segment and spares the next segment. The topic's policy does not show the
 cause, because the policy may have changed. So the log itself must show it:
 
-* A gap that begins below the recovery point is no loss: all records below that point were synced, and the gap
-  existed then.
+* A gap that begins below the recovery point is no loss, because all records below that point were synced, and
+  the gap existed then.
 * A gap that begins below the first dirty offset comes from the cleaner.
-* A gap that is too wide for one segment is no loss: a follower begins a new segment behind such a gap.
+* A gap that is too wide for one segment is no loss, because a follower begins a new segment after such a gap.
 * Another gap may come from compaction only if the log has no checkpoints, as in a directory that was copied
   from elsewhere. Gaps between the batches of one segment are evidence of compaction. With such evidence, a
   gap between segments is no loss.
 * Any other gap means that records are lost. The log then ends before the gap, because a replica with a gap
-  would never fetch the missing records. Sound batches behind the gap are kept in files beside the log.
+  would never fetch the missing records. Sound batches after the gap are kept in files beside the log.
 
-Batches behind the first damage do not belong to the log: the file is cut there and later segments are
-removed. A crash does not damage synced bytes, so damage below the recovery point has another cause. The bytes
-that are cut off there are kept in a file beside the log (`salvage`). Indexes, leader epochs and producer
-state of the part that is read are derived anew.
+Batches after the first damage do not belong to the log. The file is cut there, and later segments are removed.
+A crash does not damage synced bytes, so damage below the recovery point has another cause. The bytes that are
+cut off there are kept in a file beside the log (`salvage`). Indexes, leader epochs and producer state of the
+part that is read are derived anew.
 
 Foreign files and directories are left alone. If the cleaner of Odradek or of Kafka was interrupted in a swap,
 the swap is finished or undone (`parts/swap_files.py`). Files named `.deleted` are removed.
@@ -109,7 +109,7 @@ def open_partition_log(
     Raises:
         DiskError
         UnreadableId: `options.must_know_id` is set, and the log's topic id cannot be read; nothing has changed.
-        LoadingStopped: `options.is_stopping` returned True; the log recovers anew at the next start.
+        LoadingStopped: `options.is_stopping` returned True; the next start repeats the recovery.
     """
     home = LogHome(directory, TopicPartition(topic, partition), owner)
     names = put_in_order(
@@ -202,8 +202,8 @@ def _read_epochs(segments: SegmentList, names: list[str], options: LoadOptions) 
     try:
         data = segments.home.directory.read_bytes(EPOCHS_FILE_NAME, _SMALL_FILE_BYTES)
         epochs = LeaderEpochs.decode(data)
-        # An empty file is valid for an empty log: Kafka makes such files. If the log has records, a loss of
-        # power has emptied the file.
+        # An empty file is valid for an empty log, because Kafka makes such files. If the log has records, a
+        # loss of power has emptied the file.
         if data or not any(segment.size for segment in segments.segments):
             return epochs
         reason = "the file is empty, although the log has records"

@@ -115,9 +115,9 @@ class LogConfig:
 
     @codec_level.default
     def _codec_level(self) -> int | None:
-        """Return the compression level for the codec. None means Kafka's default level, and is returned for
-        that level's number, too. With lz4, the number of Kafka's default level means fast compression, and
-        higher numbers mean dense compression.
+        """Return the compression level for the codec, or None for Kafka's default level. The number of the
+        default level also gives None. With lz4, this number selects fast compression, and higher numbers select
+        dense compression.
         """
         level = {
             "gzip": self.compression_gzip_level,
@@ -134,7 +134,7 @@ class LogConfig:
     @time_index_entries_max.default
     def _time_index_entries_max(self) -> int:
         """Compute the most entries that a time index may have while its segment is active. One more entry is
-        reserved: a segment gets a last entry when it is finished.
+        reserved, because a segment gets a last entry when it is finished.
         """
         return max(1, self.segment_index_bytes // TIME_ENTRY_BYTES - 1)
 

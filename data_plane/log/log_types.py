@@ -19,13 +19,17 @@ class Origin(IntEnum):
     """The kind of writer of an append. It decides whether the log assigns offsets, and which checks it makes."""
 
     CLIENT = 0
-    """A producer: the log makes all checks and assigns offsets."""
+    """The writer is a producer. The log makes all checks and assigns offsets."""
     COORDINATOR = 1
-    """A coordinator of this broker: the log assigns offsets, and control batches are allowed."""
+    """The writer is a coordinator of this broker. The log assigns offsets, and control batches are allowed."""
     REPLICA = 2
-    """A follower that has fetched from its leader: one or more batches, which keep their offsets."""
+    """The writer is a follower that has fetched from its leader. It appends one or more batches, which keep
+    their offsets.
+    """
     RAFT = 3
-    """The metadata quorum: one or more batches, which have offsets and epochs from the quorum."""
+    """The writer is the metadata quorum. It appends one or more batches, which have offsets and epochs from the
+    quorum.
+    """
 
 
 class AppendResult(NamedTuple):
@@ -44,8 +48,8 @@ class LogRead:
     """The result of a read: `count` bytes of whole batches, from `position` of the pinned `file` on. If the
     read found no bytes, `file` is None.
 
-    The next read begins at `next_offset`. The receiver must call `release` once, or hand that duty on
-    together with the file.
+    The next read begins at `next_offset`. The receiver must call `release` once, or pass the file to another
+    owner that does.
     """
 
     __slots__ = ("count", "file", "next_offset", "position")
@@ -108,8 +112,8 @@ class LogOwner(Protocol):
         """
 
     def recovery_point_lowered(self, topic: str, partition: int, offset: int) -> None:
-        """Write the lower recovery point to the checkpoint, before data below the old one is rewritten
-        (blocking).
+        """Write the lower recovery point to the checkpoint, before bytes below the previous recovery point are
+        rewritten (blocking).
         """
 
     def remove_later(self, topic: str, partition: int, directory: Dir, names: list[str]) -> None:

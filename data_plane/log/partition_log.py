@@ -15,10 +15,10 @@ Rules
 * A refused append (`KafkaError`) has left no trace. After `DiskRefused` (a lack of room or descriptors) the
   file is cut back to its former size, and later appends may succeed. A call that fails because the log was
   closed meanwhile does not count as a failure. Any other `DiskError` takes the whole log directory offline.
-* A new segment's base offset is the log end offset, so a segment begins where its predecessor ends.
-  Compaction makes gaps only within segments. So a gap between segments shows recovery that records are lost
-  (`loading` lists the exceptions).
-* Readers get ranges of pinned files: deletion, truncation and rolls do not disturb them.
+* A new segment's base offset is the log end offset, so a segment begins where its predecessor ends. Compaction
+  makes gaps only within segments. So recovery takes a gap between segments as a sign of lost records (`loading`
+  lists the exceptions).
+* Readers get ranges of pinned files, so deletion, truncation and rolls do not disturb them.
 * Only the loop changes a log and calls `read`. `read_bytes`, the lookups by time and `flush` may run in a
   worker at the same time. Both sides use the same segment lists, indexes, epochs and remembered places. Each
   of these is replaced as a whole, or only grows. `flush` detects a truncation that happened meanwhile.
@@ -377,7 +377,7 @@ class PartitionLog(LogOffsets):
                     self._note_transaction(active, producers, producer_id, ended, guard)
         except Exception:
             reached("log.append_met_a_bug")
-            # After this error some parts of the log may know the new batch, and others not.
+            # After this error, some parts of the log may know the new batch, while other parts do not.
             self.home.break_down()
             raise
         return AppendResult(base_offset, last_offset, now_ms if append_time else -1, leader_epoch, False)
@@ -439,7 +439,7 @@ class PartitionLog(LogOffsets):
         return aborted_transactions(self.segment_list, interval, offset, end_offset)
 
     def load_producers(self) -> ProducerState:
-        """Return the state of the producers. Reads it from disk if this is the first need. Raises
+        """Return the state of the producers. At the first call, reads it from disk if necessary. Raises
         `DiskError`.
         """
         try:
@@ -516,8 +516,8 @@ class PartitionLog(LogOffsets):
     def offset_of_max_timestamp(
         self, upper_bound: int, budget: WalkBudget | None = None
     ) -> tuple[int, int, int] | None:
-        """Find the first record below `upper_bound` that has the newest timestamp. Returns (timestamp,
-        offset, leader epoch), or None. Blocking.
+        """Find the first record below `upper_bound` that has the newest timestamp (blocking). Returns
+        (timestamp, offset, leader epoch), or None.
         """
         return self._times(budget).offset_of_max_timestamp(upper_bound)
 
@@ -597,7 +597,7 @@ class PartitionLog(LogOffsets):
             self._truncation().truncate_to(offset)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Remove all records, so that the log is empty and starts at `offset`. Raises `DiskError` as
+        """Remove all records, so that the log is empty and starts at `offset`. Raises the same `DiskError` as
         `truncate_to`.
         """
         self.home.check_answers()
@@ -626,9 +626,9 @@ class PartitionLog(LogOffsets):
     def prepare_retention(self, now_ms: int) -> bool:
         """True if `delete_old_segments` would remove segments.
 
-        Between the two calls, the caller should flush the log in a worker. Otherwise the loop itself must
-        sync files. If all segments may be removed, this call begins a new segment, so that the log keeps its
-        end offset. Raises `DiskError` as `truncate_to`.
+        Between the two calls, the caller should flush the log in a worker. Otherwise the loop itself must sync
+        files. If all segments may be removed, this call begins a new segment, so that the log keeps its end
+        offset. Raises the same `DiskError` as `truncate_to`.
         """
         with self.home.reporting_failures():
             count = retention.deletable(self, self.segment_list, self.config, now_ms)
@@ -643,8 +643,8 @@ class PartitionLog(LogOffsets):
         return count > 0
 
     def delete_old_segments(self, now_ms: int) -> int:
-        """Remove the segments that retention no longer keeps. Returns their number. Raises `DiskError` as
-        `truncate_to`.
+        """Remove the segments that retention no longer keeps. Returns their number. Raises the same `DiskError`
+        as `truncate_to`.
         """
         if not self.prepare_retention(now_ms):
             return 0
@@ -683,7 +683,7 @@ class PartitionLog(LogOffsets):
         end_offset = self.log_end_offset
         producers = self.producers
         # A snapshot does not list ended transactions. So write no snapshot while the marker of an ended
-        # transaction may still be truncated. Write none after a bug in an append either, so that the next
+        # transaction may still be truncated. After a bug in an append, write no snapshot either. Then the next
         # start reads the producers' batches again.
         is_known = not self.home.is_broken and not producers.is_undecided(self.high_watermark)
         if end_offset and is_known and not producers.is_unread_at(end_offset):

@@ -40,7 +40,7 @@ def check_records(batch: memoryview, header: BatchHeader, config: LogConfig, now
 
     Raises:
         RecordsRefused: INVALID_TIMESTAMP if any record's timestamp is at fault, else INVALID_RECORD.
-        KafkaError: the bytes are no records.
+        KafkaError: the bytes are not valid records.
     """
     if header.record_count > RECORDS_PARSED_MAX:
         raise KafkaError(

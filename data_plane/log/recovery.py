@@ -82,7 +82,9 @@ class LoadingStopped(Exception):
 
 @attrs.frozen
 class _Cut:
-    """The damage at which a segment was cut: what was found behind its last good batch."""
+    """The place at which recovery has cut a segment. `damage` describes the fault after the segment's last
+    good batch.
+    """
 
     damage: str
     kept_as: str | None
@@ -111,12 +113,12 @@ class Recovery:
         self._buffer = bytearray()
         known_offset = max(options.recovery_point, options.first_dirty_offset)
         self._known_offset = LONG_MAX if options.gaps_are_known else known_offset
-        """The offset below which gaps are no loss: all records below it were on the device, or have been
-        cleaned.
+        """The offset below which gaps do not mean lost records. All records below it were on the device, or
+        have been cleaned.
         """
         self._has_gaps = False
-        """True if a gap between or within batches was found at or above `_known_offset`, as in a log from a
-        compacted leader.
+        """True if the part of the log from `_known_offset` on has a gap between batches or within a batch. The
+        log of a compacted leader has such gaps.
         """
         self.log_end_offset = 0
         self.producers = ProducerState()
@@ -195,11 +197,11 @@ class Recovery:
         return True
 
     def _is_vouched_for(self, at: int) -> bool:
-        """True if batches of the log have gaps between them. They show compaction, so that the gap before
-        this segment is no loss either.
+        """True if batches of the log have gaps between them. Such gaps show that the log was compacted. Then
+        the gap before this segment does not mean lost records either.
 
         This evidence counts only for a log without checkpoints, for example in a directory that was copied
-        without them. If the log has checkpoints, Odradek has written it: each segment begins at the end of
+        without them. If the log has checkpoints, Odradek has written it. Then each segment begins at the end of
         the previous one, even on a follower of a compacted leader. So a gap above the checkpoints is a loss.
         """
         if self._options.is_known:
@@ -210,7 +212,9 @@ class Recovery:
         return self._has_gaps
 
     def _has_thinned_batch(self, segment: Segment) -> bool:
-        """True if this segment shows compaction: a sound batch lacks records, or there is a gap before it."""
+        """True if this segment shows compaction, because a sound batch lacks records, or there is a gap before
+        it.
+        """
         end_offset = segment.base_offset
         scan = SegmentScan(segment.file, 0, segment.size, end_offset, check_crc=True, buffer=self._buffer)
         found = False
@@ -226,7 +230,7 @@ class Recovery:
 
     def _take(self, at: int, limit: int | None, names: list[str], *, is_first: bool) -> bool:
         """Read one segment and keep its good batches. Returns True if the segment is not damaged, so that the
-        log may continue behind it.
+        log may continue after it.
         """
         segments = self._segments
         segment = segments.segments[at]
@@ -264,10 +268,10 @@ class Recovery:
 
     def _read(self, segment: Segment, limit: int | None) -> SegmentScan:
         """Check every batch of a segment, and derive index, epochs and producers. Returns the ended scan; it
-        shows where the good batches end, and the fault behind them.
+        shows where the good batches end, and the fault after them.
 
-        `limit` is the offset at which the next segment begins; None for the last segment. Batches at `limit`
-        or above are dropped: they had been truncated before the next segment was made.
+        `limit` is the offset at which the next segment begins; None for the last segment. Batches at `limit` or
+        above are dropped, because they had been truncated before the next segment was made.
         """
         interval = self._config.index_interval_bytes
         epochs = self._epochs
@@ -313,8 +317,8 @@ class Recovery:
         return scan
 
     def _cut(self, segment: Segment, scan: SegmentScan, limit: int | None) -> _Cut | None:
-        """Cut off the bytes behind the segment's good batches. Returns the damage; None if the log continues
-        behind this segment.
+        """Cut off the bytes after the segment's good batches. Returns the damage; None if the log continues
+        after this segment.
         """
         damage = None if scan.next_offset == limit else scan.damage
         kept_as = None
@@ -325,7 +329,7 @@ class Recovery:
             reached("recovery.torn_tail_cut")
             segment.cut_durably(scan.position)
         if limit is not None:
-            # Close the descriptor: a log may have more segments than the process may have descriptors.
+            # Close the descriptor, because a process may have fewer descriptors than a log has segments.
             segment.file.rest()
         self.log_end_offset = scan.next_offset
         return None if damage is None else _Cut(damage, kept_as)
@@ -348,5 +352,5 @@ class Recovery:
                 kept_as=kept_as,
             )
         segments.let_go(segments.mark_deleted(doomed))
-        # Sync the removals: after a loss of power, the removed segments must not reappear behind new records.
+        # Sync the removals, so that a loss of power cannot bring the removed segments back after new records.
         directory.sync()

@@ -41,7 +41,7 @@ _Taken: TypeAlias = tuple[int, int, int, BatchHeader]
 
 @attrs.define
 class ReplicaAppend:
-    """The parts of a log that an append changes. Made for each call."""
+    """The parts of a log that an append changes. An object is made for each call."""
 
     offsets: LogOffsets
     segments: SegmentList
@@ -59,9 +59,9 @@ class ReplicaAppend:
         takes_sound: bool,
     ) -> AppendResult:
         """Append batches with the leader's offsets. Leaves out an incomplete batch at the end. The first
-        batch of a later epoch than `leader_epoch`, and all batches behind it, are left out as well.
+        batch of a later epoch than `leader_epoch`, and all batches after it, are left out as well.
 
-        If `takes_sound` is true, a batch with a wrong checksum is left out, and also all batches behind it.
+        If `takes_sound` is true, a batch with a wrong checksum is left out, and also all batches after it.
         The next fetch then begins at that batch. If `takes_sound` is false, or the first batch is damaged,
         nothing is appended.
         """

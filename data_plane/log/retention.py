@@ -91,7 +91,7 @@ def look_at_ages(
     """Determine the ages of the segments that retention would remove next (blocking, in a worker). Returns
     False if the budget is used up first.
 
-    An old timestamp in the batch headers is believed if the file has not changed since a time as old. The
+    Old timestamps in the batch headers are believed if the last change of the file was also that long ago. The
     records are read (`WalkedTimes`) if the file is younger, or if headers claim a time in the future. Raises
     `FileClosed` for a segment that was removed meanwhile, and `DiskError`.
     """

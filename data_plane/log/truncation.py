@@ -70,16 +70,16 @@ class Truncation:
     config: LogConfig
 
     def truncate_to(self, offset: int) -> None:
-        """Remove all records from `offset` on. Raises `KafkaError` and `DiskError` as `PartitionLog.truncate_to`.
+        """Remove all records from `offset` on. Raises the same errors as `PartitionLog.truncate_to`.
 
         Only whole batches are removed. If `offset` lies within a batch, the whole batch is removed, and the
-        log ends behind the batch before it. So there is no gap. The leader sends the missing records again.
+        log ends after the batch before it. So there is no gap. The leader sends the missing records again.
         """
         segments = self.segments
         if offset >= self.offsets.log_end_offset:
             reached("log.epoch_without_records_cut")
-            # Forget an epoch that begins at the log's end: its leader has appended nothing, and the next
-            # leader may have used another epoch.
+            # Forget an epoch that begins at the log's end, because its leader has appended nothing, and the
+            # next leader may have used another epoch.
             self.epochs.truncate_from_end(self.offsets.log_end_offset)
             return
         at = segments.index_of(offset)
@@ -237,7 +237,7 @@ class Truncation:
 
 
 def _end_offset(segment: Segment, position: int) -> int:
-    """Return the offset behind the last batch before `position`, at which a batch begins."""
+    """Return the offset after the last batch before `position`, at which a batch begins."""
     start = 0 if segment.index is None else segment.index.position_floor(position - 1)
     scan = SegmentScan(segment.file, start, position, segment.base_offset)
     for _ in scan:

@@ -1,8 +1,8 @@
 """Connections per second from one address (KIP-612): the quotas of the entity `ip`. PURE.
 
-An address may open a burst of connections: as many as its quota allows in all measuring windows but one.
-Further connections are refused until the quota allows them again. (Kafka keeps such a connection open for a
-while before it closes it.)
+An address may open a burst of connections. The burst is as large as the quota for all measuring windows except
+one. Further connections are refused until the quota allows them again. (Kafka keeps such a connection open for
+a while before it closes it.)
 """
 
 from __future__ import annotations
@@ -90,6 +90,6 @@ def _as_peers_say_it(address: str) -> str:
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:
-        return address  # A host name: Kafka's controllers accept it as an entity.
+        return address  # Kafka's controllers also accept a host name as an entity.
     mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
     return str(mapped or parsed)

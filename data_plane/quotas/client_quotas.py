@@ -15,7 +15,7 @@ and counts the clients' usage and waits.
 * **Every request** is charged with its processor time. 100 % is one core. The client waits for one window at
   most, so that sessions do not expire.
 
-A client in debt is muted: no request is read from its connection until the wait is over.
+A client in debt is muted. No request is read from its connection until the wait is over.
 
 Clients may use any number of ids, so there are at most `ACCOUNTS_MAX` accounts. Further clients with a quota
 of the same kind and value share one account. An account that was idle for `IDLE_SECONDS_MAX` is dropped. If
@@ -58,8 +58,8 @@ SWEEP_SECONDS = 60.0
 SWEEP_SECONDS_MIN = 1.0
 """The shortest time between two searches for accounts to drop, in seconds."""
 GATHERED_SECONDS_MAX = 0.001
-"""Turns of an account that together take less processor time than this, in seconds, are gathered. Then they
-are charged together.
+"""The processor time, in seconds, up to which short turns of an account are added up. When their sum reaches
+this time, the turns are charged together.
 """
 CHARGED_KEYS = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE)
 _OTHERS = ("", "<others>")
@@ -176,8 +176,8 @@ class ClientShare:
 
     @classmethod
     def exempt(cls, principal: str, client_id: str | None, generation: int) -> ClientShare:
-        """Make the share of a node of the cluster, or of a request that only nodes send: it is charged to no
-        account.
+        """Make the share of a node of the cluster, or of a request that only nodes send. This share is charged
+        to no account.
         """
         share = cls(principal, client_id, generation, (None, None, None), 0.0)
         share.is_exempt = True
@@ -269,8 +269,8 @@ class ClientQuotas:
             listener()
 
     def judge_accounts(self, monotonic: Callable[[], float]) -> Work[None]:
-        """Update all accounts after a change of the quotas, and remove those whose quota is gone. This is
-        work in slices, because there may be thousands of accounts.
+        """Update all accounts after a change of the quotas, and remove those whose quota is gone. The work is
+        done in slices, because there may be thousands of accounts.
 
         If a client uses an account before this work reaches the account, the account is updated at its use.
         """

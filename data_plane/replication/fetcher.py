@@ -5,12 +5,12 @@ Theory of operation
 -------------------
 A round is one Fetch request and its answer. The answer's batches go to the logs unchanged, one write per
 partition. The offsets of the next request confirm these batches. Batches are not parsed. They are synced only
-for topics with `flush.messages` (`synced_promises`). Others need no sync, since a replica that restarts
-uncleanly leaves every ISR before it may lead.
+for topics with `flush.messages` (`synced_promises`). Batches of other topics need no sync, since a replica that
+restarts uncleanly leaves every ISR before it may lead.
 
-* **An answer counts only if the partition's state has not changed since the request**: same leader epoch,
-  same log end offset. Partitions that have changed meanwhile (a truncation, another leader, a log set aside)
-  are fetched again.
+* **An answer counts only if the partition's state has not changed since the request**. The leader epoch and the
+  log end offset must be the same. Partitions that have changed meanwhile (a truncation, another leader, a log
+  set aside) are fetched again.
 * **Logs are truncated by epoch only** (`truncation`), when the leader says that they diverge. An offset
   outside the leader's log is settled with ListOffsets, as in Kafka. If the follower's log reaches beyond the
   leader's end (after an unclean election), it is truncated to that end. If the follower's log ends before the
@@ -315,7 +315,9 @@ class LeaderFetcher:
                 self._changed[replica] = None
 
     def _hold_offline(self) -> None:
-        """Let partitions on a hung disk back off: a fetch would claim that they keep up with the leader."""
+        """Let partitions on a hung disk back off, because a fetch would claim that they keep up with the
+        leader.
+        """
         for replica in self.followed if self._session.epoch == 0 else list(self._changed):
             followed = self.followed.get(replica)
             if followed is not None and followed.partition.log.offline and replica not in self._waiting:
@@ -422,7 +424,7 @@ class LeaderFetcher:
             if log.offline:
                 reached("replication.append_put_off_for_hung_disk")
                 # The disk hangs. Any call to the disk would block the event loop, and so the whole node.
-                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the log directory does not answer")
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the follower's disk does not answer")
             if answer.diverging_epoch.end_offset >= 0:
                 self._truncate(
                     followed,
@@ -540,7 +542,7 @@ class LeaderFetcher:
                 continue
             try:
                 if log.offline:
-                    raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the log directory does not answer")
+                    raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the follower's disk does not answer")
                 if end < log.log_end_offset:
                     self._truncate(followed, end)
                 elif start > log.log_end_offset:
@@ -559,7 +561,7 @@ class LeaderFetcher:
                 self._changed[followed.replica] = None
 
     def _begin_anew(self, log: PartitionLog, start: int) -> None:
-        """Remove all records of a log and let it begin at `start`, because the leader's log begins behind the
+        """Remove all records of a log and let it begin at `start`, because the leader's log begins beyond the
         end of this log. Raises `DiskError`.
         """
         self._log.warning(

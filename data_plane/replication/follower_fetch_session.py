@@ -60,7 +60,7 @@ class ReplicaFetchSession:
         """The partitions that full requests have already named, if they are too many for one request."""
 
     def begin(self) -> None:
-        """Begin a new session: the next request names all partitions, and also ends the former session."""
+        """Begin a new session. The next request names all partitions, and also ends the former session."""
         self.epoch = INITIAL_EPOCH
         self.requested = {}
 

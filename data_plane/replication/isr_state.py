@@ -3,8 +3,8 @@ proposed to the controller. PURE.
 
 While a proposal is pending, either the committed or the proposed set may be in force. So the high watermark
 depends on the *maximal* set. A record is committed only when every replica of both sets has it (KIP-497's
-argument, Kafka's `PartitionState`). `min.insync.replicas` is compared with the committed set, which was in
-force for certain.
+argument, Kafka's `PartitionState`). `min.insync.replicas` is compared with the committed set, because only this
+set is known to have been in force.
 
     CommittedIsr --propose--> PendingExpandIsr | PendingShrinkIsr --answered--> CommittedIsr (larger or as before)
                                      |

@@ -1,8 +1,8 @@
 """A follower's connection to one leader. It sends a request, then waits a limited time for the answer.
 PORTED.
 
-One timer serves all answers of a connection: a timeout per round would cost as much as sending the round's
-bytes.
+One timer serves all answers of a connection, because a timeout per round would cost as much as sending the
+round's bytes.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class SharedByFetchers:
     sync: Sync
     timers: Timers
     buffer: memoryview
-    """A receive buffer that all fetchers share: its contents are used before another fetcher receives."""
+    """A receive buffer that all fetchers share. A fetcher uses its contents before another fetcher receives."""
     log: Log
 
 
@@ -164,8 +164,8 @@ class LeaderConnection:
             await conn.readable()
             self._receive(conn, wire)
             if wire.bytes_expected:
-                # Usually the whole answer has arrived by now, and reading at once is cheaper than waiting for a
-                # wake.
+                # Usually the whole answer has arrived by now, and reading at once is cheaper than waiting to be
+                # woken.
                 self._receive(conn, wire)
             event = wire.next_event()
             low_water = min(max(1, wire.bytes_expected), LOW_WATER_BYTES_MAX)
@@ -179,7 +179,7 @@ class LeaderConnection:
                 raise ConnectionLost("the leader closed the connection")
 
     def _look_for_answer(self) -> None:
-        """Called by the timer: close the connection if its answer is overdue. The task that waits for the
+        """Called by the timer. Closes the connection if its answer is overdue. The task that waits for the
         answer then gets an error.
         """
         self._watch = None

@@ -1,12 +1,12 @@
-"""Reports about the log ends of replicas without a leader. By them the controller can elect the replica with
-the longest log. Heartbeats carry the reports. PURE.
+"""Reports about the log ends of replicas without a leader. With these reports the controller can elect the
+replica with the longest log. Heartbeats carry the reports. PURE.
 
 A partition waits for an election if it has neither a leader nor an ISR nor eligible replicas. All of its
 replicas may have lost records. Then the controller compares the remaining logs (KIP-966,
 `unclean_recovery.py` of the controller). Each broker sees in its image which partitions wait, and reports the
 ends of its logs without a request. Until a replica leads, these logs do not change.
 
-A new report is urgent: the next heartbeat is sent at once and carries it. Afterwards the usual heartbeats
+A new report is urgent, so the next heartbeat is sent at once and carries it. Afterwards the usual heartbeats
 repeat all reports, a part of them at a time. So a new controller, which has no reports, gets them again.
 """
 
@@ -134,8 +134,8 @@ class LeaderlessReplicas:
         log = partition.log
         if log.offline:
             return None
-        # At its start, this broker may have led by metadata from before its registration. Then its log has a
-        # leader epoch without records. So report the epoch of the last record.
+        # The log's newest leader epoch may have no records, if this broker led in that epoch and appended
+        # nothing. So report the epoch of the last record.
         written = log.epoch_for_offset(log.log_end_offset - 1)
         epoch = NO_EPOCH if written is None else written
         return PartitionLogInfo(key.partition, epoch, partition.leader_epoch, log.log_end_offset, 0)

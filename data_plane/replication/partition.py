@@ -13,19 +13,19 @@ advances
 * never past a follower that has just caught up and is about to join. Otherwise the follower would never reach
   the high watermark, which runs ahead of it.
 
-A follower's fetch offset confirms that it has everything below. It joins the ISR when three things hold.
-First, its fetch offset reaches both the high watermark and the start of the leader's epoch. Then it has every
-record that may have been acknowledged. Second, its broker is neither fenced nor shutting down. Third, the
-broker epoch of its fetch is the one in the metadata. Otherwise a fetch of its broker's former process could
-let in a replica that restarted without its data (KIP-903). A fetch with any other broker epoch confirms
-nothing. An earlier epoch comes from a former process. A later epoch is ahead of the metadata on this broker,
-or a stranger has invented it. In the first case the follower may copy records meanwhile. Only metadata change
-the epoch that the leader knows.
+A follower's fetch offset confirms that it has everything below. It joins the ISR when three things hold. First,
+its fetch offset reaches both the high watermark and the start of the leader's epoch. Then it has every record
+that may have been acknowledged. Second, its broker is neither fenced nor shutting down. Third, the broker epoch
+of its fetch is the one in the metadata. Otherwise a fetch of its broker's former process could let in a replica
+that restarted without its data (KIP-903). A fetch with any other broker epoch confirms nothing. An earlier
+epoch comes from a former process of the broker. A later epoch is ahead of the metadata on this broker, or is
+forged. The leader cannot distinguish these two cases, so it lets the follower copy records. Only metadata
+change the epoch that the leader knows.
 
 A partition with replication factor 1 needs none of these rules: its `followers` is None.
 
-PURE: the log's files are reached only through its own methods, brokers and the controller through
-`PartitionCluster`.
+PURE: the log's files are reached only through the log's own methods, and brokers and the controller only
+through `PartitionCluster`.
 """
 
 from __future__ import annotations
@@ -115,27 +115,29 @@ class Partition:
         self._cluster = cluster
         self.image: PartitionImage | None = None
         self.is_internal = log.topic in INTERNAL_TOPICS
-        """True if only a coordinator may write to the topic. Stored, because the hot path reads it."""
+        """True if only a coordinator may write to the topic. It is stored, because the hot path reads it."""
         self.is_leader = False
         self.leader_epoch = -1
         self.partition_epoch = -1
         """The newest partition epoch in the metadata, or in an answer to AlterPartition."""
         self.has_min_isr = True
-        """True if enough replicas are in sync for an acks=all write. Stored, because the hot path reads it."""
+        """True if enough replicas are in sync for an acks=all write. It is stored, because the hot path reads
+        it.
+        """
         self.advances_alone = False
-        """True if this is the leader and the only replica, so that an append itself raises the high
-        watermark. False with `flush.messages`: then a sync raises it.
+        """True if this is the leader and the only replica, so that an append itself raises the high watermark.
+        With `flush.messages` it is False, because a sync then raises the high watermark.
         """
         self.flushes = log.config.flush_messages < LONG_MAX
-        """True if the topic has `flush.messages`. Stored, because the hot path reads it."""
+        """True if the topic has `flush.messages`. It is stored, because the hot path reads it."""
         self.isr_state: IsrState = committed_isr(())
         self.followers: dict[int, RemoteReplica] | None = None
         """The partition's other replicas, by broker id, while this one leads. None on a follower, and with
         replication factor 1.
         """
         self.knows_high_watermark = False
-        """True once the high watermark is more recent than the checkpoint: this process has led, or its log
-        has agreed with a leader's.
+        """True once the high watermark is more recent than the checkpoint. Then this process has led, or its
+        log has agreed with a leader's.
         """
         self.epoch_start_offset = 0
         """The log end offset at which this broker began to lead."""
@@ -150,8 +152,8 @@ class Partition:
     def apply(self, image: PartitionImage, node_id: int, *, may_lead: bool = True) -> None:
         """Apply the partition's new metadata: leader, epoch, replicas.
 
-        `may_lead` is False while the metadata may be older than this process: then this replica does not
-        lead. Waiting requests are woken, since they may have to fail.
+        `may_lead` is False while the metadata may be older than this process. Then this replica does not lead.
+        Waiting requests are woken, since they may have to fail.
         """
         if image.leader_epoch < self.leader_epoch:
             raise AssertionError(
@@ -409,7 +411,7 @@ class Partition:
         return self._cluster.is_eligible(replica.broker_id, replica.broker_epoch, directory)
 
     def suspect(self, offset: int) -> None:
-        """Request a check of the bytes at this offset, because they are no valid batch."""
+        """Request a check of the bytes at this offset, because they do not form a valid batch."""
         self._cluster.suspect(self, offset)
 
     def follow(self, high_watermark: int, log_start_offset: int) -> None:
@@ -439,8 +441,8 @@ class Partition:
         replica = None if self.followers is None else self.followers.get(broker_id)
         if replica is None:
             reached("replication.follower_unknown_yet")
-            # The epoch may be right: the follower may already have metadata of a reassignment that has not
-            # arrived here.
+            # The follower may already have metadata of a reassignment that this broker does not have yet. So
+            # its leader epoch may be right.
             raise KafkaError(
                 ErrorCode.UNKNOWN_LEADER_EPOCH if has_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER
             )
@@ -522,7 +524,7 @@ class Partition:
     def shrink_isr(self, now_ms: int) -> tuple[int, ...]:
         """Propose an ISR without the followers that have lagged too long. Returns the ids of these followers.
 
-        Does nothing while this leader's own log is unreadable: followers then lag because of the leader.
+        Does nothing while this leader's own log is unreadable, because that alone makes followers lag.
         """
         if self.followers is None or self.isr_state.is_pending or self.log.offline:
             return ()
@@ -547,8 +549,8 @@ class Partition:
                     replica.last_caught_up_ms = max(replica.last_caught_up_ms, now_ms)
 
     def broker_epoch_of(self, broker_id: int) -> int:
-        """Return the broker epoch of a follower's last fetch; -1 if it has not fetched since this broker
-        leads.
+        """Return the broker epoch of a follower's last fetch; -1 if it has not fetched since this broker became
+        leader.
         """
         replica = None if self.followers is None else self.followers.get(broker_id)
         return UNKNOWN_BROKER_EPOCH if replica is None else replica.broker_epoch
@@ -556,7 +558,7 @@ class Partition:
     def isr_decided(
         self, proposal: PendingIsr, leader_epoch: int, partition_epoch: int, isr: tuple[int, ...]
     ) -> None:
-        """Called when the controller has accepted the proposal, or the ISR already was as proposed.
+        """Called when the controller has accepted the proposal, or the proposed ISR is already in force.
 
         A smaller ISR counts only when it arrives through the metadata log, with the `min.insync.replicas` by
         which it was decided. The controller may know a higher `min.insync.replicas` than this leader. Then
@@ -597,7 +599,7 @@ class Partition:
 
     @property
     def low_watermark(self) -> int:
-        """The lowest stored log start offset of all live replicas: all of these replicas have deleted the
+        """The lowest stored log start offset of all live replicas. All of these replicas have deleted the
         records below it (KIP-107).
 
         Eligible leader replicas count as well, since they may lead next (KIP-966).

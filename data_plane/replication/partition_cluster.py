@@ -41,8 +41,8 @@ class PartitionCluster(Protocol[P_contra]):
         """Send the proposal in `partition.isr_state` to the controller."""
 
     def suspect(self, partition: P_contra, offset: int) -> None:
-        """Request a check of the bytes at this offset of the partition's log: they may differ from the bytes
-        that were written.
+        """Request a check of the bytes at this offset of the partition's log, because they may differ from the
+        bytes that were written.
         """
 
     def sync(self, partition: P_contra, ended: Callable[[], None]) -> None:
@@ -52,7 +52,7 @@ class PartitionCluster(Protocol[P_contra]):
 
 
 class _Nobody:
-    """The `PartitionCluster` of a partition without followers: it has no other brokers."""
+    """The `PartitionCluster` of a partition without followers, which has no other brokers."""
 
     lag_ms_max = 0
 
@@ -72,10 +72,10 @@ class _Nobody:
         return False
 
     def alter_isr(self, partition: object) -> None:
-        """Ignore a proposal: there is no controller to ask."""
+        """Ignore a proposal, because there is no controller to decide it."""
 
     def suspect(self, partition: object, offset: int) -> None:
-        """Ignore the request for a check: there is no other replica to copy from."""
+        """Ignore the request for a check, because there is no other replica to copy from."""
 
     def sync(self, partition: object, ended: Callable[[], None]) -> None:
         """Do nothing, because there is no worker that could flush."""

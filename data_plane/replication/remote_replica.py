@@ -56,8 +56,8 @@ class RemoteReplica:
         self.stuck_count = 0
 
     def log_grew(self) -> None:
-        """Called when the leader's log has grown. A follower whose cursor is clean had all records until
-        then: each request of its session was a fetch at the log's end.
+        """Called when the leader's log has grown. If the follower's cursor is clean, the follower had all
+        records until now. Then each fetch of its session counts as a fetch at the log's end.
         """
         cursor = self.cursor
         if cursor is not None:
@@ -78,7 +78,7 @@ class RemoteReplica:
             before.mark_dirty(wakes=False)
 
     def note_fetch(self, offset: int, log_start_offset: int, leader_end_offset: int, now_ms: int) -> None:
-        """Record a fetch at `offset`: the follower has all records below it.
+        """Record a fetch at `offset`, which confirms that the follower has all records below `offset`.
 
         If `offset` is the leader's log end, the follower is caught up now. If `offset` reaches the log end
         that the leader had at the follower's last fetch, the follower was caught up at that fetch. So a
@@ -99,11 +99,11 @@ class RemoteReplica:
         self.last_fetch_ms = now_ms
 
     def is_stuck(self, offset: int) -> bool:
-        """Count repeated fetches at this offset although records lie behind it. Returns True if the leader
+        """Count repeated fetches at this offset although records lie after it. Returns True if the leader
         should search for the cause.
 
-        One repetition may be chance: the fetch came before the leader had records. At the second repetition,
-        and whenever their number has doubled, the follower may be unable to use the answer.
+        One repetition may be chance, because the fetch may have come before the leader had records. At the
+        second repetition, and whenever their number has doubled, the follower may be unable to use the answer.
         """
         if self.stuck_at != offset:
             self.stuck_at, self.stuck_count = offset, 1

@@ -61,8 +61,8 @@ class ReplicationHost(BrokerHost, Protocol):
     def request_timeout_ms(self) -> int: ...
 
     def suspect(self, partition: Partition, offset: int) -> None:
-        """Request a check of the bytes at this offset of the partition's log: they may differ from the bytes
-        that were written.
+        """Request a check of the bytes at this offset of the partition's log, because they may differ from the
+        bytes that were written.
         """
 
     def sync_partition(self, partition: Partition, done: Callable[[KafkaError | None], None]) -> None:
@@ -100,8 +100,8 @@ class Replication:
         """The number of bytes read by followers that a reassignment is adding."""
         self._followed_at: dict[TopicIdPartition, int] = {}
         self._shared_by_fetchers: SharedByFetchers | None = None
-        """The objects that fetchers share. Made with the first fetcher: a broker that follows no leader needs
-        no buffer.
+        """The objects that fetchers share. They are made with the first fetcher, because a broker that follows
+        no leader needs no buffer.
         """
         self._watches_lag = False
         self._watches_troubles = False
@@ -288,7 +288,7 @@ class Replication:
         """
         now_ms = self.now_ms()
         if self._broker.env.buggify("isr.look_ahead"):
-            now_ms += self.settings.lag_ms_max  # so that a replica that lacks a record now counts as lagging
+            now_ms += self.settings.lag_ms_max  # A replica that lacks a record now counts as lagging.
         led = self._led()
         self._watches_lag = bool(led)
         if led:

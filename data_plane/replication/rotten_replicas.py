@@ -5,9 +5,9 @@ Theory of operation
 -------------------
 A disk may return other bytes than were written to it, without reporting an error. A slow scrub reads all logs
 now and then (`odradek.data_plane.disks.scrubber`). Until the scrub comes, readers check the bytes. A follower
-checks each batch before it appends the batch. A client checks a batch before it uses a record. So a replica
-is *suspected* in two cases. A follower fetches at one offset over and over although there are records behind
-it, or the bytes at an offset make no batches. A worker then checks the bytes at that offset against their
+checks each batch before it appends the batch. A client checks a batch before it uses a record. So a replica is
+*suspected* in two cases. First, a follower fetches repeatedly at one offset although there are records after it.
+Second, the bytes at an offset do not form valid batches. A worker then checks the bytes at that offset against their
 checksums. The replica is rotten only if a checksum is wrong. Otherwise the reader had another problem.
 
     sound --suspected, wrong checksum--> rotten --others are in sync--> lost --another leads--> set aside, begun anew
@@ -25,8 +25,8 @@ checksums. The replica is rotten only if a checksum is wrong. Otherwise the read
 * **The last replica in sync keeps its records.** No other replica has all acknowledged records. If all others
   fail just when this replica has been given up, the broker withdraws its report, and the replica leads again.
 * **Nothing is removed.** The old log's directory is renamed to `-stray`; its good parts are for the operator.
-* A crash in between does no harm: the metadata says LOST until a new log has begun. A log that is found at
-  the start is then set aside like a rotten one. If the log found at the start was the new log, the replica
+* A crash in between does no harm, because the metadata says LOST until a new log has begun. A log that is found
+  at the start is then set aside like a rotten one. If the log found at the start was the new log, the replica
   begins once more.
 """
 
@@ -316,9 +316,9 @@ class RottenReplicas:
         self._broker.assignments.note(*replica, directory_id)
 
     def directory_for(self, replica: TopicIdPartition, image: PartitionImage) -> bytes:
-        """Choose the directory for a new log of a replica. This is the directory in the metadata. If the
-        metadata say LOST, and the replica holds no promises, it is the directory of the lost log (unassigned
-        if unknown).
+        """Choose the directory for a new log of a replica. This is the directory in the metadata, with
+        one exception. If the metadata say LOST and the replica is not needed (`holds_promises`), it is the
+        directory of the lost log. If that directory is unknown, the result is the unassigned id.
         """
         assigned = image.directory_of(self._node_id)
         if assigned != LOST_DIRECTORY or self.holds_promises(image):

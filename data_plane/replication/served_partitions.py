@@ -1,8 +1,8 @@
 """The look-up of the partition for a request, or of the error for a partition that this broker does not
 serve. PURE.
 
-`HostedTopics` has the hosted partitions, and the image has the partitions that should be hosted: an error
-depends on both.
+An error depends on two sources. `HostedTopics` has the hosted partitions, and the image has the partitions that
+should be hosted.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class ServedPartitions:
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def lost_error(self, partition: Partition) -> ErrorCode:
-        """Return the error for a partition that this broker has led, and leads no longer."""
+        """Return the error for a partition that this broker led before, but leads no longer."""
         log = partition.log
         if self._hosted.holds(partition):
             return ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -29,8 +29,8 @@ async def sync_partitions(
     env: Env, sync: Sync, partitions: list[Partition], late: Callable[[Partition], None]
 ) -> tuple[list[Partition], list[Partition]]:
     """Flush the logs of these partitions, and wait a limited time. Returns the partitions whose flush has
-    failed, and the partitions whose flush still runs. When a flush of the second list ends at last, `late` is
-    called with its partition.
+    failed, and the partitions whose flush still runs. When such a late flush ends, `late` is called with its
+    partition.
     """
     ended = env.event()
     running = dict.fromkeys(partitions)

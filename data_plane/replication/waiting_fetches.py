@@ -1,9 +1,9 @@
 """The fetches that wait until a partition has more records. PURE.
 
-Each fetch has a mark. The mark is an offset that the high watermark, the last stable offset or the log end
-must reach. Or it is a size that the log must reach. An append compares only the smallest mark of each kind,
-and wakes only fetches whose mark is reached. So an append costs the same with one waiting fetch as with
-thousands. A woken fetch has left the queue: if there are still too few bytes for it, it waits anew.
+Each fetch has a mark. The mark is an offset that the high watermark, the last stable offset or the log end must
+reach. Or it is a size that the log must reach. An append compares only the smallest mark of each kind, and
+wakes only fetches whose mark is reached. So an append costs the same with one waiting fetch as with thousands.
+A woken fetch has left the queue. If there are still too few bytes for it, it enters the queue again.
 
 A truncated log needs a while to reach its former size again. So a fetch that waits for a size may wait until
 its timeout.
@@ -22,11 +22,11 @@ from odradek.data_plane.log.partition_log import PartitionLog
 class Until(IntEnum):
     """The kind of value that a fetch waits for.
 
-    The marks of `HIGH_WATERMARK`, `LOG_END` and `STABLE` are (offset, 0): the fetch waits until the value has
+    The marks of `HIGH_WATERMARK`, `LOG_END` and `STABLE` are (offset, 0). The fetch waits until the value has
     reached this offset. `STABLE` is the last stable offset. It moves only when the high watermark moves, and
     sometimes not even then.
 
-    The mark of `SIZE` is (base offset of a segment, its size): the fetch waits for that size, or for a later
+    The mark of `SIZE` is (base offset of a segment, its size). The fetch waits for that size, or for a later
     segment.
     """
 
@@ -58,7 +58,7 @@ class WaitingFetches:
 
     def add(self, until: Until, mark: Mark, watcher: Callable[[], None]) -> Ticket:
         """Add a waiting fetch. `watcher` is called once: when the mark is reached, or when the partition has
-        changed otherwise.
+        changed in another way.
         """
         self._serial += 1
         ticket = (mark, self._serial, until, watcher)
@@ -68,8 +68,8 @@ class WaitingFetches:
     def remove(self, ticket: Ticket) -> None:
         """Remove a waiting fetch. The ticket of a fetch that was woken already is ignored.
 
-        Tickets are compared by identity: another ticket may have the same mark and number, because each queue
-        counts from 0.
+        Tickets are compared by identity. Each queue counts from 0, so another ticket may have the same mark and
+        number.
         """
         mark, serial, until, _ = ticket
         tickets = self._by_mark[until]

@@ -91,7 +91,7 @@ class WaitingRequests:
                 ticket[3]()
 
     def call_all_fetches(self) -> None:
-        """Wake all waiting fetches, because the partition has changed in another way than by new records."""
+        """Wake all waiting fetches, because the partition has changed for a reason other than new records."""
         if self.fetches is not None:
             for ticket in self.fetches.take_all():
                 ticket[3]()
@@ -119,7 +119,7 @@ class WaitingRequests:
         while waiting and waiting[0].last_offset < high_watermark:
             done.append(waiting.popleft())
         # Complete the newest first. A connection sends answers in order of the requests. So the oldest answer
-        # should come last: then all are sent together.
+        # should come last, because all answers are then sent together.
         for waiter in reversed(done):
             waiter.acknowledged(code)
 

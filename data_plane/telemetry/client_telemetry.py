@@ -10,15 +10,15 @@ instance id that it has seen, with the times of its requests. All answers are th
 * A request that arrives before the interval is over gets THROTTLING_QUOTA_EXCEEDED. After a new subscription
   the first push may arrive at once. If the last push got an error that a new request for the subscription
   resolves, this request may arrive at once, too.
-* A push for an older subscription gets UNKNOWN_SUBSCRIPTION_ID: the client then asks for its subscription
-  again. A subscription's id is computed from its metrics, its interval and the instance id, so that all
-  brokers compute the same id.
+* A push for an older subscription gets UNKNOWN_SUBSCRIPTION_ID. The client then asks for its subscription
+  again. A subscription's id is computed from its metrics, its interval and the instance id, so that all brokers
+  compute the same id.
 * A client that terminates may send its last push early. Any later push is refused.
 
 Clients choose their instance ids, so there are at most `INSTANCES_MAX` instances. If there are as many, a new
 instance replaces the instance that was silent for longest. An instance is also dropped when its connection
-ends, and when it was silent for three intervals. A drop does no harm: the client's next request creates the
-instance again.
+ends, and when it was silent for three intervals. A drop does no harm, because the client's next request creates
+the instance again.
 
 Figures are kept for each user and client id (`odradek.data_plane.telemetry.known_clients`), so that clients
 cannot create any number of time series.

@@ -127,12 +127,12 @@ SLOTS: Mapping[bytes, int] = _slots()
 
 
 def role_of(slot: int) -> str:
-    """Return the role of a slot: one of `ROLES`."""
+    """Return the role that a slot stands for, one of `ROLES`."""
     return ROLES[slot // len(FIGURES)]
 
 
 def figure_of(slot: int) -> Figure:
-    """Return the figure of a slot."""
+    """Return the figure that a slot stands for."""
     return FIGURES[slot % len(FIGURES)]
 
 

@@ -69,12 +69,12 @@ class KnownClient:
     pushed_at: float | None = None
     interval_ms: int = 0
     ended_at: float = 0.0
-    """The time at which the last instance went, in monotonic seconds. It is valid while there are no
+    """The time at which the last instance was removed, in monotonic seconds. It is valid while there are no
     instances.
     """
     counts: dict[int, float] = attrs.field(factory=dict)
     last_gauges: dict[int, float] = attrs.field(factory=dict)
-    """The gauges of the instance that went last, by slot."""
+    """The gauges of the instance that was removed last, by slot."""
 
     def take(self, instance: ClientInstance, pushed: Pushed, now: float) -> None:
         """Store the numbers of one push of `instance`."""
@@ -156,7 +156,7 @@ class KnownClients:
             del self._of_principal[client.principal]
 
     def drop_ended(self, now: float) -> None:
-        """Drop the clients whose last instance went more than `KEPT_SECONDS` ago."""
+        """Drop the clients whose last instance was removed more than `KEPT_SECONDS` ago."""
         ended = [
             each
             for each in self._clients.values()

@@ -17,7 +17,7 @@ import attrs
 __all__ = ["FIELDS_MAX", "MalformedMetrics", "Point", "TooManyFields", "read_points"]
 
 FIELDS_MAX = 100_000
-"""The most fields that are read of one payload. A consumer of 2,000 partitions pushes about that many.
+"""The most fields that are read from one payload. A consumer of 2,000 partitions pushes about that many.
 Reading them takes some 50 ms.
 """
 
@@ -28,7 +28,7 @@ _DELTA = 1
 
 
 class MalformedMetrics(ValueError):
-    """Raised if the bytes are no valid `MetricsData`."""
+    """Raised if the bytes are not a valid `MetricsData` message."""
 
 
 class TooManyFields(ValueError):
@@ -44,7 +44,7 @@ class Point:
     is_sum: bool
     """True for a count since the previous push, False for a gauge."""
     is_labelled: bool
-    """True if the point has labels: it is about one node, topic or partition."""
+    """True if the point has labels, and so is about one node, topic or partition."""
 
 
 def read_points(data: bytes, wanted: Container[bytes], fields_max: int = FIELDS_MAX) -> list[Point]:
@@ -52,7 +52,7 @@ def read_points(data: bytes, wanted: Container[bytes], fields_max: int = FIELDS_
     infinite numbers and NaN are left out.
 
     Raises:
-        MalformedMetrics: the bytes are no `MetricsData`.
+        MalformedMetrics: the bytes are not a valid `MetricsData` message.
         TooManyFields: the payload has more than `fields_max` fields.
     """
     reader = _Reader(data, fields_max)

@@ -96,8 +96,8 @@ class Subscriptions:
                 self._log_unreadable(name, str(error))
 
     def wanted_of(self, attributes: Attributes) -> Work[Wanted]:
-        """Compute which metrics a client is asked to push, and how often. These are the metrics of all
-        matching subscriptions, at the shortest of their intervals. This is work in slices.
+        """Compute which metrics a client is asked to push, and how often. These are the metrics of all matching
+        subscriptions, at the shortest of their intervals. The work is done in slices.
         """
         metrics: set[str] = set()
         interval_ms = INTERVAL_MS_DEFAULT

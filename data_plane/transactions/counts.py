@@ -1,5 +1,5 @@
-"""Counters of a broker's transaction coordinators. They keep their values when a leadership ends, and its
-shard with it. PURE.
+"""Counters of a broker's transaction coordinators. They keep their values when the broker loses the leadership
+of a partition and ends its shard. PURE.
 """
 
 from __future__ import annotations

@@ -138,8 +138,8 @@ def decided(
 
 
 def _grown(epoch: int) -> int:
-    """Return the next epoch, but at most `EPOCH_MAX`: the log of an earlier release may already have this
-    epoch.
+    """Return the next epoch, but at most `EPOCH_MAX`, because the log of an earlier release may already have
+    this epoch.
     """
     return min(epoch + 1, EPOCH_MAX)
 

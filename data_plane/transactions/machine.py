@@ -24,17 +24,17 @@ Each row is a state of the transactional id. Each column is a request with the r
 answers CONCURRENT_TRANSACTIONS at once.) Markers mostly take a few milliseconds, but a client pauses longer
 before it repeats a request.
 
-A wrong producer gets an error. This is INVALID_PRODUCER_ID_MAPPING for another producer id, and
-PRODUCER_FENCED for another epoch. (InitProducerId gets PRODUCER_FENCED in both cases.) While markers are
-being written, wrong producers get CONCURRENT_TRANSACTIONS instead, and repeat the request. Only a
-verification, and an EndTxn before client version 2, get the proper error even then.
+A wrong producer gets an error. This is INVALID_PRODUCER_ID_MAPPING for another producer id, and PRODUCER_FENCED
+for another epoch. (InitProducerId gets PRODUCER_FENCED in both cases.) While markers are being written, wrong
+producers get CONCURRENT_TRANSACTIONS instead, and repeat the request. Only a verification, and an EndTxn before
+client version 2, still get the proper error then.
 
 Since client version 2 the epoch grows with every end of a transaction. So an EndTxn with the epoch before the
 newest one is a retry. It gets the answer of the first request.
 
-By an admin client's marker, a partition may know a higher epoch of a producer id than the coordinator. When
-that producer's transaction has ended, the id's epochs count as used up (`EPOCH_MAX - 1`). So its producer is
-fenced, and the next producer gets a new id.
+If an admin client has written a marker, a partition may know a higher epoch of a producer id than the
+coordinator. When that producer's transaction has ended, the id's epochs count as used up (`EPOCH_MAX - 1`). So
+its producer is fenced, and the next producer gets a new id.
 
 The last epoch, `EPOCH_MAX`, belongs to no producer. If a fencing needs this epoch, the transaction completes
 under a new producer id, as in Kafka. A client that sends this epoch must have guessed it. The log of an
@@ -42,8 +42,8 @@ earlier release may have transactions in this epoch, which are aborted like all 
 
 A transaction's state is one record, with all its partitions. As in Kafka, a batch beyond the topic's
 `max.message.bytes` or `segment.bytes` is refused with UNKNOWN_SERVER_ERROR. The size is checked when a
-transaction grows, for the largest record that the transaction may ever need. The end of a transaction is
-never refused: the log accepts its record even if the limits have been lowered meanwhile.
+transaction grows, for the largest record that the transaction may ever need. The end of a transaction is never
+refused, because the log accepts its record even if the limits have been lowered meanwhile.
 
 A producer whose transaction the coordinator has aborted sends InitProducerId with its own id and epoch to
 continue (KIP-360). This producer gets the epoch of that abort. A new producer gets the next epoch, which
@@ -198,8 +198,8 @@ class TransactionMachine:
         self._aborted_max = CHECKED_MAX
         self._ages = OpenAges()
         self._unwritable: dict[str, Transaction] = {}
-        """Open transactions whose abort record could not be written, each as it was then. They are not tried
-        again while they stay so.
+        """Open transactions whose abort record could not be written, each in the state that it had at the
+        attempt. A transaction is tried again only after its state has changed.
         """
         self._deciders: dict[type, Callable[[Turn, Ask], None]] = {
             InitProducer: self._init,
@@ -345,7 +345,7 @@ class TransactionMachine:
             return attrs.evolve(transaction, producer_epoch=epoch + 1, last_producer_epoch=epoch)
         if request.producer_epoch == transaction.last_producer_epoch:
             reached("transactions.begin_repeated")
-            # This is a retry: the answer to the first request was lost.
+            # This is a retry, because the answer to the first request was lost.
             return transaction
         return ErrorCode.PRODUCER_FENCED
 

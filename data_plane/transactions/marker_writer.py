@@ -35,7 +35,7 @@ from odradek.wire.messages.write_txn_markers import (
 )
 
 APPEND_UNITS = 8
-"""The cost of one append, in units of work: the look-up of a partition costs 1."""
+"""The cost of one append, in units of work. One unit is the cost of looking up a partition."""
 
 
 class WritingBroker(BrokerHost, Protocol):
@@ -74,8 +74,8 @@ class _Uncommitted:
 
 
 class DelayedMarkers(Delayed):
-    """The delayed answer to one WriteTxnMarkers request: it is sent when all its markers are committed or
-    have failed.
+    """The delayed answer to one WriteTxnMarkers request. It is sent when all its markers are committed or have
+    failed.
     """
 
     __slots__ = ("broker", "codes", "is_queued", "partitions", "pending", "timer")
@@ -116,9 +116,8 @@ class DelayedMarkers(Delayed):
         self.pending.setdefault(key, []).append(None)
 
     def settle(self, key: _Key, code: ErrorCode) -> None:
-        """Store the result of a marker that is committed or has failed.
-
-        The last one completes the request.
+        """Store the result of a marker that is committed or has failed. If no marker is left, complete the
+        request.
         """
         waiting = self.pending.get(key)
         if waiting is None:

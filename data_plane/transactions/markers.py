@@ -1,8 +1,8 @@
 """The sender of transaction markers, from a coordinator's decision to each partition of the transaction. PORTED.
 
 A transaction's outcome is final as soon as its state record is committed. From then on markers are sent until
-every partition has one, also across changes of leaders. A partition whose topic is deleted needs none. When
-all markers are written, the machine gets `MarkersWritten`, and the producer's next transaction may begin.
+every partition has one, even if leaders change. A partition whose topic is deleted needs no marker. When all
+markers are written, the machine gets `MarkersWritten`, and the producer's next transaction may begin.
 
 Work on markers begins when a high watermark has risen, often in the turn of a follower's fetch. If markers
 were appended at once, the fetch would then be parked without the new records. So all work here is done after
@@ -120,7 +120,9 @@ class MarkerSender:
     def __init__(
         self, broker: TransactionHost, peers: BrokerPeers, write_here: WriteHere | None = None
     ) -> None:
-        """Without `write_here`, this broker sends requests to itself as it does to other brokers."""
+        """Take the broker and the sender of its requests. If `write_here` is None, this broker sends requests
+        to itself as it does to other brokers.
+        """
         self._broker = broker
         self._peers = peers
         self._destinations: dict[int, _Destination] = {}
@@ -156,8 +158,8 @@ class MarkerSender:
             del self._endings[key]
 
     def _is_over(self, ending: _Ending) -> bool:
-        """True if the markers of this ending are no longer needed here: the shard has stopped, or another
-        ending has replaced this one.
+        """True if the markers of this ending are no longer needed here, because the shard has stopped, or
+        another ending has replaced this one.
         """
         key = (ending.shard, ending.transaction.transactional_id)
         return ending.shard.is_stopped or self._endings.get(key) is not ending
@@ -297,8 +299,8 @@ class MarkerSender:
     async def _look_at_overtaken(
         self, leader: int, ending: _Ending, partitions: list[TopicPartitionPair]
     ) -> None:
-        """Handle partitions that know a higher producer epoch: ask their leader whether the transaction is
-        open there.
+        """Ask the leaders of partitions that know a higher producer epoch whether the transaction is open
+        there.
         """
         topics: dict[str, list[int]] = {}
         for topic, index in partitions:
@@ -367,8 +369,8 @@ class MarkerSender:
         )
         shard.submit(Ask(written, 0, None, self._broker.agreed_clock.latest_ms()))
         if shard.has_completed(transaction):
-            # With requests that were held, the same decision may have started and ended the next transaction.
-            # Then the entry belongs to the next transaction, and must stay.
+            # The same decision may have admitted requests that were held, and these may have started and ended
+            # the next transaction. Then the entry belongs to the next transaction, and must stay.
             if not self._is_over(ending):
                 del self._endings[shard, transaction.transactional_id]
         elif not shard.is_stopped:

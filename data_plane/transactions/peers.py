@@ -37,7 +37,7 @@ class BrokerPeers:
     def __init__(self, broker: TransactionHost) -> None:
         self._broker = broker
         self._connections: PeerConnections | None = None
-        """The connections, or None before the first request: most brokers coordinate no transactions."""
+        """The connections. None before the first request, because most brokers coordinate no transactions."""
 
     def coordinator_of(self, partition: int) -> int | None:
         """Return the id of the broker that leads this partition of `__transaction_state`; None if it has no

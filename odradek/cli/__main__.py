@@ -1,8 +1,8 @@
 """The entry point of the command line: `odradek GROUP COMMAND ...`.
 
-Only the module of the requested group is imported. Neither this module nor the top of such a module imports
-anything heavy, such as trio or cattrs (tests/cli/test_import_budget.py). A command imports what it needs when
-it runs, so that every command starts quickly.
+Only the module of the requested group is imported. This module and the top level of each group's module
+import nothing heavy, such as trio or cattrs (tests/cli/test_import_budget.py). A command imports the other
+modules when it runs, so every command starts quickly.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ GROUPS = (
     "disk",
     "log",
 )
-"""The command groups in the order of the help. Each has a module, whose `register` adds the group to the
+"""The command groups in the order of the help. The `register` of a group's module adds the group to the
 parser.
 """
 _HOMES = {"metadata": "odradek.cli.recovering.metadata"}
-"""Each command group whose module is not in the package `commands`, with the name of that module."""
+"""The module of each command group that is outside the package `commands`, by the group's name."""
 PROGRAMS = {
     "mirror": (
         "odradek.spark.pipelines.mirror.command",
@@ -54,8 +54,8 @@ PROGRAMS = {
     ),
     "spark": ("odradek.spark.__main__", "run jobs on Spark, and tools for queries that write exactly once"),
 }
-"""Commands with a parser of their own, by name. Each value is the module whose `main` gets all words after
-the name, and the command's line in the help.
+"""Commands with a parser of their own, by name. Each value has two parts: the module whose `main` gets all
+words after the name, and the command's line in the help.
 """
 
 
@@ -110,8 +110,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         give_up(sys.stdout)
         return FAILURE
     except OSError as error:
-        # Commands handle the errors of files that they name. So this error comes from writing to the standard
-        # output.
+        # Each command handles the errors of the files that it opens. So an error that arrives here comes from
+        # writing to standard output.
         give_up(sys.stdout)
         complain(output_failure(error))
         return FAILURE

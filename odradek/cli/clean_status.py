@@ -40,7 +40,7 @@ def register_clean_status(commands: Groups) -> None:
         "show how far the cleaner has got with compacted topics, and what stops it",
     )
     status.add_argument(
-        "topics", metavar="TOPIC", nargs="*", help="only this topic (default: all compacted topics)"
+        "topics", metavar="TOPIC", nargs="*", help="show only this topic (default: all compacted topics)"
     )
     add_broker_option(status)
     add_connection_options(status)
@@ -64,7 +64,7 @@ def uncleanable_texts(broker: int, directory: LogDirDescription) -> Iterator[str
 
 
 def cleaning_document(cleaning: ReplicaCleaning | None) -> dict[str, Any] | None:
-    """Make the JSON object for the cleaner's state at a replica; return None if the broker reported none."""
+    """Make the JSON object for the cleaner's state at a replica; return None if the broker reported no state."""
     if cleaning is None:
         return None
     return {
@@ -84,7 +84,7 @@ def cleaning_document(cleaning: ReplicaCleaning | None) -> dict[str, Any] | None
 def _clean_status(args: argparse.Namespace) -> int:
     with connected(args) as client:
         if args.topics:
-            client.admin.describe_topics(args.topics)  # raises for a topic that does not exist
+            client.admin.describe_topics(args.topics)  # fail early if a topic does not exist
         asked = ask_log_dirs(client, args)
     found = [
         (broker.broker, directory, replica, replica.cleaning)

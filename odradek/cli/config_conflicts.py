@@ -1,5 +1,5 @@
-"""Conflicts between a topic's configuration keys: each value is valid, but together they do something else
-than documented. PURE.
+"""Conflicts between a topic's configuration keys: each value is valid alone, but the combination does not do
+what the documentation of each key says. PURE.
 
 `odradek config get topic NAME --explain` shows them.
 """

@@ -34,8 +34,8 @@ __all__ = [
 ]
 
 LOOK_SECONDS_MAX = 3.0
-"""The limit, in seconds, for how long a read-only command waits for a node or the quorum. After this time the
-command prints what it has.
+"""The longest time, in seconds, that a read-only command waits for a node or the quorum. After this time the
+command prints its output without the missing answers.
 """
 FOR_CONTROLLERS = "odradek.controller."
 """The prefix of keys in --command-config for the controllers' listener, which often needs other credentials."""
@@ -69,8 +69,8 @@ def _controller_properties(args: argparse.Namespace) -> dict[str, str]:
 
 
 def bootstrap_of(args: argparse.Namespace) -> str:
-    """Return the address to connect to: --bootstrap-server, or else the one in --command-config, or else the
-    default. Raises `CliError`.
+    """Return the address to connect to: --bootstrap-server, else `bootstrap.servers` in --command-config,
+    else the default. Raises `CliError`.
     """
     address: str = args.bootstrap_server
     return (
@@ -188,8 +188,8 @@ def connected_to_controller(
 
 @contextmanager
 def changing(changes: bool = True) -> Iterator[None]:
-    """Guard calls that change the cluster: if no answer comes, the `CliError` says that the change may have been
-    made nevertheless.
+    """Guard a block of calls that change the cluster. If no answer comes, raise a `CliError` which says that
+    the change may have been made nevertheless.
     """
     from odradek.client.errors import ClientError
     from odradek.wire.errors import KafkaError
@@ -221,8 +221,8 @@ def present_quorum(args: argparse.Namespace, client: Client) -> QuorumDescriptio
 
 
 def say_if_past(survey: ClusterSurvey) -> None:
-    """Print a line on stderr if no controller answered: the output then shows the last state that a broker
-    received.
+    """Print a line on stderr if no controller answered, because the output then shows an earlier state, which
+    a broker has received.
     """
     if not survey.is_current:
         sys.stdout.flush()

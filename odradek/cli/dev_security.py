@@ -58,11 +58,13 @@ class DevSecurity:
             self._write(f"{user}.password", password.encode())
             self._write_client_keys(user, password, bootstrap)
         self._make_token_secret()
-        # Write this file last: a directory that has it is complete.
+        # Write this file last, because its presence shows that the directory is complete.
         self._write("scram.secret", secrets.token_urlsafe(32).encode())
 
     def _make_token_secret(self) -> None:
-        """Write the key of delegation tokens if it is missing: directories of an earlier version lack it."""
+        """Write the key of delegation tokens if it is missing, because directories of an earlier version lack
+        it.
+        """
         if not (self.directory / _TOKEN_SECRET).exists():
             self._write(_TOKEN_SECRET, secrets.token_urlsafe(32).encode())
 
@@ -97,12 +99,12 @@ class DevSecurity:
         _write_secret(self.directory / name, data)
 
     def client_file(self, user: str) -> Path:
-        """Return the file of client keys that a user passes to commands."""
+        """Return the path of the file of client keys that a user passes to commands."""
         return self.data / f"{user}.properties"
 
     def _point_client_keys(self, user: str, bootstrap: str) -> None:
-        """Replace only the addresses in a user's file of client keys. A file that the user has removed stays
-        removed.
+        """Update the addresses in a file of client keys, and leave all other lines unchanged. If the user has
+        removed the file, do not create it again.
         """
         path = self.client_file(user)
         if not path.exists():
@@ -121,7 +123,7 @@ class DevSecurity:
             "ssl.truststore.location": str(self.directory / "authority.pem"),
             "ssl.truststore.type": "PEM",
         }
-        if user == USERS[0]:  # the controllers' listener asks for a certificate
+        if user == USERS[0]:  # the controllers' listener accepts only clients with a certificate
             keys |= {
                 "odradek.controller.security.protocol": "SSL",
                 "odradek.controller.ssl.keystore.location": str(self.directory / "admin.pem"),
@@ -135,7 +137,7 @@ def _write_secret(path: Path, data: bytes) -> None:
     """Write a file that only its owner may read."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
-        # Set the mode explicitly: an existing file keeps its mode when it is written.
+        # Set the mode explicitly, because an existing file keeps its mode when it is written.
         os.fchmod(descriptor, 0o600)
         file.write(data)
 

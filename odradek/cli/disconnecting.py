@@ -1,5 +1,5 @@
 """Closing the connections of principals on all brokers. The request is a dynamic configuration value. A
-broker shows this value once it has closed the connections.
+broker reports this value once it has closed the connections.
 """
 
 from __future__ import annotations

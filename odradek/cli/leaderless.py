@@ -25,7 +25,7 @@ _SHOWN = 20
 
 class Replica(NamedTuple):
     """One replica of a partition. `state` is online, DOWN, OFFLINE (its directory), SILENT, or an error's
-    name. `log` is the broker's report about its log, or None.
+    name. `log` is the broker's report about the replica's log, or None.
     """
 
     node: int
@@ -34,8 +34,8 @@ class Replica(NamedTuple):
 
     @property
     def rank(self) -> tuple[int, int]:
-        """The rank of the replica in an unclean election. A higher rank loses fewer records: a later epoch counts
-        more than a longer log.
+        """The rank of the replica in an unclean election. The election of a higher rank loses fewer records.
+        A later epoch counts more than a longer log.
         """
         if self.log is None:
             return -1, -1
@@ -176,8 +176,8 @@ def _row(each: Leaderless, replica: Replica) -> tuple[Any, ...]:
 
 
 def _has_all(each: Leaderless, node: int) -> str | None:
-    """Write `yes`, `led last` or `no`: whether the replica has all acknowledged records, as far as the cluster
-    knows.
+    """Return whether the replica has all acknowledged records, as far as the cluster knows: `yes`, `led last`
+    or `no`.
     """
     if each.complete is None:
         return None
@@ -191,7 +191,9 @@ def _clock(time_ms: int) -> str:
 
 
 def _waits_text(each: Leaderless) -> str:
-    """Name the broker that the partition waits for, and how that broker comes back."""
+    """Return a text that names the broker that the partition waits for, and says how to bring the broker
+    back.
+    """
     if each.complete is None:
         return f"{each.name} has no leader: start the brokers that are down"
     if not each.complete and not each.last:
@@ -212,7 +214,7 @@ def _waits_text(each: Leaderless) -> str:
                     "back, then start the broker again"
                 )
             case "online":
-                parts.append(f"broker {node}, which runs: look again in a moment")
+                parts.append(f"broker {node}, which is running: check again in a moment")
             case _:
                 parts.append(f"broker {node}, which does not answer: look at the broker's log")
     if each.complete:
@@ -225,7 +227,7 @@ def _waits_text(each: Leaderless) -> str:
 
 
 def _choice_text(each: Leaderless) -> str:
-    """Write what the operator can do if the awaited broker cannot come back."""
+    """Return advice for the case that the awaited broker cannot come back."""
     best = each.best
     waits = each.complete is None or each.complete or each.last
     when = "if that is impossible" if waits else "an operator has to choose"

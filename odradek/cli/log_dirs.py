@@ -1,5 +1,5 @@
-"""Code shared by the commands about log directories: it asks the live brokers, and names the brokers that are
-down.
+"""Code shared by the commands about log directories: a request to the live brokers, and a note about the
+brokers that are down.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["LogDirs", "add_broker_option", "ask_log_dirs", "look_seconds"]
 
 
 class LogDirs(NamedTuple):
-    """The answers of the live brokers, and the ids of the brokers that are down."""
+    """The log directories that the live brokers have reported, and the ids of the brokers that are down."""
 
     brokers: list[BrokerLogDirs]
     down: list[int]
@@ -32,7 +32,7 @@ def add_broker_option(parser: argparse.ArgumentParser) -> None:
         type=id_number,
         action="append",
         metavar="ID",
-        help="only directories of this broker (repeat for more)",
+        help="show only directories of this broker (repeat for more)",
     )
 
 
@@ -51,7 +51,7 @@ def ask_log_dirs(client: Client, args: argparse.Namespace) -> LogDirs:
     stranger = next((node for node in wanted if node not in known), None)
     if stranger is not None:
         raise CliError(f"there is no broker {stranger} (brokers: {', '.join(map(str, known))})")
-    # Do not ask fenced brokers: their answer may not come before the time limit. The output shows only that
+    # Do not ask fenced brokers, because they may not answer before the time limit. The output shows only that
     # they are down.
     down = [node for node in wanted if node in cluster.fenced]
     alive = [node for node in wanted if node not in cluster.fenced]

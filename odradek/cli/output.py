@@ -80,7 +80,7 @@ def print_json(document: Any) -> None:
 
 
 def _json(document: Any) -> str:
-    """Write a document as JSON. Raises `ValueError` for a number that JSON cannot express."""
+    """Format a document as JSON. Raises `ValueError` for a number that JSON cannot express."""
     text = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text if text.isprintable() else json.dumps(document, allow_nan=False, separators=(",", ":"))
 
@@ -155,7 +155,7 @@ def table(
 
     If the table is wider than `width`, the columns `less` are left out, one by one in this order. If it is
     still too wide, cells of text are cut, first in the last column (`_shrink`). Numbers, headers and the
-    columns `whole` are never cut: a part of an id is useless.
+    columns `whole` are never cut, because a part of an id is useless.
     """
     body = list(rows)
     numeric = [_is_numeric([row[i] for row in body]) for i in range(len(header))]
@@ -215,7 +215,9 @@ def _cut(cell: str, room: int) -> str:
 
 
 def _width() -> int | None:
-    """Return the columns of the terminal on standard output; None if it is no terminal."""
+    """Return the number of columns of the terminal on standard output; None if standard output is not a
+    terminal.
+    """
     if not sys.stdout.isatty():
         return None
     try:
@@ -225,8 +227,8 @@ def _width() -> int | None:
 
 
 def bytes_text(count: int | None) -> str | None:
-    """Write a number of bytes for people: three digits and a unit. An unknown number (None or negative) stays
-    None.
+    """Format a number of bytes for people, as three digits and a unit. An unknown number (None or negative)
+    stays None.
     """
     if count is None or count < 0:
         return None
@@ -239,12 +241,12 @@ def bytes_text(count: int | None) -> str | None:
 
 
 def counted(number: int, noun: str) -> str:
-    """Write a number with its noun for people: 1 partition, 2 partitions."""
+    """Format a number with its noun for people: 1 partition, 2 partitions."""
     return f"{number} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def span_text(milliseconds: int | None) -> str | None:
-    """Write a span of time for people, in its two largest units. An unknown span (None) stays None."""
+    """Format a span of time for people, in its two largest units. An unknown span (None) stays None."""
     if milliseconds is None:
         return None
     if milliseconds < 1000:
@@ -284,8 +286,9 @@ def _text(value: object) -> str:
 
 class Progress:
     """A line on a terminal that shows the progress of long work. The line goes to standard error, and is left
-    out if standard error is no terminal. It is also left out if the standard output shows the progress on a
-    terminal already, unless `always` is true. Use it as a context manager, which removes the line at the end.
+    out if standard error is not a terminal. It is also left out if standard output is a terminal, where the
+    output itself shows the progress; `always` shows it even then. Use it as a context manager, which removes
+    the line at the end.
     """
 
     def __init__(self, what: str, *, always: bool = False) -> None:

@@ -48,11 +48,11 @@ _OTHERS_NAMES = {
     "--brokers": "--bootstrap-server",
     "--broker-list": "--bootstrap-server",
 }
-"""Options of Kafka's tools and of rpk, each with the name of the same option here."""
+"""Options of Kafka's tools and of rpk, each with the name of the equivalent option here."""
 
 
 _TEXT_BYTES_MAX = (1 << 15) - 1
-"""The most bytes of a text that fits into a request."""
+"""The maximum number of bytes of a text that fits into a request."""
 _WHOLE = re.compile(r"[+-]?[0-9]{1,30}")
 _DECIMAL = re.compile(r"[+-]?(?:[0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})(?:[eE][+-]?[0-9]{1,3})?")
 
@@ -103,7 +103,9 @@ def _judged(action: argparse.Action, argument: str) -> str:
 
 
 def called_here(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> str:
-    """Return our name for the first unknown word, if it is an option of Kafka's tools or of rpk; otherwise ""."""
+    """Return this command's name for the first unknown word, if that word is an option of Kafka's tools or of
+    rpk; otherwise return "".
+    """
     word = unknown[0].partition("=")[0]
     known = {text for action in parser._actions for text in (*action.option_strings, action.metavar)}
     name = _OTHERS_NAMES.get(word, "")
@@ -133,15 +135,17 @@ class _Timeout(argparse.Action):
 
 
 class DefaultAddress(str):
-    """The default address of --bootstrap-server. Its own type distinguishes it from an address that the user
-    has typed: only the default gives way to `bootstrap.servers` in --command-config.
+    """The default address of --bootstrap-server. It has its own type, to distinguish it from an address that
+    the user has typed. Only the default address gives way to `bootstrap.servers` in --command-config.
     """
 
     __slots__ = ()
 
 
 def add_connection_options(parser: argparse.ArgumentParser, *, plans: bool = False) -> None:
-    """Add --bootstrap-server and --timeout. `plans`: the command may carry out a plan, which has no time limit."""
+    """Add --bootstrap-server and --timeout. `plans` is true if the command may carry out a plan, which has no
+    time limit.
+    """
     parser.add_argument(
         "--bootstrap-server",
         metavar="HOST:PORT,...",

@@ -34,8 +34,8 @@ _PART = re.compile(rf"({'|'.join(_PARTS)})=")
 
 
 def scram_record(text: str, random_salt: bytes) -> UserScramCredentialRecord:
-    """Make the record of a user from the text of `--add-scram`. Raises `CliError`; its message never shows a
-    password.
+    """Make the record of a user from the text of `--add-scram`. Raises `CliError`, whose message never
+    contains a password.
     """
     from odradek.security.scram import MECHANISMS, server_keys
     from odradek.wire.messages.metadata_records import UserScramCredentialRecord
@@ -118,7 +118,7 @@ def read_password(path: str | None) -> str:
             complain(f"every user of this machine may read {path}, which has a password: run chmod o= {path}")
     elif not sys.stdin.isatty():
         raise CliError(
-            "a password cannot be typed here, because standard input is no terminal: give "
+            "a password cannot be typed here, because standard input is not a terminal: give "
             "--password-file FILE, or - to read it from standard input",
             USAGE,
         )

@@ -41,5 +41,5 @@ def span(text: str) -> int:
 
 
 def moment_text(time_ms: int) -> str:
-    """Write a time in milliseconds since 1970 for people, in the local zone."""
+    """Format a time in milliseconds since 1970 for people, in the local zone."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time_ms / 1000))

@@ -70,7 +70,7 @@ def retiring_directories(client: Client, brokers: Sequence[int], timeout: float)
 
 
 def trouble_text(broker: int, troubled: TroubledDirectory) -> str:
-    """Write one sentence: what the trouble is, when it began, and what its effects are."""
+    """Describe the trouble of a directory in one sentence, with its start and its effects."""
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(troubled.since_ms / 1000))
     if troubled.trouble.value == "demoted":
         undo = f"`odradek disk demote --undo {broker}:{troubled.path}`"

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 __all__ = ["register_find_hanging"]
 
 _MINUTES = 15
-"""Kafka's default of `transaction.max.timeout.ms`, in minutes: no transaction can have a longer timeout."""
+"""Kafka's default of `transaction.max.timeout.ms`, in minutes. By default, no transaction can have a longer
+timeout.
+"""
 
 
 def _minutes(text: str) -> int:
@@ -39,17 +41,21 @@ def register_find_hanging(commands: Groups) -> None:
         _find,
         "find transactions that block read_committed consumers, and show how to end them",
     )
-    find.add_argument("--topic", metavar="TOPIC", help="only partitions of this topic (default: all topics)")
-    find.add_argument("--partition", type=id_number, metavar="N", help="only this partition of the topic")
     find.add_argument(
-        "--broker-id", type=id_number, metavar="ID", help="only partitions that this broker leads"
+        "--topic", metavar="TOPIC", help="search only the partitions of this topic (default: all topics)"
+    )
+    find.add_argument(
+        "--partition", type=id_number, metavar="N", help="search only this partition of the topic"
+    )
+    find.add_argument(
+        "--broker-id", type=id_number, metavar="ID", help="search only partitions that this broker leads"
     )
     find.add_argument(
         "--max-transaction-timeout",
         type=_minutes,
         default=_MINUTES,
         metavar="MINUTES",
-        help=f"only transactions without a write for longer than this (default: {_MINUTES})",
+        help=f"find only transactions without a write for longer than this (default: {_MINUTES})",
     )
     add_connection_options(find)
 
@@ -224,7 +230,7 @@ def _remedy(each: OldTransaction, now_ms: int) -> str:
         case "prepared":
             return (
                 f"Transactional id {name} has prepared the transaction, which has no timeout. Let its "
-                f"transaction manager commit or abort it. To abort it whatever that decides: {command}"
+                f"transaction manager commit or abort it. To abort it regardless of the transaction manager: {command}"
             )
         case _:
             left_ms = (transaction.start_ms or now_ms) + transaction.timeout_ms - now_ms
@@ -236,7 +242,7 @@ def _remedy(each: OldTransaction, now_ms: int) -> str:
 
 
 def _command(each: OldTransaction) -> str | None:
-    """Write the command that ends the transaction; None if the transaction ends without a command."""
+    """Return the command that ends the transaction; None if the transaction ends without a command."""
     if each.prospect.value == "ending":
         return None
     if each.prospect.value == "hanging" or each.transaction is None:

@@ -68,7 +68,9 @@ class UnsupportedByBroker(ClientError):
 
 
 class BufferFull(ClientError):
-    """`buffer.memory` was full for `max.block.ms`: the application sends faster than the cluster accepts records."""
+    """`buffer.memory` was full for `max.block.ms`, because the application sends faster than the cluster
+    accepts records.
+    """
 
     retriable = True
 
@@ -88,8 +90,8 @@ class TransactionError(ClientError):
 
 
 class TransactionAbortableError(TransactionError):
-    """The transaction can only be aborted. After the abort the producer can begin another one. `__cause__` is the
-    reason.
+    """The transaction can only be aborted. After the abort the producer can begin another transaction.
+    `__cause__` is the reason.
     """
 
 

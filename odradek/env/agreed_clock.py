@@ -6,12 +6,12 @@ jump of more than `TOLERANCE_MS` is accepted when the wall clock has kept its ne
 then two times are possible: the wall clock's new time, and the old time plus what the monotonic clock has
 counted since.
 
-* **Whatever is deleted or aborted because of its age** must have expired by the earlier of the two times. So one jump
-  deletes nothing.
-* **A credential that expires** must not have expired by the later of the two times, whatever the direction of the
-  jump. Start times, from which an age is counted, use the later time as well.
-* A jump backward moves the earliest time at once, a jump forward moves the latest time at once. So nothing waits for
-  a time in the far future.
+* **Data that is deleted, and transactions that are aborted, because of their age** must have expired by the
+  earlier of the two times. So one jump deletes nothing.
+* **A credential that expires** must not have expired by the later of the two times, whatever the direction of
+  the jump. Start times, from which an age is counted, use the later time as well.
+* A jump backward moves the earliest time at once; a jump forward moves the latest time at once. So nothing
+  waits for a time in the far future.
 
 A process that starts while the clock is wrong accepts the wrong time, because there is no other clock to
 compare with.

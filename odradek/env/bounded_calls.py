@@ -2,9 +2,10 @@
 for each call. SHELL.
 
 Theory of operation
-------------------- A call to a device that hangs cannot be interrupted: its thread waits in the kernel until
-the device answers. So in a node with several disks, there is one thread per disk, which makes the loop's
-calls to this disk. The loop waits for each call, but only for a limited time.
+-------------------
+A call to a device that hangs cannot be interrupted: its thread waits in the kernel until the device answers.
+So in a node with several disks, there is one thread per disk, which makes the loop's calls to this disk. The
+loop waits for each call, but only for a limited time.
 
     idle -> called -> answered in time -----------------------------> idle
                  '-> abandoned (`CallHangs`) -> undone, or finished ---'
@@ -56,7 +57,7 @@ def outcome_of(work: Callable[[], T]) -> Outcome[T]:
     """Call a function, and return its result or its exception."""
     try:
         return work(), None
-    except Exception as error:  # noqa: BLE001 - it comes to the caller, or to `settle`
+    except Exception as error:  # noqa: BLE001 - raised in the caller, or by `settle`
         return None, error
 
 
@@ -82,7 +83,7 @@ class BoundedCalls:
 
     def __init__(self, wait_seconds: float, *, bounds_looks: bool = True) -> None:
         """Make the object. The calls of the current thread are limited. With `bounds_looks`, calls that only
-        read are limited as well.
+        read are limited, too.
         """
         self.bounds_looks = bounds_looks
         self._wait_seconds = wait_seconds
@@ -105,13 +106,11 @@ class BoundedCalls:
         """True while an abandoned call is neither undone nor finished."""
 
     def is_for_me(self) -> bool:
-        """True if the current thread is the one whose calls are limited."""
+        """True if the current thread's calls are limited."""
         return threading.get_ident() == self._caller
 
     def looks_for_me(self) -> bool:
-        """True if the current thread is the one whose calls are limited, and calls that only read are limited as
-        well.
-        """
+        """True if the current thread's calls are limited, including calls that only read."""
         return self.bounds_looks and threading.get_ident() == self._caller
 
     def run(self, function: Callable[..., T], abandon: Callable[[], Undo], *args: object) -> T:
@@ -178,7 +177,7 @@ class BoundedCalls:
                     continue
             try:
                 undo(result)
-            except Exception as error:  # noqa: BLE001 - it comes to the caller of `settle`
+            except Exception as error:  # noqa: BLE001 - raised by `settle`
                 self._failure = error
             self.hangs = False
             self._settled.set()

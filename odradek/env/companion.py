@@ -30,7 +30,7 @@ from odradek.env.ports import Companion, CompanionLost, CompanionRefused
 from odradek.env.real_files import RealFile
 
 END_SECONDS_MAX = 1.0
-"""The seconds that an idle companion gets to end by itself. It normally needs some milliseconds."""
+"""The seconds that an idle companion has to end before it is killed. It normally needs some milliseconds."""
 KILLED_SECONDS_MAX = 3.0
 """Seconds to wait for a killed process. A process that reads from a hung device ends only when the device
 answers. It is then reaped when `subprocess` starts the next process.
@@ -186,7 +186,7 @@ class RealCompanion:
             raise self._lost_error() from error
         except (
             BaseException
-        ):  # no memory, or an interrupt: the next call must not read the rest of this answer
+        ):  # after a lack of memory or an interrupt, the next call must not read the rest of this answer
             self._lose(process)
             raise
         is_result, value, places = answer.value()

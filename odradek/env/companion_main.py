@@ -73,7 +73,7 @@ class _Server:
 
         try:
             return Outgoing((True, self._act(frame.value(lend)), ""))
-        except Exception as error:  # noqa: BLE001 - it is raised where the call was made
+        except Exception as error:  # noqa: BLE001 - raised in the node, by the call
             return _failure(error)
         finally:
             for file in lent:
@@ -103,8 +103,8 @@ def _failure(error: Exception) -> Outgoing:
 def _end_with_the_node(lifeline: int) -> None:
     """Let the kernel end this process when the node's end of the pipe closes, even in the middle of a call.
 
-    The closing pipe sends SIGIO (fcntl(2), O_ASYNC), which ends a process by default. PR_SET_PDEATHSIG is unsuitable:
-    it signals the end of the thread that started the process, here a worker.
+    The closing pipe sends SIGIO (fcntl(2), O_ASYNC), which ends a process by default. PR_SET_PDEATHSIG is
+    unsuitable, because it signals the end of the thread that started the process, here a worker.
     """
     signal.signal(signal.SIGIO, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGIO,))

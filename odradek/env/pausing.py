@@ -2,8 +2,8 @@
 In the simulator, other work of the event loop runs at these points. PURE.
 
 A thread may lose the interpreter anywhere. A function in a worker calls `pause()` where such a delay matters.
-Examples are the time between two reads of state that the loop may change, and between two files. The function
-must hold no lock at that point.
+For example, a delay matters between two reads of state that the loop may change, or between work on two
+files. The function must hold no lock at that point.
 """
 
 from __future__ import annotations

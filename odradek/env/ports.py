@@ -9,22 +9,22 @@ only way to start a node, so the simulator runs the code that production runs.
 
 Rules
 -----
-* Only `Clock.sleep_until`, `Conn.readable`, `Conn.writable`, `Listener.accept`, `Network.connect`, `Event.wait` and
-  `Workers.run` await. All other calls return at once, so no other task can run between the receipt of bytes and their
-  handling. (`Companion` blocks; only workers use it.)
+* Only `Clock.sleep_until`, `Conn.readable`, `Conn.writable`, `Listener.accept`, `Network.connect`,
+  `Event.wait` and `Workers.run` await. All other calls return at once, so no other task can run between the
+  receipt of bytes and their handling. (`Companion` blocks; only workers use it.)
 * `File` and `Dir` calls block the caller. On the loop that is allowed for appends, and for reads that do not
   wait for the device according to `File.is_warm`. (`File.read_warm` only makes reads that do not wait.) Calls
   that may wait for a device go through `Workers.run`: sync, cold reads, listing big trees.
 * A file may be closed, removed or renamed while a worker reads it. So a worker pins the files that it reads.
   If a worker gets `FileClosed`, the file was closed before the worker could read it; the device is not at
   fault. When the loop gets the worker's result, the file may have changed again.
-* A failed file operation raises `DiskError`, which names the log directory that it came from: one bad disk takes down
-  only its own partitions. Calls to a dead device raise only `DiskError`; this is true even of `exists`. Calls that
-  release a file or a lock succeed even then: `unpin`, `rest`, `close`, `unlock`.
+* A failed file operation raises `DiskError`, which names the log directory that it came from. So one bad disk
+  takes down only its own partitions. Calls to a dead device raise only `DiskError`; this is true even of
+  `exists`. Calls that release a file or a lock succeed even then: `unpin`, `rest`, `close`, `unlock`.
 * Neither a node nor its companion may change a value that they have exchanged. In the simulator both have the
   same object.
-* mmap is not used, because it would bypass the port. Clean-up code (`finally`) must not rely on the ports: after a
-  simulated crash they fail at once.
+* mmap is not used, because it would bypass the port. Clean-up code (`finally`) must not rely on the ports:
+  after a simulated crash they fail at once.
 
 This module is a leaf that every package may import.
 """
@@ -46,14 +46,16 @@ T = TypeVar("T")
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 FILES_MAX = 250
-"""The most files in one call of a companion. Linux sends up to 253 descriptors at once (unix(7), SCM_RIGHTS)."""
+"""The maximum number of files in one call of a companion. Linux sends up to 253 descriptors at once (unix(7),
+SCM_RIGHTS).
+"""
 
 
 class DiskError(Exception):
     """A file or directory operation failed.
 
-    `directory` is the path of the root directory (a log directory, `Env.open_dir`), and `path` that of the file.
-    `errno` is the system's error number, or 0. `operation` is a word such as `append` or `sync`.
+    `directory` is the path of the root directory (a log directory, `Env.open_dir`), and `path` is the path of
+    the file. `errno` is the system's error number, or 0. `operation` is a word such as `append` or `sync`.
     """
 
     def __init__(self, directory: str, path: str, operation: str, errno: int, reason: str) -> None:
@@ -70,7 +72,7 @@ class DiskError(Exception):
 
 
 class DiskRefused(DiskError):
-    """The system refused the call for now, but the device works: the same call may succeed later."""
+    """The system refused the call for now, but the device works, so the same call may succeed later."""
 
 
 class DiskFull(DiskRefused):
@@ -122,7 +124,7 @@ class DocumentMissing(Exception):
 
 
 class ConnectionLost(Exception):
-    """The connection is lost: it was reset, refused, or closed during a send."""
+    """The connection is lost, because it was reset, refused, or closed during a send."""
 
 
 class ConnectionCut(ConnectionLost):
@@ -204,8 +206,8 @@ class File(Protocol):
     def append(self, data: Buffer) -> int:
         """Append all of `data`; return the position of its first byte.
 
-        Raises `DiskFull` or `DiskError`. Then the file may have a prefix of the data (`size` includes it),
-        and the owner must truncate. After `DiskHung` the file has no part of the data.
+        Raises `DiskFull` or `DiskError`. After such an error, the file may have a prefix of the data (`size`
+        includes it), and the owner must truncate. After `DiskHung` the file has no part of the data.
         """
 
     def pread(self, count: int, offset: int) -> bytes:
@@ -457,8 +459,8 @@ class Network(Protocol):
         send_buffer_bytes: int | None = None,
         receive_buffer_bytes: int | None = None,
     ) -> Listener:
-        """Listen on an address. The buffer sizes are those of the kernel per connection; None leaves them to the
-        kernel.
+        """Listen on an address. The buffer sizes set the kernel's buffers of each connection; with None, the
+        kernel chooses them.
 
         Raises `OSError` if the address cannot be bound.
         """
@@ -502,18 +504,19 @@ class Companion(Protocol):
     """
 
     def call(self, method: str, *args: Any) -> Any:
-        """Call a method of the object, and return its result. Concurrent calls run one after the other.
+        """Call a method of the object, and return its result. Concurrent calls run one at a time.
 
-        Arguments and results must be picklable. Long byte strings are cheap: each side copies them once. A memoryview
-        arrives as bytes. A `File` among the arguments (at most `FILES_MAX`) arrives as a `LentFile`; the caller must
-        have pinned it. The first call starts the process and makes the object. Raises the errors of the method and
-        the factory; an error that cannot be pickled becomes `CompanionFailed`. Also raises `CompanionLost`, and
-        `CompanionRefused` if the process could not be started.
+        Arguments and results must be picklable. Long byte strings are cheap, because each side copies them
+        only once. A memoryview arrives as bytes. A `File` among the arguments (at most `FILES_MAX`) arrives
+        as a `LentFile`; the caller must have pinned it. The first call starts the process and makes the
+        object. Raises the errors of the method and the factory; an error that cannot be pickled becomes
+        `CompanionFailed`. Also raises `CompanionLost`, and `CompanionRefused` if the process could not be
+        started.
         """
 
     def close(self) -> None:
-        """End the process, within seconds. A call that runs in another thread raises `CompanionLost`. It may be
-        called again.
+        """End the process, within seconds. A call that runs in another thread raises `CompanionLost`. A
+        second call has no effect.
         """
 
 
@@ -620,7 +623,7 @@ def carried_error(error: Exception) -> Exception:
     """
     try:
         again = pickle.loads(pickle.dumps(error))
-    except Exception:  # noqa: BLE001 - whatever the error's class raises here, it would raise in the node
+    except Exception:  # noqa: BLE001 - an error that the class raises here would also be raised in the node
         again = None
     if type(again) is type(error) and str(again) == str(error):
         return error

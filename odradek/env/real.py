@@ -84,8 +84,8 @@ class RealClock:
 class RealWorkers:
     """Implements `odradek.env.ports.Workers` with threads, whose number has its own limit.
 
-    A started function runs to its end, and its caller waits for it even when cancelled: a sync must not go on
-    unnoticed. If the system cannot start a thread now, the function waits until it can.
+    A started function runs to its end, and its caller waits for it even when cancelled, because a sync must
+    not go on unnoticed. If the system cannot start a thread now, the function waits until it can.
     """
 
     __slots__ = ("_limiter",)
@@ -101,7 +101,7 @@ class RealWorkers:
             has_begun = True
             try:
                 return function(*args), None
-            except Exception as error:  # noqa: BLE001  # the task that waits for the work gets it
+            except Exception as error:  # noqa: BLE001  # raised in the task that waits for the work
                 return None, _without_frames(error)
 
         while True:
@@ -109,8 +109,8 @@ class RealWorkers:
                 result, failure = await trio.to_thread.run_sync(begin, limiter=self._limiter)
                 break
             except (RuntimeError, MemoryError):
-                # "can't start new thread": the limit of processes or memory is reached, but other processes may free
-                # some.
+                # The message is "can't start new thread". The limit of processes or memory is reached, but
+                # others may be released.
                 if has_begun:
                     raise
                 await trio.sleep(NO_THREAD_RETRY_SECONDS)
@@ -158,7 +158,8 @@ class RealMeter:
     def __init__(self) -> None:
         self._read_at = 0.0
         self._unread_seconds = UNREAD_SECONDS_MAX
-        """The seconds of all turns since the thread's clock was last read. With this value, the first turn reads it.
+        """The seconds of all turns since the thread's clock was last read. With this initial value, the first
+        turn reads the clock.
         """
 
     def cpu_seconds(self) -> float:

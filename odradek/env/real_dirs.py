@@ -50,10 +50,10 @@ class _Disk:
 
 
 class RealDir:
-    """Implements `odradek.env.ports.Dir` for a path. The only descriptor that it keeps open is the lock's.
+    """Implements `odradek.env.ports.Dir` for a path. It keeps no descriptor open, except that of the lock.
 
-    The path is built each time that it is needed, which saves memory: a node has a directory for each of its
-    thousands of partitions.
+    The path is built each time that it is needed. This saves memory, because a node has a directory for each
+    of its thousands of partitions.
     """
 
     __slots__ = ("_disk", "_name")
@@ -114,7 +114,7 @@ class RealDir:
             result, error = calls.run(outcome_of, _abandon_look, lambda: look(*args))
             if error is not None:
                 raise error
-            return result  # type: ignore[return-value]  # there is one, as there is no error
+            return result  # type: ignore[return-value]  # without an error there is a result
         except CallHangs:
             raise disk_hung(self.root, path, operation) from None
         except OSError as error:
@@ -134,7 +134,7 @@ class RealDir:
         def end(outcome: Outcome[T]) -> None:
             result, error = outcome
             if error is None and undo is not None:
-                undo(result)  # type: ignore[arg-type]  # there is one, as there is no error
+                undo(result)  # type: ignore[arg-type]  # without an error there is a result
             raise_unless_passing(error)
 
         try:
@@ -145,7 +145,7 @@ class RealDir:
             raise failure from None
         if error is not None:
             raise error
-        return result  # type: ignore[return-value]  # there is one, as there is no error
+        return result  # type: ignore[return-value]  # without an error there is a result
 
     def settle(self) -> None:
         if self._disk.calls is not None:
@@ -394,7 +394,7 @@ def _open_directory(path: str) -> int:
 
 
 def is_blank_disk(path: str) -> bool:
-    """Return True for a blank disk; `odradek.env.ports.Env.is_blank_disk` says what that is."""
+    """Return True for a blank disk; `odradek.env.ports.Env.is_blank_disk` defines the term."""
     path = os.path.abspath(path)
     mount = path
     while not os.path.ismount(mount):

@@ -1,13 +1,15 @@
 """Files of this machine: implements `odradek.env.ports.File` with a descriptor. SHELL.
 
-Theory of operation ------------------- A `RealFile` is a name in a directory, a size that it tracks itself,
-and a descriptor. The descriptor is opened at first use, because a node has tens of thousands of segments and
-reads few of them. For the same reason the path is built only when it is needed. The inode is remembered from
-the first `stat`. So another file that has got the same name later is never read by mistake.
+Theory of operation
+-------------------
+A `RealFile` is a name in a directory, a size that it tracks itself, and a descriptor. The descriptor is
+opened at first use, because a node has tens of thousands of segments and reads few of them. For the same
+reason the path is built only when it is needed. The inode is remembered from the first `stat`. So another
+file that has got the same name later is never read by mistake.
 
 References are counted under one lock for the whole process. A worker that syncs must keep the loop from
-closing the descriptor, whose number could then be reused. A thread that holds this lock never calls a device:
-if the device hung, all threads would wait for the lock. Except for pins and syncs, one thread at a time calls
+closing the descriptor, whose number could then be reused. A thread that holds this lock never calls a device.
+If the device hung, all threads would wait for the lock. Except for pins and syncs, one thread at a time calls
 the methods.
 
 A dead device answers every call with an error, even a `stat`. All such errors become `DiskError`, with one exception:
@@ -41,8 +43,8 @@ T = TypeVar("T")
 OPEN_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
 FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700
-"""The mode of new directories: only the node's own user may read records, keys of users and the audit log. Existing
-directories keep their modes.
+"""The mode of new directories, so that only the node's own user may read records, keys of users and the audit
+log. Existing directories keep their modes.
 """
 _PAGE_BYTES = 4096
 _PROBES_UNSUPPORTED = frozenset((errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS))
@@ -343,8 +345,8 @@ class RealFile:
 
     def _descriptor_for_sync(self) -> tuple[int, bool]:
         """Return the pinned descriptor and False, or a new descriptor and True; the caller must close a new
-        one. A new descriptor is opened if the file has none: a recovery syncs thousands of files that are not
-        read.
+        one. A new descriptor is opened if the file has none, because a recovery syncs thousands of files that
+        are not read.
         """
         return (self._fd, True) if self._pin_open() else (self._open_anew(), False)
 
@@ -407,7 +409,7 @@ def _result(result: T | None, error: Exception | None) -> T:
     """Return the result of a call, or raise its error."""
     if error is not None:
         raise error
-    return result  # type: ignore[return-value]  # there is one, as there is no error
+    return result  # type: ignore[return-value]  # without an error there is a result
 
 
 def _close_late(outcome: Outcome[int]) -> None:
@@ -446,5 +448,5 @@ def _let_go(fd: int, *, is_bounded: bool) -> None:
         threading.Thread(
             target=close_descriptor, args=(fd,), name="closes a removed file", daemon=True
         ).start()
-    except RuntimeError:  # no thread can be started
+    except RuntimeError:  # if no thread can be started, this thread closes the file
         close_descriptor(fd)

@@ -1,8 +1,10 @@
 """TCP of this machine: non-blocking sockets, with trio's waits for readable and writable. SHELL.
 
-Theory of operation ------------------- A `TcpConn` is part of the hot path. A wait is one epoll round, a
-receive is one `recv_into`, and an answer is one `send`. Bound methods of the socket are not stored. To look a
-method up costs 20 ns, but to store it costs 80 bytes for each idle connection.
+Theory of operation
+-------------------
+A `TcpConn` is part of the hot path. A wait is one epoll round, a receive is one `recv_into`, and an answer is
+one `send`. Bound methods of the socket are not stored. Looking a method up costs 20 ns, but storing it costs
+80 bytes for each idle connection.
 
 `send(..., more=True)` lets the kernel hold back the last bytes (MSG_MORE) until the following bytes are sent.
 The following bytes come from a `send` without `more`, or from a `sendfile`, which sends everything with its
@@ -278,8 +280,8 @@ class TcpNetwork:
         try:
             return list(await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
         except (OSError, UnicodeError, RuntimeError, MemoryError) as error:
-            # The reason may be a `RuntimeError`: the name is resolved in a thread, and the system cannot
-            # start one now.
+            # The reason may be a `RuntimeError`, because the name is resolved in a thread, which the system
+            # may be unable to start.
             raise ConnectionLost(f"cannot connect to {host}:{port}: {error}") from error
 
     async def _connect_one(self, family: int, kind: int, protocol: int, address: tuple[Any, ...]) -> TcpConn:

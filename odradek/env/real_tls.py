@@ -237,7 +237,7 @@ def _limit(context: ssl.SSLContext, settings: TlsSettings) -> None:
         elif ssl.TLSVersion.TLSv1_3 in versions and set(named) != _OF_TLS_1_3:
             raise TlsRefused(
                 f"ssl.cipher.suites must name all of {', '.join(sorted(_OF_TLS_1_3))}, or none of "
-                "them: Python's ssl cannot switch off single ones"
+                "them: Python's ssl cannot switch off only some of them"
             )
         if not older:
             versions = [each for each in versions if each == ssl.TLSVersion.TLSv1_3]

@@ -94,7 +94,7 @@ def read_key(settings: TlsSettings) -> KeyStore:
         chain = x509.load_pem_x509_certificates(pem)
     except (OSError, ValueError) as error:
         raise TlsRefused(
-            f"{where} does not hold a key that fits its certificate ({tls_reason(error)})"
+            f"{where} does not contain a key that matches its certificate ({tls_reason(error)})"
         ) from error
     return KeyStore(where, pem, password, tuple(chain))
 
@@ -106,7 +106,7 @@ def load_key(context: ssl.SSLContext, key: KeyStore) -> None:
             context.load_cert_chain(path, password=key.password)
     except (OSError, ValueError) as error:
         raise TlsRefused(
-            f"{key.where} does not hold a key that fits its certificate ({tls_reason(error)})"
+            f"{key.where} does not contain a key that matches its certificate ({tls_reason(error)})"
         ) from error
 
 
@@ -128,12 +128,10 @@ def load_trust(context: ssl.SSLContext, settings: TlsSettings) -> None:
             pem = b"".join(each.certificate.public_bytes(Encoding.PEM) for each in found)
         trusted = x509.load_pem_x509_certificates(pem) if pem else []
         if not trusted:
-            raise TlsRefused(f"{where} holds no certificates")
+            raise TlsRefused(f"{where} contains no certificates")
         context.load_verify_locations(cadata=b"".join(each.public_bytes(Encoding.DER) for each in trusted))
     except (OSError, ValueError) as error:
-        raise TlsRefused(
-            f"{where} does not hold certificates that can be trusted ({tls_reason(error)})"
-        ) from error
+        raise TlsRefused(f"{where} does not contain usable certificates ({tls_reason(error)})") from error
 
 
 def tls_reason(error: Exception) -> str:
@@ -162,7 +160,7 @@ def _pkcs12(path: str, password: str | None) -> PKCS12KeyAndCertificates:
 def _pem_of(store: PKCS12KeyAndCertificates, where: str, password: str) -> bytes:
     """Encode the key, encrypted with a password, and its certificates as PEM."""
     if store.key is None or store.cert is None:
-        raise TlsRefused(f"{where} does not hold both a key and its certificate")
+        raise TlsRefused(f"{where} does not contain both a key and its certificate")
     encryption = BestAvailableEncryption(password.encode())
     chain = [store.cert, *store.additional_certs]
     return store.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption) + b"".join(

@@ -19,7 +19,7 @@ from odradek.env.token_ports import DocumentAddress, TokenRequest, Tokens, Token
 __all__ = ["open_tokens"]
 
 ATTEMPTS_MAX = 3
-"""The most requests to an issuer while a login waits for a token."""
+"""The maximum number of requests to an issuer while a login waits for a token."""
 
 
 def open_tokens(request: TokenRequest) -> Tokens:
@@ -113,7 +113,7 @@ def _text(data: bytes) -> str:
     except UnicodeDecodeError:
         text = ""
     if not text or not text.isprintable() or " " in text:
-        raise TokenUnavailable("the contents are no token: printable ASCII without spaces is expected")
+        raise TokenUnavailable("the content is not a token: expected printable ASCII without spaces")
     return text
 
 

@@ -43,7 +43,7 @@ ATTEMPT_SECONDS_MIN = 1.0
 UNANSWERED_MAX = 2
 """The number of successive unanswered heartbeats after which a broker that shuts down stops waiting."""
 DUPLICATE_SESSIONS = 2.5
-"""The number of session timeouts for which another incarnation must hold the registration before this
+"""The number of session timeouts for which another incarnation must hold the registration before that other
 incarnation counts as alive.
 
 It must be more than two, because a new controller gives a new session even to a dead incarnation of this broker.
@@ -131,8 +131,8 @@ class BrokerLifecycle:
         self._rival_times = 0
         self._register_until = math.inf
         self._report_until: dict[bytes, float] = {}
-        """For each failed directory, the time by which a controller must have received the report; infinite once one
-        has.
+        """For each failed directory, the time by which a controller must have received the report; infinite
+        once a controller has received it.
         """
         self.broker_epoch = -1
         self.is_unfenced = broker.env.event()
@@ -265,7 +265,8 @@ class BrokerLifecycle:
         return self._broker.image.brokers.get(self._broker.settings.node_id)
 
     def metadata_applied(self) -> None:
-        """Called when new metadata are applied: begins to serve clients once they show this broker unfenced.
+        """Called when new metadata are applied: begins to serve clients once the metadata show that this
+        broker is not fenced.
 
         The broker does not wait for the answer to its heartbeat, because the controller that unfenced the
         broker may hang by now.
@@ -387,7 +388,7 @@ class BrokerLifecycle:
         failed = [each.directory_id for each in broker.log_dirs if each.offline_reason is not None]
         hung = broker.troubles.given_up()
         # If the last directory were reported as offline, it could not come back. So if all directories hang,
-        # ask only to be fenced: the next heartbeat can lift the fence.
+        # ask only to be fenced, because the next heartbeat can lift the fence.
         all_hang = bool(hung) and len(failed) + len(hung) == len(broker.log_dirs)
         if not all_hang:
             self._reported.update(dict.fromkeys(hung))

@@ -1,9 +1,9 @@
 """The certificates of a node's listeners: read at the start, and again whenever files or settings change. PORTED.
 
-New connections get the new certificate; open connections keep the old one. A broken file changes nothing: one line in
-the log and a counter report it, and the last good state stays in use. Files are checked every second, so it does not
-matter how they are replaced. Dynamic values (`listener.name.NAME.ssl.keystore.location` and the like) apply as in
-Kafka.
+New connections get the new certificate; open connections keep the old one. A broken file is reported by one
+log line and a counter, and the last good keys and certificates stay in use. Files are checked every second,
+so it does not matter how they are replaced. Dynamic values (`listener.name.NAME.ssl.keystore.location` and
+the like) apply as in Kafka.
 """
 
 from __future__ import annotations

@@ -28,8 +28,8 @@ async def register_controller(
     features: Mapping[str, tuple[int, int]],
     log: Log,
 ) -> None:
-    """Register this controller; repeat the request until the active controller accepts it. `endpoints` are (listener,
-    host, port), `features` the levels that it speaks.
+    """Register this controller; repeat the request until the active controller accepts it. `endpoints` are
+    (listener, host, port), `features` are the feature levels that it supports.
 
     Raises `RegistrationRefused` when this version lacks the cluster's feature levels, or the controller refuses the
     request.

@@ -37,7 +37,7 @@ class NodeCannotStart(Exception):
 
 
 class NodeCannotStartYet(NodeCannotStart):
-    """Raised if an address, a mount or a device is missing and may appear by itself. A later start may succeed."""
+    """Raised if an address, a mount or a device is missing, but may appear later. A later start may succeed."""
 
 
 class Directories:
@@ -179,8 +179,8 @@ class Directories:
         self._log.error("directory.offline", directory=path, reason=reason)
 
     def _may_be_unmounted(self, path: str, error: Exception) -> bool:
-        """True if the disk of this directory may only be unmounted: the path is missing, or empty and not a blank
-        disk.
+        """True if the disk of this directory may simply not be mounted: the path is missing, or it is empty
+        and not a blank disk.
         """
         if isinstance(error, EmptyDirectory):
             return not self._env.is_blank_disk(path)
@@ -257,7 +257,7 @@ class Directories:
     async def load(self, tasks: TaskGroup, image: MetadataImage) -> None:
         """Open all logs, in all directories at the same time, because each waits for its own device.
 
-        If a move between directories was interrupted, `image` decides in which one the replica stays.
+        If a move between directories was interrupted, `image` decides which directory keeps the replica.
         """
         if len(self.log_dirs) > 1:
             run, assigned = self._env.workers.run, partial(_directory_of, image, self._config.node_id)

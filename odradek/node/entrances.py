@@ -38,8 +38,8 @@ from odradek.serving.node_env import NodeEnv
 __all__ = ["Entrances", "World"]
 
 STRANGERS_OVERHEAD_BYTES_MAX = 64 * 1024
-"""The most bytes that TLS may add to the bytes of a login. They suffice for 700 TLS records of any size, and
-a login needs only about a dozen.
+"""The maximum number of bytes that TLS may add to the bytes of a login. This limit allows 700 TLS records of
+any size, and a login needs only about a dozen.
 """
 
 

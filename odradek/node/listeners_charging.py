@@ -16,8 +16,8 @@ from odradek.wire.messages.fetch import FetchRequest
 __all__ = ["ListenersCharging"]
 
 _UNITS_OF_A_WAIT = 4
-"""The cost of checking one waiting client, in units of long work. The client's wait depends on three
-accounts, and checking one account takes about 3 us.
+"""The cost of checking one waiting client, in units of long work: the check looks at three accounts, each for
+about 3 us.
 """
 
 
@@ -36,8 +36,8 @@ class ListenersCharging:
         broker.quotas.listeners.append(self._apply)
 
     def follow(self, services: ConnectionServices, *, is_of_nodes: bool) -> None:
-        """Charge the clients of these connections from now on. `is_of_nodes`: all of them are brokers, which are
-        exempt.
+        """Charge the clients of these connections from now on. `is_of_nodes` is true if all these clients are
+        brokers, which are exempt.
         """
         charging = Charging(
             self._broker.quotas,
@@ -72,7 +72,8 @@ class ListenersCharging:
             for services, _ in self._listeners:
                 for connection in list(services.muted):
                     yield _UNITS_OF_A_WAIT
-                    # Shorten the wait: a quota that was set by mistake may have muted clients for hours.
+                    # Shorten the wait, because a quota that was set by mistake may have muted clients for
+                    # hours.
                     if connection in services.muted:
                         connection.judge_wait()
             yield from broker.quotas.judge_accounts(broker.clock.monotonic)

@@ -37,8 +37,8 @@ PLAINTEXT = "PLAINTEXT"
 SWITCH_SECONDS = 0.0005
 """The seconds for which a worker thread in Python code keeps the interpreter lock when the event loop needs it.
 
-CPython's 5 ms would delay each request beside a busy worker by that time. A tenth of a millisecond would halve what
-workers get done (figures in bench/hot_path/README.md).
+CPython's 5 ms would delay each request beside a busy worker by that time. A tenth of a millisecond would
+halve the throughput of workers (figures in bench/hot_path/README.md).
 """
 
 STOPPING_ERRORS = (
@@ -54,9 +54,9 @@ STOPPING_ERRORS = (
 """Errors that end a node with one log line. Any other error is a bug, and its traceback is shown."""
 
 STOPPED, ENDED, NEEDS_OPERATOR = 0, 1, 78
-"""The exit statuses: a clean stop; a failure after which a later start may succeed; a failure that repeats until an
-operator changes something (EX_CONFIG of sysexits(3)). The systemd unit in docs/deploy.md restarts the node after the
-second.
+"""The exit statuses: a clean stop; a failure after which a later start may succeed; a failure that repeats
+until an operator changes something (EX_CONFIG of sysexits(3)). The systemd unit in docs/deploy.md restarts
+the node after the second status.
 """
 
 OPERATORS_ERRORS = (
@@ -165,7 +165,7 @@ async def _serve(
             stop.set()
 
         def notify(signal_name: str) -> None:
-            with suppress(trio.RunFinishedError):  # a signal that comes when the node has ended
+            with suppress(trio.RunFinishedError):  # the signal arrived after the node's end
                 token.run_sync_soon(stop_node, signal_name)
 
         signals.attach(notify, lambda: node.is_starting)

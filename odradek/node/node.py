@@ -67,9 +67,9 @@ __all__ = ["HostProcess", "Node", "NodeCannotStart", "NodeCannotStartYet", "Node
 LOCALHOST = "localhost"
 """The advertised host of a listener that listens on every interface, if no advertised host is configured."""
 OTHERS_SECONDS_MAX = 3.5
-"""The most seconds that a stopping node waits for other nodes."""
+"""The maximum number of seconds that a stopping node waits for other nodes."""
 PATIENCE_SECONDS = 1.0
-"""The seconds without a controller after which a starting node logs what it waits for."""
+"""The seconds without a controller after which a starting node logs the reason for its wait."""
 
 
 class NodeFailed(Exception):
@@ -79,7 +79,7 @@ class NodeFailed(Exception):
 
 
 def _wait_for_answers(directories: Sequence[str]) -> None:
-    """Do nothing: the caller of the node waits until these devices answer."""
+    """Do nothing, because the caller of the node waits until these devices answer."""
 
 
 @attrs.frozen

@@ -27,7 +27,7 @@ def what_is_missing(quorum: RaftQuorum, config: NodeConfig) -> str:
         who = ", ".join(str(voter.key.node_id) for voter in voters)
         return (
             f"no controller is active: a majority of the voters {who} must run and reach each other; if most of their disks "
-            "are lost, `odradek quorum recover` leads back"
+            "are lost, `odradek quorum recover` restores the quorum"
         )
     servers = ", ".join(f"{host}:{port}" for host, port in config.bootstrap_servers)
     return f"none of the controllers at {servers} has reported the quorum's leader yet"

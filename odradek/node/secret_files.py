@@ -3,7 +3,8 @@ modes).
 
 A node logs a warning about them when it starts.
 
-A file that its group may read is accepted: services often have their own group, and a configuration that root owns.
+A file that its group may read is accepted, because services often have their own group, and a configuration
+that root owns.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ signals are blocked in every thread, and one thread waits for them. It passes a 
 starting and still runs after `START_STOP_SECONDS_MAX`, the thread ends the process; calls that hang in the kernel are
 abandoned. Nothing is written then, so the next start recovers as after a crash.
 
-A node that has served closes all other directories, and passes those whose disks hang to `leave_behind`. Then the
-process ends. The kernel may keep it as a zombie until the disk answers; locks of the other directories are released
-before.
+A node that has served closes all other directories, and passes those whose disks hang to `leave_behind`. Then
+the process ends. The kernel may keep it as a zombie until the disk answers; locks of the other directories
+are released before that.
 """
 
 from __future__ import annotations

@@ -31,21 +31,21 @@ __all__ = ["Handshakes", "RecordBounds", "network_of"]
 T = TypeVar("T")
 
 WAITING_MAX = 256
-"""The most handshakes that wait for their turn."""
+"""The maximum number of handshakes that wait for their turn."""
 STEP_BYTES_MAX = 4 * 1024
-"""The most bytes that are received for one step. This is enough for most messages of a handshake. It is also
-enough for 150 key updates that follow the last message.
+"""The maximum number of bytes that are received for one step. This is enough for most messages of a
+handshake. It is also enough for 150 key updates that follow the last message.
 """
 OTHERS_SHARE = 7
 IDLE_PASS_SECONDS = 0.0002
-"""The seconds below which a pass of the event loop counts as idle."""
+"""A pass of the event loop that takes fewer seconds counts as idle."""
 IDLE_PASSES = 3
 """The number of successive idle passes after which the loop counts as idle. One is not enough, because the tasks of a
 pass run in any order.
 """
 HANDSHAKE_BYTES_MAX = 256 * 1024
-"""The most bytes that a peer may send before the handshake is done. The longest certificate chain needs a tenth of
-it.
+"""The maximum number of bytes that a peer may send before the handshake is done. The longest certificate
+chain needs a tenth of it.
 """
 RECORD_BYTES_MAX = 16 * 1024 + 2048
 SERVER_HELLO_BYTES = 256
@@ -66,7 +66,7 @@ class RecordBounds:
         self.head = b""
         """The bytes of an incomplete record header."""
         self.missing = 0
-        """The bytes of the last record that have not arrived yet."""
+        """The number of bytes of the last record that have not arrived yet."""
         self.received = 0
 
     def take(self, data: memoryview) -> bool:
@@ -101,7 +101,7 @@ class RecordBounds:
         kind, version, _, high, low = self.head
         size = high << 8 | low
         if kind not in _RECORD_TYPES or version != 3 or not 0 < size <= RECORD_BYTES_MAX:
-            raise TlsFailed("the peer sent bytes that are no TLS records")
+            raise TlsFailed("the peer sent bytes that are not TLS records")
         self.missing = size
         self.head = b""
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 __all__ = ["IDLE_BYTES_MAX", "IDLE_PER_SECOND", "IDLE_RECORDS_MAX", "IdleBytes", "IdleRecords"]
 
 IDLE_RECORDS_MAX = 100
-"""The most records without plain bytes that may arrive at once."""
+"""The maximum number of records without plain bytes that may arrive at once."""
 IDLE_PER_SECOND = 1.0
 """The number of records without plain bytes by which the allowance grows per second."""
 RECORD_BYTES = 640
@@ -22,7 +22,7 @@ is at most 64 KiB. (A record may hold hundreds of tickets.)
 IDLE_BYTES_MAX = 64 * 1024
 PLAIN_BYTE_WORTH = 64
 """The encrypted bytes that are accepted for each plain byte. In TLS 1.2 and 1.3, even a record with a single
-plain byte has fewer than these encrypted bytes.
+plain byte has fewer encrypted bytes than this.
 """
 
 

@@ -1,14 +1,16 @@
 """The forms of salts, so that a challenge to an unknown user looks like a challenge to a real one. PURE.
 
-Theory of operation ------------------- Users' credentials come from different tools. Our tool makes salts of
-16 bytes. Kafka's tool writes a number of 130 bits in base 36. Other tools make 64 bytes, or a text. Some
-users have more iterations. So if all made-up challenges had one fixed form, any other form would reveal that
-a user exists.
+Theory of operation
+-------------------
+Users' credentials come from different tools. Our tool makes salts of 16 bytes. Kafka's tool writes a number
+of 130 bits in base 36. Other tools make 64 bytes, or a text. Some users have more iterations. So if all
+made-up challenges had one fixed form, any other form would reveal that a user exists.
 
-* **A made-up challenge has the form of some user's.** `SaltForms` counts the users of each form. A keyed hash maps an
-  unknown name to one of all users, and the name gets the form of this user. So each form is as frequent among unknown
-  names as among users, and reveals nothing.
-* **A name keeps its form** while users are added and removed, except for names at the border between two forms.
+* **A made-up challenge has the form of a real user's challenge.** `SaltForms` counts the users of each form.
+  A keyed hash maps an unknown name to one of all users, and the name gets the form of this user. So each form
+  is as frequent among unknown names as among users, and reveals nothing.
+* **A name keeps its form** while users are added and removed, except for names at the border between two
+  forms.
 * **Without users**, the form is that of `odradek user`.
 
 Only a mechanism's `FORMS_MAX` most common forms are used. So users with a rarer form, or with a salt of more than

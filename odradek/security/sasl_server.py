@@ -292,7 +292,7 @@ class Login:
         if scram.authorization_id and scram.authorization_id != scram.user:
             raise LoginRefused(
                 "Authentication failed: Client requested an authorization id that is different from username",
-                f"the login by {self.mechanism} asks for another authorization id than its user",
+                f"the login by {self.mechanism} requests an authorization id that is not its user",
             )
         return scram.user, answer, scram.is_done
 
@@ -327,7 +327,7 @@ class Login:
                 "Authentication failed: password not specified", "the login by PLAIN has no password"
             )
         expected = self._settings.plain_users.get(user)
-        # Compare digests: the time to compare texts would reveal their lengths.
+        # Compare digests, because the time to compare texts would reveal their lengths.
         is_right = hmac.compare_digest(_digest(expected or ""), _digest(password))
         if not is_right or expected is None:
             raise LoginRefused(
@@ -337,7 +337,7 @@ class Login:
         if authorization_id and authorization_id != user:
             raise LoginRefused(
                 "Authentication failed: Client requested an authorization id that is different from username",
-                "the login by PLAIN asks for another authorization id than its user",
+                "the login by PLAIN requests an authorization id that is not its user",
             )
         return user
 
@@ -380,5 +380,5 @@ def _digest(text: str) -> bytes:
 
 
 def _dotted(principal: str) -> str:
-    """Write a principal with a dot (`User.alice`), as in Kafka's message about a changed principal."""
+    """Format a principal with a dot (`User.alice`), as in Kafka's message about a changed principal."""
     return principal.replace(":", ".", 1)

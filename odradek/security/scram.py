@@ -38,13 +38,15 @@ ITERATIONS_MIN = 4096
 ITERATIONS_MAX = 16_384
 """Kafka's limits for the iterations of a credential."""
 CLIENT_ITERATIONS_MAX = 65_536
-"""The most iterations that a client accepts from a server; each thousand takes the client most of a millisecond."""
+"""The maximum number of iterations that a client accepts from a server; each thousand takes the client most
+of a millisecond.
+"""
 NONCE_MAX = 512
-"""The most characters that a client's nonce may have."""
+"""The maximum number of characters that a client's nonce may have."""
 
 MESSAGE_BYTES_MAX = 16 * 1024
-"""The most bytes of a message. The longest nonce and a name of thousands of letters fit. Parsing half a megabyte
-would take a tenth of a second.
+"""The maximum number of bytes of a message. The longest nonce and a name of thousands of letters fit. Parsing
+half a megabyte would take a tenth of a second.
 """
 
 _PRINTABLE = r"[\x21-\x2B\x2D-\x7E]+"
@@ -117,7 +119,7 @@ def server_keys(
 
 
 class ScramServer:
-    """The server's side of one login: it answers two messages of the client."""
+    """The server's side of one login, which answers two messages of the client."""
 
     def __init__(
         self,

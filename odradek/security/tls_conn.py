@@ -1,21 +1,23 @@
 """A TLS connection over any other connection. It has the interface `odradek.env.ports.Conn`, so callers see no
 difference. PORTED.
 
-* A send encrypts records one by one, and passes many of them to the connection below at once. Plain bytes count as
-  sent only when that connection has accepted their encrypted form. So this object holds no unsent bytes once a
-  caller has sent everything. A caller that has sent a part passes the rest again; bytes of it that were encrypted
-  before are then skipped.
-* A receive reads as much from the connection below as fits the caller's buffer. It feeds whole records to OpenSSL,
-  about the bytes of one full record at a time. So OpenSSL's memory for a connection stays at about one record in each
-  direction. Some clients send many small records: librdkafka makes two of each message. OpenSSL is only called when
-  whole records are there, because otherwise it raises an exception, which costs 2 us.
-* A record of TLS 1.3 hides its type. One call of OpenSSL passes over all records without plain bytes: key updates,
-  tickets, alerts. So a receive ends once the fed bytes exceed the received plain bytes by `SPARE_BYTES`. Further
-  bytes wait for the next receive, so that other connections are served in between.
-* Records without plain bytes are counted. A peer that sends more of them than `IdleRecords` allows is disconnected.
+* A send encrypts records one by one, and passes many of them to the connection below at once. Plain bytes
+  count as sent only when that connection has accepted their encrypted form. So this object holds no unsent
+  bytes once a caller has sent everything. A caller that has sent a part passes the rest again; bytes of it
+  that were encrypted before are then skipped.
+* A receive reads as much from the connection below as fits the caller's buffer. It feeds whole records to
+  OpenSSL, about the bytes of one full record at a time. So OpenSSL's memory for a connection stays at about
+  one record in each direction. Some clients send many small records: librdkafka makes two for each message.
+  OpenSSL is only called when whole records are there, because otherwise it raises an exception, which costs 2
+  us.
+* A record of TLS 1.3 hides its type. One call of OpenSSL passes over all records without plain bytes: key
+  updates, tickets, alerts. So a receive ends once the fed bytes exceed the received plain bytes by
+  `SPARE_BYTES`. Further bytes wait for the next receive, so that other connections are served in between.
+* Records without plain bytes are counted. A peer that sends more of them than `IdleRecords` allows is
+  disconnected.
 * File ranges are read and encrypted, because sendfile would send them unencrypted.
-* A stream that ends without close_notify was cut off. The bytes before that are returned first; then `ConnectionLost`
-  is raised.
+* A stream that ends without close_notify was cut off. The bytes before that are returned first; then
+  `ConnectionLost` is raised.
 """
 
 from __future__ import annotations
@@ -31,8 +33,8 @@ __all__ = ["RECORD_BYTES", "Scratch", "TlsConn"]
 
 RECORD_BYTES = 16 * 1024
 FEED_BYTES = RECORD_BYTES + 512
-"""The most bytes that are fed to OpenSSL at a time: a full record with its header. More would stay in its memory for
-each connection.
+"""The maximum number of bytes that are fed to OpenSSL at a time: a full record with its header. More would
+stay in its memory for each connection.
 """
 HEADER_BYTES = 5
 _unpack_size = struct.Struct(">H").unpack_from
@@ -42,11 +44,13 @@ SPARE_BYTES = 8 * 1024
 at most 600 key updates, which take 3 ms, or 700 records of one byte each.
 """
 SEND_BYTES = 128 * 1024
-"""The most plain bytes that are encrypted before they are sent together. This much memory is held for a peer that
-reads nothing.
+"""The maximum number of plain bytes that are encrypted before they are sent together. This much memory is
+held for a peer that reads nothing.
 """
 ANSWERS_BYTES_MAX = 64 * 1024
-"""The most bytes of TLS's own answers that may wait for a peer. If it reads none of them, it is disconnected."""
+"""The maximum number of bytes of TLS's own answers that may wait for a peer. If it reads none of them, it is
+disconnected.
+"""
 
 
 class Scratch:
@@ -87,7 +91,8 @@ class TlsConn:
         self, conn: Conn, tls: TlsSession, clock: Clock, scratch: Scratch, head: bytes = b"", missing: int = 0
     ) -> None:
         """`head` has the first bytes of a record's header, which have arrived but were not fed to `tls`. If a
-        record was fed only in part, `missing` is the number of its bytes that have not arrived yet.
+        record was fed only in part, `missing` is the number of bytes of this record that have not arrived
+        yet.
         """
         self._conn = conn
         self._held = head

@@ -1,8 +1,9 @@
 """A limit for repeated descriptions in one answer. PURE.
 
 A small request could ask for gigabytes if it names the same topic many times. As in Kafka, the description is
-repeated as often as the request names the topic. The bytes that such repetitions add to the answer are limited, and
-further ones are refused. The first description is always given, because a node has only a limited number of topics.
+repeated as often as the request names the topic. The bytes that such repetitions add to the answer are
+limited, and further repetitions are refused. The first description is always given, because a node has only a
+limited number of topics.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 from odradek.wire.errors import ErrorCode
 
 REPEATED_BYTES_MAX = 2 << 20
-"""The most bytes of repetitions: about 90,000 small partitions, encoded in some 50 ms. Normal clients repeat nothing.
+"""The maximum number of bytes of repetitions: about 90,000 small partitions, encoded in some 50 ms. Normal
+clients repeat nothing.
 """
 TOO_LARGE = ErrorCode.INVALID_REQUEST
 TOO_LARGE_MESSAGE = "The answer would become too large; ask for less in one request."

@@ -71,8 +71,8 @@ class ApiEntry:
             counting_encoder(response_class(api_key), version)
         )
         self.decode_large: Callable[[Any, int], tuple[Any, int]] = self._decode_first_large
-        """Decodes, like `decode`, a frame of more than `ELEMENTS_AT_ONCE` bytes. Raises `TooManyElements` if the
-        request has more elements. Compiled for the first such frame.
+        """Decodes, like `decode`, a frame of more than `ELEMENTS_AT_ONCE` bytes. Raises `TooManyElements` if
+        the request has more elements. It is compiled when the first such frame arrives.
         """
         self.decode_all: Callable[[Any, int], tuple[Any, int]] = self._decode_first_of_many
         """Decodes, like `decode`, a frame with up to `ELEMENTS_MAX` elements, in a worker. Returns the request and
@@ -109,8 +109,8 @@ class ApiEntry:
 
 
 class UnsupportedApiVersions(ApiEntry):
-    """Answers an ApiVersions request with an unsupported version: the body is not read, and the answer has version 0
-    (KIP-511).
+    """Answers an ApiVersions request with an unsupported version. The body is not read, and the answer has
+    version 0 (KIP-511).
     """
 
     def __init__(self, handle: Handler) -> None:

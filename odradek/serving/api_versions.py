@@ -19,10 +19,10 @@ from odradek.wire.messages.api_versions import (
 from odradek.wire.schema.versions import API_VERSIONS_FEATURE_ZERO, API_VERSIONS_SOFTWARE
 
 SOFTWARE_LETTERS_MAX = 200
-"""The most letters of the name or version of a client's library; the rest is cut."""
+"""The maximum number of letters of the name or version of a client's library; the rest is cut."""
 SOFTWARE_MAX = 1_000
-"""The most pairs of library name and version that connections share. If there are more, all pairs are
-forgotten.
+"""The maximum number of pairs of library name and version that connections share. If there are more, all
+pairs are forgotten.
 """
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
@@ -87,8 +87,8 @@ class ApiVersionsHandler:
         return self._software.setdefault(said, said)
 
     def unsupported(self, context: Context, request: object) -> Result:
-        """Answer a request of an unsupported version: the answer has version 0, an error, and only ApiVersions in its
-        list.
+        """Answer a request of an unsupported version. The answer has version 0, an error, and only
+        ApiVersions in its list.
         """
         low, high = self._own_range
         return ApiVersionsResponse(

@@ -141,7 +141,9 @@ CLOSE = Outcome.CLOSE
 
 
 class PinsFiles(ABC):
-    """A response with file ranges. They stay pinned until it is sent, or until `release_files` is called."""
+    """A response with file ranges. The ranges stay pinned until the response is sent, or until
+    `release_files` is called.
+    """
 
     __slots__ = ()
 
@@ -161,14 +163,18 @@ class ClientRights(Protocol):
     def principal(self) -> str: ...
 
     def allows(self, operation: int, resource_type: int, name: str) -> bool:
-        """True if the client may do this to the resource. A refusal is recorded for the audit log."""
+        """True if the client may perform the operation on the resource. A refusal is recorded for the audit
+        log.
+        """
 
     def would_allow(self, operation: int, resource_type: int, name: str) -> bool:
-        """True if the client may do this to the resource. Unlike `allows`, it records no refusals for the audit log."""
+        """True if the client may perform the operation on the resource. Unlike `allows`, it records no
+        refusals for the audit log.
+        """
 
     def allows_any(self, operation: int, resource_type: int) -> bool:
-        """True if the client may do this to at least one resource of the type. A refusal is recorded for the audit
-        log.
+        """True if the client may perform the operation on at least one resource of the type. A refusal is
+        recorded for the audit log.
         """
 
     def remembered(self) -> Mapping[tuple[int, int, str | None], bool]:
@@ -186,7 +192,7 @@ class ClientQuota(Protocol):
 
     @property
     def fetch_bytes_max(self) -> int | None:
-        """The most bytes of one fetch; None if no quota applies."""
+        """The maximum number of bytes of one fetch; None if no quota applies."""
 
 
 class Context:
@@ -274,7 +280,9 @@ class Context:
         return self.principal != ANONYMOUS
 
     def authorize(self, operation: int, resource_type: int, resource: str) -> bool:
-        """True if the client may do this to the resource, by Kafka's numbers; always true without an authorizer."""
+        """True if the client may perform the operation on the resource; both are given by Kafka's numbers.
+        Always true without an authorizer.
+        """
         return self.rights is None or self.rights.allows(operation, resource_type, resource)
 
 

@@ -63,7 +63,7 @@ class TroubledDirectory:
 
 
 def troubles_text(troubled: Iterable[TroubledDirectory]) -> str:
-    """Write these directories as the value of the configuration; empty for none."""
+    """Format these directories as the value of the configuration; empty for none."""
     return ",".join(
         f"{uuid_to_text(each.directory_id)}:{each.trouble.value}:{each.since_ms}:{_escaped(each.path)}"
         for each in troubled
@@ -92,7 +92,7 @@ def troubled_directories(values: Mapping[str, str]) -> tuple[bytes, ...]:
 
 
 def demoted_text(paths: Iterable[str]) -> str:
-    """Write the value of `DEMOTED_LOG_DIRS`; empty for none."""
+    """Format the value of `DEMOTED_LOG_DIRS`; empty for none."""
     return ",".join(map(_escaped, paths))
 
 

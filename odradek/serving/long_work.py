@@ -68,8 +68,8 @@ class _Asker(Protocol):
 
 
 class _Waiter:
-    """A request that waits for a turn. Of two such requests, the one with the smaller share is less; if the
-    shares are equal, the older one is less.
+    """A request that waits for a turn. Requests are ordered by their shares, the smallest first, and then by
+    age, the oldest first.
     """
 
     __slots__ = ("_key", "event", "is_next")
@@ -77,7 +77,9 @@ class _Waiter:
     def __init__(self, taken: float, number: int, event: _Event) -> None:
         self._key = (taken, number)
         self.event = event
-        """Set to wake the request: it begins if `is_next`, otherwise it chooses the next request."""
+        """Set to wake the request. It begins if `is_next` is true; otherwise it chooses the request that
+        begins next.
+        """
         self.is_next = False
 
     def __lt__(self, other: _Waiter) -> bool:

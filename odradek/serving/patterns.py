@@ -1,9 +1,9 @@
 """Regular expressions from clients: which expressions a node accepts, and which names they match.
 
-RE2 matches in linear time. But it may take up to a second to read a pattern of 30 KB that is made for this
-purpose. Meanwhile RE2 holds Python's interpreter lock, in whatever thread it runs. So a node first estimates
-the time, and refuses a pattern that would take longer than some milliseconds. Properties of Unicode (`\\pL`)
-take longest, and so do parts that are repeated a thousand times.
+RE2 matches in linear time. But it may take up to a second to read a pattern of 30 KB that was made to be
+slow. Meanwhile RE2 holds Python's interpreter lock, in whatever thread it runs. So a node first estimates the
+time, and refuses a pattern that would take longer than some milliseconds. Properties of Unicode (`\\pL`) take
+longest, and so do parts that are repeated a thousand times.
 
 A pattern's automaton grows to at most `AUTOMATON_BYTES_MAX`. `re2` keeps 128 patterns in a cache, which is
 emptied after each use.
@@ -25,7 +25,7 @@ at most.
 """
 AUTOMATON_BYTES_MAX = 1 << 20
 _REPEATS_MAX = 1_000
-"""The most repetitions that RE2 accepts, in one repetition or in nested ones together."""
+"""The maximum number of repetitions that RE2 accepts, in one repetition or in nested ones together."""
 _PROPERTY_MICROSECONDS, _CLASS_MICROSECONDS, _LARGE_CLASS_MICROSECONDS = 500.0, 2.5, 12.0
 _DOT_MICROSECONDS, _CHARACTER_MICROSECONDS = 3.0, 0.6
 _PROPERTY = re.compile(r"\\[pP]")

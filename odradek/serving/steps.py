@@ -64,7 +64,8 @@ class Pace:
         share = self._shares.get(long_work)
         if share is None:
             share = self._shares[long_work] = long_work.begin()
-            # Only the first share of a request gets the payer from the connection; the other shares use the same one.
+            # Only the first share of a request gets the payer from the connection, so copy it to the other
+            # shares.
             share.payer = self.share.payer
         return share
 
@@ -100,7 +101,7 @@ class Answers(Delayed):
             self._follow(driver, driver.first_slice(runner, runner.send(self.values)))
 
     def hold_up(self, driver: StepDriver, runner: Runner) -> None:
-        """Keep this work until the last answer has come."""
+        """Store the work, which continues when the last answer has come."""
         self._driver, self._runner = driver, runner
 
     def _follow(self, driver: StepDriver, result: Result) -> None:
@@ -128,7 +129,7 @@ class Answers(Delayed):
 
 Wait: TypeAlias = int | Callable[[Pace], Awaitable[Any]] | Answers
 """A value that a generator yields. A function waits, and returns a value for the generator. `Answers` waits
-for the answers to other requests. A number is the units of work done: the generator waits if they fill a
+for the answers to other requests. A number counts units of work done; the generator waits if they fill a
 slice.
 """
 Steps: TypeAlias = Generator[Wait, Any, T]
@@ -137,7 +138,7 @@ Work: TypeAlias = Generator[int, None, T]
 """The work of a description: a generator that yields units of work done, and returns the result."""
 
 
-async def TURN(pace: Pace) -> None:  # noqa: N802  # a constant to those who yield it
+async def TURN(pace: Pace) -> None:  # noqa: N802  # handlers use it as a constant
     """End a stretch of a few milliseconds; the next one is a piece of long work. (Handlers yield this function; it is
     never called.)
     """
@@ -266,7 +267,7 @@ class StepDriver:
                     continue
                 try:
                     value = await came(pace)
-                except Exception as error:  # noqa: BLE001  # the work's own affair
+                except Exception as error:  # noqa: BLE001  # the error is raised in the work
                     came = self._stretch(runner, runner.throw, error)
                 else:
                     came = self._stretch(runner, runner.send, value)

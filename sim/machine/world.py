@@ -1,6 +1,6 @@
 """One simulated run: a `trio.run` in which time, order and every port depend on a seed. SHELL.
 
-Theory of operation ------------------- `World.run` starts trio with a virtual clock and a seeded scheduler. (Trio
+`World.run` starts trio with a virtual clock and a seeded scheduler. (Trio
 shuffles each batch of runnable tasks by a private generator.) `tests/test_determinism.py` checks that two processes
 with different hash seeds give the same digest.
 
@@ -423,7 +423,7 @@ class World:
     def _fail(self, reason: str) -> None:
         """End the run from outside any task; `run` then raises `Liveness` with this reason."""
         if self._failure is not None or self._scope is None:
-            raise RuntimeError(f"the world cannot end: {self._failure}, {reason}")
+            raise RuntimeError(f"the run has not ended after the failure {self._failure!r}; now: {reason}")
         self._failure = reason
         self._scope.cancel()
 

@@ -136,7 +136,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "num.partitions" in first
     assert second == "unknown key log.retention.hour: did you mean log.retention.hours?"
     assert "log.local.retention.ms" in shown.err
-    assert shown.err.splitlines()[-1].endswith("2 lines to correct before a node can start with it")
+    assert shown.err.splitlines()[-1].endswith("2 lines to correct before a node can start with this file")
     assert main(["storage", "check-config", "--json", str(path)]) == 1
     document = json.loads(capsys.readouterr().out)
     assert [each["key"] for each in document["unknown"]] == ["log.retention.hour"]

@@ -199,7 +199,7 @@ BAD: list[tuple[dict[str, str | None], str]] = [
             "listeners": "SASL_PLAINTEXT://:9092,CONTROLLER://:9093",
             "inter_broker_listener_name": "SASL_PLAINTEXT",
         },
-        "Invalid value GSSAPI for configuration sasl.enabled.mechanisms: this mechanism is not supported, only "
+        "Invalid value GSSAPI for configuration sasl.enabled.mechanisms: this mechanism is not supported: supported are "
         "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER; the value is the default, so set the key to other mechanisms",
     ),
     ({"listeners": "CONTROLLER://:9093"}, "a broker must have a listener for clients"),

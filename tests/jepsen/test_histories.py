@@ -99,5 +99,5 @@ def test_every_name_of_an_anomaly_means_something() -> None:
 )
 def test_lines_that_are_no_operations(line: str) -> None:
     """They are told with the line, and never passed over."""
-    with pytest.raises(ValueError, match="a line is no operation of a history"):
+    with pytest.raises(ValueError, match="a line is not an operation of a history"):
         list(parts(line))

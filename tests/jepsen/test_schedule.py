@@ -42,9 +42,9 @@ def test_kills_are_counted_and_befall_one_node_at_a_time(seed: int) -> None:
 
 def test_unknown_kinds_are_refused() -> None:
     """A misspelt nemesis is refused, since such a run would have no faults."""
-    with pytest.raises(ValueError, match="no fault is called 'kil'"):
+    with pytest.raises(ValueError, match="unknown kind of fault 'kil'"):
         plan(0, 60, ["kil"])
-    with pytest.raises(ValueError, match="kill has none of the targets bridge"):
+    with pytest.raises(ValueError, match="the fault kill has none of the targets bridge"):
         plan(0, 60, ["kill"], targets=["bridge"])
 
 

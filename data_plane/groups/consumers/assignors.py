@@ -1,8 +1,8 @@
 """Server-side assignors (KIP-848): they compute which member should have which partitions. PURE.
 
-An assignor is a function of the topics and of the members, with their subscriptions and their previous
-targets. As in Apache Kafka 4.3, no assignor considers racks: a change of racks only causes the assignment to
-be computed again.
+An assignor is a function of the topics and of the members, with their subscriptions and their previous targets.
+As in Apache Kafka 4.3, no assignor considers racks. A change of racks only causes the assignment to be computed
+again.
 
 `uniform` spreads partitions evenly and moves as few as it can. `range` gives each member neighbouring
 partitions of every topic, so that one member gets the same partition numbers of all topics.
@@ -23,8 +23,8 @@ from odradek.data_plane.groups.group_settings import ASSIGNOR_NAMES
 __all__ = ["ASSIGNORS", "Assignor", "Subscriber"]
 
 BALANCING_ROUNDS_MAX = 16
-"""The limit of balancing rounds over all topics, for members with different subscriptions. After it,
-`uniform` accepts the assignment as it is.
+"""The limit of balancing rounds over all topics, for members with different subscriptions. After so many
+rounds, `uniform` accepts the assignment as it is.
 """
 
 
@@ -81,8 +81,8 @@ def _as_target(owned: Sequence[Owned]) -> Target:
 
 
 def _uniform_for_equals(members: Sequence[Subscriber], counts: Mapping[bytes, int]) -> dict[str, Target]:
-    """Compute targets for members that all read the same topics: each gets an equal share, some get one
-    partition more.
+    """Compute targets for members that all read the same topics. Each member gets an equal share, and some
+    members get one partition more.
     """
     topics = sorted(members[0].topics)
     least, extras = divmod(sum(counts[topic_id] for topic_id in topics), len(members))
@@ -116,8 +116,8 @@ class _Uneven:
     """The computation of targets for members that read different topics.
 
     A partition without an owner goes to the least loaded reader of its topic. Then partitions of each topic
-    move from the most loaded owner to the least loaded reader, until no move makes these two more even, or
-    `BALANCING_ROUNDS_MAX` is reached.
+    move from the most loaded owner to the least loaded reader. The moves end when the loads of these two differ
+    by at most 1, or after `BALANCING_ROUNDS_MAX` rounds.
     """
 
     def __init__(self, members: Sequence[Subscriber], counts: Mapping[bytes, int]) -> None:
@@ -196,7 +196,7 @@ class _Uneven:
 
 
 def assign_ranges(members: Sequence[Subscriber], counts: Mapping[bytes, int]) -> dict[str, Target]:
-    """Compute targets by the `range` assignor: each member gets neighbouring partitions of each topic that it
+    """Compute targets by the `range` assignor. Each member gets neighbouring partitions of each topic that it
     reads. Static members come first.
     """
     readers: dict[bytes, int] = {}

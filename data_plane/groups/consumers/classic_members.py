@@ -1,10 +1,10 @@
 """JoinGroup, SyncGroup, Heartbeat and LeaveGroup for members of the classic protocol in a consumer group. PURE.
 
 Such a member reaches its target by JoinGroups instead of heartbeats. Its Heartbeat is answered with
-REBALANCE_IN_PROGRESS when the member must act: there is a newer target, it must revoke partitions, or
-partitions have become free. The member then joins again, which is one step towards its target. By SyncGroup
-it gets its present assignment. The member is never the group's leader, because the coordinator computes the
-assignment. A member that does not join or sync within its rebalance timeout is fenced.
+REBALANCE_IN_PROGRESS when the member must act. The member must act if there is a newer target, if it must
+revoke partitions, or if partitions have become free. The member then joins again, which is one step towards its
+target. By SyncGroup it gets its present assignment. The member is never the group's leader, because the
+coordinator computes the assignment. A member that does not join or sync within its rebalance timeout is fenced.
 
 A group without members, classic or consumer, takes the protocol of the first member that joins.
 """
@@ -144,7 +144,7 @@ class ClassicMembers:
     ) -> tuple[Member, bool]:
         """Find or create the member that joins.
 
-        Returns it, and True if it replaces a static member that spoke the consumer protocol.
+        Returns the member, and True if it replaces a static member that spoke the consumer protocol.
         """
         group = change.group
         if instance_id is None:

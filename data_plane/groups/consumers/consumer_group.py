@@ -75,8 +75,8 @@ BYTES_PER_WEIGHT = 1_024
 TOPIC_OVERHEAD_BYTES = 64
 """The bytes of memory that each name in a set of topics takes besides its text."""
 WEIGHT_OF_PATTERN = 100
-"""The weight of a pattern whose topics have not been searched yet. A search for 1,000 such patterns among
-10,000 topic names takes seconds.
+"""The weight of a pattern whose topics have not been searched yet. It is high, because a search for 1,000 such
+patterns among 10,000 topic names takes seconds.
 """
 NO_EPOCHS: Epochs = {}
 NO_TARGET: Target = {}
@@ -86,7 +86,7 @@ V = TypeVar("V")
 
 
 class MemberState(Enum):
-    """The state of a member, with the numbers that its record in the log has."""
+    """The state of a member, numbered as in the member's record in the log."""
 
     STABLE = 0
     UNREVOKED_PARTITIONS = 1
@@ -122,7 +122,7 @@ class Profile:
     client_id: str = ""
     client_host: str = ""
     topics: tuple[str, ...] = ()
-    """The topics to which the member subscribes by name, sorted, each once."""
+    """The topics to which the member subscribes by name, sorted and without duplicates."""
     pattern: str = ""
     """The regular expression to which the member subscribes; empty if there is none."""
     rebalance_timeout_ms: int = -1
@@ -150,7 +150,7 @@ class Member:
     def assignment_epoch(self, topic_id: bytes, partition: int) -> int | None:
         """Return the epoch at which the member got this partition.
 
-        None if the partition is neither assigned to the member, nor to be revoked by it.
+        Returns None if the member neither has the partition nor must revoke it.
         """
         for epochs in (self.assigned, self.revoking):
             found = epochs.get(topic_id, NO_PARTITIONS).get(partition)
@@ -209,7 +209,7 @@ class ConsumerGroup:
     has_topic_record: bool = False
     """True if the log has a record of the group's topics, as Kafka versions before 4.1 wrote it."""
     weight: int = 0
-    """The memory that members and patterns take, in members of ordinary size (`weight_of_member`)."""
+    """The memory that members and patterns take, in units of a member of ordinary size (`weight_of_member`)."""
 
     @property
     def state(self) -> GroupState:
@@ -264,15 +264,15 @@ class ConsumerGroup:
     def preferred_assignor(self, offered: Sequence[str]) -> str:
         """Return the assignor that most members name.
 
-        Among assignors with equal counts, the first one in `offered` wins. So if no member names an assignor,
-        it is the first of all.
+        If several assignors have equal counts, the first of them in `offered` is returned. So if no member
+        names an assignor, the first assignor in `offered` is returned.
         """
         counts = self.assignor_counts
         return max(offered, key=lambda name: counts.get(name, 0))
 
     def supports_protocols(self, names: tuple[str, ...]) -> bool:
-        """True if a member with the assignment protocols `names` may join: every classic-protocol member
-        supports one of them.
+        """True if a member with the assignment protocols `names` may join. Every classic-protocol member must
+        support one of them.
         """
         return any(self.protocol_counts.get(name, 0) == self.classic_count for name in names)
 
@@ -312,13 +312,13 @@ def weight_of_member(member_id: str, profile: Profile) -> int:
 
 
 def weight_of_topics(resolved: Resolved) -> int:
-    """Return the weight of a pattern's topics: their memory, in members of ordinary size."""
+    """Return the weight of a pattern's topics. It is their memory, in units of a member of ordinary size."""
     size = sum(utf8_size(topic) + TOPIC_OVERHEAD_BYTES for topic in resolved.topics)
     return size // BYTES_PER_WEIGHT
 
 
 class _Edit(Generic[K, V]):
-    """The changes of one map, collected to be applied all together."""
+    """Collects changes of one map, and applies them all at once."""
 
     __slots__ = ("_before", "_changes")
 
@@ -559,7 +559,7 @@ def _profile(value: ConsumerGroupMemberMetadataValue) -> Profile:
 def _epochs(topics: list[TopicPartitions], member_epoch: int) -> Epochs:
     """Decode partitions with their assignment epochs.
 
-    A record of an older version has no such epochs: the member's epoch is used for all.
+    A record of an older version has no such epochs. Then all partitions get the member's epoch.
     """
     found: dict[bytes, dict[int, int]] = {}
     for topic in topics:

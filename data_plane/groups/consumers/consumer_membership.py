@@ -7,15 +7,16 @@ last heartbeat. The answer reports what has changed in the member's assignment. 
 each of which may write records:
 
 1. The coordinator finds or creates the member, and updates its profile.
-2. If the set of topics that the group reads has changed, or one of these topics, the group's epoch rises.
+2. If the set of topics that the group reads has changed, or one of these topics has changed, the group's epoch
+   rises.
 3. If the group's epoch is ahead of the target's epoch, a new target is computed. At least
-   `group.consumer.assignment.interval.ms` must have passed since the last one.
+   `group.consumer.assignment.interval.ms` must have passed since the last target was computed.
 4. The member goes one step towards its target (`reconciliation`).
 
 A heartbeat without changes costs a few look-ups. Between its heartbeats, a member changes only by being
 fenced: when its session ends, or when it revokes partitions too slowly.
 
-A static member (KIP-345) may leave for a while: it gets the epoch -2, and keeps its place until its session
+A static member (KIP-345) may leave for a while. It gets the epoch -2, and keeps its place until its session
 ends. The next member with this instance id gets its target and its partitions.
 
 Every check is in Kafka's order, since clients see which error comes first. The error messages are Kafka's.
@@ -132,8 +133,8 @@ class ConsumerMembership:
         self._patterns = Patterns(settings.consumer_regex_refresh_interval_ms)
         self._targets = TargetRuns()
         self._checked: set[str] = set()
-        """Groups whose epoch already reflects all changes of their topics. Soft state; the next heartbeat of
-        any other group compares its topics.
+        """Groups whose epoch already reflects all changes of their topics. For any other group, the next
+        heartbeat compares the hash of the topics. This set is soft state.
         """
 
     @property
@@ -146,7 +147,7 @@ class ConsumerMembership:
         self._settings = settings
 
     def restore(self, turn: Turn) -> None:
-        """Prepare the soft state of a new coordinator: the timers for sessions and for revoking partitions
+        """Prepare the soft state of a new coordinator. The timers for sessions and for revoking partitions
         start now.
         """
         self._patterns.topics_created(self.image.offset)
@@ -154,8 +155,8 @@ class ConsumerMembership:
             self.begin_anew(turn, group_id)
 
     def begin_anew(self, turn: Turn, group_id: str) -> None:
-        """Reset the soft state of one group: its members' sessions start again, and its target run is
-        cancelled. The hash of its topics will be compared again.
+        """Reset the soft state of one group. Its members' sessions start again, the running computation of its
+        target is cancelled, and the hash of its topics will be compared again.
         """
         self._checked.discard(group_id)
         self._targets.cancel(group_id)
@@ -339,15 +340,15 @@ class ConsumerMembership:
         return member
 
     def decided(self, turn: Turn, change: GroupChange) -> None:
-        """Add the records of a successful decision to the turn, and request the worker run that the decision
-        needs.
+        """Add the records of a successful decision to the turn. If the decision needs a target that a worker
+        must compute, request it.
         """
         turn.records += change.records
         if change.wants_target:
             self._targets.begin(change.group, self._settings.consumer_assignors, self.image)
 
     def _compute_target(self, turn: Turn, change: GroupChange) -> None:
-        """Compute the target of a small group now; for a large group, request a worker run that computes the
+        """Compute the target of a small group now. For a large group, request that a worker computes the
         target.
         """
         group = change.group
@@ -411,7 +412,7 @@ class ConsumerMembership:
         has_new_topics: bool,
         owned: OwnedPartitions,
     ) -> Member:
-        """Take one step of the member towards its target. Returns the member after the step."""
+        """Move the member one step towards its target. Returns the member after the step."""
         group = change.group
         if not has_new_topics and member.is_reconciled_to(group.target_epoch):
             return member
@@ -628,7 +629,7 @@ def _assignment(assigned: Epochs) -> Assignment:
 
 
 def _since_zero(assigned: Epochs) -> Epochs:
-    """Return these partitions with assignment epoch 0, so that any epoch of the returning static member
-    counts for them.
+    """Return these partitions with assignment epoch 0. The static member that returns may then use any epoch
+    for them.
     """
     return {topic_id: dict.fromkeys(partitions, 0) for topic_id, partitions in assigned.items()}

@@ -30,7 +30,7 @@ def describe_group(
 ) -> Work[wire.DescribedGroup]:
     """Describe a group with its members, sorted by their ids.
 
-    This is work in slices, as a group may have many members.
+    The work is done in slices, because a group may have many members.
     """
     members = []
     for member_id in sorted(group.members):

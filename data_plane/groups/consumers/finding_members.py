@@ -32,7 +32,7 @@ def dynamic_member(
 ) -> Member:
     """Return the member with this id, or create it if it joins.
 
-    Such a member has no instance id. Raises UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH.
+    A dynamic member has no instance id. Raises UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH.
     """
     if joins:
         member: Member = group.members.get(member_id, Member(member_id))
@@ -71,7 +71,7 @@ def static_member(
 
 
 def successor_of(change: GroupChange, existing: Member, member_id: str) -> Member:
-    """Replace the static member `existing` by a member with a new id, which keeps the target and the
+    """Replace the static member `existing` by a member with a new id. The new member keeps the target and the
     partitions. Returns the new member.
     """
     group = change.group
@@ -114,10 +114,10 @@ def known_static_member(group: ConsumerGroup, member_id: str, instance_id: str) 
 
 
 def _check_epoch(member: Member, request: ConsumerGroupHeartbeatRequest) -> None:
-    """Refuse a heartbeat with another epoch than the member's.
+    """Refuse a heartbeat whose epoch is not the member's present epoch.
 
-    The member may have lost the last answer. So its previous epoch is accepted if it names only partitions
-    that are assigned to it.
+    The member may not have received the last answer. So its previous epoch is accepted if the heartbeat names
+    only partitions that are assigned to it.
     """
     epoch = request.member_epoch
     if epoch == member.epoch:

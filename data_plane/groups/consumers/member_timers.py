@@ -1,6 +1,6 @@
 """Timers of members: the session, and the time limits for revoking partitions, JoinGroup and SyncGroup.
 
-The timers are soft state: a new coordinator starts them again. PURE.
+The timers are soft state, so a new coordinator starts them again. PURE.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ class MemberTimers:
         return len(self._members)
 
     def renew_session(self, turn: Turn, group_id: str, member_id: str, timeout_ms: int) -> None:
-        """Start the member's session again: it ends `timeout_ms` from now."""
+        """Start the member's session again. It ends `timeout_ms` from now."""
         timers = self._of(group_id, member_id)
         self._end_session_at(group_id, member_id, timers, turn.now_ms + timeout_ms)
 
     def watch_revocation(
         self, turn: Turn, group_id: str, member_id: str, epoch: int, timeout_ms: int
     ) -> None:
-        """Start the time limit for revoking partitions: the member is fenced if it still has this epoch after
+        """Start the time limit for revoking partitions. The member is fenced if it still has this epoch after
         `timeout_ms`.
         """
         timers = self._of(group_id, member_id)
@@ -82,9 +82,8 @@ class MemberTimers:
             timers.revocation = None
 
     def watch_join(self, turn: Turn, group_id: str, member: Member) -> None:
-        """Start the time limit for the next JoinGroup of a classic-protocol member: its rebalance timeout.
-
-        A limit that already runs stays.
+        """Start the time limit for the next JoinGroup of a classic-protocol member. The limit is the member's
+        rebalance timeout. If such a limit already runs, nothing changes.
         """
         timers = self._of(group_id, member.member_id)
         if timers.join is None:
@@ -103,9 +102,8 @@ class MemberTimers:
         self._of(group_id, member_id).join = None
 
     def watch_sync(self, turn: Turn, group_id: str, member: Member) -> None:
-        """Start the time limit for the SyncGroup of a classic-protocol member: its rebalance timeout.
-
-        A member that exceeds it is fenced.
+        """Start the time limit for the SyncGroup of a classic-protocol member. The limit is the member's
+        rebalance timeout. A member that exceeds it is fenced.
         """
         timers = self._of(group_id, member.member_id)
 
@@ -121,7 +119,7 @@ class MemberTimers:
         self._of(group_id, member_id).sync = None
 
     def forget(self, group_id: str, member_id: str) -> None:
-        """Drop the timers of a member that is gone. Deadlines that still name the member do nothing."""
+        """Drop the timers of a member that is gone. Deadlines that were set for this member then do nothing."""
         timers = self._members.pop((group_id, member_id), None)
         if timers is not None:
             timers.revocation = timers.join = timers.sync = None

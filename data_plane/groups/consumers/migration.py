@@ -5,8 +5,8 @@ still speak the classic protocol. Their epoch is the generation, and they keep t
 leader has assigned to them. The group becomes classic again when its last member of the consumer protocol
 leaves. Then the targets become assignments, and a rebalance begins.
 
-`group.consumer.migration.policy` says which of the two conversions are allowed. Offsets do not change: they
-belong to the group's name.
+`group.consumer.migration.policy` says which of the two conversions are allowed. Offsets do not change, because
+they belong to the group's name.
 """
 
 from __future__ import annotations
@@ -177,8 +177,8 @@ def _assigned_in(assignment: bytes, classic: ClassicGroup, image: MetadataImage)
 def may_downgrade(
     group: ConsumerGroup, leaving: Collection[str], settings: GroupSettings, joining: int = 0
 ) -> bool:
-    """True if the group becomes classic once the members `leaving` are gone: the policy allows it, and all
-    remaining members speak the classic protocol. `joining` counts classic-protocol members that replace
+    """True if the group becomes classic once the members `leaving` are gone. The policy must allow it, and all
+    remaining members must speak the classic protocol. `joining` counts classic-protocol members that replace
     leaving ones.
     """
     left = len(group.members) - len(leaving)

@@ -1,8 +1,8 @@
 """Subscriptions by regular expression: the search for the topics that a pattern matches, and the times of the
 next searches. PURE.
 
-Patterns are in RE2's syntax, and match a whole topic name (KIP-848). The log has the topics of each pattern,
-as they were found last. A worker searches for these topics (`find_topics`), with the rights of the member
+Patterns are in RE2's syntax, and match a whole topic name (KIP-848). The log has the topics that the last
+search found for each pattern. A worker searches for these topics (`find_topics`), with the rights of the member
 whose heartbeat triggered the search. Only topics that this member may DESCRIBE match.
 
 One search covers all patterns of a group. It is due when a pattern is new, when topics were created, or when
@@ -53,7 +53,7 @@ class PatternStatus(Enum):
     UNCHANGED = 0
     CHANGED = 1
     RESOLVED = 2
-    """The pattern has changed, and the log already has its topics: the group's epoch must rise."""
+    """The pattern has changed, and the log already has its topics. So the group's epoch must rise."""
 
 
 @attrs.frozen
@@ -77,7 +77,7 @@ class FindTopics:
 
 @attrs.frozen
 class TopicsFound:
-    """A worker's result, as a request that the coordinator write the found topics to the log. The request has
+    """A worker's result, which asks the coordinator to write the found topics to the log. The request has
     no answer.
     """
 
@@ -96,7 +96,8 @@ def find_topics(work: FindTopics) -> TopicsFound:
         try:
             expression = compile_pattern(pattern)
         except re2.error:
-            # A log that another program wrote may hold an invalid pattern. It matches no topic.
+            # If another program wrote the log, it may contain an invalid pattern. Such a pattern matches no
+            # topic.
             reached("consumer_groups.unreadable_pattern_skipped")
             continue
         for number, name in enumerate(work.image.topics):
@@ -155,9 +156,9 @@ class Patterns:
         may_see: MaySee | None,
         wall_ms: int,
     ) -> PatternStatus:
-        """Compare a member's new pattern with its pattern before. Request a search for the topics of the
-        group's patterns, if a search is due. Call it after the new profile is part of `change`. `before` and
-        `after` are patterns; empty means none.
+        """Compare a member's new pattern with its earlier pattern. If a search is due, request a search for the
+        topics of all patterns of the group. `change` must already contain the member's new profile. `before`
+        and `after` are patterns; an empty string means no pattern.
         """
         status, is_new = PatternStatus.UNCHANGED, False
         if before != after:
@@ -196,7 +197,7 @@ class Patterns:
 
 
 def check_new_pattern(group: ConsumerGroup, pattern: str, check: Callable[[str], None] | None) -> None:
-    """Check a pattern if it is new to the group, so that only one member has it.
+    """Check a pattern if no other member of the group has it.
 
     The member's new profile is already in `group`. `check` raises the error that a worker has found. If
     `check` is None, the pattern is compiled here.
@@ -209,13 +210,13 @@ def check_new_pattern(group: ConsumerGroup, pattern: str, check: Callable[[str],
 
 
 def check_pattern(pattern: str) -> None:
-    """Refuse a pattern that is too long for a record, or that RE2 cannot compile within some milliseconds.
+    """Refuse a pattern that is too long for a record, or that RE2 cannot compile within a few milliseconds.
 
     Raises:
         KafkaError: INVALID_REGULAR_EXPRESSION, UNKNOWN_SERVER_ERROR
     """
     if utf8_size(pattern) > STRING_BYTES_MAX:
-        # Such a pattern does not fit into a record's key.
+        # A longer pattern does not fit into a record's key.
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
     try:
         compile_pattern(pattern)

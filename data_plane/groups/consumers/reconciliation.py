@@ -70,7 +70,7 @@ def reconcile(
     is_free: Callable[[bytes, int], bool],
     owned: OwnedPartitions,
 ) -> Member:
-    """Compute the member's next step towards its target, and return the member after it.
+    """Compute the member's next step towards its target. Returns the member as it is after this step.
 
     `target` is the member's newest target, and `epoch` is the epoch of this target. `topics` are the ids of
     the topics that the member reads. `has_new_topics` is true if these topics have just changed. `is_free`
@@ -106,7 +106,9 @@ def _has_any(owned: OwnedPartitions, wanted: Epochs) -> bool:
 
 
 def _without_other_topics(member: Member, goal: _Goal) -> Member:
-    """Revoke the partitions of topics that the member no longer reads. All else about the member stays."""
+    """Revoke the partitions of topics that the member no longer reads. Its epoch and its other partitions do
+    not change.
+    """
     assigned = {topic_id: each for topic_id, each in member.assigned.items() if topic_id in goal.topics}
     if len(assigned) == len(member.assigned):
         return member
@@ -133,7 +135,8 @@ def _towards(member: Member, goal: _Goal) -> Member:
         given_up = member.revoking.get(topic_id, NO_PARTITIONS)
         kept = {partition: since for partition, since in has.items() if partition in wanted}
         lost = {partition: since for partition, since in has.items() if partition not in wanted}
-        # A partition that the member itself has just revoked is free for it: nobody else owns it.
+        # A partition that the member itself has just revoked is free for it, because nobody else owns the
+        # partition.
         more = [
             each
             for each in sorted(wanted)

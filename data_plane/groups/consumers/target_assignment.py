@@ -17,8 +17,8 @@ __all__ = ["may_compute", "member_targets", "target_records", "topic_ids"]
 
 
 def may_compute(group: ConsumerGroup, interval_ms: int, wall_ms: int) -> bool:
-    """True if the next target may be computed at `wall_ms`: `interval_ms` have passed since the last target
-    was computed, or that time is unknown.
+    """True if the next target may be computed at `wall_ms`. At least `interval_ms` must have passed since the
+    last target was computed, unless that time is unknown.
     """
     since_ms = group.target_timestamp_ms
     return since_ms == 0 or interval_ms == 0 or wall_ms >= since_ms + interval_ms

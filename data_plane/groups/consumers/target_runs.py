@@ -3,10 +3,10 @@
 Theory of operation
 -------------------
 The target of a small group is computed inside a decision. The target of a large group would block the event
-loop for too long. So the decision requests a `TargetRun`. A worker computes the target from the group as it
-was, and splits the records into parts. The coordinator submits each part to itself as a request, so each part
-is a decision of its own. A part is small enough for one turn of the event loop and for one batch of the log.
-The last part has the record of the target's epoch.
+loop for too long. So the decision requests a `TargetRun`. A worker computes the target from the group as it was
+at the request, and splits the records into parts. The coordinator submits each part to itself as a request, so
+each part is a decision of its own. A part is small enough for one turn of the event loop and for one batch of
+the log. The last part has the record of the target's epoch.
 
 A part counts only while its run is the newest of its group. The group may have changed meanwhile:
 
@@ -91,7 +91,7 @@ class TargetRun:
 
 @attrs.frozen(eq=False)
 class TargetPart:
-    """One part of a target, as a request that the coordinator write these records. The request has no answer."""
+    """One part of a target, which asks the coordinator to write these records. The request has no answer."""
 
     run: TargetRun
     records: Sequence[CoordinatorRecord]
@@ -120,7 +120,7 @@ class TargetRuns:
     def __init__(self) -> None:
         self._running: dict[str, TargetRun] = {}
         self._writing: dict[str, None] = {}
-        """Groups whose target is partly written: some part is in the log, the last part is not."""
+        """Groups whose target is partly written. At least one part is in the log, but the last part is not."""
         self._wanted: list[TargetRun] = []
 
     def begin(self, group: ConsumerGroup, offered: Sequence[str], image: MetadataImage) -> None:

@@ -29,8 +29,8 @@ further topics are computed each time.
 
 
 INLINE_UNITS_MAX = 60
-"""The most work that one decision spends on hashes, in units: 2 for a topic and 1 for a partition. The most
-work takes 2 to 3 ms.
+"""The most work that one decision spends on hashes, in units: 2 for a topic and 1 for a partition. Work of this
+size takes 2 to 3 ms.
 """
 
 
@@ -67,7 +67,7 @@ class TopicHashes:
         """False once there were more topics than `KEPT_MAX`, so that some hashes are not in the cache."""
 
     def of_group(self, topics: Iterable[str], image: MetadataImage) -> int:
-        """Compute the hash over all topics of a group, as a signed 64-bit number; 0 for none.
+        """Compute the hash over all topics of a group, as a signed 64-bit number; 0 for a group without topics.
 
         `topics` must be sorted. Missing topics are skipped.
         """
@@ -82,9 +82,10 @@ class TopicHashes:
         return value - (1 << 64) if value >> 63 else value
 
     def changed(self, topics: Iterable[str], image: MetadataImage) -> list[str]:
-        """Select the topics, out of these changed ones, whose hash has changed or may have changed.
+        """Return those of the changed topics whose hash has changed or may have changed.
 
-        While the cache has all topics that groups read, topics that are missing in it are left out.
+        If the cache has all topics that groups read, no group reads a topic that the cache lacks. Such a topic
+        is then left out.
         """
         changed = []
         for name in topics:
@@ -189,6 +190,6 @@ def _hashed_bytes(topic: TopicImage, image: MetadataImage) -> bytes:
 
 
 def _text(text: str) -> bytes:
-    """Encode a text as in Kafka's hash: its UTF-16 code units, followed by their number."""
+    """Encode a text for the hash as Kafka does: its UTF-16 code units, followed by their number."""
     units = text.encode("utf-16-le")
     return units + pack("<i", len(units) // 2)

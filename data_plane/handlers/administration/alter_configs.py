@@ -98,7 +98,7 @@ class AlterConfigsHandler:
     async def _judge_all(self, request: Any) -> list[Outcome | None]:
         """Check each resource, a few milliseconds at a time.
 
-        Returns an outcome for each resource, or None for it if the controller has to decide.
+        Returns a list with an item for each resource: its outcome, or None if the controller has to decide.
         """
         counts = Counter((each.resource_type, each.resource_name) for each in request.resources)
 
@@ -123,7 +123,7 @@ class AlterConfigsHandler:
             return error.code, error.message
 
     async def _judge_stores(self, request: Any, judged: Sequence[Outcome | None]) -> list[Outcome | None]:
-        """Check changed keys and certificates of the listeners, for which files must be read.
+        """Check changed keys and certificates of the listeners. The check reads files.
 
         Returns the outcomes with refusals added.
         """
@@ -233,7 +233,7 @@ def _check_node_id(own: OwnConfig, name: str, otherwise: str) -> None:
 
 
 def _groups(resources: Sequence[Any]) -> list[list[Any]]:
-    """Divide the resources into groups of neighbours. Each group is checked in one turn."""
+    """Divide the resources into consecutive groups. Each group is checked in one turn."""
     groups: list[list[Any]] = [[]]
     things = 0
     for resource in resources:
@@ -286,8 +286,8 @@ def _check_broker(own: OwnConfig, name: str, after: Mapping[str, str]) -> None:
 
 
 def _operated(before: Mapping[str, str], configs: Sequence[incremental.AlterableConfig]) -> dict[str, str]:
-    """Compute a broker's values after the operations. They start from the broker's present values, as far as
-    this broker knows them.
+    """Apply the operations to a broker's present values `before`, and return the result. `before` may lack
+    values that this broker does not know yet.
     """
     after = dict(before)
     for config in configs:

@@ -111,9 +111,9 @@ class DeleteRecordsHandler:
     """Handler of DeleteRecords (API 21). Records below the new log start offset are never served again, even
     after restarts. The next run of retention removes segments that are wholly below the new offset.
 
-    The low watermark is the lowest log start offset in the checkpoints of all live replicas. Each follower
-    gets the new offset at once. It reports its own log start offset with its second fetch after that. The
-    answer waits for the followers for `timeout_ms` at most.
+    The low watermark is the lowest log start offset in the checkpoints of all live replicas. Each follower gets
+    the new offset at once. It has raised its own log start offset by its second fetch after that, and reports
+    it there. The answer waits for the followers for `timeout_ms` at most.
     """
 
     def __init__(self, desk: Desk, partitions: ServedPartitions) -> None:
@@ -167,7 +167,7 @@ class DeleteRecordsHandler:
     def _raise_log_start(self, topic: str, index: int, offset: int) -> tuple[Partition, int]:
         """Raise the log start offset of one partition.
 
-        Returns the partition, and the new offset, which the low watermark must reach. Raises `KafkaError`;
+        Returns the partition and the new offset. The low watermark must reach this offset. Raises `KafkaError`;
         the order of checks is Kafka's.
         """
         if self._desk.image.partition(topic, index) is None:

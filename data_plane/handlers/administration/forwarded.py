@@ -99,11 +99,13 @@ def _check_known(request: CreateAclsRequest | DeleteAclsRequest) -> None:
         is_unknown = any(AclFilter.of(each).has_unknown for each in request.filters)
     if is_unknown:
         raise RemoteProtocolError(
-            "the client's request about ACLs has elements that this version does not know"
+            "the client's ACL request has an enum value that this version does not know"
         )
 
 
 def _means_all(request: Any) -> bool:
-    """True if the request is about all partitions of the cluster: its list of topics is null."""
+    """True if the request is about all partitions of the cluster. Such a request has null as its list of
+    topics.
+    """
     lists = {ApiKey.ELECT_LEADERS: "topic_partitions", ApiKey.LIST_PARTITION_REASSIGNMENTS: "topics"}
     return request.API_KEY in lists and getattr(request, lists[request.API_KEY]) is None

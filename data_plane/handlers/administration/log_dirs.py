@@ -196,8 +196,8 @@ class AlterReplicaLogDirsHandler:
             if target.offline_reason is not None:
                 return ErrorCode.KAFKA_STORAGE_ERROR
             if target.directory_id in placement.cordoned:
-                # This is Kafka's rule for a cordoned directory (KIP-1066). It even holds for a replica that
-                # is already in that directory.
+                # This is Kafka's rule for a cordoned directory (KIP-1066). It applies even to a replica that is
+                # already in that directory.
                 return ErrorCode.INVALID_REPLICA_ASSIGNMENT
             hosted = partitions.by_name.get(topic)
             partition = None if hosted is None else hosted.partitions.get(index)

@@ -49,7 +49,7 @@ def of_each(field: str) -> Decisions:
 
 
 def of_metadata(broker: Coordinators, asked: Asked, request: MetadataRequest) -> int:
-    """Count one decision for each topic. If the request asks for the client's rights, count also one for each
+    """Count one decision for each topic. If the request asks for the client's rights, also count one for each
     right on each topic.
     """
     topics = len(asked.topics.topics if request.topics is None else request.topics)
@@ -62,7 +62,7 @@ def of_topic_partitions(broker: Coordinators, asked: Asked, request: DescribeTop
 
 
 def of_groups(broker: Coordinators, asked: Asked, request: DescribeGroupsRequest) -> int:
-    """Count one decision for each group. If the request asks for the client's rights, count also one for each
+    """Count one decision for each group. If the request asks for the client's rights, also count one for each
     right on each group.
     """
     return len(request.groups) * (1 + _PER_GROUP * request.include_authorized_operations)

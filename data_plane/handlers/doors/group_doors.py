@@ -169,8 +169,8 @@ def list_groups_door(asked: Asked, request: ListGroupsRequest) -> Admitted | Non
 
 
 def find_coordinator_door(asked: Asked, request: FindCoordinatorRequest) -> Any:
-    """Require DESCRIBE on the group or the transactional id; for coordinators of share groups, CLUSTER_ACTION
-    on the cluster.
+    """Require DESCRIBE on the group or the transactional id. For coordinators of share groups, require
+    CLUSTER_ACTION on the cluster.
     """
     anatomy = anatomy_of(request, asked.version)
     kind = request.key_type

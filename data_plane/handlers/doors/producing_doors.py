@@ -51,8 +51,8 @@ def produce_door(asked: Asked, request: ProduceRequest) -> Admitted | ProduceRes
 def _write_refused(asked: Asked, topic: Any) -> ErrorCode:
     """Return the error for a topic that the client may not write to, otherwise NONE.
 
-    For an unknown topic id, return UNKNOWN_TOPIC_ID now. In a later turn the id may be known, and the rights
-    would then be unchecked.
+    An unknown topic id is refused here with UNKNOWN_TOPIC_ID. If the append resolved the id in a later turn,
+    the rights on its topic would be unchecked.
     """
     name = asked.name_of(topic.topic_id) if asked.version >= PRODUCE_TOPIC_IDS else topic.name
     if name is None:
@@ -81,7 +81,7 @@ def _sorted_out(asked: Asked, request: ProduceRequest) -> Admitted | ProduceResp
 
 
 def produce_again(asked: Asked, response: Any) -> Any:
-    """Check the rights again for an answer that was delayed: a topic that the client may no longer write to
+    """Check the rights again for an answer that was delayed. A topic that the client may no longer write to
     gets an error.
     """
     if isinstance(response, ProduceResponse):
@@ -99,8 +99,8 @@ def produce_again(asked: Asked, response: Any) -> Any:
 
 
 def fetch_door(asked: Asked, request: FetchRequest) -> FetchResponse | None:
-    """Require CLUSTER_ACTION of followers. Clients need READ on each topic, which is checked when the topic
-    is read.
+    """Require CLUSTER_ACTION from followers. Other clients need READ on each topic, which is checked when the
+    topic is read.
     """
     replica_id = (
         request.replica_state.replica_id if asked.version >= FETCH_REPLICA_STATE else request.replica_id

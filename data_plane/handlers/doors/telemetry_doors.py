@@ -19,7 +19,7 @@ __all__ = ["get_telemetry_subscriptions_door"]
 def get_telemetry_subscriptions_door(
     asked: Asked, request: GetTelemetrySubscriptionsRequest
 ) -> GetTelemetrySubscriptionsResponse | None:
-    """Let in everybody; the list of clients needs DESCRIBE on the cluster."""
+    """Let in all clients. A request for the list of clients needs DESCRIBE on the cluster."""
     if not request.include_clients or asked.may_cluster(Operation.DESCRIBE):
         return None
     return GetTelemetrySubscriptionsResponse(0, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)

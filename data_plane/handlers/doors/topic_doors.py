@@ -55,7 +55,9 @@ def metadata_door(creates_topics: Callable[[], bool]) -> Door:
     """
 
     def door(asked: Asked, request: MetadataRequest) -> Admitted:
-        """Require DESCRIBE on each topic; CREATE on the topic or the cluster if Metadata creates the topic."""
+        """Require DESCRIBE on each topic. If Metadata creates the topic, also require CREATE on the topic or
+        the cluster.
+        """
 
         def with_operations(response: MetadataResponse) -> MetadataResponse:
             _fill_operations(asked, request, response)
@@ -93,7 +95,7 @@ def _metadata_refusal(
 ) -> MetadataResponseTopic | None:
     """Make the refusal for a topic that the client may not DESCRIBE, or may not create with Metadata.
 
-    None if the topic is allowed.
+    Returns None if the topic is allowed.
     """
     name = topic.name
     by_id = name is None or (topic.topic_id != ZERO_UUID and asked.version >= METADATA_QUERY_BY_ID)
@@ -173,7 +175,7 @@ def describe_topic_partitions_door(asked: Asked, request: DescribeTopicPartition
 
 
 def refuse_moves(request: AlterReplicaLogDirsRequest) -> AlterReplicaLogDirsResponse:
-    """Refuse each partition once, also if several directories name it."""
+    """Refuse each partition once, even if several directories name it."""
     moved: dict[str, dict[int, None]] = {}
     for directory in request.dirs:
         for topic in directory.topics:
@@ -194,7 +196,7 @@ def refuse_moves(request: AlterReplicaLogDirsRequest) -> AlterReplicaLogDirsResp
 
 
 def describe_cluster_door(asked: Asked, request: DescribeClusterRequest) -> Admitted | None:
-    """Let in everybody; the allowed operations on the cluster need DESCRIBE on the cluster."""
+    """Let in all clients. The allowed operations on the cluster need DESCRIBE on the cluster."""
     if not request.include_cluster_authorized_operations:
         return None
 

@@ -53,7 +53,7 @@ def add_partitions_to_txn_door(
 ) -> AddPartitionsToTxnResponse | None:
     """Require WRITE on the transactional id and on each topic.
 
-    From version 4 on only brokers send this request, and need CLUSTER_ACTION.
+    From version 4 on, only brokers send this request, and they need CLUSTER_ACTION instead.
     """
     if asked.version >= ADD_PARTITIONS_TO_TXN_BATCHED:
         if asked.may_cluster(Operation.CLUSTER_ACTION):
@@ -103,12 +103,12 @@ def _hide_topics(
 describe_transactions_door = then(
     needing(each=on_transactional_id(Operation.DESCRIBE)),
     _hide_topics,
-    "DESCRIBE on each transactional id; of its topics the answer has those that the client may DESCRIBE.",
+    "DESCRIBE on each transactional id. The answer has only those of its topics that the client may DESCRIBE.",
 )
 
 
 def list_transactions_door(asked: Asked, request: ListTransactionsRequest) -> Admitted:
-    """Let in everybody; the answer has only the transactional ids that the client may DESCRIBE."""
+    """Let in all clients. The answer has only the transactional ids that the client may DESCRIBE."""
 
     def hide(response: ListTransactionsResponse) -> ListTransactionsResponse:
         response.transaction_states = hiding(

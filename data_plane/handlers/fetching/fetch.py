@@ -25,8 +25,8 @@ from odradek.wire.messages.fetch import FetchRequest, FetchResponse
 from odradek.wire.schema.versions import FETCH_TOPIC_IDS
 
 PARTITIONS_AT_ONCE = 2_000
-"""The most partitions that a fetch may name or read at once. A larger fetch is served in slices, except a
-follower's session.
+"""The most partitions that a fetch may name or read at once. A larger fetch is served in slices, unless it
+belongs to a follower's session.
 """
 
 

@@ -3,10 +3,9 @@
 A response holds pinned ranges of segment files instead of bytes; the connection sends them with sendfile. A
 parked fetch keeps its job, and reads again each time that it is woken.
 
-A follower (replica id 0 or more) reads up to the log end offset. By its fetch offset, the follower promises
-the leader that it has all earlier records. `Partition.note_fetch` records this promise once, when the request
-arrives. Since version 11 consumers may read from followers (KIP-392), up to the high watermark that the
-follower knows.
+A follower (replica id 0 or more) reads up to the log end offset. Its fetch offset confirms to the leader that
+the follower has all earlier records. `Partition.note_fetch` records this offset once, when the request arrives.
+Since version 11 consumers may read from followers (KIP-392), up to the high watermark that the follower knows.
 """
 
 from __future__ import annotations
@@ -57,11 +56,11 @@ from odradek.wire.structure import ZERO_UUID
 READ_COMMITTED = 1
 _READ, _TOPIC = int(Operation.READ), int(ResourceType.TOPIC)
 CHUNK = 64
-"""The number of partitions that are read or answered in a row. After them it is checked whether the slice of
-work is over.
+"""The number of partitions that are read or answered in a row. After each such chunk, the job checks whether
+its slice of work is over.
 """
 READ_UNITS = 3
-"""The cost of reading one partition, in units of work: the look-up of a partition costs 1."""
+"""The cost of reading one partition, in units of work. One unit is the cost of looking up a partition."""
 
 _NOT_DIVERGING = shared(EpochEndOffset())
 _NO_LEADER = shared(LeaderIdAndEpoch())
@@ -96,7 +95,9 @@ class FetchRound:
         towards `min_bytes`.
         """
         self.full: list[FetchedPartition] = []
-        """Partitions in which a limit cut off further records, so that they have nothing to wait for."""
+        """Partitions in which a limit cut off further records. The fetch need not wait for more records in
+        them.
+        """
         self.must_answer = False
 
     def release(self) -> None:
@@ -318,8 +319,8 @@ class FetchJob:
         )
 
     def _nearer_replica(self, partition: Partition, fetched: FetchedPartition) -> int:
-        """Return the id of the replica in the consumer's rack from which it should read; -1 if it should read
-        from this one.
+        """Return the id of the replica in the consumer's rack from which the consumer should read; -1 if it
+        should read from this replica.
         """
         desk = self.desk
         return preferred_read_replica(

@@ -28,7 +28,7 @@ Wait: TypeAlias = tuple[Partition, Until, Mark]
 def what_to_wait_for(job: FetchJob, attempt: FetchRound) -> list[Wait] | None:
     """Compute for each partition the log position (mark) that wakes the fetch.
 
-    None if the fetch must be answered now, because a range ends with its segment (as in Kafka's
+    Returns None if the fetch must be answered now, because a range ends with its segment (as in Kafka's
     DelayedFetch).
     """
     found: list[tuple[FetchedPartition, Partition, Any]] = []

@@ -86,7 +86,7 @@ class ConsumerGroupHeartbeatHandler:
         error: KafkaError | None = yield in_turn(self._desk.long_work, _error_of, pattern)
 
         def check(checked: str) -> None:
-            assert checked == pattern, "the coordinator asks about the pattern of this request"
+            assert checked == pattern, "the coordinator must check the pattern of this request"
             if error is not None:
                 raise error
 

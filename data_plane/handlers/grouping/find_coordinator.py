@@ -93,7 +93,7 @@ class FindCoordinatorHandler:
     async def _create(self, name: str) -> None:
         desk = self._desk
         topic = internal_topic(desk.settings, name)
-        assert topic is not None, "coordinators of groups and of transactions have topics of their own"
+        assert topic is not None, "only the internal topics of coordinators are created here"
         timeout_ms = desk.settings.request_timeout_ms
         deadline = desk.clock.monotonic() + timeout_ms / 1000
         try:

@@ -62,7 +62,9 @@ PARTITION_BYTES = 24
 PARTITIONS_PER_DECISION = 500
 """The most partitions in one decision. A larger request is decided in independent parts of this size."""
 DECIDED_UNITS = 4
-"""The cost of deciding and writing one offset, in units of work: the look-up of a partition costs 1."""
+"""The cost of deciding and writing one offset, in units of work. One unit is the cost of looking up a
+partition.
+"""
 SIZES_PER_UNIT = 10
 """The number of offsets whose record sizes are computed in one unit of work."""
 
@@ -313,7 +315,7 @@ def _fetched_partition(
     if value is None or (ZERO_UUID not in (topic_id, value.topic_id) and topic_id != value.topic_id):
         if value is not None:
             reached("groups.offset_of_earlier_topic_hidden")
-        # An offset that was committed for an earlier topic of the same name is hidden, too.
+        # Hide the offset if it was committed for an earlier topic of the same name.
         return OffsetFetchResponsePartitions(index, NO_OFFSET, -1, "", code)
     return OffsetFetchResponsePartitions(
         index, value.offset, value.leader_epoch, value.metadata, ErrorCode.NONE
@@ -321,7 +323,7 @@ def _fetched_partition(
 
 
 def _single(group: OffsetFetchResponseGroup) -> Work[OffsetFetchResponse]:
-    """Build the response of versions before 8, whose only group has no structure of its own."""
+    """Build the response in versions before 8, in which the response itself has the fields of its only group."""
     topics = []
     for topic in group.topics:
         partitions = [

@@ -35,7 +35,7 @@ class NamedTopic:
 
 @attrs.define(eq=False)
 class NamedPartitions(Generic[T]):
-    """All topics that a request names, in its order."""
+    """All topics that a request names, in the order of the request."""
 
     topics: list[NamedTopic] = attrs.field(factory=list)
     kept: list[T] = attrs.field(factory=list)

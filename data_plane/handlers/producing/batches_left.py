@@ -86,11 +86,12 @@ class BatchesLeft:
         self._left: list[tuple[memoryview, LogConfig]] = []
         """The remaining batches, each with the configuration of its topic's log."""
         self._batches: dict[int, HandedOff] = {}
-        """For each batch that workers have started or done, by its index in `_left`, their work and its
-        results.
+        """The work and the results of each batch that workers have started or finished, by the batch's index in
+        `_left`.
         """
         self._starts: dict[int, int] = {}
-        """For each topic, the number to be added to a partition's index to get the batch's index in `_left`.
+        """For each topic, a number. The sum of this number and a partition's index is the index of the
+        partition's batch in `_left`.
         """
         size = 0
         for at, topic in enumerate(request.topic_data[first_topic:], first_topic):

@@ -79,8 +79,8 @@ class DelayedProduce(Delayed):
         timeout_ms: int,
         listener: str | None = None,
     ) -> None:
-        """The answer names the leaders' addresses on the listener `listener`. This is None in versions
-        without this field.
+        """Take the parts of the delayed answer. The answer contains the leaders' addresses on the listener
+        `listener`. It is None if the request's version has no such addresses.
         """
         super().__init__()
         self.desk = desk
@@ -139,7 +139,7 @@ class DelayedProduce(Delayed):
         self.desk.sync_partition(partition, done)
 
     def settle(self, waiter: _Unacknowledged) -> None:
-        """Remove one batch that is committed or has failed. The last one completes the request."""
+        """Remove one batch that is committed or has failed. If no batch is left, complete the request."""
         self.pending.remove(waiter)
         if not self.pending and self.is_queued:
             self.check()
@@ -194,7 +194,7 @@ class DelayedProduce(Delayed):
 
 
 def set_error(answer: PartitionProduceResponse, code: ErrorCode, message: str | None) -> None:
-    """Set an error, unless there already is one.
+    """Set an error in the answer, unless it already has one.
 
     For instance, a failed flush also ends the leadership. So the first error explains more than later ones.
     """

@@ -74,7 +74,7 @@ class ProduceHandler:
     def handle(self, context: Context, request: ProduceRequest) -> Result:
         """Append all batches.
 
-        First verify transactional batches, and recompress batches with another codec than their topic's.
+        First verify transactional batches, and recompress batches whose codec is not their topic's codec.
         """
         partitions, transaction = self._partitions, None
         if request.transactional_id is not None:
@@ -162,7 +162,7 @@ class ProduceHandler:
                 except OffLoop:
                     begun = (responses, answers, delayed, failed)
                     return self._halt(context, request, transaction, left, begun)
-                except Exception as error:  # noqa: BLE001 - a bug in one append is no other partition's
+                except Exception as error:  # noqa: BLE001 - a bug in one append must not fail the others
                     answers.append(self._not_appended(context, data, partition, error))
                     failed = True
                     continue
@@ -177,7 +177,7 @@ class ProduceHandler:
                 if log.high_watermark <= result.last_offset if acks < 0 else acks and partition.flushes:
                     if delayed is None:
                         delayed = self._delayed(context, request, responses)
-                    # Wait from now on, to notice if the leadership is lost and won again.
+                    # The wait begins now, so it notices if this broker loses the lead and wins it again.
                     delayed.wait_for(partition, result.last_offset, answer, acks)
             responses.append(TopicProduceResponse(topic.name, topic.topic_id, answers))
             answers = []
@@ -272,8 +272,8 @@ class ProduceHandler:
         partition: Partition,
         error: Exception,
     ) -> PartitionProduceResponse:
-        """Build the answer for a batch that was refused or could not be written, or whose append failed by a
-        bug.
+        """Build the answer for a batch that was refused or could not be written, or whose append failed because
+        of a bug.
         """
         log = partition.log
         if isinstance(error, DiskError):
@@ -291,7 +291,7 @@ class ProduceHandler:
             return _error_answer(
                 data.index,
                 ErrorCode.UNKNOWN_SERVER_ERROR,
-                "The broker could not append the records because of a bug: its log has the traceback",
+                "The broker could not append the records because of a bug. See the traceback in the broker's log.",
             )
         if isinstance(error, NotVerified):
             return _error_answer(data.index, error.code, error.message)

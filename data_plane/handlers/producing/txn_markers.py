@@ -32,7 +32,7 @@ class WriteTxnMarkersHandler:
         return in_slices(self._desk.long_work, self._writer.write_all(request))
 
     def _log_marker(self, context: Context, marker: WritableTxnMarker) -> None:
-        """Log that a client which is no broker ends a transaction. An operator needs the client's address."""
+        """Log that a client that is not a broker ends a transaction. An operator needs the client's address."""
         held_back = self._budget.take()
         if held_back is not None:
             self._desk.log.info(

@@ -6,9 +6,9 @@ pass. So an idle broker spends nothing on cleaning. A disk has one pass at a tim
 `odradek.log.cleaner.threads.per.disk` allows more.
 
 A log that cannot be cleaned is skipped until a restart, and the reason is logged. Reasons are damage, an
-unknown format, or a batch with more keys than the map can hold. Some errors may be temporary: a full disk, a
-companion that died. After a temporary error the log is tried again after `log.cleaner.backoff.ms`. Each
-further wait is longer. Other logs are cleaned meanwhile.
+unknown format, or a batch with more keys than the map can hold. Some errors may be temporary, for example a
+full disk or a companion that died. After a temporary error the log is tried again after
+`log.cleaner.backoff.ms`. Each further wait is longer. Other logs are cleaned meanwhile.
 """
 
 from __future__ import annotations
@@ -54,16 +54,16 @@ RETRY_SECONDS_MAX = 300.0
 """The longest wait, in seconds, before a log is tried again."""
 _DOUBLINGS_MAX = 30
 _BACKOFF_SECONDS_MIN = 0.01
-"""The shortest backoff in seconds: with `log.cleaner.backoff.ms=0`, looking for dirty logs would occupy the
-loop completely.
+"""The shortest backoff in seconds. With `log.cleaner.backoff.ms=0` and no such limit, the search for dirty logs
+would occupy the event loop completely.
 """
 _UNCLEANABLE = (CorruptBatch, InvalidRecord, KafkaError, OffsetMapTooSmall, CompanionFailed)
 """The errors that make a log uncleanable until a restart. `CompanionFailed` stands for an unexpected error,
 which the next pass would probably raise again. Kafka treats unexpected errors in the same way.
 """
 LINGER_SECONDS = 60.0
-"""The time in seconds for which a companion is kept after a pass: starting one costs as much CPU as cleaning
-40 MiB of records.
+"""The time in seconds for which a companion is kept after a pass. It is kept because the start of a companion
+costs as much CPU as cleaning 40 MiB of records.
 """
 _THREAD_BYTES_MAX = (1 << 31) - 1
 _IO_BYTES_MIN = 64 << 10

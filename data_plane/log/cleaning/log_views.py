@@ -36,7 +36,7 @@ def view_of(log: PartitionLog) -> LogView:
             SegmentView(
                 each.base_offset,
                 each.size,
-                # Use an upper bound of the index's size: the index itself may not be in memory.
+                # Use an upper bound of the index's size, because the index may not be in memory.
                 (each.size // interval + 1) * TIME_ENTRY_BYTES,
                 each.max_timestamp_ms,
                 each.first_timestamp_ms,
@@ -49,10 +49,10 @@ def view_of(log: PartitionLog) -> LogView:
 def read_timestamps(log: PartitionLog, now_ms: int) -> None:
     """Read the ages of finished segments that are not known yet (blocking, in a worker).
 
-    The records of a dirty segment are read if its batch headers may be wrong. That is so if they claim the
-    age `min.compaction.lag.ms`, but the file has changed too recently. It is also so if they claim a time in
-    the future. The records of clean segments are not read: passes rewrite such segments, so their files are
-    always young.
+    The records of a dirty segment are read if its batch headers may be wrong. That is so if they claim the age
+    `min.compaction.lag.ms`, but the file has changed too recently. It is also so if they claim a time in the
+    future. The records of clean segments are not read, because passes rewrite such segments and so their files
+    are always young.
 
     Raises `FileClosed` if a segment or the log was removed meanwhile; also `DiskError`, `CorruptBatch`.
     """

@@ -50,7 +50,7 @@ class OffsetMap:
             self.size = 0
 
     def count_new(self, hashes: Hashes) -> int:
-        """Return the number of different hashes among these that the map lacks."""
+        """Count the different hashes that are not in the map yet."""
         missing = hashes[self.find(hashes) == _NONE]
         if len(missing) < 2:
             return len(missing)

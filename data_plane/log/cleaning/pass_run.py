@@ -116,7 +116,7 @@ class PassRun:
             await run(log.flush)
         if log.durability.truncations != truncations:
             reached("cleaner.plan_outdated")
-            # Segments may have changed since the plan was made, so its end may lie within a segment now.
+            # Segments may have changed since the plan was made, so the plan's end may lie within a segment now.
             return None
         end_offset = min(self.plan.end_offset, cleanable_end(log))
         if log.home.is_closed or not log.config.is_compacted or end_offset <= self.plan.first_dirty_offset:
@@ -334,6 +334,6 @@ class PassRun:
             return await self.workers.run(self.loop.call, method, *args)
         except _EXPECTED:
             raise
-        except Exception as error:  # any type may come out of a companion
+        except Exception as error:  # a companion may raise any type of error
             places = "; ".join(getattr(error, "__notes__", ()))
             raise CompanionFailed(f"{type(error).__name__}: {error} ({places})") from error

@@ -25,7 +25,7 @@ class Mapped:
     bytes_read: int = 0
     """The number of bytes of the batches that were put into the map."""
     next_offset: int = -1
-    """The offset behind the batches that were put into the map; -1 if there were none."""
+    """The offset after the batches that were put into the map; -1 if there were none."""
     records: int = 0
     keyless: int = 0
     """The number of records without a key, which a pass removes."""
@@ -66,12 +66,12 @@ class LastBatches:
     offsets: dict[int, int]
     """The last offset of each producer's last committed batch, by producer id."""
     next_sequences: dict[int, int]
-    """The sequence number that follows the last committed batch, by producer id. Only producers are listed
-    whose remembered batches all lie above the high watermark.
+    """The sequence number that follows the last committed batch, by producer id. A producer is listed here only
+    if all of its remembered batches lie above the high watermark.
     """
     epochs: dict[int, int] = attrs.field(factory=dict)
-    """The epoch of each producer of whom the log's state remembers no data batch, by producer id. The marker
-    of that epoch stays.
+    """Epochs by producer id, of the producers without a remembered data batch in the log's state. The
+    transaction marker with this epoch stays in the log.
     """
 
     @classmethod
@@ -106,12 +106,12 @@ class PassRules:
     """The rules that hold for all batches of a pass."""
 
     earliest_ms: int
-    """A time in milliseconds since 1970: a delete horizon up to this time counts as passed."""
+    """A delete horizon up to this time counts as passed. The time is in milliseconds since 1970."""
     latest_ms: int
-    """A time in milliseconds since 1970: a new delete horizon is `delete_retention_ms` after it."""
+    """A new delete horizon is `delete_retention_ms` after this time. The time is in milliseconds since 1970."""
     delete_retention_ms: int
     map_end: int
-    """The offset behind the last batch in the map. Batches from there on stay unchanged."""
+    """The offset after the last batch in the map. Batches from there on stay unchanged."""
     last_batches: LastBatches
 
     def stays_empty(self, header: BatchHeader) -> bool:

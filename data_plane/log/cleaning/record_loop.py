@@ -4,7 +4,7 @@ A `RecordLoop` runs in a companion process (`Env.new_companion`). So numpy is im
 node's own process. Files are passed as arguments. The rules are those of Kafka's `Cleaner` and of
 `MemoryRecords.filterTo`:
 
-* A record behind the end of the map stays. Before that end, a record stays if it has a key, and the map has
+* A record beyond the end of the map stays. Before that end, a record stays if it has a key, and the map has
   no later record with the same key. A tombstone stays only until the delete horizon of its batch (KIP-534). A
   batch gets its horizon, `delete.retention.ms` from now, from the first pass that keeps a tombstone in it.
 * A batch keeps its range of offsets, its producer's numbers, its leader epoch and its timestamp type. A batch
@@ -151,8 +151,8 @@ class RecordLoop:
     def _map_group(
         self, data: bytes, group: RecordPlaces, start: int, from_offset: int, mapped: Mapped
     ) -> bool:
-        """Put the keys of a group of batches into the map. Returns False if only the group's first batches
-        fit. The group's batches follow position `start` in `data`.
+        """Put the keys of a group of batches into the map. Returns False if only the group's first batches fit.
+        The group's batches begin at position `start` in `data`.
         """
         if not len(group) or self._put(group, from_offset, mapped):
             return True
@@ -195,7 +195,9 @@ class RecordLoop:
         return True
 
     def _counts(self, header: BatchHeader) -> bool:
-        """True if the keys of this batch count: it is neither a marker nor a batch of an aborted transaction."""
+        """True if the keys of this batch count, because it is neither a marker nor a batch of an aborted
+        transaction.
+        """
         return not header.is_control and not self._transactions.is_aborted(header)
 
     @property

@@ -60,7 +60,7 @@ class Throttle:
 
     @property
     def _is_unlimited(self) -> bool:
-        """True if the rate sets no limit: Kafka's throttler would never wait at this rate."""
+        """True if the rate sets no limit, because Kafka's throttler would never wait at this rate."""
         return not 0 <= self._rate < math.inf
 
     def _seconds_until(self, wanted_bytes: float) -> float:

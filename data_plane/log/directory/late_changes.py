@@ -66,7 +66,7 @@ class LateChanges:
 
     @property
     def goes_on(self) -> bool:
-        """True while a late change continues: the loop has stopped waiting for it."""
+        """True while a late change continues, after the loop has stopped waiting for it."""
         return self._late is not None
 
     def make(

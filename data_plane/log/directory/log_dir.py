@@ -15,8 +15,8 @@ Rules
   again.
 * The recovery-point checkpoint never exceeds the synced offset. When a truncation lowers a recovery point,
   the checkpoint is rewritten before any bytes are removed.
-* A refused operation (`DiskRefused`) may be tried again. Any other failure is final: the directory goes
-  offline for good.
+* A refused operation (`DiskRefused`) may be tried again. Any other failure is final, and the directory goes
+  offline permanently.
 * The clean-shutdown marker is removed as soon as it has been read.
 * Subdirectories whose names are not those of partitions are left alone; so are `-stray` directories.
   `-delete` directories, which an interrupted deletion has left behind, are removed. `-future` directories
@@ -148,20 +148,20 @@ class LogDir:
         """True once the warning that the disk will soon be full was logged."""
         self.workers = WatchedWorkers(lambda: self.context.workers, context.clock)
         self.trouble: Trouble | None = None
-        """Why replicas in this directory should not lead (`odradek.data_plane.disks.disk_watch`), or None."""
+        """The trouble because of which other replicas should lead (`odradek.data_plane.disks.disk_watch`), or
+        None.
+        """
         self.trouble_since_ms = 0
         """The wall-clock time in milliseconds at which the trouble began."""
         self.full_since: float | None = None
-        """The monotonic seconds at which a write first found the disk full; None while there is space."""
+        """The monotonic time in seconds at which a write first found the disk full; None if it has space."""
         self.refused_at = 0.0
         """The monotonic time in seconds of the last write that found no room."""
         self.is_stalled = False
-        """True while the logs refuse appends and reads, until the device answers
-        (`odradek.data_plane.disks.disk_watch`).
-        """
+        """True while the logs refuse appends and reads, because the device does not answer."""
         self.unanswered: tuple[float, str] | None = None
-        """The late call to the device: (monotonic seconds since when it is late, name of the call); None if
-        there is none.
+        """The late call to the device: the monotonic time in seconds at which it became late, and its name.
+        None if no call is late.
         """
         self.background = Background(self)
         self._loader = self._new_loader()

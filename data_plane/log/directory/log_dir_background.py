@@ -73,7 +73,8 @@ class UpkeepContext:
     space_interval_ms: int = 10_000
     """The interval in milliseconds at which the device's free space is measured."""
     reserve_bytes: int = -1
-    """The free space in bytes that records must not use; negative: a hundredth of the device, at most 1 GiB.
+    """The free space in bytes that records must not use. If it is negative, a hundredth of the device is kept
+    free, but at most 1 GiB.
     """
     buggify: Callable[[str], bool] = never
     index_idle_ms: int = 600_000
@@ -231,7 +232,9 @@ class Background:
                     log.roll(self._log_dir.context.clock.wall_ms())
 
     def _retention_is_due(self, now_ms: int) -> bool:
-        """True if old segments should be removed now: more often while only the reserve of the disk is left."""
+        """True if old segments should be removed now. This is more often the case while only the reserve of the
+        disk is left.
+        """
         is_due = self._is_due("retention", self._log_dir.context.retention_check_interval_ms, now_ms)
         often = self._is_due("retention_when_short", _SHORT_RETENTION_MS, now_ms)
         return is_due or self._retention_is_unfinished or (often and self._log_dir.room.is_short)
@@ -284,8 +287,8 @@ class Background:
             log.durability.check_end(log.log_end_offset)
         except DiskRefused as error:
             if error.operation == "sync":
-                # A failed sync is final, even if the reason is a lack of room: the kernel may have dropped
-                # the unsynced pages.
+                # A failed sync is final, even if only room was lacking, because the kernel may have dropped the
+                # unsynced pages.
                 raise
             reached("log.flush_postponed")
             self._log_dir.disk_refused(error)
@@ -331,8 +334,8 @@ class Background:
         context = self._log_dir.context
         for log in self._log_dir.logs.values():
             if log.home.is_stalled:
-                # Skip a stalled log: the disk's thread may be writing the snapshot of its producers at this
-                # moment.
+                # Skip a stalled log, because the disk's thread may be writing the snapshot of its producers at
+                # this moment.
                 continue
             log.producers.expire(now_ms, context.producer_id_expiration_ms)
 

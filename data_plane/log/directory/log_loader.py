@@ -47,7 +47,7 @@ _WAY_OUT = "write the file again with the two lines `version: 0` and `topic_id: 
 _LOGS_PER_LOAD = 32
 _LOAD_RETRY_SECONDS = 1.0
 _turn = threading.Lock()
-"""The lock for opening logs: only one worker of the process opens logs at a time. Several workers would only
+"""The lock for opening logs. Only one worker of the process opens logs at a time. Several workers would only
 wait for one another, since one thread at a time runs Python.
 """
 _TURN_WAIT_SECONDS_MAX = 0.03
@@ -184,7 +184,7 @@ class LogLoader:
         except UnreadableId as error:
             self.unreadable[key] = error.file
             return None
-        # Close the descriptor: there may be more logs than the process may have descriptors. The first append
-        # or read opens the file.
+        # Close the descriptor, because a process may have fewer descriptors than logs. The first append or read
+        # opens the file again.
         log.active.file.rest()
         return log

@@ -1,5 +1,5 @@
-"""Keeps the names of log directories that a new log must not get yet. Either a rename of that directory is
-pending, or a log of that name is being made. PORTED.
+"""Keeps the names of log directories that a new log must not get yet. For each such name, either the rename of
+a removed log's directory is pending, or a log of that name is being made. PORTED.
 
 A removed log keeps its name until its directory is renamed, and a hung device delays the rename. The making
 of a log may be given up. Its name is then free only after its files are removed. Meanwhile no task may make a
@@ -77,7 +77,7 @@ class LogNames:
             raise DiskHung(path, f"{path}/{name}", "create", 0, "the disk does not answer")
 
     def reserve(self, name: str) -> None:
-        """Reserve a name: no log of this name may be made until `free` is called, or the device has answered."""
+        """Reserve a name. No log of this name may be made until `free` is called, or the device has answered."""
         self.check_free(name)
         self._reserved[name] = None
 
@@ -133,6 +133,6 @@ class LogNames:
         return tuple(self._refused.values())
 
     def end_refused(self, rename: Rename) -> None:
-        """Remove a refused rename from the list: its directory has its new name now, or is gone."""
+        """Remove a refused rename from the list, because its directory has its new name now, or is gone."""
         del self._refused[rename.name]
         rename.done()

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from odradek.data_plane.log.partition_log import PartitionLog
 
 RisingStarts = list[tuple["PartitionLog", int]]
-"""Pairs (log, start offset): logs whose raised start offset is in a checkpoint text that is about to be
-written.
+"""Pairs of a log and its raised start offset. A checkpoint text that is about to be written contains these
+offsets.
 """
 
 

@@ -53,8 +53,8 @@ class OffsetCheckpoints:
         every log.
         """
         self.recovery_points = self._read(RECOVERY_POINT_FILE)
-        """The recovery points in the file, for logs that are not open yet. `starts` and `first_dirty` are of
-        the same kind.
+        """The recovery points in the file, for logs that are not open yet. `starts` and `first_dirty` likewise
+        have the log start offsets and the first dirty offsets in their files.
         """
         self.starts = self._read(LOG_START_FILE)
         self.first_dirty = self._read(CLEANER_FILE)
@@ -72,7 +72,7 @@ class OffsetCheckpoints:
             return read_offsets(self._directory, name)
         except MalformedCheckpoint as error:
             reached("log.checkpoint_unreadable")
-            # Continue without this checkpoint: recovery then reads more than necessary, but no records are
+            # Continue without this checkpoint. Recovery then reads more than necessary, but no records are
             # lost.
             path = self._directory.path
             self._log.warning("log_dir.checkpoint_unreadable", directory=path, file=name, error=str(error))

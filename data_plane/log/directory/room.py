@@ -1,8 +1,8 @@
 """The free space of one disk: the reserve that records must leave free, and how soon the disk will be full.
 PURE.
 
-Records of clients and of leaders are refused while only the reserve (`odradek.log.dir.reserve.bytes`) is
-left. Metadata, deletes, retention, compaction, checkpoints and coordinators may use the reserve: they need
+Records of clients and of leaders are refused while only the reserve (`odradek.log.dir.reserve.bytes`) is left.
+Metadata, deletes, retention, compaction, checkpoints and coordinators may use the reserve, because they need
 space themselves before they can free the disk.
 
 The free space is measured, at least once a second when little is left. Between two measurements, writes may
@@ -20,12 +20,12 @@ RESERVE_SHARE = 100
 most `RESERVE_BYTES_MAX`.
 """
 _CONFIGURED_SHARE_MAX = 2
-"""The divisor that limits a configured reserve: at most the device's size divided by this number. A reserve
-as large as the device would refuse all records permanently.
+"""The divisor that limits a configured reserve. The reserve is at most the device's size divided by this
+number, because a reserve as large as the device would refuse all records permanently.
 """
 _RESUME_SHARE = 8
-"""The divisor of the margin above the reserve. Records are accepted again when the reserve is free, and the
-reserve divided by this number in addition.
+"""The divisor of the margin above the reserve. After a refusal, records are accepted again when the free space
+reaches the reserve plus the reserve divided by this number.
 """
 _NEAR_FACTOR = 4
 TREND_SECONDS = 3600.0
@@ -40,8 +40,8 @@ class Room:
     __slots__ = ("_growth", "_reserve_bytes", "_samples", "free_bytes", "is_short", "total_bytes")
 
     def __init__(self, reserve_bytes: int = -1) -> None:
-        """Begin without a measurement. `reserve_bytes` is the configured reserve; negative: a hundredth of
-        the device, at most 1 GiB.
+        """Begin without a measurement. `reserve_bytes` is the configured reserve. If it is negative, the
+        reserve is a hundredth of the device, but at most 1 GiB.
         """
         self._reserve_bytes = reserve_bytes
         self._samples: deque[tuple[float, int]] = deque()
@@ -77,7 +77,7 @@ class Room:
             self.is_short = free_bytes <= reserve + reserve // _RESUME_SHARE and reserve > 0
         else:
             # Refuse records earlier by the number of bytes that were written since the previous measurement,
-            # since as many may follow. A single burst is no reason to refuse records, so limit this margin to
+            # because as many may follow. A single burst is no reason to refuse records, so limit this margin to
             # a fraction of the reserve.
             self.is_short = (
                 free_bytes <= reserve + min(self._growth, reserve // _RESUME_SHARE) and reserve > 0

@@ -54,7 +54,8 @@ class SegmentScrub:
         pause()
         self.position, self.next_offset = scan.position, scan.next_offset
         if self.is_done or scan.damage is not None:
-            # Close the file here, in the worker: closing the last descriptor of a large removed file takes long.
+            # Close the file here, in the worker, because closing the last descriptor of a large removed file
+            # takes long.
             self._close_reader()
         if scan.damage is None:
             return None
@@ -82,7 +83,7 @@ def segment_scrub(log: PartitionLog, from_offset: int) -> SegmentScrub | None:
         if segment.base_offset < from_offset or not segment.size:
             continue
         if segment.is_active and log.recovery_point < log.log_end_offset:
-            # Skip the segment: its unsynced bytes may be only in memory. The next round checks them.
+            # Skip the segment, because its unsynced bytes may be only in memory. The next round checks them.
             return None
         return SegmentScrub(segment.pinned_file(), segment.base_offset, segment.size)
     return None

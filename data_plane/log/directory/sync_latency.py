@@ -9,9 +9,7 @@ from __future__ import annotations
 
 SLOW_FACTOR = 10.0
 NORMAL_FACTOR = 3.0
-"""A factor: a slow disk counts as normal again when its syncs take less than the usual duration times this
-factor.
-"""
+"""A slow disk counts as normal again when its syncs take less than the usual duration times this factor."""
 SLOW_SECONDS_MIN = 0.05
 SYNCS_MIN = 20
 """The number of syncs before a disk can count as slow. By then the usual duration is known."""

@@ -77,7 +77,7 @@ class CleanedSegment:
         self.is_finished = False
         self._is_given_up = False
         self.is_handed_over = False
-        """True from the swap on: the files belong to the log, even if the device has not answered yet."""
+        """True from the swap on. The files then belong to the log, even if the device has not answered yet."""
         self._check_wanted()
         file = directory.open(file_name(base_offset, LOG_SUFFIX) + CLEANED_SUFFIX, create=True)
         if file.size:
@@ -105,7 +105,7 @@ class CleanedSegment:
             if header.base_offset < next_offset or header.last_offset < header.base_offset:
                 raise AssertionError(
                     f"{segment.file.path}: a batch with the offsets {header.base_offset} to "
-                    f"{header.last_offset} cannot be written behind offset {next_offset}"
+                    f"{header.last_offset} cannot be written after offset {next_offset}"
                 )
             next_offset = header.next_offset
         if sum(header.size for _, header in found) != len(batches):
@@ -137,8 +137,8 @@ class CleanedSegment:
         """Complete the file, so that it ends at the offset where its sources end. Syncs it and its indexes.
 
         `last` is the header of the sources' last batch; None if they have no batch. `aborted` are the aborted
-        transactions for the new transaction index. Transactions without remaining batches must be left out:
-        with their entries, readers would drop later records of the same producer. Raises `CleaningAborted`,
+        transactions for the new transaction index. Transactions without remaining batches must be left out.
+        With such an entry, a reader would drop later records of the same producer. Raises `CleaningAborted`,
         `DiskError`.
         """
         if last is not None and self.next_offset < last.next_offset:
@@ -178,8 +178,8 @@ class CleanedSegment:
         sync_file(self._directory, name)
 
     def go_live(self, file: File) -> None:
-        """Use `file` for all reads from now on: the swap is done, and `file` is the same file under its final
-        name.
+        """Use `file` for all reads from now on, because the swap is done. `file` is the same file under its
+        final name.
         """
         written, self.segment.file = self.segment.file, file
         written.unpin()

@@ -71,7 +71,9 @@ class CleaningState:
         (Kafka's rule).
         """
         self.uncleanable_reason: str | None = None
-        """The reason why passes over this log fail; None while they do not. A restart tries again."""
+        """The reason why passes over this log fail permanently; None if there is no such reason. After a
+        restart, passes are tried again.
+        """
         self.last_pass: PassReport | None = None
         self.passes_failed = 0
         """The number of passes that have failed since the last complete one, for a reason that may be
@@ -81,8 +83,8 @@ class CleaningState:
         """The monotonic time in seconds before which no new pass is tried."""
 
     def settle(self, log_start_offset: int, log_end_offset: int) -> None:
-        """Compare the checkpoint with the log at the start: if it is beyond the log's end, the whole log
-        counts as dirty (Kafka's rule).
+        """Compare the checkpoint with the log at the start. If the checkpoint is beyond the log's end, the
+        whole log counts as dirty (Kafka's rule).
         """
         if self.first_dirty_offset > log_end_offset:
             self.first_dirty_offset = log_start_offset
@@ -96,8 +98,8 @@ class CleaningState:
         return self.token
 
     def abort(self, reason: str) -> None:
-        """End the running pass, if any: it swaps no more segments. If there are several reasons, the first is
-        kept.
+        """End the running pass, if any, so that it swaps no more segments. If there are several reasons, the
+        first is kept.
         """
         token = self.token
         if token is not None and token.abort_reason is None:
@@ -110,12 +112,12 @@ class CleaningState:
         self.token = None
 
     def advance(self, first_dirty_offset: int) -> None:
-        """Raise the first dirty offset: all records below it have been cleaned."""
+        """Raise the first dirty offset, because all records below it have been cleaned."""
         self.first_dirty_offset = first_dirty_offset
         self._home.cleaner_offset_moved(durably=False)
 
     def cut(self, offset: int) -> None:
-        """Called before the log is truncated at `offset`: ends the pass, and makes later records count as
+        """Called before the log is truncated at `offset`. Ends the pass, and makes later records count as
         dirty.
         """
         self.abort("the log was truncated")

@@ -37,7 +37,7 @@ class Durability:
     def __init__(self, home: LogHome, recovery_point: int) -> None:
         self._home = home
         self.truncations = 0
-        """A counter that grows twice with each truncation: when it begins, and when it ends."""
+        """A counter that grows twice with each truncation, once when it begins and once when it ends."""
         self._is_cutting = False
         self.is_unsaved = False
         """True if a truncation has lowered the recovery point, and the checkpoint on disk may still have the
@@ -109,8 +109,8 @@ class Durability:
         recovery_point = self.recovery_point
         no_room: DiskFull | None = None
         pause()
-        # Do not save the epoch of a log without records. It is of no use, and at every start thousands of
-        # such logs begin an epoch.
+        # Do not save the epoch of a log without records. It is of no use, and at every start thousands of empty
+        # logs begin an epoch.
         if epochs.is_dirty and end_offset:
             with self._home.small_files():
                 # If this log was closed, a new log may use the same path by now.
@@ -132,6 +132,6 @@ class Durability:
         pause()
         if no_room is not None:
             raise no_room
-        # Compare again: another flush, which began later, may have raised the recovery point already.
+        # Compare again, because another flush that began later may have raised the recovery point already.
         if end_offset > self.recovery_point and not self._is_cutting:
             self._durable = (truncations, end_offset)

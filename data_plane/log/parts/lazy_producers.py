@@ -1,9 +1,9 @@
 """Keeps the state of a log's producers. The state is read from the log's files only when it is first needed.
 
-After a clean stop, the newest snapshot contains the whole state. Most logs never need the state, so reading
-it at the start would be wasted. After a truncation the state is read again. Each fetch of a read-committed
-consumer depends on whether the log has open transactions. `is_settled` answers this question while the state
-is unread: it is true if certainly no transaction is open.
+After a clean stop, the newest snapshot contains the whole state. Most logs never need the state, so reading it
+at the start would be wasted. After a truncation the state is read again. Each fetch of a read-committed
+consumer depends on whether the log has open transactions. `is_settled` answers this question while the state is
+unread. It is true if certainly no transaction is open.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class LazyProducers:
         """The transactions that are being verified with their coordinators; None before the first."""
 
     def load(self, segments: SegmentList, index_interval_bytes: int) -> ProducerState:
-        """Return the producer state. Reads it from the files if this is the first need (blocking, mostly
-        short). Raises `DiskError`.
+        """Return the producer state. At the first call, reads it from the files if necessary (blocking, usually
+        for a short time). Raises `DiskError`.
         """
         if self.state is None:
             if self._unread_offset >= 0:
@@ -83,7 +83,7 @@ class LazyProducers:
         return high_watermark
 
     def is_unread_at(self, offset: int) -> bool:
-        """True if the state is still to be read from the disk, as of `offset`."""
+        """True if the files have the state as of `offset`, and it has not been read from them yet."""
         return self._unread_offset == offset
 
     def take(self, state: ProducerState) -> None:
@@ -93,8 +93,8 @@ class LazyProducers:
         self._forget_verified()
 
     def read_at_need(self, offset: int, decided_offset: int, *, is_settled: bool) -> None:
-        """Forget the state. The next caller who needs it makes it read again, as of `offset`. Markers below
-        `decided_offset` count as committed.
+        """Forget the state. The next call of `load` reads the state as of `offset` again. It treats
+        transactions whose markers are below `decided_offset` as decided.
         """
         self.state = None
         self._unread_offset, self._decided_offset = offset, decided_offset
@@ -128,7 +128,7 @@ class LazyProducers:
             not checks_name or (verifications is not None and verifications.verified.get(producer_id) == name)
         ):
             return ONGOING
-        # The coordinator need not be asked about an outdated epoch: the append would be refused anyway.
+        # The coordinator need not be asked about an outdated epoch, because the append would be refused anyway.
         state.check_epoch(producer_id, epoch)
         if verifications is None:
             verifications = self.verifications = Verifications()
@@ -146,8 +146,8 @@ class LazyProducers:
     def note_transactional(
         self, producer_id: int, guard: VerificationGuard | None, *, ends: bool = False
     ) -> None:
-        """Update the verifications after an append: of a transactional batch, or of a marker. `ends` is true
-        if the marker has ended an open transaction.
+        """Update the verifications after a transactional batch or a marker was appended. `ends` is true if the
+        marker has ended an open transaction.
 
         The append voids all guards of the producer. `guard` is the guard with which the batch was appended;
         None if it had no guard.
@@ -180,14 +180,14 @@ class LazyProducers:
             self.verifications.forget_verified()
 
     def truncate(self, offset: int, high_watermark: int) -> None:
-        """Called after a truncation at `offset`. If the state includes later batches, it is forgotten and
-        read again at need.
+        """Called after a truncation at `offset`. If the state includes later batches, it is forgotten, and read
+        again when it is needed.
         """
         if self._unread_offset > offset or (self.state is not None and self.state.reaches(offset)):
             self.read_at_need(offset, high_watermark, is_settled=False)
 
     def is_undecided(self, high_watermark: int) -> bool:
-        """True if at least one transaction has ended by a marker that is not below the high watermark."""
+        """True if at least one transaction has ended, but its marker is not below the high watermark yet."""
         state = self.state
         return state is not None and any(marker >= high_watermark for marker, _ in state.ended)
 

@@ -3,7 +3,7 @@
 
 The start offset of an entry (epoch, start offset) is the offset of the epoch's first record. An epoch without
 records has the offset that its first record would get. Entries are an immutable tuple that is replaced as a
-whole: epochs change rarely, and readers in other threads always see one state. Most logs of a node with many
+whole. Epochs change rarely, and readers in other threads always see one state. Most logs of a node with many
 partitions have a single epoch. Logs with equal entries share one tuple.
 """
 
@@ -65,7 +65,7 @@ class LeaderEpochs:
         contradict this.
 
         For example, records of an earlier epoch may follow at or after the start of a later epoch. Then the
-        later entry is removed: this replica was the leader in that epoch, but appended no records.
+        later entry is removed, because this replica was the leader in that epoch, but appended no records.
         """
         if epoch < 0:
             return

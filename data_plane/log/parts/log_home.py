@@ -9,8 +9,8 @@ A failed operation takes the log and its log directory offline, with these excep
 
 A change of a log's files is one step on the disk's thread. The loop waits for the step a limited time
 (`change`, or `Dir.in_time` for steps that can be undone). If the step takes longer, the log becomes
-*unsettled*: it refuses everything, while the step continues. When the step is done, the loop updates the
-state in memory, which then agrees with the files again.
+*unsettled*, and refuses everything while the step continues. When the step is done, the loop updates the state
+in memory, which then agrees with the files again.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class LogHome:
         """
         self.is_closed = False
         self.is_broken = False
-        """True after a bug in the middle of an append: the log can be read, and refuses appends until the
+        """True after a bug in the middle of an append. The log can then be read, but refuses appends until the
         next start.
         """
         self._has_failed = False
@@ -109,11 +109,11 @@ class LogHome:
         must not use the reserve, while only the reserve is free.
         """
         if self.offline:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the log directory is offline")
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the log directory of this partition is offline")
         if self.is_broken:
             raise KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
-                "an earlier append to this log failed by a bug: restart the node, so that it reads the log again",
+                "a bug interrupted an earlier append to this log: restart the node, so that it reads the log again",
             )
         if self.is_short and not may_use_reserve:
             path = self.directory.path
@@ -126,7 +126,9 @@ class LogHome:
         have to wait for it.
         """
         if self.is_stalled or self.is_unsettled:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk does not answer")
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR, "the disk of this partition's log does not answer"
+            )
 
     def stall(self) -> None:
         """Refuse appends, reads and truncations until `resume`, because the device does not answer."""
@@ -214,8 +216,8 @@ class LogHome:
         self._judge()
 
     def _report(self, error: Exception) -> None:
-        """Report the error of a change to the owner. A `DiskError` means a failed disk, and the `KafkaError`
-        of `needing_room` a disk without room.
+        """Report the error of a change to the owner. A `DiskError` means that the disk has failed. The
+        `KafkaError` of `needing_room` means that the disk has no room.
         """
         if isinstance(error, DiskError):
             self.failed(error)
@@ -275,8 +277,8 @@ class LogHome:
         return isinstance(error, FileClosed) or (self.is_closed and isinstance(error, FileMissing))
 
     def _is_harmless(self, error: DiskError) -> bool:
-        """True if the device has not failed: room or descriptors were short, or the log was closed meanwhile.
-        A refused sync does count as a failure.
+        """True if room or descriptors were short, or the log was closed meanwhile. The device itself has not
+        failed then. A refused sync does count as a failure.
         """
         if isinstance(error, ResourcesShort) and self.owner is not None:
             self.owner.resources_short()

@@ -11,7 +11,7 @@
   of the first segment. It never exceeds the log start offset. A replica reports records as deleted only if
   they lie below its stored start.
 
-A broken rule raises `AssertionError`: wrong offsets would lose records, or invent them.
+A broken rule raises `AssertionError`, because wrong offsets would lose records, or invent them.
 """
 
 from __future__ import annotations

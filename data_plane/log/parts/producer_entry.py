@@ -90,7 +90,7 @@ def batches_of(packed: bytes) -> Iterator[tuple[int, int, int, int]]:
     sequence, last_offset, delta, timestamp_ms = BATCH.unpack_from(packed, HEAD_SIZE)
     yield sequence, last_offset, delta, timestamp_ms
     for at in range(_OLDER_AT, len(packed), OLDER.size):
-        if sequence >= 0:  # a coordinator's batches have none
+        if sequence >= 0:  # A coordinator's batches have no sequence numbers.
             sequence = (sequence - delta - 1) & SEQUENCE_MASK
         delta, offsets, time_ms = OLDER.unpack_from(packed, at)
         last_offset -= offsets

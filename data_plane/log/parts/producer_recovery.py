@@ -1,4 +1,4 @@
-"""Rebuilds producer state from the disk: from the last good snapshot, and the batch headers behind it."""
+"""Rebuilds producer state from the disk: from the last good snapshot, and the batch headers after it."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def latest_state(
 
     A snapshot above the high watermark is not used, unless the high watermark is unknown (-1). Such a
     snapshot does not list ended transactions, although a truncation may still remove their markers. The
-    caller replays the batches behind the snapshot, which lists these transactions again.
+    caller replays the batches after the snapshot, which lists these transactions again.
     """
     if high_watermark >= 0:
         end_offset = min(end_offset, max(high_watermark, first_offset))
@@ -124,7 +124,7 @@ def rebuild_producers(
     index_interval_bytes: int,
     high_watermark: int = _UNKNOWN,
 ) -> ProducerState:
-    """Rebuild the producer state as of `end_offset`, from the last good snapshot and the batch headers behind
+    """Rebuild the producer state as of `end_offset`, from the last good snapshot and the batch headers after
     it. It blocks, usually for a short time.
     """
     names, first_offset = directory.list(), segments[0].base_offset
@@ -142,9 +142,9 @@ def replay(
 ) -> None:
     """Update the state with all batches in `[offset, end_offset)`; the log ends there or later.
 
-    If a segment is damaged, its batches behind the damage are left out. Recovery has not read the segments
-    below the recovery point, so damage there is first met here. One damaged batch must not prevent the start
-    of a node. Readers of that batch will find the damage.
+    If a segment is damaged, its batches after the damage are left out. Recovery has not read the segments below
+    the recovery point, so damage there is first found here. One damaged batch must not prevent the start of a
+    node. Readers of that batch will find the damage.
     """
     for at, segment in enumerate(segments):
         after = segments[at + 1].base_offset if at + 1 < len(segments) else end_offset
@@ -168,10 +168,10 @@ def replay(
 def aborted_in(
     directory: Dir, segments: Sequence[Segment], segment: Segment, index_interval_bytes: int
 ) -> AbortedIndex:
-    """Return the aborted transactions of a segment. Reads them from the index file if this is the first need.
+    """Return the aborted transactions of a segment. At the first call, reads them from the index file.
 
-    If the index file is damaged, they are read from the batches, and the file is written anew (blocking).
-    Raises `DiskError`.
+    If the index file is damaged, they are read from the batches, and the file is rewritten (blocking). Raises
+    `DiskError`.
     """
     try:
         return segment.load_aborted()
@@ -182,8 +182,8 @@ def aborted_in(
 
 
 def _keep(index: AbortedIndex) -> None:
-    """Do nothing. Called with a rebuilt index when the device answers late: the index file is written, and
-    the caller no longer waits.
+    """Do nothing. Called with a rebuilt index when the device answers late. By then the index file is written,
+    and the caller no longer waits.
     """
 
 
@@ -213,7 +213,7 @@ def write_snapshot(directory: Dir, state: ProducerState, offset: int, *, sync: b
         if sync:
             sync_file(directory, name)
     except DiskHung:
-        # Leave the file alone: removing it would block until the device answers.
+        # Leave the file alone, because removing it would block until the device answers.
         raise
     except DiskRefused:
         remove_if_present(directory, name)

@@ -5,7 +5,8 @@ Theory of operation
 For each producer id the log keeps the last five batches, so that a retried batch is recognised. The answer to
 the retry has the offsets of the first attempt. Within a producer epoch, sequence numbers must have no gaps.
 They start at 0 in a new epoch, and 0 follows 2**31 - 1. An unknown producer may start with any number. Its
-state may have expired, so that refusing its number would stop it permanently (Kafka since 2.5).
+state may have expired, and refusing its number would then stop it permanently. (Kafka has the same rule since
+2.5.)
 
 The state follows from the batches of the log alone, so it can be rebuilt by reading batch headers. For each
 segment, a file `<offset>.snapshot` contains the state as of that offset. So only later headers must be read.
@@ -15,11 +16,11 @@ a retry of one of the four earlier batches for a gap. Odradek writes an entry fo
 the oldest first. When Kafka reads such a file, it keeps the last entry of each producer. Odradek keeps all
 five.
 
-A transaction is open from its first batch in this log to its marker. It is unstable while it is open, or
-while its marker is not yet below the high watermark (Kafka's `ProducerStateManager.unreplicatedTxns`). The
-first unstable offset is the first offset of the earliest unstable transaction. A read-committed consumer
-reads up to this offset. A snapshot lists no markers. So after reading a snapshot, the state lacks the markers
-before it. They count as below the high watermark. This is safe: the coordinator decided before it wrote any
+A transaction is open from its first batch in this log to its marker. It is unstable while it is open, or while
+its marker is not yet below the high watermark (Kafka's `ProducerStateManager.unreplicatedTxns`). The first
+unstable offset is the first offset of the earliest unstable transaction. A read-committed consumer reads up to
+this offset. A snapshot lists no markers. So after reading a snapshot, the state lacks the markers before it.
+They count as below the high watermark. This is safe, because the coordinator decided before it wrote any
 marker, and it writes a lost marker again.
 """
 
@@ -102,8 +103,8 @@ class ProducerState:
         self.first_ongoing = NO_OFFSET
         """The first offset of the earliest open transaction, or `NO_OFFSET`. All threads may read it."""
         self.ended: deque[tuple[int, int]] = deque()
-        """Ended transactions whose marker may be at or above the high watermark: (marker's offset, first
-        offset). Both ascend: a transaction within the range of a later one is left out.
+        """Ended transactions whose marker may be at or above the high watermark, as pairs (marker's offset,
+        first offset). Both offsets ascend. A transaction that lies within the range of a later one is left out.
         """
 
     @property
@@ -204,10 +205,9 @@ class ProducerState:
         """Check a transaction's marker before it is appended (Kafka's
         `ProducerAppendInfo.appendEndTxnMarker`).
 
-        Since transaction version 2, a marker's epoch is higher than the epoch of its transaction. There are
-        two exceptions. A marker that is written a second time has the epoch that the log already knows, and
-        finds no open transaction. A transaction of the highest possible epoch ends by a marker of the same
-        epoch.
+        Since transaction version 2, a marker's epoch is higher than the epoch of its transaction. There are two
+        exceptions. A marker that is written a second time has the epoch that the log already knows, and finds
+        no open transaction. A transaction of the highest possible epoch ends with a marker of the same epoch.
 
         Raises:
             KafkaError: INVALID_PRODUCER_EPOCH, or TRANSACTION_COORDINATOR_FENCED for a coordinator epoch
@@ -306,7 +306,7 @@ class ProducerState:
 
     def stable_behind(self, offset: int) -> int:
         """Return the first offset of the earliest open transaction. If there is none, returns the offset
-        behind the marker at `offset`.
+        after the marker at `offset`.
         """
         return offset + 1 if self.first_ongoing == NO_OFFSET else self.first_ongoing
 
@@ -343,8 +343,8 @@ class ProducerState:
 
         A producer is silent from the first check that finds no new batch of it. Kafka instead compares the
         batches' timestamps with the wall clock. So with a wrong clock, Kafka may forget an active producer.
-        That is harmful: the next batch of a forgotten producer may have any sequence number, so batches may
-        get into the wrong order.
+        That is harmful, because the next batch of a forgotten producer may have any sequence number, so batches
+        may get into the wrong order.
         """
         expired = []
         for producer_id, packed in self._packed.items():

@@ -63,7 +63,7 @@ class SegmentList:
         self.active = segments[-1]
 
     def check_order(self) -> None:
-        """Raise `AssertionError` unless each segment begins behind the one before, and only the last segment
+        """Raise `AssertionError` unless each segment begins after the one before, and only the last segment
         is active.
         """
         for segment, following in pairwise(self.segments):
@@ -133,7 +133,7 @@ class SegmentList:
         """
         end_offset = offsets.log_end_offset
         if self.home.offline:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the log directory is offline")
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the log directory of this partition is offline")
         if offset < offsets.log_start_offset or offset > end_offset:
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
@@ -257,7 +257,7 @@ class SegmentList:
     def add(self, fresh: Segment, log_end_offset: int) -> None:
         """Add the new segment as the active one, and finish the previous one.
 
-        Raises `AssertionError` if the new segment begins below the log's end, or not behind the previous one.
+        Raises `AssertionError` if the new segment begins below the log's end, or not after the previous one.
         """
         old = self.active
         self.check_end(log_end_offset)
@@ -355,7 +355,7 @@ class SegmentList:
         if cleaned.next_offset > self.segments[after].base_offset:
             raise AssertionError(
                 f"{self.home}: the cleaned segment {cleaned.base_offset} ends at offset "
-                f"{cleaned.next_offset}, behind the beginning of the next segment"
+                f"{cleaned.next_offset}, after the beginning of the next segment"
             )
         fresh = cleaned.segment
         fresh.begin(sources[0].created_ms)
@@ -401,7 +401,8 @@ class SegmentList:
             self.check_order()
             for segment in sources:
                 segment.remove()
-                # Keep the snapshot of the first source: it has the producer state from before its records.
+                # Keep the snapshot of the first source, because it has the producer state at the start of the
+                # cleaned segment.
                 keeps_snapshot = segment is sources[0]
                 suffixes = tuple(
                     suffix

@@ -1,8 +1,8 @@
 """Carries out swaps: a cleaned segment replaces its source segments by a series of renames of files. A start
 finishes or undoes an interrupted swap.
 
-The file names are Kafka's. So Odradek can finish a swap that Kafka has begun, and Kafka one of Odradek. The
-steps are:
+The file names are Kafka's. So Odradek can finish a swap that Kafka has begun, and Kafka can finish a swap that
+Odradek has begun. The steps are:
 
 1. `NNN.log.cleaned` and its indexes are written and synced. A start removes them.
 2. Their suffix changes from `.cleaned` to `.swap`; the `.log` file is renamed last. From here on a start
@@ -120,7 +120,7 @@ def _damage(directory: Dir, name: str, names: list[str]) -> str | None:
     limit = _last_base(names)
     if _base_offset(name) < limit < scan.next_offset:
         return (
-            f"the segment ends at offset {scan.next_offset}, which lies within or behind the log's "
+            f"the segment ends at offset {scan.next_offset}, which lies within or after the log's "
             "last segment"
         )
     return None
@@ -135,8 +135,8 @@ def _remove_sources(directory: Dir, swapped: list[str], names: list[str]) -> Non
     start = min(map(_base_offset, logs))
     end = max(_scan(directory, name).next_offset for name in logs)
     if start < _last_base(names):
-        # The last segment is never a source. So limit the end here: no checksum covers base offsets, and a
-        # damaged one must not remove the last segment.
+        # The last segment is never a source. No checksum covers base offsets, so `end` may be damaged. Limit it
+        # here, so that the last segment is not removed.
         end = min(end, _last_base(names))
     for name in names:
         base_offset = _base_offset(name)

@@ -8,9 +8,9 @@ waits until the coordinator knows the partition (KIP-890, part 1):
 1. `begin` makes a guard for the producer, or finds an existing one. The leader asks the coordinator.
 2. The caller of the append passes the guard. The append is refused unless the log still has this very guard
    for the producer.
-3. Each transactional append voids the producer's guards: an append of records, or of a marker. So if the
-   coordinator answers late, its transaction may have ended meanwhile. Then the guard is void, and no records
-   follow the marker.
+3. Each append of transactional records or of a marker voids the producer's guards. So if the coordinator
+   answers late, its transaction may have ended meanwhile. Then the guard is void, and no records follow the
+   marker.
 
 Later appends of the transaction use the guard `ONGOING`, since the log knows that the transaction is open.
 But a producer id is no secret, and a client may combine its own transactional id with another client's
@@ -27,8 +27,8 @@ from __future__ import annotations
 from hashlib import blake2b
 
 GUARDS_MAX = 4_000
-"""The most guards of one log. If another guard is needed, all guards of one producer become void: of the
-producer that has had guards for the longest time. That producer must be verified again.
+"""The most guards of one log. If another guard is needed, all guards of one producer become void. This is the
+producer that has had guards for the longest time. It must be verified again.
 """
 _NAME_LENGTH_MAX = 64
 
@@ -157,7 +157,7 @@ class Verifications:
         self.verified.pop(producer_id, None)
 
     def forget_verified(self) -> None:
-        """Forget the verified ids of all transactions: the log was truncated, perhaps below the start of some
-        transactions.
+        """Forget the verified ids of all transactions, because the log was truncated, perhaps below the start
+        of some transactions.
         """
         self.verified.clear()

@@ -3,7 +3,7 @@
 A segment has one entry per abort marker in it, in the order of the markers. An entry is 34 bytes: version
 (int16, 0), producer id, first offset, last offset (the marker's) and last stable offset, all int64 and
 big-endian. The last stable offset is the first offset of the earliest transaction that was still open when
-the marker was appended. If there was none, it is the offset behind the marker. So the last stable offset
+the marker was appended. If there was none, it is the offset after the marker. So the last stable offset
 never falls from one entry to the next. A transaction that ends after an entry's marker began at the entry's
 last stable offset or later.
 """
@@ -113,7 +113,7 @@ class AbortedIndex:
                 raise DamagedTransactionIndex(f"the transaction index has the unknown version {version}")
             if not 0 <= entry.first_offset < entry.last_offset or entry.last_offset <= last_offset:
                 raise DamagedTransactionIndex(
-                    f"the transaction index lists transaction {entry} behind an abort marker at offset "
+                    f"the transaction index lists transaction {entry} after an abort marker at offset "
                     f"{last_offset}"
                 )
             last_offset = entry.last_offset

@@ -23,7 +23,7 @@ HEADER_CHUNK_BYTES = 32 << 10
 class SegmentScan:
     """Iterates over (position, header) of the batches in `[position, end)` of a file.
 
-    It stops at the first batch that is cut, does not fit behind its predecessor, or (with `check_crc`) has a
+    It stops at the first batch that is cut, does not fit after its predecessor, or (with `check_crc`) has a
     wrong checksum. When it has stopped, `position` is the end of the good batches, and `next_offset` the
     offset that follows them. `damage` describes the fault; None if the scan has reached `end`.
 

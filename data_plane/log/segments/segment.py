@@ -104,7 +104,7 @@ class Segment:
         """
         self.index: SegmentIndex | None = None
         self.index_is_written = (0, 0)
-        """How many entries of each index are already in its file: (offset index, time index)."""
+        """The number of entries of each index that are already in its file: (offset index, time index)."""
         self.bytes_since_index = 0
         self.first_timestamp_ms = NO_TIMESTAMP
         """The newest timestamp in the segment's first batch, from which `segment.ms` counts."""
@@ -124,16 +124,16 @@ class Segment:
         None before the first.
         """
         self.walked: WalkedTimes | None = None
-        """The real timestamps of the segment's records, which a walk has read; None if they were never
-        needed. Batch headers may claim others.
+        """The timestamps that a walk has read from the segment's records; None if no walk was needed. The batch
+        headers may name other timestamps.
         """
         self.aged: tuple[int, int] | None = None
         """The file's (size in bytes, time of the last change) when a worker last read them."""
         self.uses = _USED
         self.is_removed = False
         self.needs_sync = False
-        """True if the segment must be synced even below the recovery point: it was truncated, or has new
-        index files and a snapshot.
+        """True if the segment must be synced even below the recovery point, because it was truncated, or has
+        new index files and a snapshot.
         """
 
     def name(self, suffix: str) -> str:
@@ -142,7 +142,9 @@ class Segment:
     # --- active and finished
 
     def begin(self, now_ms: int, jitter_ms: int = 0) -> None:
-        """Begin the time after which the active segment rolls. `jitter_ms` is subtracted from `segment.ms`."""
+        """Start the time limit after which the active segment rolls. `jitter_ms` is subtracted from
+        `segment.ms`.
+        """
         self.created_ms = now_ms
         self.jitter_ms = jitter_ms
 
@@ -186,7 +188,7 @@ class Segment:
         self.measure_tail()
 
     def cut_durably(self, position: int) -> None:
-        """Cut the file during recovery, and sync it: the cut bytes must not reappear behind later appends.
+        """Cut the file during recovery, and sync it, so that the cut bytes cannot reappear after later appends.
         Raises `DiskError`.
         """
         self.size = position
@@ -209,7 +211,7 @@ class Segment:
 
     def measure_tail(self) -> None:
         """Recompute the first and the newest timestamp, and the number of bytes since the last index entry.
-        Uses the index, and reads the headers of the batches behind its last entry.
+        Uses the index, and reads the headers of the batches after its last entry.
         """
         index = self.index
         self.first_timestamp_ms = NO_TIMESTAMP
@@ -379,7 +381,7 @@ class Segment:
             _append(self.directory, self.name(INDEX_SUFFIX), index.offset_bytes(offsets_written, offsets))
             _append(self.directory, self.name(TIME_INDEX_SUFFIX), index.time_bytes(times_written, times))
         except DiskHung:
-            # Keep the files: unlinking them would block until the device answers.
+            # Keep the files, because unlinking them would block until the device answers.
             raise
         except DiskRefused:
             self.remove_index_files()
@@ -449,7 +451,7 @@ class Segment:
         self.aborted = None
 
     def load_aborted(self) -> AbortedIndex:
-        """Return the aborted transactions. Reads them from their file if this is the first need.
+        """Return the aborted transactions. At the first call, reads them from their file.
 
         Raises `DamagedTransactionIndex`, `FileClosed` for a segment that was removed, `DiskError`.
         """
@@ -565,7 +567,7 @@ class Segment:
         """Return (position, next offset) of the last batch boundary in `[start, limit]`. `start` is a
         boundary.
 
-        Returns (start, -1) if the first batch ends behind `limit`. Raises `CorruptBatch`.
+        Returns (start, -1) if the first batch ends beyond `limit`. Raises `CorruptBatch`.
         """
         recent = self.recent
         if recent is not None and (found := recent.cut_at(start, limit)) is not None:
@@ -589,8 +591,8 @@ class Segment:
         return position, next_offset
 
     def note_read(self, next_offset: int, end: int) -> None:
-        """Remember where a read has ended: at position `end`, with `next_offset`. Most readers continue
-        there.
+        """Remember that a read has ended at position `end`, and that `next_offset` follows. Most readers
+        continue there.
         """
         self.read_place = (next_offset, end)
         self.uses = _USED
@@ -628,8 +630,8 @@ class Segment:
             self.file.sync()
         except FileMissing:
             reached("log.sync_overtaken")
-            # A missing file is no error if the segment was removed meanwhile: by retention, by a truncation,
-            # or because the log was closed.
+            # A missing file is no error if the segment was removed meanwhile. Retention or a truncation may
+            # have removed it, or the log was closed.
             if not self.is_removed:
                 raise
 
@@ -667,8 +669,8 @@ _removing = threading.Lock()
 
 
 def _keep(index: SegmentIndex) -> None:
-    """Do nothing. Called with a rebuilt index when the device answers late: the index files are written, and
-    the caller no longer waits.
+    """Do nothing. Called with a rebuilt index when the device answers late. By then the index files are
+    written, and the caller no longer waits.
     """
 
 

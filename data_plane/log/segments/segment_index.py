@@ -2,7 +2,7 @@
 
 An `.index` file holds pairs of big-endian int32 (relative offset, position). The batch that begins at
 `position` ends with that offset; it is relative to the segment's base offset. A `.timeindex` file holds
-(timestamp int64, relative offset int32): no record up to that offset is newer than the timestamp. Both ascend
+(timestamp int64, relative offset int32). No record up to that offset is newer than the timestamp. Both ascend
 strictly, so a lookup is a bisection.
 
 In memory they are four arrays. A value is appended before its key, so a reader in another thread finds a
@@ -39,7 +39,7 @@ class SegmentIndex:
         self.time_offsets = array("i")
 
     def append(self, offset: int, position: int) -> None:
-        """Add an offset entry for a batch behind all others. Raises `AssertionError` if the position does not
+        """Add an offset entry for a batch after all others. Raises `AssertionError` if the position does not
         ascend.
         """
         if self.positions and position <= self.positions[-1]:
@@ -117,7 +117,7 @@ class SegmentIndex:
         """Decode the contents of both index files. The `.log` file of the segment has `log_bytes` bytes.
 
         Raises:
-            DamagedIndex: entries that are cut, do not ascend, or point behind the segment's end.
+            DamagedIndex: entries that are cut, do not ascend, or point beyond the segment's end.
         """
         index = cls()
         offset_bytes = _without_padding(offset_bytes, OFFSET_ENTRY_BYTES)
@@ -141,7 +141,7 @@ class SegmentIndex:
         if index.time_offsets.tolist() != sorted(index.time_offsets):
             raise DamagedIndex("the offsets in the time index do not ascend")
         if index.offsets and (index.offsets[0] < 0 or index.positions[0] <= 0):
-            raise DamagedIndex("the first index entry points at the segment's start, but must be behind it")
+            raise DamagedIndex("the first index entry points at the segment's start, but must be after it")
         if index.positions and index.positions[-1] >= log_bytes:
             raise DamagedIndex(
                 f"the last index entry points at position {index.positions[-1]}, outside the segment's "

@@ -25,7 +25,7 @@ def walk_times(segment: Segment, until_ms: int | None, budget: WalkBudget, confi
     """Continue the walk over the records until a timestamp is `until_ms` or later (None: to the end), or the
     budget is used up. Returns all results so far.
 
-    Raises `FileClosed` if the segment was removed, `DiskError`.
+    Raises `FileClosed` if the segment was removed, and `DiskError`.
     """
     walked = segment.walked
     if walked is None:

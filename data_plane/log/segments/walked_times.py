@@ -3,19 +3,19 @@ workers).
 
 Theory of operation
 -------------------
-The header of a batch contains the newest timestamp of its records, and a producer may send a wrong one. At
-each append, Kafka sets this timestamp from the records. In Odradek that would take longer than the rest of
-the append. So the hot path and the indexes believe the headers. A *walk* reads the records' own timestamps.
-It is made if a decision depends on the headers: before retention by age deletes records, and before a look-up
-by time skips them. The results of a walk are kept with its segment, and the next walk continues where the
-last one ended.
+The header of a batch contains the newest timestamp of its records, and a producer may send a wrong one. At each
+append, Kafka sets this timestamp from the records. In Odradek that would take longer than the rest of the
+append. So the hot path and the indexes believe the headers. A *walk* reads the records' own timestamps. A walk
+precedes each decision that depends on the headers. So it is made before retention by age deletes records, and
+before a look-up by time skips records. The results of a walk are kept with its segment, and the next walk
+continues where the last one ended.
 
 If all headers were right, the segment's time index is right, too, and is used as always. If a header was
 wrong, a finished segment gets a corrected time index (`segment_times`). Look-ups then skip none of its
 batches by the header.
 
 Some batches are never walked, and their headers are believed: batches of more than `RECORDS_PARSED_MAX`
-records, and batches whose records contradict their header. Look-ups do not read these either.
+records, and batches whose records contradict their header. Look-ups do not read these batches either.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class WalkedTimes:
         have.
         """
         self.is_damaged = False
-        """True if the bytes that follow are no batch, so that walks end there."""
+        """True if the bytes from `position` on are not a valid batch, so that walks end there."""
         self.is_settled = False
         """True once all of a finished segment was walked, and its time index is right."""
         self._lock = threading.Lock()
@@ -186,7 +186,7 @@ class WalkedTimes:
     # --- once the whole of a finished segment was walked
 
     def entries(self) -> list[tuple[int, int]]:
-        """Return time index entries (timestamp, offset): no record up to that offset is newer than the
+        """Return time index entries (timestamp, offset). No record up to an entry's offset is newer than its
         timestamp.
         """
         with self._lock:

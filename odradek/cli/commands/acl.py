@@ -49,7 +49,10 @@ def register(groups: Groups) -> None:
     remove.add_argument(
         "--exact",
         action="store_true",
-        help="remove only the rules that `acl add` would add for the same options (default: all rules that fit them)",
+        help=(
+            "remove only the rules that `acl add` would add for the same options (default: all rules that match "
+            "the options)"
+        ),
     )
     remove.add_argument("--deny", action="store_true", help="with --exact: remove the rules that deny")
     remove.add_argument("--dry-run", action="store_true", help="show the rules, and remove nothing")
@@ -63,7 +66,7 @@ def register(groups: Groups) -> None:
         action="append",
         default=[],
         metavar="USER",
-        help="assume that super.users in the nodes' properties files has this user (repeat for more)",
+        help="treat this user as one of the super.users of the nodes' properties files (repeat for more)",
     )
     check.add_argument(
         "--allow-everyone",
@@ -78,18 +81,23 @@ def _add_rule_options(parser: argparse.ArgumentParser) -> None:
         "--user",
         action="append",
         metavar="USER",
-        help="the user: NAME, TYPE:NAME, or * for all (repeat for more)",
+        help="the user that the rules are about: NAME, TYPE:NAME, or * for all (repeat for more)",
     )
-    parser.add_argument("--host", metavar="ADDRESS", help="the client's address (default of add: any)")
     parser.add_argument(
-        "--operation", action="append", metavar="NAME", help="read, write, create, ..., all (repeat for more)"
+        "--host", metavar="ADDRESS", help="the address of the client (default for add: any address)"
+    )
+    parser.add_argument(
+        "--operation",
+        action="append",
+        metavar="NAME",
+        help="the operation: read, write, create, ..., or all (repeat for more)",
     )
     for name in _RESOURCES:
         parser.add_argument(
             f"--{name}", action="append", metavar="NAME", help=f"a {name.replace('-', ' ')}, or * for all"
         )
     parser.add_argument("--cluster", action="store_true", help="the cluster itself")
-    parser.add_argument("--prefixed", action="store_true", help="the names are prefixes")
+    parser.add_argument("--prefixed", action="store_true", help="treat the names as prefixes")
 
 
 def _principal(text: str) -> str:
@@ -116,7 +124,7 @@ def _operations(args: argparse.Namespace) -> list[int]:
     for text in args.operation or ():
         name = text.lower().replace("_", "-")
         if name not in known:
-            raise CliError(f"--operation {text} is unknown: known are {', '.join(known)}", USAGE)
+            raise CliError(f"--operation {text} is unknown: expected one of {', '.join(known)}", USAGE)
         codes.append(int(Operation[name.upper().replace("-", "_")]))
     return codes
 
@@ -146,7 +154,7 @@ def _rules(args: argparse.Namespace) -> list[Acl]:
             names = ", ".join(each.name.lower().replace("_", "-") for each in supported)
             raise CliError(
                 f"a {ResourceType(kind).name.lower()} has no operation "
-                f"{Operation(operation).name.lower()}; possible are {names} and all",
+                f"{Operation(operation).name.lower()}; possible operations are {names} and all",
                 USAGE,
             )
         rules.append(Acl(kind, name, pattern, principal, args.host or "*", operation, permission))
@@ -262,8 +270,8 @@ def _remove(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
-    """Print whether each requested operation is allowed. Return exit code 0 if all are allowed, 1 if any is
-    denied.
+    """Print whether each requested operation is allowed. Return the exit code: 0 if all operations are
+    allowed, 1 if one is denied.
     """
     from odradek.security.acls.rules import Operation, ResourceType
 
@@ -303,8 +311,8 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _authorizer_of(args: argparse.Namespace, client: Client) -> Authorizer:
-    """Make an authorizer that decides by the cluster's rules. The super users come from the command line, and
-    so does the decision when no rule matches.
+    """Make an authorizer that decides by the cluster's rules. The command line gives the super users, and the
+    decision for a request that no rule matches.
     """
     from odradek.security.acls.acl_index import AclIndex
     from odradek.security.acls.acl_requests import AclFilter

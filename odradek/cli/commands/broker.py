@@ -55,7 +55,7 @@ def register(groups: Groups) -> None:
 
 def _is_down(client: Client, survey: ClusterSurvey, node: int, deadline: float) -> bool:
     """Wait until `deadline` (monotonic seconds) for the broker to leave the cluster. Return true if it has
-    left. Thanks to this wait, a script can stop a broker and remove it right afterwards.
+    left in time. So a script can remove a broker right after it has stopped the broker.
     """
     while node not in survey.cluster.fenced:
         if time.monotonic() >= deadline:
@@ -116,7 +116,7 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _known(survey: ClusterSurvey, node: int) -> None:
-    """Raise `CliError` unless the broker is registered or partitions are still assigned to it."""
+    """Raise `CliError` for an unknown broker: it is not registered, and no partition is assigned to it."""
     brokers = [broker.node_id for broker in survey.cluster.brokers]
     if node not in brokers and not survey.load_of(node)[1]:
         raise CliError(f"there is no broker {node} (brokers: {', '.join(map(str, brokers))})")
@@ -231,9 +231,8 @@ def _remove(args: argparse.Namespace) -> int:
 
 
 def _votes(args: argparse.Namespace, client: Client, node: int) -> bool | None:
-    """Return true if the node is still a voter of the quorum; None if the quorum does not answer.
-
-    The command has already removed the node as a broker, so a failed question about the quorum is no error.
+    """Return true if the node is still a voter of the quorum; None if the quorum does not answer. A missing
+    answer is no error, because the command has already removed the broker.
     """
     from odradek.client.errors import ClientError
     from odradek.wire.errors import KafkaError

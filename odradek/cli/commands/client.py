@@ -27,8 +27,8 @@ def register(groups: Groups) -> None:
     listing = add_command(commands, "list", _list, "list the clients that brokers know by their telemetry")
     add_connection_options(listing)
     describe = add_command(commands, "describe", _describe, "show the metrics that a client has pushed")
-    describe.add_argument("client_id", metavar="CLIENT_ID", help="the id that the client gives itself")
-    describe.add_argument("--user", metavar="NAME", help="only the client of this user")
+    describe.add_argument("client_id", metavar="CLIENT_ID", help="the client id, as the client has set it")
+    describe.add_argument("--user", metavar="NAME", help="show only the client of this user")
     add_connection_options(describe)
 
 
@@ -83,7 +83,7 @@ def _describe(args: argparse.Namespace) -> int:
 
 
 def _end(brokers: list[BrokerClients]) -> int:
-    """Raise the error of the first broker that did not answer; return exit code 0 if all answered."""
+    """Raise the error of the first broker that did not answer. Return exit code 0 if all brokers answered."""
     failed = next((broker.error for broker in brokers if broker.error is not None), None)
     if failed is not None:
         raise call_failure(failed)

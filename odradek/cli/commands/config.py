@@ -42,7 +42,7 @@ def register(groups: Groups) -> None:
     get.add_argument(
         "--explain",
         action="store_true",
-        help="explain each key, and show which keys of a topic contradict each other (with --json: everything that is known)",
+        help="explain each key, and show which keys of a topic contradict each other (with --json: all details)",
     )
     add_connection_options(get)
 
@@ -67,13 +67,13 @@ def register(groups: Groups) -> None:
             default=[],
             help=f"{help_text} a key that holds a list (repeat for more)",
         )
-    change.add_argument("--validate-only", action="store_true", help="check everything, change nothing")
+    change.add_argument("--validate-only", action="store_true", help="check the change, but do not make it")
     add_connection_options(change)
 
     unset = add_command(commands, "unset", _set, "reset keys to their defaults")
     _add_resource(unset)
     unset.add_argument("unset", metavar="KEY", nargs="+", help="a key to reset")
-    unset.add_argument("--validate-only", action="store_true", help="check everything, change nothing")
+    unset.add_argument("--validate-only", action="store_true", help="check the change, but do not make it")
     unset.set_defaults(changes=[], append=[], subtract=[])
     add_connection_options(unset)
 
@@ -111,7 +111,7 @@ def _get(args: argparse.Namespace) -> int:
     of_topic = args.explain and args.kind == "topic"
     fights: list[tuple[str, str]] = []
     with connected(args) as client:
-        # A topic's keys may affect one another, so the explanation of one key needs all of them.
+        # A topic's keys may affect one another, so the explanation of one key needs all keys.
         wanted = None if args.key is None or of_topic else [args.key]
         (found,) = client.admin.describe_configs([resource], wanted, include_documentation=args.explain)
         if found.error is not None:
@@ -137,7 +137,7 @@ def _get(args: argparse.Namespace) -> int:
         for entry in entries:
             say(entry.value if entry.value is not None else "")
     else:
-        # The value is in the last column: it may be long, and would push later columns out of sight.
+        # The value is in the last column, because a long value would push later columns out of sight.
         print_table(("KEY", "SOURCE", "VALUE"), [(e.name, _source(e), _value(e)) for e in entries])
     return 0
 
@@ -156,7 +156,7 @@ def _set(args: argparse.Namespace) -> int:
     keys = [change.name for change in changes]
     twice = next((key for key in keys if keys.count(key) > 1), None)
     if twice is not None:
-        raise CliError(f"{twice} is given more than once", USAGE)
+        raise CliError(f"the key {twice} is given more than once: give one change for each key", USAGE)
     resource = _resource(args)
     with connected(args) as client, changing(not args.validate_only):
         ((_, error),) = client.admin.incremental_alter_configs(
@@ -187,7 +187,9 @@ def _document(entry: ConfigEntry) -> dict[str, object]:
 
 
 def _fights(client: Client, topic: str, entries: list[ConfigEntry]) -> list[tuple[str, str]]:
-    """Find configuration keys of a topic that conflict with other keys, each with the effect of the conflict."""
+    """Find the configuration keys of a topic that conflict with each other. Return the effect of the conflict
+    for each key.
+    """
     from odradek.cli.config_conflicts import conflicts
     from odradek.client.admin import ConfigSource
 
@@ -212,7 +214,7 @@ def _explain(entries: list[ConfigEntry], fights: list[tuple[str, str]]) -> None:
 
 
 def _source(entry: ConfigEntry) -> str:
-    """Write where a configuration value comes from, in one or two words."""
+    """Return where a configuration value comes from, in one or two words."""
     return _SOURCES.get(entry.source.name, entry.source.name.lower())
 
 

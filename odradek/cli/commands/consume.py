@@ -1,4 +1,6 @@
-"""`odradek consume TOPIC`: print the records of a topic, either all of them or those that a group has not read."""
+"""`odradek consume TOPIC`: print the records of a topic: all records, or only the records that a group has
+not read.
+"""
 
 from __future__ import annotations
 
@@ -42,8 +44,8 @@ def register(groups: Groups) -> None:
     parser.add_argument(
         "--group",
         metavar="GROUP",
-        help="join this consumer group, print what the group has not read, and commit what was printed; in a pipe, records "
-        "count as printed once they are in the pipe, even if its reader ends without reading them",
+        help="join this consumer group, print the records that the group has not read, and commit their offsets. A "
+        "record in a pipe counts as printed, even if the pipe's reader never reads it",
     )
     parser.add_argument(
         "--partition",
@@ -59,21 +61,19 @@ def register(groups: Groups) -> None:
         type=_start,
         metavar="WHERE",
         help="earliest, latest, an offset, -N for the last N of each partition, or a time: "
-        f"{TIME_HELP} (default: earliest; latest with --follow); with --group, only for partitions where the group has committed nothing",
+        f"{TIME_HELP} (default: earliest; latest with --follow); with --group, it applies only to partitions "
+        "without a committed offset",
     )
     start.add_argument(
         "--from-beginning",
         dest="start",
         action="store_const",
         const=("earliest", 0),
-        help="the same as --from earliest",
+        help="read from the beginning, like --from earliest",
     )
-    parser.add_argument("--max-messages", type=positive, metavar="N", help="stop after so many records")
-    parser.add_argument(
-        "--follow",
-        action="store_true",
-        help="wait for new records (default: stop at the end that the topic has now)",
-    )
+    parser.add_argument("--max-messages", type=positive, metavar="N", help="stop after this many records")
+    follow = "wait for new records (default: stop at the present end of the topic)"
+    parser.add_argument("--follow", action="store_true", help=follow)
     parser.add_argument(
         "--isolation",
         choices=("read_uncommitted", "read_committed"),
@@ -91,8 +91,8 @@ def register(groups: Groups) -> None:
         "--format",
         type=template,
         metavar="TEMPLATE",
-        help="print each record by this template: %%k key, %%v value, %%h headers, %%t topic, %%p partition, %%o offset, "
-        r"%%T milliseconds, %%d date; \n, \t",
+        help="print each record by this template: %%k key, %%v value, %%h headers, %%t topic, %%p partition, "
+        r"%%o offset, %%T milliseconds, %%d date; \n, \t",
     )
     add_connection_options(parser)
 
@@ -115,8 +115,8 @@ def _consume(args: argparse.Namespace) -> int:
 
     render = json_line if args.json else args.format or key_and_value(args.key_separator)
     with connected(args, "ConsumerSettings") as client:
-        # Describe the topic first: this call reports a wrong address or topic at once, whereas a consumer
-        # would wait.
+        # Describe the topic first, because this call reports a wrong address or topic at once. A consumer
+        # would wait instead.
         (topic,) = client.admin.describe_topics([args.topic])
         if args.group is not None:
             _read_as_member(args, client, render)
@@ -132,8 +132,8 @@ def _consume(args: argparse.Namespace) -> int:
 
 
 def _led(topic: Topic) -> list[int]:
-    """List the partitions that have a leader; name the others on stderr. Raises `CliError` if none has a
-    leader.
+    """List the partitions that have a leader, and print the other partitions on stderr. Raises `CliError` if
+    none has a leader.
     """
     led = [index for index, each in sorted(topic.partitions.items()) if each.leader >= 0]
     offline = [str(index) for index in sorted(topic.partitions) if index not in led]
@@ -217,7 +217,7 @@ class _Printer:
         self._quiet_since = time.monotonic()
 
     def print(self, records: Sequence[ConsumerRecord], ends: dict[TopicPartition, int] | None) -> None:
-        """Print the records, except those beyond `ends`."""
+        """Print the records whose offsets are below `ends`, up to the requested number."""
         self.handed.polled(records)
         lines: list[bytes] = []
         size = count = 0
@@ -239,8 +239,8 @@ class _Printer:
             self._quiet_since = time.monotonic()
 
     def _hand_over(self, lines: list[bytes], count: int) -> None:
-        """Write these lines to standard output. Then mark `count` records as handed over, including filtered
-        ones without a line.
+        """Write these lines to standard output. Then mark `count` records as handed over, including records
+        that a filter dropped.
         """
         if lines:
             self._output.write(b"".join(lines))
@@ -255,7 +255,7 @@ class _Printer:
         """
         if self._patience is not None and time.monotonic() - self._quiet_since > self._patience:
             raise CliError(
-                f"{what} within {self._patience:g} s: the broker may be down, or give a longer --timeout"
+                f"{what} within {self._patience:g} s: check that the broker runs, or give a longer --timeout"
             )
 
 
@@ -276,8 +276,8 @@ def _open(args: argparse.Namespace, settings: Mapping[str, Any]) -> Iterator[Con
         "enable.auto.commit": False,
         "allow.auto.create.topics": False,
         "default.api.timeout.ms": max(1, int(args.timeout * 1000)),
-        # At the end of a partition, the broker waits this long for new records before it answers. The command
-        # waits for the answer.
+        # At the end of a partition, the broker waits this long for new records. It answers after the wait, so
+        # this time also delays the command's end.
         "fetch.max.wait.ms": 500 if args.follow else 50,
         "max.poll.records": min(limit, _RECORDS_PER_POLL),
         "isolation.level": args.isolation,
@@ -330,16 +330,16 @@ def _next(consumer: Consumer, printer: _Printer, key: TopicPartition, busy: bool
 def _read_as_member(
     args: argparse.Namespace, client: Client, render: Callable[[ConsumerRecord], bytes]
 ) -> None:
-    """Join the group as a member, print the records that it has not read, and commit the offsets of the
-    printed ones.
+    """Join the group as a member, print the records that the group has not read, and commit the offsets of
+    the printed records.
     """
     if args.partition is not None:
         raise CliError("--partition and --group cannot be combined: the group assigns the partitions", USAGE)
     kind, _ = args.start or ("earliest", 0)
     if kind not in ("earliest", "latest"):
         raise CliError(
-            "with --group, --from must be earliest or latest: it counts only where the group has no "
-            f"committed offset (`odradek group reset {args.group}` changes offsets)",
+            "with --group, --from must be earliest or latest: it applies only to partitions without a committed "
+            f"offset (`odradek group reset {args.group}` changes offsets)",
             USAGE,
         )
     if is_closed(sys.stdout):
@@ -430,7 +430,9 @@ class _Member:
         )
 
     def _poll(self) -> list[ConsumerRecord]:
-        """Poll records. `Ending` notes a signal during the poll, so that no polled record is lost."""
+        """Poll records. A signal during the poll takes effect only afterwards (`Ending`), so no polled record
+        is lost.
+        """
         from odradek.client.consumer.consumer_types import Wakeup
 
         self._ending.check()
@@ -443,8 +445,8 @@ class _Member:
         return found
 
     def _positions(self, timeout: float | None = None) -> dict[TopicPartition, int | None]:
-        """Return the consumer's position in each assigned partition; None if it is unknown and there is no
-        `timeout` to wait.
+        """Return the consumer's position in each assigned partition. With `timeout`, wait for unknown
+        positions; without it, an unknown position is None.
         """
         return {key: self._position(key, timeout) for key in self._consumer.assignment()}
 
@@ -481,7 +483,9 @@ class _Member:
             self._ends.update((key, found[key]) for key in partitions)
 
     def revoked(self, partitions: list[TopicPartition]) -> None:
-        """Called when partitions move to other members: commits offsets, from which those members continue."""
+        """Called when partitions move to other members: commits the offsets from which the new owners
+        continue.
+        """
         positions = {key: self._position(key, None) for key in partitions}
         with _refusals_noted():
             try:
@@ -503,8 +507,8 @@ class _Member:
 
 @contextmanager
 def _refusals_noted() -> Iterator[None]:
-    """Guard a commit: if the group refuses it because partitions move to other members, report that on stderr
-    and continue.
+    """Run a block that commits. If the group refuses the commit because partitions move to other members,
+    print a warning on stderr and continue.
     """
     from odradek.wire.errors import ErrorCode, KafkaError
 

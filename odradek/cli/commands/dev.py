@@ -1,9 +1,9 @@
 """`odradek dev`: a local cluster of child processes, for trying things out.
 
 Each node's properties are in DIR/node-N.properties, its data in DIR/node-N, its log lines in DIR/node-N.log.
-A node that dies is not restarted, so that one can watch how the other nodes react. `odradek server
+A node that dies is not restarted, so that you can watch how the other nodes react. `odradek server
 DIR/node-N.properties` starts it again. The child processes have their own sessions: Ctrl-C reaches only this
-process, which ends the nodes in order.
+process, which stops the nodes in order.
 
 All nodes are brokers and controllers. The nodes of the first start are the voters: an odd number of these
 nodes, `VOTERS_MAX` at most. `odradek quorum add` makes a later node a voter.
@@ -41,9 +41,9 @@ VOTERS_MAX = 5
 REPLICATED_FROM = 3
 """From this number of nodes on, topics have three replicas, two of which must be in sync."""
 _FOR_ONE_PERSON = {"group.initial.rebalance.delay.ms": "300"}
-"""Settings for a development machine, where a group does not have to wait long for more consumers. The value
-is written only once, so the user may change it. It is not zero because kafka-python learns its topic's
-partitions only 0.1 s after its start. If the rebalance ended earlier, kafka-python would get no partitions.
+"""Settings for a development machine, where a group need not wait long for more consumers. They are written
+only at the first start, so the user may change them. The delay is above zero because kafka-python needs 0.1 s
+to learn its topic's partitions. With a shorter delay, kafka-python would get no partitions.
 """
 _HEADER = "# Written by `odradek dev`, which keeps its own keys up to date and leaves all others alone.\n"
 
@@ -179,11 +179,9 @@ def _end(nodes: list[_Node]) -> None:
 
 @contextmanager
 def _started(data: Path, count: int, first_port: int, security: DevSecurity | None) -> Iterator[list[_Node]]:
-    """Start the nodes for the block, and stop them after it. If not all nodes begin to serve, restore their
-    former properties files.
-
-    The directory may belong to nodes that already run, and the files of those nodes must keep the right
-    ports.
+    """Start the nodes for the block, and stop them after it. If some node does not begin to serve, restore
+    the former properties files of all nodes. This matters if nodes from an earlier start still run in this
+    directory, because their files must keep their ports.
     """
     places = [_Place(data, number + 1, first_port + number) for number in range(count)]
     with _usable(data):
@@ -234,7 +232,7 @@ def _prepare(data: Path, places: list[_Place], security: DevSecurity | None) -> 
     if formatted and DevSecurity(data).exists != (security is not None):
         advice = "give another --data for a new cluster" if security is not None else "use --secure"
         raise CliError(
-            f"{data} belongs to a cluster that was begun {'without' if security else 'with'} --secure: {advice}"
+            f"{data} belongs to a cluster that was created {'without' if security else 'with'} --secure: {advice}"
         )
     if security is not None:
         security.make(",".join(f"127.0.0.1:{place.client_port}" for place in places))
@@ -267,7 +265,7 @@ def _check_majority(places: list[_Place]) -> None:
 
 
 def _voters(places: list[_Place]) -> list[_Place]:
-    """Return those of these nodes that vote in a new cluster: an odd number, at most `VOTERS_MAX`."""
+    """Choose the nodes that vote in a new cluster: an odd number, at most `VOTERS_MAX`."""
     return places[: min(VOTERS_MAX, len(places) - (1 - len(places) % 2))]
 
 
@@ -278,7 +276,7 @@ def _check_ports(first: _Place) -> None:
     text = first.properties.read_text() if first.properties.exists() else ""
     found = re.search(r"^listeners=(?:PLAINTEXT|SASL_SSL)://127\.0\.0\.1:(\d+)", text, re.MULTILINE)
     if found is not None and int(found[1]) != first.client_port:
-        raise CliError(f"the nodes of {first.data} expect each other at other ports: use --port {found[1]}")
+        raise CliError(f"the nodes of {first.data} were set up with other ports: use --port {found[1]}")
 
 
 def _restore(properties: Path, before: bytes | None) -> None:
@@ -386,7 +384,7 @@ def _signals() -> Iterator[int]:
 
 
 def _watch(nodes: list[_Node], wakeup: int, security: DevSecurity | None, as_json: bool) -> int:
-    """Print when all nodes serve, and whenever a node has died. Return 0 after SIGINT or SIGTERM; raise
+    """Print a line when all nodes serve, and when a node has died. Return 0 after SIGINT or SIGTERM; raise
     `CliError` if a node fails to start.
     """
     selector = selectors.DefaultSelector()
@@ -460,8 +458,8 @@ def _report_death(node: _Node, as_json: bool) -> None:
 
 
 def _command() -> list[str]:
-    """Return the words of a command that starts this same `odradek` from the current directory, whatever PATH
-    contains.
+    """Return the words of a command that starts this same `odradek` from the current directory. PATH may
+    contain another one.
     """
     script = Path(sys.executable).parent / "odradek"
     if not script.exists():

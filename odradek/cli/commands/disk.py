@@ -39,14 +39,18 @@ def register(groups: Groups) -> None:
     listing.add_argument(
         "--topics",
         action="store_true",
-        help="show how many bytes each topic takes in each directory, the largest first",
+        help="show how many bytes each topic uses in each directory, the largest first",
     )
     add_connection_options(listing)
     demote = add_command(commands, "demote", _demote, "move leaderships off a slow disk to other brokers")
     demote.add_argument(
         "disk", metavar="BROKER:DIR", type=_broker_and_path, help="the broker's id and its log directory"
     )
-    demote.add_argument("--undo", action="store_true", help="allow the replicas in it to lead again")
+    demote.add_argument(
+        "--undo",
+        action="store_true",
+        help="end the demotion, so that replicas in this directory may lead again",
+    )
     add_connection_options(demote)
 
 
@@ -150,7 +154,7 @@ def _print_directories(
             state = _state(each, trouble, is_retiring=(broker.broker, each.path) in retiring)
             used = _used(each)
             full = None if used is None else f"{used:.0%}"
-            # The path is in the last column: it may be long, and would push later columns out of sight.
+            # The path is in the last column, because a long path would push later columns out of sight.
             rows.append(
                 (
                     broker.broker,
@@ -184,7 +188,7 @@ def _print_directories(
 
 
 def _left_text(directory: LogDirDescription) -> str:
-    """Write how many replicas are still in a directory that is being retired."""
+    """Return a text about the replicas that are still in a directory that is being retired."""
     if directory.error is not None:
         return "and it is offline"
     if not directory.replicas:
@@ -194,7 +198,9 @@ def _left_text(directory: LogDirDescription) -> str:
 
 
 def _arriving_texts(broker: int, directory: LogDirDescription) -> list[str]:
-    """Write a line about replicas that move to this directory from another directory of the broker (KIP-113)."""
+    """Return a line about replicas that move to this directory from another directory of the broker
+    (KIP-113).
+    """
     arriving = [each for each in directory.replicas if each.is_future]
     if not arriving:
         return []
@@ -208,7 +214,7 @@ def _arriving_texts(broker: int, directory: LogDirDescription) -> list[str]:
 
 
 def _state(each: LogDirDescription, trouble: TroubledDirectory | None, *, is_retiring: bool) -> str:
-    """Choose the word for a directory's state. It is in capitals if an operator should act."""
+    """Return the word for a directory's state. The word is in capitals if an operator should act."""
     health = each.health
     if each.error is not None:
         return "released" if health is not None and health.is_released else "OFFLINE"
@@ -247,14 +253,14 @@ def _health_cells(health: DirectoryHealth | None) -> tuple[str | None, ...]:
 
 
 def _health_alarms(broker: int, path: str, health: DirectoryHealth | None) -> list[str]:
-    """Write a line for each sign of trouble: the disk is soon full or is slow, or logs on it fail their
+    """Return a line for each problem of a disk: it will be full soon, it is slow, or logs on it fail their
     checksums.
     """
     if health is None:
         return []
     alarms = []
     if health.seconds_left is not None and health.seconds_left < ALARM_SECONDS and not health.is_short:
-        # The time is shown as at least a minute: the rate is too rough for seconds.
+        # Show at least a minute, because the measured rate is too rough for seconds.
         left = span_text(max(1, health.seconds_left // 60) * 60_000)
         alarms.append(f"broker {broker}: {path} will be full in {left} at the rate of the last hour")
     if health.is_slow:

@@ -43,14 +43,14 @@ def register(groups: Groups) -> None:
         action="append",
         default=[],
         metavar="STATE",
-        help=f"only groups in this state: {', '.join(_STATES)} (repeat for more)",
+        help=f"list only groups in this state: {', '.join(_STATES)} (repeat for more)",
     )
     listing.add_argument(
         "--type",
         action="append",
         default=[],
         choices=("classic", "consumer"),
-        help="only groups of this type; consumer is the protocol of KIP-848 (repeat for more)",
+        help="list only groups of this type; the type consumer uses the protocol of KIP-848 (repeat for more)",
     )
     add_connection_options(listing)
 
@@ -60,7 +60,7 @@ def register(groups: Groups) -> None:
         "--watch",
         type=_watch_span,
         metavar="SPAN",
-        help="measure again after this span (10s, 1m), and show the trend of the lag, and when the lag will be zero",
+        help="measure the lag twice, this span apart (10s, 1m), and show its trend, and when it will be zero",
     )
     add_connection_options(describe)
 
@@ -71,10 +71,15 @@ def register(groups: Groups) -> None:
         action="append",
         type=_topic,
         metavar="TOPIC[:N,N]",
-        help="only this topic, or these partitions of it (repeat for more; default: all where it has committed offsets)",
+        help=(
+            "reset only this topic, or some of its partitions (repeat for more; default: all partitions with a "
+            "committed offset)"
+        ),
     )
     _add_destinations(reset.add_mutually_exclusive_group(required=True))
-    reset.add_argument("--execute", action="store_true", help="do it (default: only show what would be done)")
+    reset.add_argument(
+        "--execute", action="store_true", help="reset the offsets (default: only show what would be reset)"
+    )
     add_connection_options(reset)
 
     delete = add_command(commands, "delete", _delete, "delete groups without members, with their offsets")
@@ -234,8 +239,8 @@ def _print_description(group: GroupDescription, lags: list[PartitionLag], trend:
 
 
 def _epochs(group: GroupDescription) -> list[tuple[str, object]]:
-    """Return a list with one pair (name, text), the line about the group's epochs. For a classic group the
-    list is empty.
+    """Return the line about the group's epochs as a list of one (name, text) pair. For a classic group,
+    return an empty list.
     """
     if group.group_type != "consumer":
         return []
@@ -330,7 +335,7 @@ def _member_id(group: GroupDescription, number: int | None) -> str | None:
 
 
 def _partitions_text(partitions: Iterable[TopicPartition]) -> str:
-    """Write partitions by topic, with ranges: `words:0-2,5 other:1`."""
+    """Format partitions by topic, with ranges: `words:0-2,5 other:1`."""
     by_topic: dict[str, list[int]] = {}
     for topic, index in partitions:
         by_topic.setdefault(topic, []).append(index)

@@ -1,4 +1,4 @@
-"""`odradek log dump|clean-status`: `dump` reads the files of a partition itself and needs no running node,
+"""`odradek log dump|clean-status`: `dump` reads the files of a partition directly, without a running node.
 `clean-status` asks the brokers.
 """
 
@@ -43,8 +43,10 @@ def register(groups: Groups) -> None:
     dump.add_argument(
         "--records",
         action="store_true",
-        help="print the records of each batch too; those of __transaction_state, __consumer_offsets and "
-        "__cluster_metadata are decoded, without secrets",
+        help=(
+            "print the records of each batch too; records of __transaction_state, __consumer_offsets and "
+            "__cluster_metadata are decoded, without secrets"
+        ),
     )
     dump.add_argument(
         "--verify",

@@ -55,16 +55,16 @@ def _register_list(commands: Groups) -> None:
     listing = add_command(commands, "list", _list, "list partitions with their leaders and replicas")
     _add_topics(listing, "list only these topics, or these partitions of them (default: all)")
     listing.add_argument(
-        "--broker", type=id_number, metavar="ID", help="only partitions with a replica on this broker"
+        "--broker", type=id_number, metavar="ID", help="list only partitions with a replica on this broker"
     )
     which = listing.add_mutually_exclusive_group()
     which.add_argument(
-        "--moving", action="store_true", help="only partitions that are moving to other brokers"
+        "--moving", action="store_true", help="list only partitions that are moving to other brokers"
     )
     which.add_argument(
-        "--under-replicated", action="store_true", help="only partitions with replicas out of sync"
+        "--under-replicated", action="store_true", help="list only partitions with replicas out of sync"
     )
-    which.add_argument("--offline", action="store_true", help="only partitions without a leader")
+    which.add_argument("--offline", action="store_true", help="list only partitions without a leader")
     add_connection_options(listing)
 
 
@@ -81,8 +81,10 @@ def _register_move(commands: Groups) -> None:
         "--to",
         type=_places,
         metavar="ID[:DIR],ID",
-        help="the brokers that will hold the partitions, the preferred leader first; if all of them hold the partitions already "
-        "and each has a directory, replicas only move between disks",
+        help=(
+            "the brokers for the replicas, the preferred leader first. If these brokers have the replicas "
+            "already, and each is given with a DIR, replicas only move between disks"
+        ),
     )
     how.add_argument(
         "--from",
@@ -98,7 +100,7 @@ def _register_move(commands: Groups) -> None:
         help="give each partition this many replicas; new ones go to the brokers with the least data",
     )
     how.add_argument(
-        "--cancel", action="store_true", help="cancel moves: the partitions stay where they were before"
+        "--cancel", action="store_true", help="cancel moves: the partitions return to their former brokers"
     )
     how.add_argument(
         "--unthrottle", action="store_true", help="remove throttles that an interrupted move left behind"
@@ -122,7 +124,7 @@ def _register_balance(commands: Groups) -> None:
         type=_percentage,
         metavar="PERCENT",
         default=0.05,
-        help="allow this difference of a broker from the mean (default: 5)",
+        help="let each broker's bytes differ from the mean by this percentage (default: 5)",
     )
     add_plan_options(balance)
     add_connection_options(balance, plans=True)
@@ -144,7 +146,9 @@ def _register_elect(commands: Groups) -> None:
         metavar="ID",
         help="with --unclean: elect the replica on this broker (default: the replica with the most records)",
     )
-    elect.add_argument("--execute", action="store_true", help="do it (default: show what would be done)")
+    elect.add_argument(
+        "--execute", action="store_true", help="elect the leaders (default: only show what would change)"
+    )
     add_connection_options(elect)
 
 
@@ -335,7 +339,7 @@ def _planned(
             if len(after) < len(each.replicas) and not args.fewer:
                 raise CliError(
                     f"{key} has {counted(len(each.replicas), 'replica')} and would keep only "
-                    f"{len(after)}: name all brokers that shall hold a replica (now "
+                    f"{len(after)}: name all brokers that should have a replica (now "
                     f"{','.join(map(str, each.replicas))}), or add --fewer"
                 )
             if each.replicas != after:
@@ -350,8 +354,8 @@ def _planned(
 
 
 def _replicas_after(before: tuple[int, ...], to: Mapping[int, str | None]) -> tuple[int, ...]:
-    """Return the brokers of a partition after the move `to`. If `to` names directories for only some of the present
-    brokers, the partition keeps all its brokers.
+    """Return the brokers of a partition after the move `to`. The partition keeps all its brokers if `to`
+    gives directories for some of these brokers and names no other broker.
     """
     if None not in to.values() and set(to) < set(before):
         return before

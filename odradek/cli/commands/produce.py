@@ -1,4 +1,4 @@
-"""`odradek produce TOPIC`: lines of standard input or of a file become records."""
+"""`odradek produce TOPIC`: write each line of standard input or of a file as a record."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 _ACKS = ("all", "-1", "0", "1")
 _BUFFER_BYTES = 128 << 20
 _PENDING_BYTES_MAX = _BUFFER_BYTES // 2
-"""The most bytes of lines that are sent but not acknowledged yet. Below this limit, no send blocks until the
-producer has free memory. So the command can react to a signal at once.
+"""The limit for the bytes of lines that are sent but not yet acknowledged. Below this limit, the producer
+always has free memory, so no send blocks. The command can then react to a signal at once.
 """
 _LAST_SECONDS = 2.0
 """The time that a command waits for the outcome of sent lines after a signal has requested its end."""
@@ -171,12 +171,12 @@ def _check(sent: SentLines) -> None:
 
 
 def _settle(producer: Producer, sent: SentLines, patience_seconds: float) -> None:
-    """Wait at most `patience_seconds` until each sent line is acknowledged or failed, so that the reported
-    count is right.
+    """Wait at most `patience_seconds` until each sent line is acknowledged or failed, so that the command
+    reports the right count.
     """
     from odradek.client.errors import ClientError
 
-    with suppress(ClientError):  # records without an outcome are counted as such afterwards
+    with suppress(ClientError):  # the caller reports the records that still have no outcome
         producer.flush(patience_seconds)
     producer.close(0)
     sent.count_done(wait=True)

@@ -45,7 +45,7 @@ def register(groups: Groups) -> None:
         type=_endpoint,
         action="append",
         metavar="LISTENER://HOST:PORT",
-        help="where its controller listens (default: the addresses that it has registered)",
+        help="the address of the controller's listener (default: the addresses that the controller has registered)",
     )
     _add_directory(add)
     add_connection_options(add)
@@ -214,8 +214,8 @@ def _not_among(args: argparse.Namespace, voters: tuple[QuorumReplica, ...]) -> N
 
 def _directory_of(args: argparse.Namespace, replicas: tuple[QuorumReplica, ...], role: str) -> bytes:
     named = [each for each in replicas if each.node_id == args.node]
-    # For minutes, the leader still reports the replica of a lost disk. If the node has two directories, only
-    # the directory in use still sends fetches.
+    # The leader reports the replica of a lost disk for some minutes more. So a node may have two directories
+    # in the list, but only the directory in use sends fetches.
     newest_ms = max((each.last_fetch_ms for each in named), default=0)
     alive = [each for each in named if role != "observer" or newest_ms - each.last_fetch_ms <= _STALE_MS]
     found = [each.directory_id for each in alive]
@@ -232,8 +232,8 @@ def _directory_of(args: argparse.Namespace, replicas: tuple[QuorumReplica, ...],
 def _registered(
     args: argparse.Namespace, client: Client, quorum: QuorumDescription
 ) -> dict[str, tuple[str, int]]:
-    """Return the listener under which controller `args.node` has registered, with its (host, port). Raises
-    `CliError` if the controller has not registered.
+    """Return the registered address of controller `args.node`: the name of the listener with its (host,
+    port). Raises `CliError` if the controller has not registered.
     """
     with connected_to_controller(args, client, quorum) as (controller, listener):
         found = controller.admin.describe_controllers()

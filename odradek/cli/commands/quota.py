@@ -68,17 +68,22 @@ def register(groups: Groups) -> None:
         remove.add_argument(f"--{option}", action="store_true", help=f"remove only the quota of {described}")
     remove.add_argument("--dry-run", action="store_true", help="only show what would be removed")
     add_connection_options(remove)
-    explain = add_command(commands, "explain", _explain, "show which quotas hold for a client, and why")
+    explain = add_command(commands, "explain", _explain, "show which quotas apply to a client, and why")
     explain.add_argument(
-        "--user", default="ANONYMOUS", metavar="NAME", help="(default: ANONYMOUS, without a login)"
+        "--user",
+        default="ANONYMOUS",
+        metavar="NAME",
+        help=("the client's user (default: ANONYMOUS, which is a client without a login)"),
     )
-    explain.add_argument("--client-id", default="", metavar="ID", help="(default: a client without an id)")
+    explain.add_argument(
+        "--client-id", default="", metavar="ID", help=("the client's id (default: a client without an id)")
+    )
     explain.add_argument(
         "--metrics",
         action="append",
         default=[],
         metavar="URL",
-        help="a broker's metrics page, to show how much of the quotas is used there (repeat for more)",
+        help="a broker's metrics page, to show how much of each quota is used on that broker (repeat for more)",
     )
     add_connection_options(explain)
 
@@ -121,7 +126,7 @@ def _needed_entity(args: argparse.Namespace) -> QuotaEntity:
         raise CliError("give --user, --client-id (or both), or --ip", USAGE)
     if args.ip is not None and len(entity) > 1:
         raise CliError(
-            "--ip cannot be combined with --user or --client-id: a quota of an address counts for all users",
+            "--ip cannot be combined with --user or --client-id: the quota of an address applies to all users",
             USAGE,
         )
     return entity
@@ -278,7 +283,7 @@ def _explain(args: argparse.Namespace) -> int:
 
 
 def _use_texts(key: str, used: Mapping[str, float] | None) -> tuple[str, str]:
-    """Write the measured use per second in the quota's unit, and the total throttle time; "-" for both if
+    """Format the measured use per second in the quota's unit, and the total throttle time. Both are "-" if
     unknown.
     """
     if used is None:
@@ -287,8 +292,8 @@ def _use_texts(key: str, used: Mapping[str, float] | None) -> tuple[str, str]:
 
 
 def _use(addresses: list[str]) -> dict[tuple[str, str, str], dict[str, float]]:
-    """Measure the use per second by (key, user, client id), for one second, and read the throttle times since
-    the brokers' start.
+    """Measure the use of each quota during one second, by (key, user, client id). Also read the throttle
+    times since the brokers' start.
 
     Accounts that no metrics page lists are left out. Raises `CliError`.
     """

@@ -29,7 +29,9 @@ def register(groups: Groups) -> None:
 
 
 def _server(args: argparse.Namespace) -> int:
-    """Run a node until it is stopped. Its log goes to stderr; a line on stdout says when it serves clients."""
+    """Run a node until it is stopped. The node's log goes to stderr. One line on stdout reports that the node
+    serves clients.
+    """
     from odradek.node.main import serve
 
     def started(facts: Mapping[str, Any]) -> None:

@@ -154,8 +154,8 @@ def _random_uuid(args: argparse.Namespace) -> int:
 
 
 def _adopt(args: argparse.Namespace) -> int:
-    """Format blank log directories, so that they join the node that owns the other, formatted directories.
-    The metadata log's directory is never formatted in this way.
+    """Format blank log directories, so that they belong to the same node as the directories that are
+    formatted already. The metadata log's directory is never formatted in this way.
     """
     from odradek.env.ports import DiskError, FileMissing
     from odradek.env.real import RealEnv
@@ -242,7 +242,7 @@ def _info(args: argparse.Namespace) -> int:
 
 def _check_config(args: argparse.Namespace) -> int:
     """Print a line for each problem and each unknown key of a properties file. Raises `CliError` if it has
-    printed any line about a problem or an unknown key.
+    printed such a line.
     """
     from odradek.node.configuration.file_judgement import judge_file
     from odradek.node.configuration.node_config import contents_of
@@ -259,7 +259,7 @@ def _check_config(args: argparse.Namespace) -> int:
             complain(f"{path}: {warning}")
     count = len(judged.problems) + len(judged.unknown)
     if count:
-        raise CliError(f"{path}: {counted(count, 'line')} to correct before a node can start with it")
+        raise CliError(f"{path}: {counted(count, 'line')} to correct before a node can start with this file")
     return 0
 
 
@@ -277,9 +277,9 @@ def _text_of(path: str) -> str:
 def _who_votes(
     config: NodeConfig, standalone: bool, initial_controllers: str | None, no_initial_controllers: bool
 ) -> tuple[VoterEndpoint | None, VoterSet | None]:
-    """Return the pair (only voter, set of all voters). The options choose which of the two is set. Both are
-    None for a node that does not found a quorum, or if `controller.quorum.voters` names the voters. Raises
-    `StorageError`.
+    """Return the pair (only voter, set of all voters). The command line's options decide which of the two is
+    set. Both are None for a node that does not found a quorum, or if `controller.quorum.voters` names the
+    voters. Raises `StorageError`.
     """
     from odradek.metadata_quorum.replica.storage_format import StorageError, initial_voters
 

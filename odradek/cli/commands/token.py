@@ -32,7 +32,7 @@ _SHARED_KEYS = (
     "ssl.truststore.type",
     "ssl.endpoint.identification.algorithm",
 )
-"""Keys of the administrator's file that the token's owner needs as well, and that are not secret."""
+"""Keys of the administrator's file that the token's owner needs too, and that are not secret."""
 _MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
 
@@ -44,7 +44,7 @@ def register(groups: Groups) -> None:
     _register_create(commands)
     listing = add_command(commands, "list", _list, "list the tokens that you may see")
     listing.add_argument(
-        "--owner", action="append", metavar="USER", help="only those of this owner (repeat for more)"
+        "--owner", action="append", metavar="USER", help="list only tokens of this owner (repeat for more)"
     )
     add_connection_options(listing)
     renew = add_command(commands, "renew", _renew, "extend the lifetime of a token")
@@ -54,7 +54,9 @@ def register(groups: Groups) -> None:
 
 
 def _add_expiry_options(parser: argparse.ArgumentParser, flag: str, meaning: str) -> None:
-    """Add the id of a token, and the option for the span of time after which it expires."""
+    """Add the argument for the id of a token, and the option for the span of time after which the token
+    expires.
+    """
     parser.add_argument("token_id", metavar="ID")
     parser.add_argument(flag, dest="period", metavar="SPAN", type=span, help=f"{meaning}: {_SPAN_HELP}")
     parser.add_argument("--dry-run", action="store_true", help="show the token, and change nothing")
@@ -151,8 +153,8 @@ def _create(args: argparse.Namespace) -> int:
 
 
 def _write_keys(args: argparse.Namespace, token: DelegationToken) -> None:
-    """Write a file of client keys (for --command-config) that logs in by the token. From the creation of the
-    file on, only the file's owner can read it.
+    """Write a file of client keys (for --command-config), with which a client logs in by the token. From the
+    creation of the file on, only the file's owner can read it.
     """
     known = {key: value for key, value in security_properties(args).items() if key in _SHARED_KEYS}
     keys = {
@@ -209,7 +211,7 @@ def _show(tokens: list[DelegationToken]) -> None:
 
 
 def _renewers(token: DelegationToken) -> str:
-    """Write as many renewers as fit on a line; --json has all of them."""
+    """Format as many renewers as fit on a line; --json has all of them."""
     shown = ",".join(token.renewers[:RENEWERS_SHOWN]) or "-"
     more = len(token.renewers) - RENEWERS_SHOWN
     return f"{shown} and {more} more" if more > 0 else shown
@@ -224,7 +226,9 @@ def _found(client: Client, token_id: str) -> DelegationToken:
 
 @contextmanager
 def _by_renewer(token: DelegationToken) -> Iterator[None]:
-    """Turn an error about missing rights in the block into a `CliError` that names the users who may do this."""
+    """Turn an error about missing rights in the block into a `CliError` that names the users who may change
+    the token.
+    """
     from odradek.wire.errors import ErrorCode, KafkaError
 
     try:
@@ -234,7 +238,7 @@ def _by_renewer(token: DelegationToken) -> Iterator[None]:
             raise
         renewers = f", or a renewer ({', '.join(token.renewers)})," if token.renewers else ""
         raise CliError(
-            f"only the token's owner {token.owner}{renewers} may do that; no other right suffices"
+            f"only the token's owner {token.owner}{renewers} may change this token; no other right suffices"
         ) from None
 
 

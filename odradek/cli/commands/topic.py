@@ -58,7 +58,9 @@ def _register_create(commands: Groups) -> None:
         help="a topic configuration, for example retention.ms=3600000 (repeat for more)",
     )
     create.add_argument("--if-not-exists", action="store_true", help="succeed when the topic exists already")
-    create.add_argument("--validate-only", action="store_true", help="check everything, create nothing")
+    create.add_argument(
+        "--validate-only", action="store_true", help="check the request, but do not create the topic"
+    )
     add_connection_options(create)
 
 
@@ -90,7 +92,7 @@ def _register_alter(commands: Groups) -> None:
         metavar="KEY",
         help="reset a topic configuration to its default (repeat for more)",
     )
-    alter.add_argument("--validate-only", action="store_true", help="check everything, change nothing")
+    alter.add_argument("--validate-only", action="store_true", help="check the change, but do not make it")
     add_connection_options(alter)
 
 
@@ -208,8 +210,8 @@ def _alter(args: argparse.Namespace) -> int:
         raise CliError("no change was given: give --partitions, --config or --unset", USAGE)
     done = []
     with connected(args) as client, changing(not args.validate_only):
-        # Change the configuration first: a refused value is then found before new partitions, which cannot be
-        # removed.
+        # Change the configuration first. If a value is refused, the command has not added any partitions,
+        # which it could not remove again.
         if changes:
             resource = ConfigResource(ResourceType.TOPIC, args.topic)
             ((_, error),) = client.admin.incremental_alter_configs(

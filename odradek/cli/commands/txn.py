@@ -63,15 +63,21 @@ def register(groups: Groups) -> None:
         metavar="ID",
         help="fence the producer of this id, which aborts its open or prepared transaction everywhere",
     )
-    abort.add_argument("--topic", metavar="TOPIC", help="abort on one partition only: its topic")
-    abort.add_argument("--partition", type=id_number, metavar="N", help="the number of the partition")
+    abort.add_argument("--topic", metavar="TOPIC", help="the topic of the only partition on which to abort")
+    abort.add_argument("--partition", type=id_number, metavar="N", help="the number of that partition")
     abort.add_argument(
-        "--start-offset", type=natural, metavar="OFFSET", help="the first offset of the transaction in it"
+        "--start-offset",
+        type=natural,
+        metavar="OFFSET",
+        help="the first offset of the transaction in that partition",
     )
     abort.add_argument(
         "--force",
         action="store_true",
-        help="abort on the one partition even if a coordinator has this transaction, and may commit it elsewhere",
+        help=(
+            "abort on that partition even if a coordinator knows this transaction, and may commit it on other "
+            "partitions"
+        ),
     )
     add_connection_options(abort)
 
@@ -86,7 +92,7 @@ def _register_list(commands: Groups) -> None:
         default=[],
         choices=TRANSACTION_STATES,
         metavar="STATE",
-        help=f"only those in this state: {', '.join(TRANSACTION_STATES)} (repeat for more)",
+        help=f"list only transactions in this state: {', '.join(TRANSACTION_STATES)} (repeat for more)",
     )
     listing.add_argument(
         "--producer-id",
@@ -94,18 +100,18 @@ def _register_list(commands: Groups) -> None:
         default=[],
         type=natural,
         metavar="N",
-        help="only those of this producer id (repeat for more)",
+        help="list only transactions of this producer id (repeat for more)",
     )
     listing.add_argument(
         "--running-longer-than-ms",
         type=natural,
         metavar="N",
-        help="only those whose transaction began longer ago than these milliseconds",
+        help="list only transactions that have been open for more than this number of milliseconds",
     )
     listing.add_argument(
         "--transactional-id-pattern",
         metavar="RE",
-        help="only ids that match this regular expression (RE2) as a whole",
+        help="list only ids that this regular expression (RE2) matches completely",
     )
     add_connection_options(listing)
 
@@ -288,8 +294,8 @@ def _fence(args: argparse.Namespace, client: Client) -> int:
             raise
         raise CliError(_unfinished_text(name)) from error
     except RequestTimedOut as error:
-        # Before the coordinator answers CONCURRENT_TRANSACTIONS it waits for a while. So the timeout may have
-        # the same cause: ask for the transaction's state.
+        # The coordinator waits before it answers CONCURRENT_TRANSACTIONS, so our timeout may come first. Find
+        # out by asking for the transaction's state.
         (now,) = client.admin.describe_transactions([name], timeout=_LOOK_SECONDS_MAX)
         if now.state not in ("PrepareCommit", "PrepareAbort"):
             raise
@@ -322,8 +328,8 @@ def _unfinished_text(name: str) -> str:
 
 
 def _outcome(before: TransactionDescription) -> str | None:
-    """Return how the transaction must have ended, judged by its state before the command. None if there was
-    no transaction.
+    """Return how the transaction has ended, which follows from its state before the command. None if there
+    was no transaction.
     """
     return {"Ongoing": "aborted", "PrepareAbort": "aborted", "PrepareCommit": "committed"}.get(before.state)
 

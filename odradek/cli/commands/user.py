@@ -64,7 +64,10 @@ def _add_password_options(parser: argparse.ArgumentParser, mechanism: str) -> No
         metavar="N",
         type=_iterations,
         default=DEFAULT_ITERATIONS,
-        help=f"SCRAM iterations, 4096 to 16384: more make it harder to guess the password (default: {DEFAULT_ITERATIONS})",
+        help=(
+            f"SCRAM iterations, 4096 to 16384: a higher number makes the password harder to guess (default: "
+            f"{DEFAULT_ITERATIONS})"
+        ),
     )
     parser.add_argument("--dry-run", action="store_true", help="only show what would be written")
     add_connection_options(parser)

@@ -38,11 +38,11 @@ __all__ = ["register_moves"]
 LOOK_SECONDS = 1.0
 RELEASE_SECONDS = 30.0
 CALM_LOOKS = 4
-"""The number of successive checks that must find no move before the command ends. A retirement that is being
-cancelled may request moves once more.
+"""The number of successive checks that must find no move before the command ends. One check is not enough,
+because another command that cancels a retirement may still request moves.
 """
 MOVES_AT_ONCE = 500
-"""The most moves that the command requests from one check to the next."""
+"""The maximum number of moves that the command requests from one check to the next."""
 _ASSUMED_RATE = 100 << 20
 _LINES_MAX = 40
 
@@ -71,7 +71,11 @@ def register_moves(commands: Groups) -> None:
         commands, "balance", _balance, "spread replicas evenly over the directories of brokers"
     )
     balance.add_argument(
-        "--broker", type=id_number, action="append", metavar="ID", help="only this broker (repeat for more)"
+        "--broker",
+        type=id_number,
+        action="append",
+        metavar="ID",
+        help="balance only this broker (repeat for more)",
     )
     balance.add_argument(
         "--over-hosts",
@@ -114,7 +118,9 @@ def _directories(client: Client, broker: int, *, with_health: bool = False) -> t
 
 
 def _metadata_directory(configs: Mapping[str, str]) -> str:
-    """Find the directory of the metadata log: its own key, or the first of `log.dirs` (Kafka's rule)."""
+    """Find the directory of the metadata log: the value of `metadata.log.dir`, or else the first of
+    `log.dirs` (Kafka's rule).
+    """
     first = listed_paths(configs.get("log.dirs", "") or configs.get("log.dir", ""))
     return configs.get("metadata.log.dir", "") or (first[0] if first else "")
 
@@ -345,7 +351,7 @@ def _carry_out(
     first: Sequence[DiskMove] = (),
     emptied: str | None = None,
 ) -> None:
-    """Request the moves and wait until they have ended. Each check makes a new plan by `plan`, because a
+    """Request the moves and wait until they have ended. Each check calls `plan` for a new plan, because a
     broker may have restarted, or a new replica may have been created. Remove the throttle at the end.
     """
     throttle = CopyThrottle(client, broker, args.throttle)
@@ -367,7 +373,7 @@ def _carry_out(
             if args.deadline is not None and time.monotonic() >= args.deadline:
                 count = counted(left or len(moves), "replica")
                 raise CliError(
-                    f"--timeout has passed: {count} of broker {broker} not moved yet; moves that have begun go on, "
+                    f"--timeout has passed: {count} of broker {broker} not moved yet. Moves that have begun go on: "
                     "repeat the command for the others"
                 )
             time.sleep(LOOK_SECONDS)
@@ -421,7 +427,7 @@ def _ask(client: Client, broker: int, moves: Sequence[DiskMove], *, is_planned_a
 
     passed_over = [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.REPLICA_NOT_AVAILABLE]
     if is_planned_again:
-        # The target was cordoned after the plan was made: the next plan chooses another target.
+        # The target was cordoned after the plan was made, so the next plan chooses another target.
         passed_over.append(ErrorCode.INVALID_REPLICA_ASSIGNMENT)
     for error in client.admin.alter_replica_log_dirs(wanted).values():
         # A replica that was deleted, or moved to another broker meanwhile, need not move any more.

@@ -54,7 +54,7 @@ def _obstacle(survey: ClusterSurvey, each: Partition) -> str | None:
         return f"broker {node} is down"
     if node in each.offline_replicas:
         return f"the directory of broker {node} is offline"
-    # Without a leader, replicas outside the ISR may be eligible: the controller knows which.
+    # Without a leader, replicas outside the ISR may be eligible, and only the controller knows which ones.
     if each.leader >= 0 and node not in each.isr:
         return f"{node} is not in sync yet"
     return None
@@ -101,7 +101,7 @@ def _unclean_choice(args: argparse.Namespace, survey: ClusterSurvey, each: Leade
 
 
 def _first(replicas: Sequence[int], node: int | None) -> tuple[int, ...]:
-    assert node is not None, "partitions are ordered by a node, which is missing"
+    assert node is not None, "the preferred node of a partition must be known"
     return (node, *(each for each in replicas if each != node))
 
 
@@ -139,7 +139,7 @@ def _carry_out(args: argparse.Namespace, client: Client, choices: Sequence[_Choi
     if args.execute and left:
         raise CliError(
             f"{counted(len(left), 'partition')} cannot have an election, such as {left[0].key}: "
-            f"{left[0].obstacle}. Solve that, then try again"
+            f"{left[0].obstacle}. Remove the obstacle, then try again"
         )
     return 0
 

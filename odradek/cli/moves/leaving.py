@@ -1,4 +1,4 @@
-"""The plan of `odradek broker drain`: how replicas move off brokers, even off dead brokers.
+"""The plan of `odradek broker drain`: how replicas move off brokers, including brokers that are down.
 
 New replicas copy from each partition's leader, so the broker that leaves may be down. A partition without a
 leader stays on its brokers, and the plan lists it. There are two kinds of partitions without a leader. A
@@ -82,7 +82,7 @@ class Leaving(NamedTuple):
     under_way: list[Move]
     """The moves in `moves` that have begun already."""
     given_up: list[Stuck]
-    """Lost partitions that the operator gives up: they continue with the records that remain."""
+    """Lost partitions that the operator gives up, so that they continue with the records that remain."""
     kept: list[Stuck]
     """Partitions without a leader that stay on their brokers."""
     narrowed: list[Move]
@@ -110,7 +110,9 @@ class Leaving(NamedTuple):
             )
 
     def kept_lines(self) -> list[str]:
-        """Write a line for each topic with partitions that are not moved: why, and what to do."""
+        """Return a line for each topic with partitions that are not moved. It gives the reason and the
+        remedy.
+        """
         names = ", ".join(map(str, self.brokers))
         lines = []
         for name, found in _by_topic(each for each in self.kept if each.is_lost).items():
@@ -159,7 +161,7 @@ def _loss(partitions: Sequence[Stuck]) -> str:
     rest = len(partitions) - empty
     parts = [f"{empty} {'begins' if empty == 1 else 'begin'} empty"] if empty else []
     if rest:
-        parts.append(f"{rest} {'goes' if rest == 1 else 'go'} on with what another replica has")
+        parts.append(f"{rest} {'goes' if rest == 1 else 'go'} on with the records of another replica")
     return ", ".join(parts)
 
 
@@ -276,7 +278,7 @@ def _accepted(args: argparse.Namespace, survey: ClusterSurvey) -> set[TopicParti
 
 
 def _led_by_the_best(moves: Sequence[Move], sources: dict[TopicPartition, int | None]) -> list[Move]:
-    """Put the replica with the most records first in the moves of lost partitions, because the first replica
+    """Put the replica with the most records first in each move of a lost partition, because the first replica
     will lead.
     """
     from attrs import evolve

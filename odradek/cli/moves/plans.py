@@ -1,4 +1,6 @@
-"""Code that is shared by commands which move partitions: options, printing a plan, executing it."""
+"""Code that is shared by commands which move partitions: their options, and the printing and execution of a
+plan.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,7 @@ def topic_partitions(text: str) -> tuple[str, tuple[int, ...] | None]:
 def add_plan_options(parser: argparse.ArgumentParser, execute: str = "--execute") -> None:
     """Add the options of a plan: --execute (or another word for it), --throttle, --at-once, --no-wait."""
     parser.add_argument(
-        execute, dest="execute", action="store_true", help="do it (default: show what would be done)"
+        execute, dest="execute", action="store_true", help="execute the plan (default: only show it)"
     )
     parser.set_defaults(execute_option=execute)
     parser.add_argument(
@@ -106,8 +108,8 @@ def carry_out(
     under_way: Sequence[Move] = (),
     more: Mapping[str, Any] | None = None,
 ) -> int:
-    """Show the planned moves, or execute them. `nothing` is the text if there is nothing to do. `is_shown`:
-    the caller has shown the plan already.
+    """Show the planned moves, or execute them. `nothing` is the text if there is nothing to do. `is_shown` is
+    true if the caller has shown the plan already.
 
     `under_way` are moves that began before this command. The command waits for their end, and does not check
     their disk space again. `more` are further keys of the object for --json.
@@ -262,7 +264,7 @@ class Progress:
             sys.stderr.flush()
 
     def text(self) -> str:
-        """Write how much of the plan is done, and when it may end."""
+        """Return a text about how much of the plan is done, and when it may end."""
         if self._last is None:
             return "not begun"
         line = f"{self._last.done} of {counted(self._last.partitions, 'partition')}"
@@ -367,7 +369,9 @@ def _document(
 
 
 def name_directories(client: Client, wanted: Mapping[tuple[str, int, int], str]) -> None:
-    """Send brokers the directories for replicas, even for replicas that do not exist yet. Raises `KafkaError`."""
+    """Send each broker the directories for its replicas, including replicas that do not exist yet. Raises
+    `KafkaError`.
+    """
     from odradek.wire.errors import ErrorCode, KafkaError
 
     for error in client.admin.alter_replica_log_dirs(wanted).values():

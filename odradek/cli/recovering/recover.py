@@ -93,7 +93,10 @@ def _register_recover(commands: Groups) -> None:
         type=_voter,
         action="append",
         default=[],
-        help="a voter whose metadata are lost, with the id of its directory; without it, the plan names the missing voters (repeat for more)",
+        help=(
+            "a voter whose metadata log is lost, with the id of its directory (repeat for more); without this "
+            "option, the plan lists the missing voters"
+        ),
     )
     recover.add_argument(
         "--backup",
@@ -173,7 +176,7 @@ def _voter(text: str) -> tuple[int, bytes]:
         return id_number(node), uuid_from_text(directory) if colon else ZERO_UUID
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not ID:DIR, DIR being 22 characters of base64"
+            f"{text!r} is not ID:DIR, where DIR has 22 characters of base64"
         ) from None
 
 
@@ -187,7 +190,7 @@ def _topic(text: str) -> tuple[str, bytes]:
         return name, uuid_from_text(topic_id)
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not NAME=ID, ID being 22 characters of base64"
+            f"{text!r} is not NAME=ID, where ID has 22 characters of base64"
         ) from None
 
 
@@ -248,7 +251,7 @@ def _recover(args: argparse.Namespace) -> int:
 
 def _begin_log(args: argparse.Namespace, *, is_rebuilt: bool) -> int:
     """Plan a new metadata log, from an old copy or from the disks alone (`is_rebuilt`). With --execute, write
-    it on the nodes of this host.
+    the new log on the nodes of this host.
     """
     facts = [facts_of(each) for each in args.config]
     if args.source is not None:
@@ -332,14 +335,14 @@ def _look(
 
 
 def _with_living(choice: Choice, nodes: Sequence[FoundNode]) -> Choice:
-    """Add refusals to the choice: one for each known address of a controller at which a process still
-    listens.
+    """Refuse the recovery if a controller may still run: add one refusal to the choice for each known
+    controller address at which a process listens.
     """
     import attrs
 
     found = answers_at(controller_addresses(choice, nodes))
     refusals = [
-        f"some process listens at {host}:{port}, which {source} has as the address of a controller: stop all nodes first"
+        f"a process listens at {host}:{port}, a controller's address according to {source}: stop all nodes first"
         for (host, port), source in found.items()
     ]
     return attrs.evolve(choice, refusals=(*choice.refusals, *refusals))
@@ -430,7 +433,7 @@ def _show_choice(choice: Choice, nodes: Sequence[FoundNode]) -> None:
     lines = evidence(choice, nodes)
     if lines:
         say()
-        say("evidence of what is missing:")
+        say("evidence of missing metadata:")
         for line in lines:
             say(f"  {line}")
     returning = review(choice, nodes)
@@ -492,7 +495,7 @@ def _conclude(args: argparse.Namespace, plan: RecoveryPlan, done: Sequence[int])
             kept = ", the old one was set aside" if each.copy_end.offset > 0 else ""
             say(f"node {each.node_id}: the new metadata log is in its place{kept}")
     if left:
-        say(f"nodes that were done before, or are still to do: {', '.join(map(str, left))}")
+        say(f"other nodes of the plan, already done or still to do: {', '.join(map(str, left))}")
     elif args.plan is not None:
         say(f"all nodes of the plan are done: remove {args.plan}, which contains the whole metadata log")
     say(

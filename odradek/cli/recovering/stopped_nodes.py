@@ -1,4 +1,4 @@
-"""Stopped nodes: the commands read their properties files and directories for a recovery."""
+"""Reads the properties files and directories of stopped nodes, for the commands of a recovery."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _PROBE_SECONDS = 2.0
 
 
 def load_config(path: str) -> NodeConfig:
-    """Read a node's properties file, and print its warnings. Only the keys of the disks
-    must be there. Raises `CliError`.
+    """Read a node's properties file, and print its warnings. Only the keys of the disks are required. Raises
+    `CliError`.
     """
     from odradek.metadata_quorum.config.config_defs import ConfigError
     from odradek.node.configuration.node_config import NodeConfig
 
     try:
-        # As in Kafka's tool, certificates and passwords may be missing at this time.
+        # As in Kafka's tool, the files with certificates and passwords need not exist yet.
         config = NodeConfig.load(path, starts=False)
     except OSError as error:
         raise CliError(f"cannot read {path}: {error.strerror or error}") from error
@@ -130,8 +130,8 @@ def backup_in(path: str) -> CopyFiles:
             for member in archive:
                 folder, name = os.path.split(member.name)
                 contents = archive.extractfile(member) if member.isreg() else None
-                # Use only the last part of the name: a path in the archive must not decide where a file is
-                # written.
+                # Use only the last part of the name, because a path in the archive must not decide where a
+                # file is written.
                 if contents is not None and os.path.basename(folder) == METADATA_LOG_DIRECTORY:
                     with open(os.path.join(unpacked, name), "wb") as file:
                         file.write(contents.read())
@@ -173,7 +173,7 @@ def topic_configs_in(path: str) -> dict[str, dict[str, str]]:
     for at, topic in enumerate(topics if isinstance(topics, list) else [topics], 1):
         configs = topic.get("configs", {}) if isinstance(topic, dict) else None
         if not isinstance(configs, dict) or not isinstance(topic.get("name"), str):
-            raise CliError(f"{path}: entry {at} is no object with a name and configs")
+            raise CliError(f"{path}: entry {at} is not an object with a name and configs")
         texts = {str(key): _config_text(value) for key, value in configs.items()}
         try:
             validate_topic_configs(texts)
@@ -206,7 +206,7 @@ def controller_addresses(choice: Choice, nodes: Sequence[FoundNode]) -> dict[tup
 
 
 def answers_at(addresses: Mapping[tuple[str, int], str]) -> dict[tuple[str, int], str]:
-    """Return those addresses at which some process listens, with their sources."""
+    """Return the addresses at which some process listens, with their sources."""
     import socket
 
     found = {}

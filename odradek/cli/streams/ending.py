@@ -1,8 +1,8 @@
 """Handling of signals that ask a command to end, while it still has to commit offsets or count lines.
 
 An exception at an arbitrary line could lose records that a poll has fetched and not returned yet. So the
-first signal is only noted, and it wakes a waiting command. It raises `Ended` in blocks that the command marks
-as safe (`waiting`), or when the command calls `check`. A second signal ends the process at once, by the
+first signal is only recorded, and it wakes a waiting command. It raises `Ended` in blocks that the command
+marks as safe (`waiting`), or when the command calls `check`. A second signal ends the process at once, by the
 default handler.
 """
 
@@ -56,7 +56,8 @@ class Ending:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         if kind is None:
-            # A signal came during the last steps: raise `Ended`, since the command has been asked to end.
+            # A signal came during the last steps: raise `Ended`, because the command must still end by that
+            # signal.
             self.check()
 
     def check(self) -> None:
@@ -67,8 +68,8 @@ class Ending:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Open a block in which the signal raises `Ended` at once: the command only waits there, so no work
-        is lost.
+        """Open a block in which the signal raises `Ended` at once. The command only waits in such a block, so
+        no work is lost.
         """
         self.check()
         self._may_raise = True

@@ -3,8 +3,8 @@ output. PURE.
 
 Records are handed over in the order in which they were polled. A record is handed over if it was written to
 standard output, or if a filter dropped it. If all polled records of a partition are handed over, the
-consumer's position is committed. So transaction markers and gaps from compaction leave no lag. Otherwise the
-offset of the first record that is not handed over is committed.
+consumer's position is committed. This position is after transaction markers and compaction gaps, so these
+cause no lag. Otherwise the offset of the first record that is not handed over is committed.
 """
 
 from __future__ import annotations

@@ -30,8 +30,7 @@ class LagTrend(NamedTuple):
     lag: int
     """The number of unread records at the second measurement."""
     zero_in_ms: int | None
-    """The time from the second measurement until no partition has unread records, at this pace. None: never.
-    """
+    """The time from the second measurement until the lag is zero, at this pace; None if that never happens."""
 
     def per_second(self, records: int) -> float:
         """Convert a number of records in this span of time to records per second."""

@@ -34,7 +34,7 @@ def line_source(path: str | None) -> Iterator[Read]:
     try:
         descriptor = file.fileno()
     except OSError:
-        descriptor = -1  # a stream in memory
+        descriptor = -1  # a stream in memory has no descriptor
 
     def read() -> bytes:
         try:

@@ -84,7 +84,7 @@ def key_and_value(separator: str | None) -> Callable[[ConsumerRecord], bytes]:
 
 
 def json_line(record: ConsumerRecord) -> bytes:
-    """Write one JSON document on a line; `odradek produce --input json` reads it back."""
+    """Format a record as one line with a JSON document, which `odradek produce --input json` can read."""
     document: dict[str, Any] = {
         "topic": record.topic,
         "partition": record.partition,
@@ -123,7 +123,7 @@ def record_of_json(line: bytes, line_number: int) -> ParsedRecord:
         _whole_number(document, "partition", 0, _INT32_MAX)
         _whole_number(document, "offset", 0, _INT64_MAX)
         if not isinstance(document.get("topic", ""), str):
-            raise ValueError("the topic is not a text")
+            raise ValueError("the topic is not a string")
         headers = _headers_of(document.get("headers") or [])
         timestamp = _whole_number(document, "timestamp", 0, _INT64_MAX, " of milliseconds")
         return _bytes_of(document, "key"), _bytes_of(document, "value"), headers, timestamp
@@ -208,7 +208,7 @@ def _bytes_of(document: dict[str, Any], name: str) -> bytes | None:
         from base64 import b64decode
 
         if not isinstance(encoded, str):
-            raise ValueError(f"its {name}_base64 is not a text")
+            raise ValueError(f"its {name}_base64 is not a string")
         return b64decode(encoded, validate=True)
     value = document.get(name)
     if value is None:

@@ -1,7 +1,7 @@
 """Standard output for records, without a buffer: when `write` returns, the operating system has all bytes.
 
 With a buffer, a command could count a record as printed although it was never written. Before each write into
-a pipe, `write` waits until the pipe has room. So a signal interrupts only the wait, never the write itself.
+a pipe, `write` waits until the pipe has room. So a signal can interrupt the wait, but not the write.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ class RecordOutput:
         try:
             self._descriptor = sys.stdout.fileno()
         except OSError:
-            # The stream has no descriptor: a test or another program has set a stream in memory.
+            # The stream has no descriptor, because a test or another program has set a stream in memory.
             self._descriptor = -1
         self.bytes_per_write = _FILE_BYTES
-        """The most bytes of one system call: many are cheaper, but too many would block half-way in a pipe.
+        """The limit for the bytes of one system call. More bytes per call are cheaper, but a pipe might
+        accept only a part of them, and the call would block for the rest.
         """
         if self._descriptor >= 0:
             self._poll = select.poll()
@@ -64,4 +65,4 @@ class RecordOutput:
             try:
                 left = left[os.write(self._descriptor, left[: self.bytes_per_write]) :]
             except BlockingIOError:
-                continue  # another process was faster
+                continue  # another writer has filled the pipe meanwhile

@@ -44,11 +44,13 @@ class SentLines:
         self.pending_bytes += size + _RECORD_BYTES
 
     def wait_oldest(self) -> None:
-        """Wait until the oldest pending line was acknowledged or has failed."""
+        """Wait until the oldest pending line is acknowledged or has failed."""
         self._pending[0][2].exception()
 
     def count_done(self, *, wait: bool = False) -> None:
-        """Count the lines that were acknowledged or have failed, in order; with `wait`, wait for all of them."""
+        """Count the lines that are acknowledged or have failed, in order. With `wait`, first wait for all
+        lines.
+        """
         from odradek.wire.errors import KafkaError
 
         before = self.written

@@ -23,8 +23,8 @@ class _Nowhere(io.TextIOWrapper):
 
 def prepare_streams() -> None:
     """Make all three standard streams usable. Call this once, before a command runs."""
-    # Replace the streams in the order of their descriptors' numbers: the system assigns the lowest free
-    # number.
+    # Replace the streams in the order of their descriptors' numbers, because the system assigns the lowest
+    # free number.
     if sys.stdin is None:
         sys.stdin = _Nowhere(io.BufferedReader(io.FileIO(os.devnull, "r")), encoding="utf-8")
     if sys.stdout is None:

@@ -53,8 +53,8 @@ def describe_acls(
 def create_acls(
     core: ClientCore, acls: Sequence[Acl], *, timeout: float | None = None
 ) -> Operation[dict[Acl, KafkaError | None]]:
-    """Create ACLs; return for each its error, or None on success. An ACL that exists already is no error.
-    Raises `ClientError`.
+    """Create ACLs; return for each its error, or None on success. Creating an ACL that already exists is not
+    an error. Raises `ClientError`.
     """
     from odradek.wire.messages.create_acls import AclCreation, CreateAclsRequest
 

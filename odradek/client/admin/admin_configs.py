@@ -112,7 +112,7 @@ class ConfigSynonym:
 
 @attrs.frozen
 class ConfigEntry:
-    """A key's effective value. `value` is None for a sensitive key."""
+    """A configuration key with its effective value. `value` is None for a sensitive key."""
 
     name: str
     value: str | None
@@ -277,7 +277,7 @@ def list_config_resources(
 
 
 def _node_of(resource: ConfigResource) -> int | None:
-    """Return the id of the only broker that can describe this resource; None if any broker can."""
+    """Return the id of the broker that must describe this resource; None if any broker can describe it."""
     if resource.type not in (ResourceType.BROKER, ResourceType.BROKER_LOGGER) or not resource.name:
         return None
     try:

@@ -57,8 +57,8 @@ class GroupMember:
     "consumer".
 
     The fields after `assignment` have values only for a group of the new protocol (KIP-848). `target` is the
-    assignment that the member moves to. `protocol` is "classic", "consumer", or empty if the broker does not
-    report the protocol.
+    assignment that the member is moving towards. `protocol` is "classic", "consumer", or empty if the broker
+    does not report the protocol.
     """
 
     member_id: str
@@ -78,8 +78,8 @@ class GroupMember:
 
 @attrs.frozen
 class GroupDescription:
-    """A group and its members. `protocol` is the name of the assignor: members of a classic group have agreed
-    on it, in other groups the coordinator uses it.
+    """A group and its members. `protocol` is the name of the assignor. The members of a classic group have
+    agreed on it; in other groups the coordinator uses it.
 
     `group_type` is "classic" or "consumer". Only the type "consumer" has a group epoch and an epoch of the
     target assignment. These two epochs differ while the coordinator computes a new target. If `error` is set,

@@ -89,8 +89,8 @@ class RefusedMarker:
     producer: ActiveProducer
     """The partition's state for the producer that the marker belongs to."""
     coordinator_epoch: int
-    """The coordinator epoch of the marker: the leader epoch of the coordinator's own partition. -1 if
-    unknown.
+    """The coordinator epoch in the marker, which is the leader epoch of the coordinator's partition of
+    `__transaction_state`; -1 if unknown.
     """
 
     @property

@@ -102,13 +102,15 @@ class DirectoryHealth:
     """The state of a log directory's disk, as measured by its broker. Only Odradek's brokers report it."""
 
     reserve_bytes: int
-    """Free bytes that the broker keeps on the disk: records must not fill them."""
+    """The bytes of the disk that the broker keeps free of records."""
     is_short: bool
     """True while only the reserve is free, so that the broker refuses records."""
     fill_bytes_per_second: int
     """The growth of the used bytes over the last hour, in bytes per second."""
     seconds_left: int | None
-    """Seconds until only the reserve is free, at that growth; None if the disk does not fill."""
+    """Seconds until only the reserve is free, at the rate `fill_bytes_per_second`; None if the used bytes do
+    not grow.
+    """
     sync_us: int
     usual_sync_us: int
     is_slow: bool

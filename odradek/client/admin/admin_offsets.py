@@ -58,7 +58,7 @@ _DECOMPRESSED_BYTES_MAX = 256 << 20
 
 @attrs.frozen
 class CommittedOffset:
-    """The offset that a group committed for a partition. `offset` is the offset of the next record to read."""
+    """The commit of a group for one partition. `offset` is the offset of the next record to read."""
 
     offset: int
     leader_epoch: int = -1
@@ -183,7 +183,7 @@ def list_group_offsets(
             require_stable=require_stable,
         )
         if len(group_ids) == 1:
-            # Brokers before 3.0 take one group per request.
+            # Brokers before 3.0 accept only one group per request.
             request.group_id = group_ids[0]
             request.topics = topics_of(groups[group_ids[0]], OffsetFetchRequestTopic)
         return request
@@ -345,7 +345,7 @@ def offset_spans(
         if isinstance(start, int) and isinstance(end, int):
             found[key] = OffsetSpan(start, end)
         else:
-            found[key] = end if isinstance(start, int) else start  # type: ignore[assignment] # one is an error
+            found[key] = end if isinstance(start, int) else start  # type: ignore[assignment] # at least one of the two is an error
     return found
 
 
@@ -398,9 +398,9 @@ def describe_lag(
             PartitionLag(
                 *key,
                 known_of[key],
-                span if known else None,  # type: ignore[arg-type] # what known says
+                span if known else None,  # type: ignore[arg-type] # `known` implies this type
                 behind,
-                None if known else span,  # type: ignore[arg-type] # what known says
+                None if known else span,  # type: ignore[arg-type] # `known` implies this type
             )
         )
     return found

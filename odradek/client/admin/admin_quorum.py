@@ -164,8 +164,8 @@ def add_raft_voter(
     """Make a node a voter (KIP-853). The node must already run as an observer of the metadata log.
 
     `directory_id` is the id of its metadata directory, 16 bytes. `endpoints` maps the name of a listener to
-    (host, port). The request is not repeated after a lost connection: a repetition might fail because the
-    node is a voter already. Raises `KafkaError` and `ClientError`.
+    (host, port). The request is not repeated after a lost connection, because the repetition might fail if
+    the node is a voter already. Raises `KafkaError` and `ClientError`.
     """
     from odradek.wire.messages.add_raft_voter import AddRaftVoterRequest, Listener
 
@@ -193,8 +193,8 @@ def remove_raft_voter(
 ) -> Operation[None]:
     """Turn a voter into an observer (KIP-853). Raises `KafkaError` and `ClientError`.
 
-    The request is not repeated after a lost connection: a repetition might fail because the voter was removed
-    already.
+    The request is not repeated after a lost connection, because the repetition might fail if the voter was
+    removed already.
     """
     from odradek.wire.messages.remove_raft_voter import RemoveRaftVoterRequest
 

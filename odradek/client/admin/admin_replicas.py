@@ -57,8 +57,8 @@ def describe_replica_logs(
     wanted = [(name, index, node) for (name, index), nodes in replicas.items() for node in nodes]
     ends = yield from _ask(core, wanted, _LATEST, timeout)
     answered = [each for each in wanted if isinstance(ends[each], tuple)]
-    # A broker that gave no answer has used up the whole timeout of the first round. Do not send it the later
-    # requests: the other replicas would have to wait.
+    # A broker that gave no answer has used up the whole timeout of the first round. Send it no later
+    # requests, because the other replicas would have to wait.
     starts = yield from _ask(core, answered, _EARLIEST, timeout)
     newest = yield from _ask(core, answered, _NEWEST, timeout)
     found: dict[Replica, ReplicaLog | CallError] = {}
@@ -98,8 +98,8 @@ def _ask(
         node = asked[0][2]
         for key, error, result in results_in(response):
             answer = (result.timestamp, result.offset, result.leader_epoch)
-            # Wrap the error, so that `scatter` takes it for a value. It would repeat a request with a
-            # retriable error until the time is up.
+            # Wrap the error, so that `scatter` treats it as a value. Otherwise `scatter` would repeat a
+            # request with a retriable error until the timeout.
             yield (*key, node), _Final(answer if error is None else error)
 
     if not replicas:
@@ -117,7 +117,7 @@ def _ask(
 
 @attrs.frozen
 class _Final:
-    """A wrapper around a broker's answer or error. `scatter` takes it for a value, so it does not repeat the
+    """A wrapper around a broker's answer or error. `scatter` treats it as a value, so it does not repeat the
     request.
     """
 

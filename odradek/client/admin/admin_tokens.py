@@ -63,8 +63,8 @@ def create_delegation_token(
     """Create a token for the client's own principal, or for `owner`. All principals have the form
     `User:NAME`.
 
-    With `max_lifetime_ms` -1, the cluster's maximum applies. Brokers need a moment until they accept the new
-    token. Raises `KafkaError` and `ClientError`.
+    With `max_lifetime_ms` -1, the cluster's maximum applies. It takes a moment until all brokers accept the
+    new token. Raises `KafkaError` and `ClientError`.
     """
     from odradek.wire.messages.create_delegation_token import CreatableRenewers, CreateDelegationTokenRequest
 

@@ -100,7 +100,7 @@ def create_topics(
 ) -> Operation[list[CreatedTopic]]:
     """Create topics; return an outcome for each, in the order of `topics`.
 
-    The request is not repeated after a lost connection: a repetition might fail because the topic exists
+    The request is not repeated after a lost connection, because the repetition might fail if the topic exists
     already. If a topic is refused because of the quota for controller changes, it is requested again when the
     quota allows it (KIP-599). Raises `ClientError`.
     """
@@ -196,8 +196,8 @@ def create_partitions(
 ) -> Operation[list[tuple[str, CallError | None]]]:
     """Add partitions to topics; return each topic's error, or None on success. An `int` is the new total.
 
-    The request is not repeated after a lost connection: a repetition might fail because the partitions exist
-    already. Raises `ClientError`.
+    The request is not repeated after a lost connection, because the repetition might fail if the partitions
+    exist already. Raises `ClientError`.
     """
     from odradek.wire.messages.create_partitions import (
         CreatePartitionsAssignment,
@@ -254,7 +254,7 @@ def describe_topic_partitions(
     page_size: int = 2000,
     timeout: float | None = None,
 ) -> Operation[list[Topic]]:
-    """Describe the topics `names`, sorted by name. Without names, describe all topics. Each request asks for
+    """Describe the topics `names`, sorted by name. Without names, describe all topics. Each request returns
     at most `page_size` partitions (KIP-966).
 
     Raises `KafkaError` for an unknown topic, and `ClientError`.

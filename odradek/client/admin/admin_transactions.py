@@ -238,9 +238,9 @@ def abort_transaction(
     """Abort the open transaction that begins at `start_offset`, on this partition only. Return the
     transaction's producer.
 
-    Use this for transactions that no coordinator knows any more: only the partition's leader gets a request.
-    The marker has the producer's own epoch, and the epoch of the coordinator that wrote the partition's last
-    marker.
+    Use this for transactions that no coordinator knows any more, because only the partition's leader gets a
+    request. The marker has the producer's own epoch, and the epoch of the coordinator that wrote the
+    partition's last marker.
 
     Raises:
         KafkaError: for instance INVALID_TXN_STATE: no transaction is open there.

@@ -38,8 +38,8 @@ class ScramUpsertion:
     def of_password(
         cls, user: str, mechanism: str, password: str, *, salt: bytes, iterations: int = 4096
     ) -> ScramUpsertion:
-        """Derive a credential from a password; this takes milliseconds. `salt` is 16 or more random bytes,
-        new for each password. Raises `ValueError` for an unknown mechanism.
+        """Derive a credential from a password; this takes milliseconds. `salt` must have 16 or more random
+        bytes, and must be new for each password. Raises `ValueError` for an unknown mechanism.
         """
         known = MECHANISMS.get(mechanism)
         if known is None:

@@ -198,7 +198,7 @@ def assignor_for(named: Any) -> Assignor:
         if found is None:
             known = ", ".join(name for name in _BUILT_IN if name.islower())
             raise ValueError(
-                f"partition.assignment.strategy names the unknown assignor {named!r} (known are {known})"
+                f"partition.assignment.strategy names the unknown assignor {named!r}: expected one of {known}"
             )
         return found
     if not all(hasattr(named, part) for part in ("name", "cooperative", "assign", "user_data")):
@@ -228,8 +228,8 @@ def _all_partitions(partition_counts: Mapping[str, int]) -> list[TopicPartition]
 def _claims(
     partition_counts: Mapping[str, int], members: Sequence[MemberSubscription]
 ) -> dict[TopicPartition, str]:
-    """Find the owner of each partition from the claims of the members. The claim with the latest generation wins; if
-    two claims have that generation, neither counts.
+    """Find the owner of each partition from the claims of the members. The claim with the latest generation
+    wins. If two members claim a partition with the same latest generation, both claims are ignored.
     """
     claims: dict[TopicPartition, tuple[int, str | None]] = {}
     for member in _in_order(members):

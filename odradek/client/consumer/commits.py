@@ -113,7 +113,7 @@ class Commits:
         """Completed commits whose callbacks the shell must still call: callback, offsets, error or None."""
         self.last_error: Exception | None = None
         self._queue: deque[_Batch] = deque()
-        """The batches to send: the first may be under way, the others wait for it."""
+        """The batches to send. The first batch may be under way, and the others wait for it."""
         self.gone: dict[TopicPartition, bytes | None] = {}
         """The partitions of deleted topics, with the id of the deleted topic."""
         self._turned = core.signal()
@@ -292,8 +292,8 @@ class Commits:
     def _wait_for_group(
         self, batch: _Batch, who: Member, kept_out: dict[TopicPartition, KafkaError], patient_until: float
     ) -> Operation[bool]:
-        """Wait until the member has rejoined: then it is known whether the member still has the partitions of
-        the refused offsets. Return True if the offsets should be sent again.
+        """Wait until the member has rejoined and knows whether it still has the partitions of the refused
+        offsets. Return True if the offsets should be sent again.
         """
         membership, core = self.membership, self._core
         if membership is None or who.generation < 0:
@@ -390,7 +390,7 @@ class Commits:
         if self._core.now < self.due_at:
             return
         self.due_at = self._core.now + max(1, self._settings.auto_commit_interval_ms) / 1000
-        # Commit unchanged positions as well: an offset that is not committed again expires (KIP-211).
+        # Commit unchanged positions, too, because an offset that is not committed again expires (KIP-211).
         offsets = self._automatic(None)
         membership = self.membership
         idle = self._subscription.grouped and (membership is None or not membership.may_commit_automatically)

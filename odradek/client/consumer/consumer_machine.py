@@ -1,19 +1,22 @@
 """A consumer without IO, on which the blocking and the async consumer are built. PURE.
 
 Theory of operation
-------------------- Four operations run in the background (`background`): fetching ahead, finding positions,
-refreshing metadata, membership of the group. These operations and the application's calls use the same state,
-a `Subscription`. The shell makes a poll in two steps:
+-------------------
+Four operations run in the background (`background`): fetching ahead, finding positions, refreshing metadata,
+membership of the group. These operations and the application's calls use the same state, a `Subscription`.
+The shell makes a poll in two steps:
 
-1. `take(now, what)` returns records that were fetched already. It returns at once, and returns an empty list while
-   other work is due.
-2. If the list is empty, the operation `wait(timeout)` runs until there are records to take or the time is up. It may
-   return a `RebalanceEvent`: then the shell calls the listener and `notified(event)`, and repeats the poll.
+1. `take(now, what)` returns records that were fetched already. It returns at once, and returns an empty list
+   while other work is due.
+2. If the list is empty, the operation `wait(timeout)` runs until there are records to take or the time is up.
+   It may return a `RebalanceEvent`. In that case the shell calls the listener and `notified(event)`, and
+   repeats the poll.
 
 Records are taken in the application's own thread, so an interrupted poll loses none.
 
-Automatic commits happen in `wait`, before any record is taken: by then the application has processed the records of
-earlier polls (Kafka's at-least-once). They also happen before partitions are given up, and when the consumer closes.
+Automatic commits happen in `wait`, before any record is taken. At that time the application has processed the
+records of earlier polls (Kafka's at-least-once). Automatic commits also happen before partitions are given
+up, and when the consumer closes.
 
 Iteration yields the records of a poll one by one (`Handout`). During the iteration, positions include only yielded
 records. When a handout ends early, `settle` returns its other records to the next poll.
@@ -252,8 +255,8 @@ class ConsumerMachine:
         return self.handout.left
 
     def settle(self, *, last_is_done: bool = True) -> None:
-        """End the current iteration, and return its unread records to the next poll. With `last_is_done` false, the
-        last yielded record is returned as well, unless the application has committed it.
+        """End the current iteration, and return its unread records to the next poll. With `last_is_done`
+        false, the last yielded record is returned, too, unless the application has committed it.
         """
         handout, self.handout = self.handout, None
         if handout is None:
@@ -293,8 +296,8 @@ class ConsumerMachine:
         return self.delivery.take_batches(self.settings.fetch_max_bytes)
 
     def _is_due(self, now: float, *, waited: bool) -> bool:
-        """True if other work must be done before records may be returned: an error, a wakeup, a rebalance or an
-        automatic commit.
+        """True if something else must happen before records may be returned: an error or `Wakeup` must be
+        raised, or a rebalance or an automatic commit is due.
         """
         return bool(
             self.woken

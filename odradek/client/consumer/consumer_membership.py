@@ -5,14 +5,14 @@ background, one at a time. `Rebalances` adopts assignments inside the applicatio
 
 Rules
 -----
-* The coordinator sets the interval of heartbeats. A join, an acknowledgement or a changed subscription is sent at
-  once.
+* The coordinator sets the interval of heartbeats. A join, an acknowledgement or a changed subscription is
+  sent at once.
 * If a heartbeat gets no answer, or the coordinator has moved, the next heartbeat is sent after a backoff,
   with all fields.
 * If the application does not poll for `max.poll.interval.ms`, the member leaves, and joins again at the next
   poll. `max.poll.interval.ms` is also the rebalance timeout: the coordinator fences a member that keeps
   revoked partitions for a longer time.
-* The classic keys for sessions have no effect: the coordinator alone measures sessions.
+* The classic keys for sessions have no effect, because the coordinator alone measures sessions.
 * Some refusals would only be repeated if the member joined again at once. The next poll raises such an error,
   and the poll after that joins again. Only FENCED_INSTANCE_ID is final, as with the classic protocol.
 """
@@ -160,7 +160,9 @@ class ConsumerMembership(Membership):
         return self._machine.owned or {}
 
     def polled(self) -> None:
-        """Record the time of this poll. Join the group if the consumer has a subscription and is no member."""
+        """Record the time of this poll. Join the group if the consumer has a subscription and is not a
+        member.
+        """
         self.last_poll = self._core.now
         wanted = self._subscription.topics or self._subscription.remote_pattern
         if self.state is MemberState.UNSUBSCRIBED and wanted and self.fenced is None:
@@ -176,7 +178,7 @@ class ConsumerMembership(Membership):
             self._join()
 
     def adopted(self, partitions: dict[TopicPartition, bytes], incarnation: int) -> None:
-        """Make the next heartbeat acknowledge these partitions: the application has adopted them."""
+        """Make the next heartbeat acknowledge these partitions, because the application has adopted them."""
         self._machine.adopted(partitions, incarnation)
         self.rebalances += 1
         self._news()
@@ -186,8 +188,8 @@ class ConsumerMembership(Membership):
         self._news()
 
     def enforce_rebalance(self, reason: str) -> None:
-        """Log a warning that the request has no effect: in the new protocol only the coordinator starts
-        rebalances.
+        """Log a warning that the request has no effect, because only the coordinator starts rebalances in the
+        new protocol.
         """
         self._core.notes.add(
             WARNING, "enforce_rebalance has no effect: with group.protocol=consumer the coordinator assigns"

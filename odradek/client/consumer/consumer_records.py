@@ -64,9 +64,10 @@ class BatchRecords:
         self._partition = partition
         self._shapes = last_shapes
         self._error: InvalidRecord | None = None
-        # The position in the data, twice the next offset delta, the number of records left, and the number of records
-        # left at which the next search for a run is due. The timestamp delta of the first record is always 0. So the
-        # other records have another shape, which begins with the second record.
+        # The state of the parser: the position in the data, twice the next offset delta, the number of
+        # records left, and the number of records left at which the next search for a run is due. The
+        # timestamp delta of the first record is always 0. So the other records have another shape, which
+        # begins with the second record.
         self._place = (0, 0, count, count, _LOOK_AGAIN_RECORDS)
         self.is_used_up = False
         """True once all records were taken without an error."""
@@ -152,7 +153,7 @@ class BatchRecords:
         """Make records from columns of offsets, timestamps, keys, values and headers, until the offsets end. No
         Python code runs per record.
 
-        All columns may be one and the same iterator, which then yields the fields of each record in turn.
+        The same iterator may be passed for all columns: it then yields the fields of each record in turn.
         """
         rows = zip(
             repeat(self._topic),

@@ -157,7 +157,9 @@ class RebalanceListener:
     """
 
     def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
-        """Called before these partitions go to other members: the last moment to commit their offsets."""
+        """Called before these partitions go to other members. This is the last moment to commit their
+        offsets.
+        """
 
     def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
         """Called when these partitions have been assigned, before the first record is read from them."""

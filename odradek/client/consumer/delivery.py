@@ -59,7 +59,9 @@ class Delivery:
         self._last_shapes = LastShapes()
         self.bytes_parsed = 0
         self.positions_before: dict[PartitionState, tuple[int, int]] = {}
-        """The partitions whose records the last `take_records` returned, with their position and its epoch before."""
+        """The partitions whose records the last `take_records` returned, each with the position and epoch
+        that it had before that call.
+        """
         self.chunk_used_up = False
         """Set to True when a whole chunk has been read, so that another fetch may be sent. The consumer machine sets
         it back to False.
@@ -104,8 +106,8 @@ class Delivery:
             raise error
 
     def _next_piece(self, state: PartitionState) -> bool:
-        """Decode the next records of a partition into `state.parsed`. Return False if there are none: an error comes
-        first, or nothing is fetched.
+        """Decode the next records of a partition into `state.parsed`. Return False if there are none, because
+        an error comes first or nothing is fetched.
         """
         while state.chunks:
             chunk = state.chunks[0]
@@ -168,7 +170,7 @@ class Delivery:
         try:
             header = parse_header(chunk.data, chunk.position)
         except KafkaError:
-            pass  # the end of that batch is unknown
+            pass  # without a header, the end of the batch is unknown, so skip one offset
         else:
             offset = max(offset, header.base_offset)
             next_offset = max(next_offset, header.next_offset)
@@ -177,10 +179,8 @@ class Delivery:
         self.chunk_used_up = True
 
     def _hand_over(self, state: PartitionState, found: list[ConsumerRecord], count_max: int) -> bool:
-        """Move decoded records to `found`, up to the first record that a deserializer refuses. Return False if there
-        was such a record.
-
-        If `found` is still empty then, raise the `UndecodableRecord` instead.
+        """Move decoded records to `found`, up to the first record that a deserializer refuses. Return False
+        if a record was refused. If `found` is empty in that case, raise the `UndecodableRecord` instead.
         """
         parsed, start = state.parsed, state.parsed_index
         end = min(start + count_max, len(parsed))
@@ -221,7 +221,7 @@ class Delivery:
                         value=record.value if value is None else value(record.value),
                     )
                 )
-            except Exception as error:  # noqa: BLE001 - whatever it is, the application gets it with the record's place
+            except Exception as error:  # noqa: BLE001 - the application gets any error, together with the record's position
                 partition = TopicPartition(record.topic, record.partition)
                 return found, UndecodableRecord(partition, record.offset, record.offset + 1, error, record)
         return found, None
@@ -317,7 +317,8 @@ class Delivery:
         return size
 
     def _is_visible(self, chunk: Chunk, header: BatchHeader) -> bool:
-        """True if applications may see the batch: it is no control batch and, with read_committed, not aborted.
+        """True if applications may see the batch. Control batches are hidden, and with read_committed also
+        the batches of aborted transactions.
 
         The broker lists the transactions that were aborted in the fetched range. Each begins at its first offset and
         ends at its abort marker.

@@ -1,20 +1,21 @@
 """Fetches records before the application polls for them, with at most one long poll per broker at a time, and
 handles errors. PURE.
 
-Theory of operation ------------------- `Fetching.run` is an operation that never ends. In each round it sends a Fetch
-to every idle broker that has partitions which need data. A broker has a partition if it is the partition's leader, or
-the preferred replica for this consumer (KIP-392). Then the operation waits for an answer, for the time of a retry, or
-for another event. Such an event is a seek, a resume, new metadata, or a chunk that the application has read
-completely.
+Theory of operation
+-------------------
+`Fetching.run` is an operation that never ends. In each round it sends a Fetch to every idle broker that has
+partitions which need data. A broker has a partition if it is the partition's leader, or the preferred replica
+for this consumer (KIP-392). Then the operation waits for an answer, for the time of a retry, or for another
+event. Such an event is a seek, a resume, new metadata, or a chunk that the application has read completely.
 
 A partition needs data while fewer than two chunks of it are fetched: the second is under way while the application
 processes the first. When the fetched data of all partitions reaches `fetch.max.bytes`, only partitions without any
 data are fetched.
 
 A long poll must name the partitions that will soon need data. Otherwise a poll that waits at the end of a
-quiet partition would delay the busy partitions. So while some partitions of a broker are full, the broker is
-asked to answer at once. After an empty answer, the broker gets no request until a full partition has room, or
-until `fetch.max.wait.ms` is over.
+quiet partition would delay the busy partitions. So while some partitions of a broker are full (two chunks are
+fetched), the broker is asked to answer at once. After an empty answer, the broker gets no request until a
+full partition needs data again, or until `fetch.max.wait.ms` is over.
 
 Errors never end the loop. A temporary error (a moved leader) is retried with backoff and fresh metadata. An error for
 the application is stored with the partition, and raised by a poll after the partition's earlier records.
@@ -23,7 +24,8 @@ A topic that was deleted and created again has a new id, and positions in the ol
 Records that were fetched from the old topic are still returned. Then the reset policy sets the position in
 the new topic.
 
-Fetches use separate connections (their own lane): a long poll holds its connection for `fetch.max.wait.ms`.
+Fetches use separate connections (their own lane), because a long poll occupies its connection for
+`fetch.max.wait.ms`.
 """
 
 from __future__ import annotations
@@ -115,8 +117,8 @@ class Fetching:
         self._in_flight: dict[int, tuple[Call, _Asked]] = {}
         self._node_retry_at: dict[int, float] = {}
         self._idle: dict[int, tuple[float, _Asked]] = {}
-        """The brokers that had no new records, with the time until which they get no request, and the partitions that
-        were asked for.
+        """The brokers that had no new records, with the time until which they get no request, and the
+        partitions that the last request named.
         """
         self._node_failures: dict[int, int] = {}
         self.ready: dict[PartitionState, None] = {}
@@ -344,7 +346,7 @@ class Fetching:
                 next_offset = max(next_offset, header.next_offset)
                 epoch = header.partition_leader_epoch
         except KafkaError:
-            end = len(data)  # the poll that reaches the bad batch gets the same error
+            end = len(data)  # a poll raises the error when it reaches the damaged batch
         else:
             if end == 0:
                 error = CorruptBatch(
@@ -369,7 +371,8 @@ class Fetching:
         elif code in _PASSING:
             self.last_error = broker_error(code, None, str(state.key))
             hint = answer.current_leader
-            # Fetch from the leader again: the preferred replica may no longer have the partition (KIP-392).
+            # Fetch from the leader again, because the preferred replica may no longer have the partition
+            # (KIP-392).
             state.preferred_replica = None
             if self._core.cluster.set_leader(*state.key, hint.leader_id, hint.leader_epoch):
                 reached("client.leader_hint_followed")

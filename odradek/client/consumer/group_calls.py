@@ -41,7 +41,9 @@ TopicIds: TypeAlias = Mapping[TopicPartition, bytes]
 
 @attrs.frozen
 class Member:
-    """The member id and generation that a commit names. The default is a client that is no member of the group."""
+    """The member id and generation that a commit names. The default names a client that is not a member of
+    the group.
+    """
 
     member_id: str = ""
     generation: int = -1

@@ -140,7 +140,7 @@ class GroupMembership(Membership):
         self._rejoin_wanted = False
         self._answered = False
         self._unbroken_since = -1
-        """The first generation since which this member has been in every generation; -1 outside of the group."""
+        """The generation with which this member's unbroken stay in the group began; -1 outside of the group."""
         self._heartbeat: Call | None = None
         self._heartbeat_at = 0.0
         self._attempt = 0
@@ -162,8 +162,8 @@ class GroupMembership(Membership):
 
     @property
     def needs_application(self) -> bool:
-        """True if the application must act. Also true during a join with an eager assignor: the application
-        has no partitions until the join has ended.
+        """True if the application must act. Also true during a join with an eager assignor, because the
+        application has no partitions until the join has ended.
         """
         return self.state in (_IDLE, _PREPARING, _ADOPTING) or (
             self.state is _JOINING and not self.cooperative
@@ -171,7 +171,7 @@ class GroupMembership(Membership):
 
     @property
     def may_commit_automatically(self) -> bool:
-        """True if an automatic commit may start now: no rebalance is under way."""
+        """True if an automatic commit may start now, because no rebalance is under way."""
         return self.state is _STABLE
 
     @property
@@ -199,7 +199,9 @@ class GroupMembership(Membership):
         )
 
     def polled(self) -> None:
-        """Record the time of this poll. Join the group if the consumer has a subscription and is no member."""
+        """Record the time of this poll. Join the group if the consumer has a subscription and is not a
+        member.
+        """
         self.last_poll = self._core.now
         wanted = self._subscription.topics or self._subscription.remote_pattern
         if self.state is _IDLE and wanted and self.fenced is None:
@@ -223,12 +225,12 @@ class GroupMembership(Membership):
             self._rejoin_wanted = True
 
     def prepared(self) -> None:
-        """Start to join: the application has committed and given up partitions."""
+        """Start to join, after the application has committed and given up partitions."""
         self.lost = False
         self._become(_JOINING)
 
     def adopted(self) -> None:
-        """Become STABLE: the application has adopted the assignment."""
+        """Become STABLE, because the application has adopted the assignment."""
         if self.state is _ADOPTING:
             self._become(_STABLE)
         if self._rejoin_wanted:
@@ -319,8 +321,8 @@ class GroupMembership(Membership):
         self._changed.notify()
 
     def _forget(self, *, keep_id: bool) -> None:
-        """Drop the generation, and without `keep_id` also the member id: the coordinator no longer knows them. The
-        partitions count as lost.
+        """Drop the generation, and without `keep_id` also the member id, because the coordinator no longer
+        knows them. The partitions count as lost.
         """
         if not keep_id:
             self.member_id = ""
@@ -338,7 +340,7 @@ class GroupMembership(Membership):
             self._fence(error)
         elif self.state is _JOINING and code is not ErrorCode.UNKNOWN_MEMBER_ID:
             reached("client.refusal_during_join_passed_over")
-            return  # the answer to the JoinGroup decides
+            return  # a join is under way already, and its answer decides what follows
         elif code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
             self._forget(keep_id=code is ErrorCode.ILLEGAL_GENERATION)
         elif code is ErrorCode.REBALANCE_IN_PROGRESS:
@@ -632,8 +634,8 @@ class GroupMembership(Membership):
         self.group_topics = tuple(topics)
         yield from self._learn(topics)
         counts = self._partition_counts = self._counts(topics)
-        # Run the assignor in a thread: it may take seconds for a large group, and calls and heartbeats must not
-        # wait for it.
+        # Run the assignor in a thread, because it may take seconds for a large group. Calls and heartbeats
+        # must not wait for it.
         work = self._core.compute(partial(_shares, assignor, dict(counts), members))
         while not work.done:
             until = self._core.now + self._settings.heartbeat_interval_ms / 1000
@@ -642,7 +644,8 @@ class GroupMembership(Membership):
                 raise _Rejoin
             node = self._coordinator.node
             if not work.done and node is not None:
-                # The answer to this heartbeat is ignored: the answer to the SyncGroup has the same information.
+                # The answer to this heartbeat is ignored, because the answer to the SyncGroup has the same
+                # information.
                 deadline = self._core.now + self._settings.session_timeout_ms / 1000
                 self._core.call(self._beat_request(), node=node, deadline=deadline, lane=COORDINATOR_LANE)
         shares: dict[str, bytes] = work.result()
@@ -657,7 +660,7 @@ class GroupMembership(Membership):
                 self._core, topics, timeout=timeout, auto_create=self._settings.allow_auto_create_topics
             )
         except RequestTimedOut:
-            return  # use the known metadata; if it is outdated, the next refresh causes a rebalance
+            return  # continue with the known metadata; if it is outdated, the next refresh causes a rebalance
 
     def _counts(self, topics: Sequence[str]) -> dict[str, int]:
         known = self._core.cluster.topics

@@ -24,7 +24,9 @@ class Handout:
 
     records: list[ConsumerRecord]
     before: dict[TopicPartition, tuple[PartitionState, int, OffsetAndMetadata]]
-    """For each partition: its state, that state's `serial`, and the position before the poll."""
+    """For each partition, the state of the partition, the `serial` of this state, and the position before the
+    poll.
+    """
     done: int = 0
     """The number of records at the beginning that the application has committed by its own call during the
     iteration.

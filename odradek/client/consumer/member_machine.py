@@ -1,10 +1,11 @@
 """One member of a group by the new protocol (KIP-848): its states, and the contents of its heartbeats. PURE.
 
 Theory of operation
-------------------- The coordinator assigns partitions. The member learns its target assignment from the
-answers to its heartbeats. It gives up the partitions that the target lacks, adopts the new ones, and reports
-the partitions that it then has. When the reported partitions agree with the target, the coordinator increases
-the member epoch.
+-------------------
+The coordinator assigns partitions. The member learns its target assignment from the answers to its
+heartbeats. It gives up the partitions that the target lacks, adopts the new ones, and reports the partitions
+that it then has. The driver (`ConsumerMembership`) sends the heartbeats. When the reported partitions agree
+with the target, the coordinator increases the member epoch.
 
 | state | meaning | turn |
 | --- | --- | --- |
@@ -54,7 +55,9 @@ __all__ = ["Interest", "MemberMachine", "MemberState", "Verdict", "judged"]
 JOIN_EPOCH = 0
 LEAVE_EPOCH = -1
 LEAVE_STATIC_EPOCH = -2
-"""The member epoch with which a static member leaves. The coordinator keeps its partitions for its return."""
+"""The member epoch with which a static member leaves. The coordinator keeps the member's partitions until the
+member returns.
+"""
 
 
 class MemberState(Enum):
@@ -108,7 +111,7 @@ _VERDICTS = {
 
 
 def judged(code: ErrorCode) -> Verdict:
-    """Judge the error code of an answer to a heartbeat."""
+    """Return the verdict on an answer to a heartbeat, by its error code."""
     return _VERDICTS.get(code, Verdict.RETRY if code.retriable else Verdict.FAILED)
 
 
@@ -217,7 +220,7 @@ class MemberMachine:
         self._sent = _Sent()
 
     def leave(self) -> ConsumerGroupHeartbeatRequest | None:
-        """Start to leave. Return the heartbeat that leaves the group; None if the consumer is no member."""
+        """Start to leave. Return the heartbeat that leaves the group; None if the consumer is not a member."""
         if self.state not in _BEATING:
             self._end(_S.UNSUBSCRIBED)
             return None
@@ -284,7 +287,9 @@ class MemberMachine:
         return request
 
     def answered(self, response: ConsumerGroupHeartbeatResponse) -> None:
-        """Process the successful answer to a heartbeat of this incarnation: the new epoch, perhaps a new target."""
+        """Process the successful answer to a heartbeat of this incarnation. It has the epoch, and perhaps a
+        new target.
+        """
         if self.state not in _BEATING:
             raise AssertionError(f"no answer is expected in the state {self.state.value}")
         self.member_id = response.member_id or self.member_id
@@ -298,7 +303,7 @@ class MemberMachine:
                 if topic.partitions
             }
         if self.state is _S.ACKNOWLEDGING:
-            return  # first the next heartbeat must report the adopted target
+            return  # the next heartbeat must report the adopted target before the member is STABLE
         if not self._is_target_owned():
             self._become(_S.RECONCILING)
         elif self.state is not _S.STABLE:
@@ -334,7 +339,9 @@ class MemberMachine:
         return [topic_id for topic_id in self.target if topic_id not in names]
 
     def needs_application(self, names: Mapping[bytes, str]) -> bool:
-        """True if the application must act: its partitions are lost, or it has a new target to adopt."""
+        """True if the application must act, because its partitions are lost or because it has a new target to
+        adopt.
+        """
         if self.state is not _S.RECONCILING:
             return self.state in _LOST
         resolved = self.resolved(names)

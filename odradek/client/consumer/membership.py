@@ -165,7 +165,9 @@ class Membership(ABC):
 
     @abstractmethod
     def polled(self) -> None:
-        """Record the time of this poll. Join the group if the consumer has a subscription and is no member."""
+        """Record the time of this poll. Join the group if the consumer has a subscription and is not a
+        member.
+        """
 
     @abstractmethod
     def subscription_changed(self, reason: str) -> None:
@@ -177,7 +179,9 @@ class Membership(ABC):
 
     @abstractmethod
     def topics_updated(self) -> None:
-        """React to fresh metadata: the assigned topics may have changed or may now have known names."""
+        """React to fresh metadata, in which the assigned topics may have changed, or may have names that were
+        unknown before.
+        """
 
     @abstractmethod
     def refused(self, error: KafkaError) -> None:

@@ -92,7 +92,7 @@ class Positions:
         """Find or validate the positions of all partitions that need it; return True if there were any."""
         states = list(self._subscription.partitions.values())
         uncommitted = [state for state in states if state.needs_committed]
-        # Skip a topic that is not known yet: a signal comes when it is known.
+        # Skip a topic that is not known yet. A signal comes when it is known.
         known = self._core.cluster.topics
         resets = [state for state in states if state.reset_to is not None and state.key.topic in known]
         doubtful = [state for state in states if needs_validation(self._core, state) and state.error is None]
@@ -234,8 +234,8 @@ class Positions:
     def _validated(
         self, state: PartitionState, leader_epoch: int, error: int, end_epoch: int, end_offset: int
     ) -> None:
-        """Process a leader's answer: in the leader's log, the records of epoch `end_epoch` end at
-        `end_offset`. `end_epoch` is the requested epoch, or else the latest earlier epoch in that log.
+        """Process a leader's answer, which says that the records of epoch `end_epoch` end at `end_offset` in
+        its log. `end_epoch` is the requested epoch, or else the latest earlier epoch in that log.
         """
         code = error_code(error)
         if code is not ErrorCode.NONE:

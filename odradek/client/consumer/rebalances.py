@@ -1,7 +1,7 @@
 """The part of a rebalance that runs inside the application's polls: it commits, revokes and adds partitions,
 and requests calls of the listener. PURE.
 
-The operation `turn` takes the steps that the membership waits for. It returns a `RebalanceEvent` if the
+The operation `turn` performs the steps for which the membership waits. It returns a `RebalanceEvent` if the
 listener must be called. The shell calls the listener and then calls `notified`, and the rebalance goes on.
 """
 
@@ -23,7 +23,7 @@ from odradek.wire.topic_partition import TopicPartition
 __all__ = ["Rebalances"]
 
 _NAMED_MAX = 20
-"""The most partitions that one log line lists."""
+"""The maximum number of partitions that one log line lists."""
 
 
 class Rebalances:
@@ -41,8 +41,8 @@ class Rebalances:
         self._gave_up = False
 
     def turn(self, membership: Membership) -> Operation[RebalanceEvent | None]:
-        """Take the steps that the membership waits for. Return an event if the listener must be called. If another
-        client has replaced this static member, raises the error.
+        """Perform the steps for which the membership waits. Return an event if the listener must be called.
+        If another client has replaced this static member, raise the error of the membership.
         """
         if self._event is not None:
             return self._event
@@ -55,8 +55,8 @@ class Rebalances:
         while True:
             state = membership.state
             event = yield from self._step(membership)
-            # The state of the membership may have changed during a commit. The signal of that change has
-            # passed already, and nothing else would wake the poll. So check the state again.
+            # The state of the membership may have changed during a commit. The signal of that change came
+            # during the commit, so it would not wake the poll any more. So check the state again.
             if event is not None or membership.state is state or not membership.needs_application:
                 return event
 
@@ -83,7 +83,7 @@ class Rebalances:
         yield from self._commits.commit_before_rebalance(owned)
         if membership.state is not MembershipState.PREPARING or membership.lost:
             reached("client.rebalance_moved_on")
-            return None  # the state changed during the commit: the next step handles it
+            return None  # the state changed during the commit, and the next step handles the change
         if not membership.cooperative:
             return self._begin(RebalanceKind.REVOKED, owned, lambda: self._give_up_all(membership))
         kept = [key for key in owned if key.topic in self._subscription.topics]
@@ -146,8 +146,8 @@ class Rebalances:
             return self._begin(RebalanceKind.LOST, list(owned), forget)
         stay = membership.incarnation
         target, former = membership.target(), membership.owned()
-        # A topic that was deleted and created again has a new id: its old partitions are revoked, the new ones are
-        # added.
+        # A topic that was deleted and created again has a new id. Its old partitions are revoked, and the new
+        # ones are added.
         kept = [key for key in owned if key in target and former.get(key, target[key]) == target[key]]
         gone = [key for key in owned if key not in set(kept)]
         if gone:
@@ -194,8 +194,8 @@ class Rebalances:
             self._stir()
 
     def give_up_all(self, membership: Membership) -> RebalanceEvent | None:
-        """Return the last event before a consumer leaves its group: all its partitions are revoked or lost.
-        Return None if the consumer has no partitions.
+        """Return the last event before a consumer leaves its group, in which all its partitions are revoked
+        or lost. Return None if the consumer has no partitions.
         """
         kind = RebalanceKind.LOST if membership.has_lost else RebalanceKind.REVOKED
         self._event = None

@@ -59,7 +59,8 @@ def judged(
 def hints_of(annotated: Any) -> dict[str, Any]:
     """Return the annotated types of a class's fields, or of an operation's parameters, by name.
 
-    The types of `core` and of the result are left out: their modules may be imported for type checkers only.
+    The types of `core` and of the result are left out, because their modules may be imported for type
+    checkers only.
     """
     wanted = {
         name: text for name, text in annotated.__annotations__.items() if name not in ("core", "return")

@@ -37,7 +37,7 @@ __all__ = [
 INT32_MAX = (1 << 31) - 1
 INT64_MAX = (1 << 63) - 1
 TEXT_BYTES_MAX = (1 << 15) - 1
-"""The most bytes of a string in Kafka's protocol."""
+"""The maximum number of bytes of a string in Kafka's protocol."""
 TIMESTAMP_MS_MAX = 1 << 62
 """The greatest timestamp in milliseconds. It is half of the 64-bit range, so that the difference of any two
 timestamps fits into a batch.
@@ -96,7 +96,7 @@ def as_text(what: str, value: Any, bytes_max: int = TEXT_BYTES_MAX, *, may_be_em
     except UnicodeEncodeError:
         raise ValueError(f"{what} has a character that UTF-8 cannot express: {value[:100]!a}") from None
     if size > bytes_max:
-        raise ValueError(f"{what} has {size} bytes, more than the {bytes_max} that Kafka's protocol carries")
+        raise ValueError(f"{what} has {size} bytes, but Kafka's protocol allows at most {bytes_max}")
     if not value and not may_be_empty:
         raise ValueError(f"{what} is empty")
     return value
@@ -113,14 +113,14 @@ def as_seconds(what: str, value: Any) -> float | None:
     except OverflowError:
         raise ValueError(f"{what} is too large for a number of seconds") from None
     if not seconds >= 0 or isinstance(value, str):
-        raise ValueError(f"{what} is {value!r:.100}, expected seconds from 0 on, or None for no limit")
+        raise ValueError(f"{what} is {value!r:.100}, expected 0 or more seconds, or None for no limit")
     return min(seconds, SECONDS_MAX)
 
 
 def as_callback(what: str, value: Any) -> Any:
     """Check that a callback can be called, or is None, and return it."""
     if value is not None and not callable(value):
-        raise TypeError(f"{what} is {kind_of(value)}, expected something to call, or None")
+        raise TypeError(f"{what} is {kind_of(value)}, expected a callable or None")
     return value
 
 
@@ -131,7 +131,7 @@ def as_headers(what: str, values: Any) -> tuple[Header, ...]:
     if values is None:
         return ()
     if isinstance(values, Mapping):
-        raise TypeError(f"{what} is {kind_of(values)}, expected pairs: {what}.items()")
+        raise TypeError(f"{what} is {kind_of(values)}, expected pairs, such as {what}.items()")
     if isinstance(values, (str, bytes, bytearray, memoryview)):
         raise TypeError(f"{what} is {kind_of(values)}, expected pairs of a str and bytes")
     try:

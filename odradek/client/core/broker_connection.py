@@ -133,8 +133,9 @@ class BrokerConnection:
         return self._wire.bytes_expected
 
     def closed_text(self) -> str:
-        """Return a text for messages about the end of the stream. The text mentions security settings: a
-        listener with TLS or logins closes the connection of a plaintext client without an explanation.
+        """Return a text for messages about the end of the stream. The text mentions security settings,
+        because a listener with TLS or logins closes the connection of a plaintext client without an
+        explanation.
         """
         text = f"{self.address_text} closed the connection"
         if self.state is ConnectionState.NEGOTIATING and not self._has_tls:
@@ -153,7 +154,8 @@ class BrokerConnection:
         if len(self.waiting) >= self._waiting_max:
             call.fail(
                 LocalProtocolError(
-                    f"{len(self.waiting)} calls to {self.address_text} wait already, which is the limit"
+                    f"{len(self.waiting)} calls to {self.address_text} are waiting, which is the limit: wait for "
+                    "their answers before further calls"
                 )
             )
         else:

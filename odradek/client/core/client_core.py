@@ -162,7 +162,7 @@ class ClientCore:
         patient: bool = False,
         version_min: int = 0,
     ) -> Call:
-        """Start a request. The returned call may have failed already; see `Call`.
+        """Start a request. The returned call may have failed already (`Call.error`).
 
         With `patient` the request timeout does not apply, because the broker may delay its answer until `deadline`.
         """
@@ -258,8 +258,8 @@ class ClientCore:
         while self._timers and self._timers[0][0] <= now:
             _, _, task, wait_number = heapq.heappop(self._timers)
             if task.wait_number == wait_number and not task.done:
-                # A new number makes the task's pending signals ineffective, so that the task becomes ready
-                # only once.
+                # The new number invalidates the task's pending signals, so that the task becomes ready only
+                # once.
                 task.wait_number += 1
                 self._ready.append(task)
         self._run_ready()
@@ -295,7 +295,7 @@ class ClientCore:
             self._effects.append(Close(connection_id))
             reason = (
                 f"{connection.address_text} speaks HTTP, so its port is not a broker's listener "
-                "(perhaps that of the metrics page)"
+                "(perhaps it is the port of the metrics page)"
             )
             # No broker has ever answered properly, so it would not help to wait.
             self.ever_connected = self._ever_ready
@@ -469,7 +469,7 @@ class ClientCore:
     def _wake(self, task: Task[Any], wait_number: int) -> None:
         wait = task.wait
         if wait is not None and task.wait_number == wait_number and wait.satisfied:
-            # A new number makes the task's other calls and timers ineffective, so that the task becomes ready
+            # The new number invalidates the task's other calls and timers, so that the task becomes ready
             # only once.
             task.wait_number += 1
             self._ready.append(task)

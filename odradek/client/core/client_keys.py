@@ -211,7 +211,7 @@ class CommonSettings:
 
     @classmethod
     def from_properties(cls: type[S], properties: Mapping[str, Any], *, on_trio: bool = False) -> S:
-        """Make settings from Kafka's keys ("linger.ms"). Some keys of other clients are accepted as well
+        """Make settings from Kafka's keys ("linger.ms"). Some keys of other clients are accepted, too
         (`familiar_names`).
 
         Raises `ValueError` for an unknown key, a bad value, contradictory keys, or a missing
@@ -318,7 +318,7 @@ class ProducerSettings(CommonSettings):
     batch_size: int = _key(16_384, parse.AT_LEAST_0)
     """The size in bytes at which a batch is full, so that it is sent at once."""
     buffer_memory: int = _key(32 << 20, parse.LONG)
-    """The most bytes of records that may wait to be sent."""
+    """The maximum number of bytes of records that may wait to be sent."""
     compression_gzip_level: int = _key(-1, parse.integer(-1, 9))
     """The compression level of gzip; -1 is gzip's default."""
     compression_lz4_level: int = _key(9, parse.integer(1, 17))
@@ -340,9 +340,9 @@ class ProducerSettings(CommonSettings):
     max_block_ms: int = _key(60_000, parse.LONG)
     """The longest time that `send` and the transaction calls may block."""
     max_in_flight_requests_per_connection: int = _key(5, parse.AT_LEAST_1)
-    """The most unanswered requests to a broker; at most 5 with idempotence."""
+    """The maximum number of unanswered requests to a broker; at most 5 with idempotence."""
     max_request_size: int = _key(1 << 20, parse.AT_LEAST_0)
-    """The most bytes of one record, and of one request."""
+    """The maximum number of bytes of one record, and of one request."""
     partitioner_adaptive_partitioning_enable: bool = _key(True, parse.boolean)
     """True if records without a key go less often to partitions with many waiting batches (KIP-794)."""
     partitioner_availability_timeout_ms: int = _key(0, parse.AT_LEAST_0)
@@ -444,7 +444,7 @@ class ConsumerSettings(CommonSettings):
     """True if a subscribed pattern never matches internal topics, and `topics()` leaves internal topics out.
     """
     fetch_max_bytes: int = _key(50 << 20, parse.AT_LEAST_0)
-    """The most bytes of a fetch response; its first batch may be larger."""
+    """The maximum number of bytes of a fetch response; its first batch may be larger."""
     fetch_max_wait_ms: int = _key(500, parse.AT_LEAST_0)
     """The longest time that a broker waits for `fetch.min.bytes`."""
     fetch_min_bytes: int = _key(1, parse.AT_LEAST_0)
@@ -474,13 +474,13 @@ class ConsumerSettings(CommonSettings):
     )
     """A function from bytes to keys, or the name of Kafka's `StringDeserializer` or `ByteArrayDeserializer`."""
     max_partition_fetch_bytes: int = _key(1 << 20, parse.AT_LEAST_0)
-    """The most bytes of one partition in a fetch response; its first batch may be larger."""
+    """The maximum number of bytes of one partition in a fetch response; its first batch may be larger."""
     odradek_consumer_timeout_ms: int | None = _key(None, parse.timeout_or_none)
     """The time without records after which a loop over the consumer ends; None for an endless loop."""
     max_poll_interval_ms: int = _key(300_000, parse.AT_LEAST_1)
     """The longest time between two polls; after that, a member leaves its group."""
     max_poll_records: int = _key(500, parse.AT_LEAST_1)
-    """The most records that a poll returns."""
+    """The maximum number of records that a poll returns."""
     partition_assignment_strategy: tuple[Any, ...] = attrs.field(
         default=("range", "cooperative-sticky"), metadata={"parse": parse.assignors}
     )

@@ -2,7 +2,7 @@
 
 The error texts of this client and the page docs/coming-from.md are made from one table. A key of another
 client is accepted only if its value, unit, default and result mean the same here (`ACCEPTED`). Keys for
-settings that this client chooses by itself are ignored (`IGNORED`): one log line lists them. All other keys
+settings that this client chooses itself are ignored (`IGNORED`), and one log line lists them. All other keys
 (`REFUSED`) raise an error that names the replacement. In this module keys have dots, as in a configuration.
 The keyword arguments have underscores instead.
 """
@@ -135,7 +135,7 @@ FAMILIAR_KEYS: tuple[FamiliarKey, ...] = (
         "enable.ssl.certificate.verification",
         "always on; `ssl.truststore.location` names the trusted authorities",
     ),
-    _refused((KAFKA_PYTHON,), "ssl.crlfile", "not supported: certificates count until they expire"),
+    _refused((KAFKA_PYTHON,), "ssl.crlfile", "not supported: a certificate is valid until it expires"),
     _refused((KAFKA_PYTHON,), "ssl.ciphers", "`ssl.cipher.suites`, with Java's names"),
     _refused(_PYTHON, "sasl.kerberos.service.name", _NO_GSSAPI),
     _refused(_PYTHON, "sasl.kerberos.domain.name", _NO_GSSAPI),
@@ -158,8 +158,8 @@ FAMILIAR_KEYS: tuple[FamiliarKey, ...] = (
     _refused(_C, "socket.keepalive.enable", "`connections.max.idle.ms`: idle connections are closed"),
     _refused(_C, "broker.address.family", "not supported: all addresses of a name are tried"),
     _refused(_C, "topic.metadata.refresh.interval.ms", "`metadata.max.age.ms`, which cannot be switched off"),
-    _refused((KAFKA_PYTHON,), "selector", "not supported: the client brings its own"),
-    _refused((KAFKA_PYTHON,), "kafka.client", "not supported: a client is made of its configuration"),
+    _refused((KAFKA_PYTHON,), "selector", "not supported: the client uses its own selector"),
+    _refused((KAFKA_PYTHON,), "kafka.client", "not supported: each client makes its own connections"),
     _refused((AIOKAFKA,), "loop", "not supported: `odradek.trio` has the async clients"),
     # Refused: producers
     _refused(
@@ -167,7 +167,7 @@ FAMILIAR_KEYS: tuple[FamiliarKey, ...] = (
         "partitioner",
         "`partitioner.class`, whose callable takes (topic, key, value, partition_count, available)",
     ),
-    _refused(_C, "message.timeout.ms", "`delivery.timeout.ms` (default 120000), which is never endless"),
+    _refused(_C, "message.timeout.ms", "`delivery.timeout.ms` (default 120000), which must be finite"),
     _refused(_C, "message.max.bytes", "`max.request.size`"),
     _refused(_C, "queue.buffering.max.messages", "`buffer.memory`, in bytes"),
     _refused(_C, "queue.buffering.max.kbytes", "`buffer.memory`, in bytes"),
@@ -184,7 +184,7 @@ FAMILIAR_KEYS: tuple[FamiliarKey, ...] = (
     _refused(
         (KAFKA_PYTHON,),
         "bootstrap.topics.filter",
-        "not needed: a producer asks only for topics that it writes to",
+        "not needed: a producer fetches the metadata of the topics that it writes to",
     ),
     # Refused: consumers
     _refused(
@@ -206,13 +206,13 @@ FAMILIAR_KEYS: tuple[FamiliarKey, ...] = (
         "enable.auto.offset.store",
         "`enable.auto.commit=false`, with `commit(record)` for records that are done",
     ),
-    _refused(_C, "enable.partition.eof", "`end_offsets` and `position`, compared"),
+    _refused(_C, "enable.partition.eof", "compare `end_offsets` and `position`"),
     _refused(_C, "queued.min.messages", _FETCH_AHEAD),
     _refused(_C, "queued.max.messages.kbytes", _FETCH_AHEAD),
     _refused(_C, "fetch.error.backoff.ms", "`retry.backoff.ms`"),
     # Refused: callbacks
     _refused(_C, "error.cb", "`odradek.on.error`, which is called with a level of `logging` and a text"),
-    _refused(_C, "throttle.cb", "not supported: the client waits by itself when it is throttled"),
+    _refused(_C, "throttle.cb", "not supported: the client itself waits when it is throttled"),
     _refused(_C, "stats.cb", _COUNT),
     _refused(_C, "statistics.interval.ms", _COUNT),
     _refused(_C, "logger", "the logger `odradek.client` of Python's `logging`"),

@@ -68,7 +68,7 @@ class Partition:
 
 @attrs.define
 class _SeenEpoch:
-    """A partition's leader epoch from another source than Metadata, and the number of successive Metadata
+    """A partition's leader epoch that is not from a Metadata answer, and the number of successive Metadata
     answers with an older epoch.
     """
 
@@ -101,7 +101,9 @@ class Cluster:
         self._ids: dict[str, deque[bytes]] = {}
         """The ids that topics of each name have had, the current id last."""
         self._denied: dict[str, tuple[bytes, int]] = {}
-        """By topic name: a former id that brokers report again, and the number of answers in a row with this id."""
+        """For each topic name, a former id that brokers report again, with the number of successive answers
+        that have it.
+        """
         self._seen_epochs: dict[tuple[str, int], _SeenEpoch] = {}
         self.updates = 0
 
@@ -164,7 +166,7 @@ class Cluster:
         """Record that a committed offset has this leader epoch. Return True if the known leader has an older
         epoch.
 
-        Then that leader gets no more requests: its log may end before the committed records.
+        That leader then gets no more requests, because its log may end before the committed records.
         """
         topic = self.topics.get(name)
         partition = topic.partitions.get(index) if topic is not None else None

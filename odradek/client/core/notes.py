@@ -3,7 +3,7 @@
 A core must not call loggers, because their handlers are code of the application. So the core stores notes.
 The shell logs these notes later, at a point where a slow handler delays nothing else. A lasting problem is
 logged at once, and then once a minute. Notes with the same `key` as a note of the last minute are only
-counted. `settled` says that the problem is over, so that its next occurrence is logged at once.
+counted. A call of `settled` marks the problem as over, so that its next occurrence is logged at once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DEBUG, INFO, WARNING, ERROR = 10, 20, 30, 40
 """The levels of Python's `logging`."""
 AGAIN_SECONDS = 60.0
 NOTES_MAX = 1000
-"""The most notes that may wait for a shell. Each further note displaces the oldest note."""
+"""The maximum number of notes that may wait for a shell. Each further note displaces the oldest note."""
 KEYS_MAX = 10_000
 
 

@@ -24,9 +24,9 @@ class Call:
     `node` is a broker id, or None for any broker. `deadline` is in seconds of the core's clock. `version_max`
     limits the negotiated version (for operations that do not set the fields of newer versions). `version_min`
     is the lowest version that has all needed fields; it may be a version that Kafka calls unstable. Calls of
-    different `lane`s never wait for each other: each lane has its own connection to the broker. Once `done`,
-    exactly one of `response` and `error` is set. The exception is a call without an answer (Produce with
-    acks=0). It is done when the request was sent, and then neither `response` nor `error` is set.
+    different `lane`s never wait for each other, because each lane has its own connection to the broker. Once
+    `done`, exactly one of `response` and `error` is set. The exception is a call without an answer (Produce
+    with acks=0). It is done when the request was sent, and then neither `response` nor `error` is set.
     """
 
     request: Any
@@ -162,7 +162,7 @@ class Task(Generic[T]):
         except StopIteration as stop:
             self._finish(stop.value, None)
             return None
-        except Exception as error:  # noqa: BLE001 - kept for the caller, who gets it from result()
+        except Exception as error:  # noqa: BLE001 - stored, and raised by result()
             self._finish(None, error)
             return None
         self.wait_number += 1

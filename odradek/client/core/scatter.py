@@ -1,11 +1,12 @@
 """Sends one call about many items to the brokers that answer for them, retries, and collects the outcomes. PURE.
 
 Theory of operation
-------------------- An admin call lists items (topics, partitions, groups, configuration resources). A *route*
-finds the broker that answers for each item. The items of one broker share a request. Every item gets its own
-outcome, a value or an error. After a retriable error, an item is routed and sent again until the deadline. So
-if a leader or coordinator has moved, the call needs another round, but succeeds. An error of a whole request
-is the error of all its items.
+-------------------
+An admin call lists items (topics, partitions, groups, configuration resources). A *route* finds the broker
+that answers for each item. The items of one broker share a request. Every item gets its own outcome, a value
+or an error. After a retriable error, an item is routed and sent again until the deadline. So if a leader or
+coordinator has moved, the call needs another round, but succeeds. An error of a whole request is the error of
+all its items.
 
 An item that is refused with THROTTLING_QUOTA_EXCEEDED is tried again when the broker's throttle time is over
 (KIP-599). If that time is after the deadline, the refusal is the outcome.
@@ -60,8 +61,8 @@ _TRANSACTION_KEY = 1
 
 @attrs.define
 class Routed:
-    """The outcome of a route: items by broker id (None: any broker), and errors of the other items. The errors in
-    `missing` are final, those in `errors` retriable.
+    """The outcome of a route: the items of each broker, by broker id (None: any broker). Items without a
+    broker have an error. The errors in `missing` are final, those in `errors` retriable.
     """
 
     by_node: dict[int | None, list[Any]] = attrs.field(factory=dict)
@@ -88,10 +89,10 @@ def scatter(
 ) -> Operation[Outcomes[K, V]]:
     """Send requests until every item has an outcome; return the outcomes in the order of `items`.
 
-    `request(items, timeout_ms)` makes the message for the items of one broker. `versions` has the lowest and the highest
-    version to use; None as the highest means no limit. `take(response, items)` reads their outcomes; an item that the response lacks
-    gets UNKNOWN_SERVER_ERROR. With `repeat_after_loss` False, no request is repeated after its connection broke: the
-    broker may have performed it. Raises only errors of `route`, such as `ClientError` if no broker is reachable.
+    `request(items, timeout_ms)` makes the message for the items of one broker. `versions` has the lowest and
+    the highest version to use; None as the highest means no limit. `take(response, items)` reads their
+    outcomes; an item that the response lacks gets UNKNOWN_SERVER_ERROR. If `repeat_after_loss` is False, a request whose
+    connection broke is not repeated. Raises only errors of `route`: `ClientError` if no broker is reachable.
     """
     wanted = list(dict.fromkeys(items))
     final_codes = set() if route is to_leaders else {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
@@ -188,7 +189,7 @@ def _answered(outcomes: Iterable[tuple[K, V | CallError]], asked: Iterable[K]) -
     for item in asked:
         if item not in answered:
             answered[item] = KafkaError(
-                ErrorCode.UNKNOWN_SERVER_ERROR, f"{item}: the broker's answer does not name it"
+                ErrorCode.UNKNOWN_SERVER_ERROR, f"the broker's answer has no entry for {item}"
             )
     return answered
 

@@ -3,10 +3,10 @@ Also chooses the sticky partition of records without a key (KIP-794). PURE.
 
 Theory of operation
 -------------------
-`Accumulator.append` adds a record to the open batch of its partition. It returns `None` if there is no such batch:
-the topic is unknown, or a new batch is needed. Then the caller uses `open_batch`. The sender
-(`odradek.client.producer.sender`) takes batches from the queues (`Lane`) of the partitions, oldest first, and puts
-back batches that must be sent again.
+`Accumulator.append` adds a record to the open batch of its partition. It returns `None` if there is no such
+batch, because the topic is unknown or a new batch is needed. Then the caller uses `open_batch`. The sender
+(`odradek.client.producer.sender`) takes batches from the queues (`Lane`) of the partitions, oldest first, and
+puts back batches that must be sent again.
 
 A `Batch` is completed once, and then has the outcome of its records. So a record's future needs only a
 reference to the batch and the record's index in the batch. Completing a batch costs the same for one record
@@ -50,8 +50,8 @@ from odradek.wire.topic_partition import TopicPartition
 __all__ = ["Accumulator", "Batch", "Lane"]
 
 _RECORD_OVERHEAD = 16
-"""The most bytes that a record needs in addition to key, value and headers: for lengths, deltas and the
-number of headers. This holds for records below a megabyte.
+"""The maximum number of bytes that a record needs in addition to key, value and headers: for lengths, deltas
+and the number of headers. This holds for records below a megabyte.
 """
 _HEADER_OVERHEAD = 10
 _ROW_MEMORY = 200
@@ -301,7 +301,7 @@ class Accumulator:
         return {key: metrics for key, lane in self.lanes.items() if any((metrics := lane.metrics()).values())}
 
     def has_filled(self, batch: Batch) -> bool:
-        """True if the sender has work after the opening of this batch: the batch is full, or an earlier batch
+        """True if the sender must act now that this batch was opened: the batch is full, or an earlier batch
         of the partition waits.
         """
         return len(batch.lane.batches) > 1 or batch.size >= self._batch_bytes_max
@@ -506,7 +506,7 @@ class Accumulator:
         if lane is None:
             return self._draw(state)
         if lane.open is not None and lane.open.size + size <= self._batch_bytes_max:
-            return lane  # the queue only lacks memory for another row
+            return lane  # the batch has room for the record, but no memory is reserved for its row
         self.close(lane)
         return lane if state.sticky_bytes < self._batch_bytes_max else self._draw(state)
 

@@ -13,7 +13,9 @@ __all__ = ["Availability"]
 
 
 class Availability:
-    """The silent brokers, each with the time at which it became silent. `timeout` is in seconds; 0 disables this."""
+    """The silent brokers, each with the time at which it became silent. `timeout` is in seconds; 0 disables
+    the detection.
+    """
 
     def __init__(self, timeout: float) -> None:
         self.is_on = timeout > 0
@@ -21,7 +23,7 @@ class Availability:
         self._silent_since: dict[int, float] = {}
 
     def silent(self, node: int, now: float) -> None:
-        """Mark a broker as silent: its pipeline is full, or a request to it failed."""
+        """Mark a broker as silent, because its pipeline is full or a request to it failed."""
         if self.is_on:
             self._silent_since.setdefault(node, now)
 

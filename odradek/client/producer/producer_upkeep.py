@@ -1,7 +1,8 @@
 """Fetches two things that a sender needs besides batches: a producer id, and fresh metadata. PURE.
 
 Each of the two is fetched by its own operation, of which one runs at a time. `keep` starts the operation if
-it is due, and returns the time at which to call `keep` again. `news` is called when an operation has ended.
+it is due, and returns the time at which the sender must call `keep` again. `news` is called when an operation
+has ended.
 """
 
 from __future__ import annotations
@@ -54,13 +55,13 @@ class _Beside:
         error = None
         try:
             task.result()
-        except Exception as raised:  # noqa: BLE001 - whatever it is, `_ended` says what it means for the batches
+        except Exception as raised:  # noqa: BLE001 - `_ended` handles every error
             error = raised
         self._ended(error)
         self._news()
 
     def _ended(self, error: Exception | None) -> None:
-        raise AssertionError("each kind of upkeep must say what its end means")
+        raise AssertionError("a subclass of _Beside must define _ended")
 
 
 class IdentityKeeper(_Beside):

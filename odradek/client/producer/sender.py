@@ -1,11 +1,13 @@
 """The operation that sends a producer's batches, repeats them safely and completes them. PURE.
 
 Theory of operation
-------------------- `Sender.run` is one long operation on the core. At each step it checks every active queue (`Lane`)
-of the accumulator, and sends ready batches to the leaders of their partitions. A Produce request has one batch of a
-partition, and as many partitions as fit. At most `max.in.flight.requests.per.connection` requests to a broker are
-unanswered at any time. Each answer is handled when it arrives (`Call.on_done`); then the operation takes its next
-step. Separate operations fetch metadata and the producer id, so only the batches that need these wait for them.
+-------------------
+`Sender.run` is one long operation on the core. At each step it checks every active queue (`Lane`) of the
+accumulator, and sends ready batches to the leaders of their partitions. A Produce request has one batch of a
+partition, and as many partitions as fit. At most `max.in.flight.requests.per.connection` requests to a broker
+are unanswered at any time. Each answer is handled when it arrives (`Call.on_done`); then the operation takes
+its next step. Separate operations fetch metadata and the producer id, so only the batches that need these
+wait for them.
 
 A batch is ready if it is full, if its linger time is over, or if it must be sent again. It is also ready if the
 application calls `flush` or `close`, or waits for memory.
@@ -137,8 +139,8 @@ class Sender:
         timeout = settings.request_timeout_ms / 1000
         self.transactions: Transactions | None = None
         if settings.transactional_id is not None:
-            # Imported only for transactions: the import of its messages would delay the start of other
-            # producers.
+            # Imported only for transactions, because the import of its messages would delay the start of
+            # other producers.
             from odradek.client.producer.transactions import Transactions
 
             self.transactions = Transactions(core, settings, accumulator, self._look_again)
@@ -293,8 +295,8 @@ class Sender:
         return partition.leader
 
     def _send_to(self, node: int, lanes: list[Lane]) -> float:
-        """Send requests to one broker as long as batches are ready and its pipeline has room. Return the time of the
-        next ready batch.
+        """Send requests to one broker as long as batches are ready and its pipeline has room. Return the time
+        at which the next batch will be ready.
         """
         settings = self._settings
         until = _NEVER
@@ -342,7 +344,7 @@ class Sender:
                 batch.data = encode_batch(
                     batch.rows, compression_type=self._codec, compression_level=self._level
                 )
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is this batch's alone
+            except Exception as error:  # noqa: BLE001 - any error concerns only this batch
                 self._cannot_encode(lane, batch, error)
                 return False
             self._accumulator.encoded(batch)
@@ -412,7 +414,7 @@ class Sender:
         for lane, batch in taken:
             if batch not in lane.in_flight:
                 reached("client.answer_after_abort_dropped")
-                continue  # the producer was aborted meanwhile
+                continue  # the producer has dropped this batch meanwhile
             oldest = lane.in_flight[0] is batch and not (lane.batches and lane.batches[0].attempts)
             lane.in_flight.remove(batch)
             if call.error is not None:
@@ -518,8 +520,8 @@ class Sender:
             self._finish(batch, error)
 
     def _repeat(self, lane: Lane, batch: Batch, error: Exception, *, at_once: bool) -> None:
-        """Put a batch back into its queue: after batches with older sequence numbers, before batches that were never
-        sent.
+        """Put a batch back into its queue, after batches with older sequence numbers and before batches that
+        were never sent.
         """
         batch.last_error = error
         waited = self._core.now - batch.opened_at
@@ -610,7 +612,8 @@ class Sender:
             idempotent = self._identity.needed and self.transactions is None
             if lane.topic_id != NO_TOPIC_ID and lane.rebase is None and idempotent:
                 reached("client.topic_made_anew_while_writing")
-                # The topic was deleted and created again: the old topic's batches are deleted with its log.
+                # The topic was deleted and created again, so the old topic's batches were deleted with its
+                # log.
                 lane.rebase = broker_error(ErrorCode.UNKNOWN_TOPIC_ID, None, str(lane))
                 for batch in lane.batches:
                     batch.maybe_appended = False
@@ -692,5 +695,5 @@ def _older(batch: Batch, other: Batch) -> bool:
     if batch.base_sequence < 0:
         return batch.number < other.number
     if other.base_sequence < 0:
-        return True  # `other` lost its number in a rebase, and was not sent with a new number yet
+        return True  # a rebase has removed the number of `other`, which has no new number yet
     return (other.base_sequence - batch.base_sequence) % _SEQUENCE_END < _SEQUENCE_END // 2

@@ -92,7 +92,7 @@ def worst(key: ApiKey, codes: Iterable[ErrorCode]) -> tuple[Verdict, ErrorCode]:
 
 
 def produce_is_fatal(code: ErrorCode) -> bool:
-    """True if this error of a batch ends the producer. For INVALID_PRODUCER_EPOCH this is false: only the
-    answer to the abort shows whether the producer must end (KIP-588).
+    """True if this error of a batch ends the producer. For INVALID_PRODUCER_EPOCH the result is false,
+    because only the answer to the abort shows whether the producer must end (KIP-588).
     """
     return code in _FATAL_OF_PRODUCE

@@ -17,14 +17,15 @@ There are two protocols. The level of the finalized feature `transaction.version
 Rules
 -----
 * Sequence numbers start again from 0 under each new epoch, which the sender reads from `current`.
-* EndTxn is sent when all records have their outcomes: a batch that arrived after the marker would belong to no
-  transaction.
-* A commit is sent only if all records are written. After a record that failed, the transaction can only abort.
+* EndTxn is sent when all records have their outcomes, because a batch that arrived after the marker would
+  belong to no transaction.
+* A commit is sent only if all records are written. After a record that failed, the transaction can only
+  abort.
 * If a transaction of the first protocol has ended in an epoch, the second protocol does not use this epoch.
   EndTxn is answered before the markers are written, so offsets that join a transaction without a request
   might be counted to the previous transaction.
-* A call that timed out must be made again, since the coordinator may or may not have performed it. Offsets are the
-  exception: if a call for offsets timed out, the transaction can only be aborted.
+* A call that timed out must be made again, since the coordinator may or may not have performed it. Offsets
+  are the exception: if a call for offsets timed out, the transaction can only be aborted.
 """
 
 from __future__ import annotations
@@ -139,7 +140,7 @@ class Transactions:
         return self.current is None
 
     def keep(self) -> float:
-        """Return an infinite time: only `initialize` requests a producer id."""
+        """Return an infinite time, because only `initialize` requests a producer id."""
         return _NEVER
 
     @property
@@ -413,8 +414,8 @@ class Transactions:
     def _add_partitions(self) -> Operation[None]:
         """Add the waiting partitions to the transaction, and further partitions until none waits.
 
-        The request is repeated until it is answered. Otherwise nobody would know whether there is a transaction to
-        abort.
+        The request is repeated until it is answered. Otherwise it would be unknown whether there is a
+        transaction to abort.
         """
         from odradek.wire.messages.add_partitions_to_txn import (
             AddPartitionsToTxnRequest,
@@ -457,7 +458,7 @@ class Transactions:
             try:
                 task.result()
             except ClientError:
-                return  # the machine has stored the error
+                return  # `_ask` has stored the error in the machine
 
     # Requests
 
@@ -471,8 +472,8 @@ class Transactions:
         coordinator: CoordinatorFinder | None = None,
         harmless: ErrorCode = ErrorCode.NONE,
     ) -> Operation[Any]:
-        """Send a transactional request, and repeat it as the reaction to its error codes demands. Raises
-        `TransactionError`, and `RequestTimedOut`.
+        """Send a transactional request. The reaction to each error code (`transaction_errors.py`) decides
+        whether the request is repeated. Raises `TransactionError` and `RequestTimedOut`.
 
         The code `harmless` counts as success.
         """

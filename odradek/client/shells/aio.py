@@ -155,7 +155,7 @@ class AsyncClient:
     def _call(self, function: Callable[[], None]) -> None:
         try:
             function()
-        except Exception as error:  # noqa: BLE001 - it is the application's, and the log has it
+        except Exception as error:  # noqa: BLE001 - an error of the application is logged
             write_error(ERROR, "a callback failed", error, self.config.on_error)
 
     def _send(self, connection: _Connection | None, data: bytes | bytearray) -> None:
@@ -192,7 +192,7 @@ class AsyncClient:
         value, error = None, None
         try:
             value = await self._env.workers.run(work.function)
-        except Exception as raised:  # noqa: BLE001 - the task that waits for the work gets it
+        except Exception as raised:  # noqa: BLE001 - raised in the task that waits for the work
             error = raised
         self.core.computed(work, value, error, self._env.clock.monotonic())
         self._perform_effects()

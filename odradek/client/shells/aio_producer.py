@@ -201,8 +201,8 @@ class AsyncProducer(FamiliarFace, known_as="Producer"):
 
     @property
     def identity(self) -> Identity | None:
-        """The producer id and epoch of the open transaction. If no transaction is open, those of the next
-        transaction. None before `init_transactions`.
+        """The producer id and epoch of the open transaction, or of the next transaction if none is open. The
+        value is None before `init_transactions`.
         """
         return self._of_transactions().current
 

@@ -41,14 +41,14 @@ def _report(on_error: OnError | None, level: int, text: str) -> None:
     if on_error is not None and level >= WARNING:
         try:
             on_error(level, text)
-        except Exception as error:  # noqa: BLE001 - it is the application's, and the log has it
+        except Exception as error:  # noqa: BLE001 - an error of the application is logged
             _write(ERROR, "the application's callback odradek.on.error raised an exception", error)
 
 
 def _write(level: int, text: str, error: BaseException | None) -> None:
     try:
         LOGGER.log(level, "%s", text, exc_info=error)
-    except Exception:  # noqa: BLE001 - it is the handler's, and the line cannot be written to that log
+    except Exception:  # noqa: BLE001 - an error of the handler cannot be logged by the same handler
         if sys.stderr is not None:
             print(f"a handler of the logger odradek.client failed to write: {text}", file=sys.stderr)
             traceback.print_exc()

@@ -5,9 +5,10 @@
         for record in consumer:
             print(record.offset, record.value)
 
-Fetches, heartbeats and rebalances run in a background thread of the consumer. The thread that polls parses the
-records and calls listeners and callbacks. One thread at a time may use a consumer: a call during another thread's
-call raises `RuntimeError`. Only `wakeup` and `statistics` may be called at any time.
+Fetches, heartbeats and rebalances run in a background thread of the consumer. The thread that polls parses
+the records and calls listeners and callbacks. One thread at a time may use a consumer: a call during another
+thread's call raises `RuntimeError`. Only `wakeup`, `statistics` and `partition_metrics` may be called at any
+time.
 
 Errors: `odradek.wire.errors.KafkaError` with a broker's error code, `odradek.client.errors.ClientError` otherwise;
 `odradek.client.consumer.consumer_types` has the errors of consumers.
@@ -160,10 +161,10 @@ class Consumer(ConsumerSteering):
         has no effect.
 
         The call takes at most `timeout` seconds, plus the time that a listener needs. A static member
-        (`group.instance.id`) does not leave: the coordinator keeps its partitions for `session.timeout.ms`.
-        If an exception is being handled (`finally`), the record that an iterator yielded last is not
-        committed, because it may have caused the exception. During a rebalance, `close` waits for the answers
-        to the join. Exceptions of a listener or a callback are raised at the end.
+        (`group.instance.id`) does not leave, so the coordinator keeps its partitions for
+        `session.timeout.ms`. If an exception is being handled (`finally`), the record that an iterator
+        yielded last is not committed, because it may have caused the exception. During a rebalance, `close`
+        waits for the answers to the join. Exceptions of a listener or a callback are raised at the end.
         """
         timeout = poll_seconds(timeout)
         if self._closed:

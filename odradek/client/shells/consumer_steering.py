@@ -133,8 +133,8 @@ class ConsumerSteering(FamiliarFace, ABC, known_as="Consumer"):
 
     @property
     def member_id(self) -> str:
-        """The member id of this consumer; empty outside of a group. In the classic protocol the coordinator has
-        chosen this id, in the new protocol this client.
+        """The member id of this consumer; empty outside of a group. In the classic protocol the coordinator
+        has chosen this id; in the new protocol this client has chosen it.
         """
         return self._peek(self._machine.member_id)
 
@@ -195,7 +195,7 @@ class ConsumerSteering(FamiliarFace, ABC, known_as="Consumer"):
         while self._machine.commits.completed:
             try:
                 self._run_callbacks()
-            except Exception as error:  # noqa: BLE001 - raised below
+            except Exception as error:  # noqa: BLE001 - the first error is raised below
                 errors.append(error)
         if errors:
             raise errors[0]

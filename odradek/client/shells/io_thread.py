@@ -1,23 +1,25 @@
 """Runs a core in a background thread, for clients that work while the application does something else. SHELL.
 
 Theory of operation
-------------------- The thread waits for sockets without holding the lock, and lets the core take steps while
-it holds the lock. Other threads hand over operations (`start`, `run`) or functions (`post`). These wait in a
-queue until the thread takes them. So only this thread steps the core, and a KeyboardInterrupt in the
-application cannot interrupt a step.
+-------------------
+The thread waits for sockets without holding the lock, and lets the core take steps while it holds the lock.
+Other threads hand over operations (`start`, `run`) or functions (`post`). These wait in a queue until the
+thread takes them. So only this thread steps the core, and a KeyboardInterrupt in the application cannot
+interrupt a step.
 
 Rules
 -----
-* A thread must hold `lock` while it reads or changes data of the core or of an operation. If the client's thread
-  should react to the change, the other thread calls `wake` afterwards. A thread that holds `lock` waits for nothing.
-* An exception in the thread is a bug. It ends the client: every operation, running and later ones, raises it.
+* A thread must hold `lock` while it reads or changes data of the core or of an operation. If the client's
+  thread should react to the change, the other thread calls `wake` afterwards. A thread that holds `lock`
+  waits for nothing.
+* An exception in the thread is a bug. It ends the client, and every running or later operation raises it.
 * Applications' callbacks run in the client's thread without the lock (`defer`), so they may take locks of
   their own. The handlers of the log are called in the same way.
 * If a program computes all the time, other threads mostly wait for the interpreter. `give_turn` waits until
   the client's thread has made one round of its loop. Such a wait costs two switches of threads. Without it,
   the client's thread would wait five milliseconds (CPython's switch interval) after each of its system calls.
-* `close` ends all operations with `ClientClosed`. The thread is a daemon: the process may end while a client is open.
-  `odradek.client.shells.leaving` says what happens then.
+* `close` ends all operations with `ClientClosed`. The thread is a daemon: the process may end while a client
+  is open. `odradek.client.shells.leaving` says what happens then.
 * A forked child has a copy of the client, but not its thread. In the child the client counts as failed, and
   does not touch the parent's connections. A child must make its own clients.
 """
@@ -73,7 +75,9 @@ class IoThread:
         self._failure: BaseException | None = None
         self._is_over: Callable[[], bool] | None = None
         self.on_fork: Callable[[], None] | None = None
-        """Called in a forked child. It must not wait for anything, and may use only locks that it has made itself."""
+        """Called in a forked child. The function must not wait for anything, and may use only locks that it
+        has made itself.
+        """
         self.on_end: Callable[[], object] | None = None
         """Called in the client's thread, after it has ended all operations."""
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -182,8 +186,8 @@ class IoThread:
         self._thread.join(seconds_max)
 
     def after_fork(self) -> None:
-        """Make the client fail in a forked child, and leave its connections alone. It gets a new lock, because a
-        thread that exists only in the parent may hold the old one.
+        """Make the client fail in a forked child, and leave its connections alone. The client gets a new
+        lock, because a thread that exists only in the parent may hold the old one.
         """
         self.lock = threading.RLock()
         self._failure = RuntimeError(
@@ -237,7 +241,12 @@ class IoThread:
                     self._sockets.handle(ready)
         except BaseException as error:
             self._failure = error
-            write_error(CRITICAL, "the client failed; every later call raises this", error, self._on_error)
+            write_error(
+                CRITICAL,
+                "the client has failed, and every later call raises this error",
+                error,
+                self._on_error,
+            )
             raise
         finally:
             self._closing.set()
@@ -259,7 +268,7 @@ class IoThread:
             function = deferred.popleft()
             try:
                 function()
-            except Exception as error:  # noqa: BLE001 - it is the application's, and the log has it
+            except Exception as error:  # noqa: BLE001 - an error of the application is logged
                 write_error(ERROR, "a callback failed", error, self._on_error)
 
     def _given_turns(self) -> list[threading.Event]:

@@ -71,7 +71,7 @@ class NothingToLeave:
     records_left: int = 0
 
     def begin(self) -> None:
-        """Return at once: an admin client needs no last actions."""
+        """Do nothing: last actions are needed only by producers and consumers."""
 
 
 @attrs.define(eq=False)

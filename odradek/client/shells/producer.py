@@ -67,7 +67,7 @@ _TURN_BYTES = 64 << 10
 """The bytes of full batches after which `send` lets the sending thread run once."""
 _TURN_SECONDS_MAX = 0.1
 _BATCH_BYTES_MIN = 1024
-"""A batch counts as at least this number of bytes, because each batch has a fixed cost."""
+"""A batch with fewer bytes counts as this number of bytes, because each batch has a fixed cost."""
 
 
 @attrs.define(eq=False)
@@ -449,7 +449,7 @@ class Producer(FamiliarFace, known_as="Producer"):
         since the start.
 
         `bytes` counts whole batches as they were sent, `errors` counts failed records. `queued_records` and
-        `queued_batches` are neither acknowledged nor failed yet.
+        `queued_batches` count records and batches without an outcome.
         """
         with self.lock:
             return self._accumulator.partition_metrics()

@@ -29,8 +29,8 @@ class RecordFuture(concurrent.futures.Future[RecordMetadata]):
     """The future of a sent record. `result()` returns a `RecordMetadata`, or raises the record's error.
 
     `concurrent.futures.wait` and `asyncio.wrap_future` work with it. It cannot be cancelled, because the
-    record may have been sent already. The future has no state or lock of its own: it uses those of the
-    record's batch and of the producer. So it costs no more than any other small object.
+    record may have been sent already. The future uses the state of the record's batch and the lock of the
+    producer, instead of its own. So it costs no more than any other small object.
     """
 
     __slots__ = ("_batch", "_index", "_producer", "_timestamp_ms")
@@ -42,7 +42,7 @@ class RecordFuture(concurrent.futures.Future[RecordMetadata]):
         self._timestamp_ms = timestamp_ms
 
     def cancel(self) -> bool:
-        """Return False: a record that was given to the producer cannot be taken back."""
+        """Return False, because a record that was given to the producer cannot be taken back."""
         return False
 
     def cancelled(self) -> bool:
@@ -127,4 +127,4 @@ class _Waiters:
         future._batch.on_done.append(done)
 
     def remove(self, waiter: Any) -> None:
-        """Do nothing: the batch still calls the waiter, which does no harm."""
+        """Do nothing. The batch will still call the waiter, which does no harm."""

@@ -37,7 +37,7 @@ _RECEIVE_BYTES = 1 << 19
 _SEND_PIECES_MAX = 64
 _SELECT_SECONDS_MAX = 86_400.0
 _FEED_BYTES = 1 << 16
-"""The most encrypted bytes that are given to TLS before the decrypted bytes are processed."""
+"""The maximum number of encrypted bytes that are given to TLS before the decrypted bytes are processed."""
 
 Ready = list[tuple[selectors.SelectorKey, int]]
 _Place: TypeAlias = tuple[Any, ...]
@@ -59,7 +59,9 @@ class _Connection:
         self.has_shaken_hands = False
         self.idle = IdleBytes()
         self.answer_bytes = 0
-        """The bytes that TLS itself produced (not the application) since the server last read everything."""
+        """The bytes that TLS itself has produced, such as answers to key updates, since the server last read
+        everything.
+        """
         self.addresses = addresses
         self.socket: socket.socket | None = None
         self.connected = False
@@ -194,7 +196,7 @@ class Sockets:
             value, error = None, None
             try:
                 value = function()
-            except Exception as raised:  # noqa: BLE001 - `then` says what it means
+            except Exception as raised:  # noqa: BLE001 - `then` handles the error
                 error = raised
             self._finished.append(partial(then, value, error))
             self._wake_loop()
@@ -210,7 +212,7 @@ class Sockets:
         except OSError:
             if self._finished_sender.fileno() >= 0:
                 raise
-            # The sockets were closed meanwhile: no caller waits for the result any longer.
+            # The sockets were closed meanwhile, so no caller waits for the result any longer.
 
     def _take_finished(self) -> None:
         assert self._finished_receiver is not None
@@ -438,7 +440,7 @@ def _keep_alive(sock: socket.socket) -> None:
     """
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
-        if hasattr(socket, name):  # not on every system
+        if hasattr(socket, name):  # some systems lack an option
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 

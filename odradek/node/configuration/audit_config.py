@@ -54,7 +54,7 @@ def audit_config(
         return None
     bounds = [values[name] for name in (BYTES, FILES, REFUSALS_FILES)]
     bytes_max, files_max, refusals_files_max = (int(bound) for bound in bounds if isinstance(bound, int))
-    # The files stand in the directory itself, because Apache Kafka refuses log directories with unknown
+    # The files are in the directory itself, because Apache Kafka refuses log directories with unknown
     # subdirectories.
     directory = str(values[DIRECTORY] or "") or metadata_log_dir
     return AuditConfig(directory, bytes_max, files_max, refusals_files_max)

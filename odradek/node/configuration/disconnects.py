@@ -1,9 +1,9 @@
 """Closing a principal's connections on an operator's request: a new value of `odradek.disconnect.PRINCIPAL`. PURE.
 
 The key is a dynamic broker configuration in the metadata log, which Apache Kafka stores and ignores. Its
-value is the time of the request, so that two requests differ. Each broker compares the value with the one it
-knew before. So a broker that catches up from a snapshot still closes the principal's connections. A starting
-broker has no connections to close.
+value is the time of the request, so that two requests differ. Each broker compares the value with the
+previous value that it knew. So a broker that catches up from a snapshot still closes the principal's
+connections. A starting broker has no connections to close.
 
 If a user is removed during a login, the login is refused at its end (`ScramServer`).
 """

@@ -1,8 +1,8 @@
 """Finds all problems of a properties file at once; a start of a node would report only the first one. PURE.
 
 First each key is checked alone. Then the rules between keys are checked, but only with keys whose values are
-valid. A mistake in a key on which the rest depends, such as a role, ends the check: further messages would be
-guesses.
+valid. A mistake in a key on which the rest depends, such as a role, ends the check, because further messages
+would be guesses.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Kafka's keys that a properties file may set although they have no effect here, each with the reason.
 
-A starting node writes one warning, with those of these keys that its file sets. docs/configuration.md lists
-all of them. A test compares this table with the code that reads keys. So a change that begins to read a key
-must remove it here.
+A starting node writes one warning, which names the keys of this kind in its properties file.
+docs/configuration.md lists all of them. A test compares this table with the code that reads keys. So a change
+that begins to read a key must remove it here.
 """
 
 from __future__ import annotations
@@ -172,8 +172,8 @@ KEYS_WITHOUT_EFFECT: Mapping[str, str] = {key: reason for reason, keys in _BY_RE
 
 
 def warning_about(keys: Iterable[str]) -> str | None:
-    """Write one line that names the keys without effect among `keys`, in their order; None if every key has an
-    effect.
+    """Write one line that names the keys without effect among `keys`, in their order; None if all of `keys`
+    have an effect.
     """
     named = [key for key in keys if key in KEYS_WITHOUT_EFFECT]
     if not named:

@@ -56,7 +56,7 @@ BUILT = (PLAIN, *SCRAM, OAUTHBEARER)
 HIDDEN = "[hidden]"
 _JAAS = "sasl.jaas.config"
 _OF_LISTENERS = ("connections.max.reauth.ms", "max.connections", "max.connection.creation.rate")
-"""Keys that can be set for a single listener, apart from those of TLS and SASL."""
+"""Keys that can be set for a single listener, in addition to the keys of TLS and SASL."""
 _FOREIGN = (
     "sasl.server.callback.handler.class",
     "sasl.client.callback.handler.class",
@@ -96,8 +96,8 @@ _MODULES = {
 
 @attrs.frozen
 class ListenerSecurity:
-    """The demands of one listener on its clients. It also has the credentials with which this node logs in to
-    listeners of the same name at other nodes.
+    """The security requirements of one listener for its clients, and the credentials of this node. The node
+    uses these credentials to log in to listeners of the same name at other nodes.
     """
 
     name: str
@@ -149,7 +149,7 @@ class _Keys:
 
     def mechanism_place(self, key: str, mechanism: str) -> str:
         """Return the full name under which the file sets this key. The name may have the prefix of the
-        listener, and in addition that of the mechanism.
+        listener, followed by the prefix of the mechanism.
         """
         place = f"{self._prefix}{mechanism.lower()}.{key}"
         return place if place in self._explicit else self.place(key)
@@ -371,7 +371,9 @@ def _mechanisms(keys: _Keys, *, is_controllers: bool) -> tuple[str, ...]:
                 else ""
             )
             raise ConfigError(
-                keys.place(key), each, f"this mechanism is not supported, only {', '.join(BUILT)}{hint}"
+                keys.place(key),
+                each,
+                f"this mechanism is not supported: supported are {', '.join(BUILT)}{hint}",
             )
     if is_controllers:
         without = tuple(each for each in found if each not in SCRAM)
@@ -392,7 +394,9 @@ def _node_mechanism(key: str, explicit: Mapping[str, str]) -> str:
     definition = broker_defs()[key]
     mechanism = str(definition.parse(explicit[key]) if key in explicit else definition.default)
     if mechanism not in BUILT:
-        raise ConfigError(key, mechanism, f"this mechanism is not supported, only {', '.join(BUILT)}")
+        raise ConfigError(
+            key, mechanism, f"this mechanism is not supported: supported are {', '.join(BUILT)}"
+        )
     return mechanism
 
 
@@ -528,5 +532,5 @@ def _check_store(keys: _Keys, store: str, inline: str) -> None:
         raise ConfigError(
             keys.place(password),
             HIDDEN,
-            "a PEM store has no password; ssl.key.password decrypts an encrypted key",
+            "a PEM store has no password: remove this value (ssl.key.password decrypts an encrypted key)",
         )

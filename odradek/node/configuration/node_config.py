@@ -68,7 +68,7 @@ from odradek.wire.secret_fields import HIDDEN, holds_secret, is_key_name, is_sec
 
 PLAINTEXT = "PLAINTEXT"
 EVERYWHERE = ("", "0.0.0.0", "::")
-"""Hosts that mean every interface: a listener may have them, an advertised address may not."""
+"""Hosts that mean every interface. A listener may have such a host, but an advertised address may not."""
 SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 _LISTENER = re.compile(r"(.*)://\[?([0-9a-zA-Z\-%._:]*)\]?:(-?[0-9]+)\Z")
 _URL = re.compile(r"(https?|file)://")
@@ -79,8 +79,8 @@ DISK_HUNG = "odradek.disk.hung.ms"
 DISK_FULL = "odradek.disk.full.ms"
 DISK_WRITE_WAIT = "odradek.disk.write.wait.ms"
 """Our own keys, all in milliseconds. `DISK_HUNG` is the time after which a disk counts as hung. `DISK_FULL`
-is the time after which it counts as full. In both cases its leaderships then move away. `DISK_WRITE_WAIT` is
-the longest wait for one write in a node with several disks (0: no limit).
+is the time after which it counts as full. In both cases the leaderships of the disk's replicas then move to
+other brokers. `DISK_WRITE_WAIT` is the longest wait for one write in a node with several disks (0: no limit).
 """
 RESERVE_BYTES = "odradek.log.dir.reserve.bytes"
 """Our own key: the bytes of each disk that records must leave free; -1 means one percent of the disk, at most 1 GiB.
@@ -102,7 +102,7 @@ TOKENS_PER_OWNER = "odradek.delegation.token.max.per.owner"
 SCRAM_SECRET = "odradek.scram.secret"
 """Our own key: a secret text that all brokers share. The salts sent for users who do not exist depend on it."""
 SECRETS_CHARACTERS_MAX = 1 << 20
-"""The most characters that are read of a file with passwords."""
+"""The maximum number of characters that are read of a file with passwords."""
 OWN_DEFS: dict[str, ConfigDef] = (
     {
         name: ConfigDef("broker", name, kind, default, valid, "medium", False, False)
@@ -160,7 +160,9 @@ class ListenerConfig:
 
 @attrs.frozen(kw_only=True)
 class NodeConfig:
-    """The configuration of a node: the values that it needs at the start as attributes, all others by `get`."""
+    """The configuration of a node. Values that the node needs at its start are attributes; `get` returns all
+    others.
+    """
 
     explicit: Mapping[str, str] = attrs.field(repr=False)
     """The keys and values that are set in the file, as text, including secrets."""
@@ -177,7 +179,9 @@ class NodeConfig:
     listeners: tuple[ListenerConfig, ...]
     """The endpoints to listen on, including those of the controller."""
     advertised_listeners: tuple[ListenerConfig, ...]
-    """The addresses for clients, without those of the controller. A missing host is taken from the listener."""
+    """The addresses for clients, without the addresses of the controller. A missing host is taken from the
+    listener.
+    """
     controller_listener_names: tuple[str, ...]
     inter_broker_listener_name: str
     log_dirs: tuple[str, ...]
@@ -243,8 +247,8 @@ class NodeConfig:
 
     @classmethod
     def judged(cls, properties: Mapping[str, str], read: Callable[[str], str]) -> NodeConfig:
-        """Make the configuration of a file that is only checked: the result's `refusals` has the problems that
-        prevent a start.
+        """Make the configuration of a file that is only checked. The result's `refusals` has the problems
+        that prevent a start.
 
         Raises `ConfigError` if a key such as the roles is wrong, because the rest of the file depends on it.
         """
@@ -267,12 +271,12 @@ class NodeConfig:
 
     def get_bool(self, key: str) -> bool:
         value = self.values[key]
-        assert isinstance(value, bool), f"{key} is no boolean"
+        assert isinstance(value, bool), f"{key} is not a boolean"
         return value
 
     def get_str(self, key: str) -> str | None:
         value = self.values[key]
-        assert value is None or isinstance(value, str), f"{key} is no text"
+        assert value is None or isinstance(value, str), f"{key} is not a text"
         return value
 
     @property
@@ -562,7 +566,7 @@ def _check_controller_names(
                 raise ConfigError(
                     "listeners",
                     name,
-                    f"a node that is only a controller must have no other listeners than those of {key}",
+                    f"a node that is only a controller must have only the listeners that {key} names",
                 )
 
 

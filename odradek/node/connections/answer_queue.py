@@ -1,9 +1,10 @@
 """The answers of one connection: sent in the order of its requests, several at once, with limited memory. PORTED.
 
-An answer that is ready at once goes straight to the send queue. As soon as one request is delayed, it and all later
-requests get a `Slot` in a queue (`odradek.node.connections.answers`). This queue is limited in number and in bytes.
-While it is full, no requests are read from the connection. The code that completes a delayed answer also sends it,
-without waking the connection's task. Only if the socket is full, a drain task waits for it to become writable.
+An answer that is ready at once goes straight to the send queue. As soon as one request is delayed, it and all
+later requests get a `Slot` in a queue (`odradek.node.connections.answers`). This queue is limited in number
+and in bytes. While it is full, no requests are read from the connection. The code that completes a delayed
+answer also sends it, without waking the connection's task. If the socket is full, a separate task (`_drain`)
+waits until the socket is writable.
 
 Every request is counted in its `ApiEntry`. All answers of a turn are sent with one call and have the same latency, so
 the clock is read once per turn.
@@ -96,8 +97,8 @@ class AnswerQueue:
         self.muted_until = 0.0
         """The time until which no requests are read, because the client used up its quota; 0 if they are read."""
         self.muted_rate: float | None = None
-        """The client's quota of metadata changes for which the controller makes it wait; None if the wait has another
-        reason.
+        """The client's quota of metadata changes, if the controller mutes the client because of this quota;
+        otherwise None.
         """
 
     def _who(self) -> _Who:
@@ -467,8 +468,8 @@ class AnswerQueue:
         """Called when quotas have changed: shortens the wait of a muted client to the wait that its debts require
         now.
 
-        All its debts count, whatever quota muted it. Otherwise each change of a quota would admit a request of every
-        muted client. The wait never becomes longer than before.
+        The debts under all quotas count, not only the debt that muted the client. Otherwise each change of a
+        quota would admit a request of every muted client. The wait never becomes longer than before.
         """
         charging, now = self.services.charging, self.services.clock.monotonic()
         until = 0.0

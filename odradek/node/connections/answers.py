@@ -1,8 +1,8 @@
 """Answers that wait for an earlier answer of their connection, and how much memory they may use. PORTED.
 
-An answer behind a delayed one is encoded at once. Bytes take a fraction of the memory of objects, and they can be
-counted. A file range counts with its length, since it pins that much of the log. A delayed request counts with the
-length of its frame, unless it keeps no part of the frame.
+An answer behind a delayed one is encoded at once, because bytes take a fraction of the memory of objects and
+can be counted. A file range counts with its length, since it pins that much of the log. A delayed request
+counts with the length of its frame, unless it keeps no part of the frame.
 
 Beyond `HELD_BYTES_MAX` in one connection, or with `PARKED_MAX` parked fetches, that connection's requests wait until
 there is room. Beyond `HELD_IN_ALL_BYTES_MAX` in all connections together, each connection that holds more than
@@ -25,8 +25,8 @@ from odradek.wire.structure import Message
 
 SLOTS_MAX = 256
 PARKED_MAX = 5
-"""The most parked fetches of one connection. The number five is that of the requests that an idempotent
-producer has in flight. Kafka itself handles one request of a connection at a time.
+"""The maximum number of parked fetches of one connection. An idempotent producer has at most five requests in
+flight, so the limit is five, too. Kafka itself handles one request of a connection at a time.
 """
 HELD_BYTES_MAX = 4 * 1024 * 1024
 HELD_IN_ALL_BYTES_MAX = 64 * 1024 * 1024

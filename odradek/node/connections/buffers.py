@@ -6,17 +6,18 @@ frame announces.
 
 All pooled buffers together stay below `bytes_max`. A connection that needs more has to wait, by these rules:
 
-* A quarter of the pool is only for small frames, up to `SMALL_FRAME_BYTES`. Small frames may also use the rest of the
-  pool while no larger frame waits for it. So large frames that stay incomplete delay only other large frames.
+* A quarter of the pool is only for small frames, up to `SMALL_FRAME_BYTES`. Small frames may also use the
+  rest of the pool while no larger frame waits for it. So large frames that stay incomplete delay only other
+  large frames.
 * Each part serves waiting connections strictly in the order in which they came.
-* While a connection waits, or the pool is full, a receive takes at most `SCANT_BYTES`, because the incomplete tail
-  needs a buffer in any case.
-* If a connection has waited for `WAIT_SECONDS_MAX`, other connections are closed to free memory (`to_evict`). First
-  come the connections of the address that holds the most bytes. Of these, the slowest comes first, by bytes per
-  second since its frame began, without the time in which the frame waited for memory. Each second, one connection is
-  closed. With it are closed all slow connections (below `BYTES_PER_SECOND_MIN`) whose memory is needed. After twice
-  that wait, all connections whose memory is needed are closed. So a half-sent frame delays others for only a few
-  seconds.
+* While a connection waits, or the pool is full, a receive takes at most `SCANT_BYTES`, because the incomplete
+  tail needs a buffer in any case.
+* If a connection has waited for `WAIT_SECONDS_MAX`, other connections are closed to free memory (`to_evict`).
+  The address that holds the most bytes loses a connection first, namely its slowest one. The speed is
+  measured in bytes per second since the frame began, without the time in which the frame waited for memory.
+  Each second, one connection is closed, together with all slow connections (below `BYTES_PER_SECOND_MIN`)
+  whose memory is needed. After twice that wait, all connections whose memory is needed are closed. So a
+  half-sent frame delays others for only a few seconds.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ class ReceiveBuffers:
         self.bytes_max = bytes_max
         self.bytes_used = 0
         self._used = [0, 0]
-        """Bytes in use, for large frames and for small ones."""
+        """The bytes in use: first for large frames, then for small frames."""
         small = bytes_max // SMALL_SHARE
         self._parts = (bytes_max - small, small)
         self._waiters: tuple[deque[_Waiter], deque[_Waiter]] = (deque(), deque())

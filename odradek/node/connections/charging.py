@@ -25,7 +25,7 @@ _OF_NODES = frozenset((int(ApiKey.WRITE_TXN_MARKERS),))
 right CLUSTER_ACTION.
 """
 CHANGING = frozenset((int(ApiKey.CREATE_TOPICS), int(ApiKey.DELETE_TOPICS), int(ApiKey.CREATE_PARTITIONS)))
-"""The APIs with which the controller may make a client wait: the answer contains the time."""
+"""The APIs with which the controller may make a client wait, by a throttle time in its answer."""
 CHARGED_ANSWERS = CHANGING | {_FETCH}
 """The APIs whose answers are charged when they are encoded."""
 _MS_PER_SECOND = 1000
@@ -44,8 +44,8 @@ class Charging:
         is_node: Callable[[Context], bool],
         is_follower: Callable[[Any], bool],
     ) -> None:
-        """`is_of_nodes`: the listener is for brokers alone. `is_node` returns whether a principal is a node's,
-        `is_follower` whether a Fetch comes from a follower.
+        """`is_of_nodes` is true if only brokers use the listener. `is_node` returns whether a principal is a
+        node's, `is_follower` whether a Fetch comes from a follower.
         """
         self._quotas = quotas
         self._is_of_nodes = is_of_nodes

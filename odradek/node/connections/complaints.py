@@ -19,7 +19,7 @@ OTHERS = "others"
 
 def size_refusal(size: int, bytes_min: int, bytes_max: int, when: str = "") -> str:
     """Return the error text about a frame of a wrong size. If the bytes are the start of a TLS handshake, the
-    text advises to change the client's `security.protocol`.
+    text says that the client's `security.protocol` must be changed.
     """
     if size >> 16 == _TLS_HANDSHAKE:
         return (

@@ -1,4 +1,5 @@
-"""The limits on a node's connections: in all, for each listener, for each address, and for each second. PURE.
+"""The limits on a node's connections: in total, for each listener, for each address, and for each second.
+PURE.
 
 All listeners of a node share one `ConnectionLimits`. Limits may change at any time; open connections stay.
 
@@ -72,15 +73,17 @@ class ConnectionLimits:
 
     connections_max: int = setting("max.connections")
     room: int = INT_MAX
-    """The most client connections that the limit of open files allows (`client_room`); it applies even if
-    `connections_max` is higher.
+    """The maximum number of client connections that the limit of open files allows (`client_room`); it
+    applies even if `connections_max` is higher.
     """
     per_ip_max: int = setting("max.connections.per.ip")
     per_ip_overrides: Mapping[str, int] = attrs.field(factory=dict)
     creation_rate_max: int = setting("max.connection.creation.rate")
-    """The most connections per second; further ones wait to be accepted."""
+    """The maximum number of connections per second; further connections wait to be accepted."""
     listener_connections_max: Mapping[str, int] = attrs.field(factory=dict)
-    """The most connections of each listener (`listener.name.NAME.max.connections`), by the listener's name."""
+    """The maximum number of connections of each listener (`listener.name.NAME.max.connections`), by the
+    listener's name.
+    """
     listener_creation_rate_max: Mapping[str, int] = attrs.field(factory=dict)
     yielding: list[Callable[[], Iterable[Closable]]] = attrs.field(factory=list)
     """Functions that each return the open client connections of one listener. One of these connections may be
@@ -107,8 +110,8 @@ class ConnectionLimits:
     def enter(self, host: str, listener: str = "", *, is_peers: bool = False, now: float = 0.0) -> bool:
         """Count a new connection. Return False if a limit is exceeded: the total, the listener's, or the address's.
 
-        `is_peers`: the connection came to the brokers' own listener. As in Kafka, the total limit does not apply
-        there.
+        `is_peers` is true if the connection came to the brokers' own listener. As in Kafka, the total limit
+        does not apply there.
         """
         self._second.accepted += not is_peers
         self._second_of.setdefault(listener, _Second()).accepted += 1

@@ -131,8 +131,8 @@ class Connection(AnswerQueue):
             return
         except ProtocolError as error:
             services.complaints.protocol_error(services.clock.monotonic(), str(error), **self._who())
-            # End the turn as usual: the frames before the malformed one may have completed parked requests of
-            # other connections.
+            # End the turn as usual, because the frames before the malformed one may have completed parked
+            # requests of other connections.
             services.after_turn()
         except DiskError as error:
             services.log.error("connection.disk_error", error=str(error), **self._who())
@@ -300,7 +300,7 @@ class Connection(AnswerQueue):
         return start
 
     def _look_again_after(self, frames: int) -> int:
-        """Return after how many frames of this turn the clock is read next; 0 ends the turn."""
+        """Return the number of dispatched frames at which this turn reads the clock next; 0 ends the turn."""
         if frames >= FRAMES_PER_TURN or self.services.clock.monotonic() > self.last_active + TURN_SECONDS_MAX:
             return 0
         return frames + FRAMES_PER_LOOK
@@ -351,7 +351,7 @@ class Connection(AnswerQueue):
         """Charge the processor time of this turn to the client. `seconds` is the turn's duration, 0.0 if it was not
         measured.
 
-        All requests of the turn share one figure.
+        All requests of the turn share one measurement.
         """
         services = self.services
         took = services.meter.turn_cpu_seconds(seconds or services.clock.monotonic() - self.last_active)

@@ -67,7 +67,7 @@ class ConnectionServices:
         """The charges for client quotas; None while there are no quotas, so that the check in every request is cheap.
         """
         self.muted: dict[Muted, None] = {}
-        """The connections that are muted because of a quota, in the order in which that began."""
+        """The connections that are muted because of a quota, in the order in which they were muted."""
         self.meter = env.meter
         self.clock = env.clock
         self.long_work = env.long_work

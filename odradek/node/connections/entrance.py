@@ -5,7 +5,7 @@ A TLS handshake comes first, then a login by SASL, as the listener's protocol de
 has not authenticated yet costs little memory, and reaches only three APIs.
 
 Each entrance admits `HALF_OPEN_MAX` such clients at a time. If there are more, the entrance closes the oldest
-connection of the address that has the most.
+connection of the address that has the most such clients.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from odradek.wire.messages.api_versions import ApiVersionsResponse
 __all__ = ["ENTER_SECONDS_MAX", "HALF_OPEN_MAX", "Entered", "Entrance", "NotAuthenticated", "SaslLogins"]
 
 ENTER_SECONDS_MAX = 10.0
-"""The most seconds for TLS handshake and login together. Normal clients need a few round trips."""
+"""The maximum number of seconds for TLS handshake and login together. Normal clients need a few round trips."""
 LARGE_FRAME_BYTES = 16 * 1024
 LARGE_BYTES_MAX = 16 * 1024 * 1024
-"""The most bytes of all frames above `LARGE_FRAME_BYTES` together. Smaller frames are always accepted; they
-suffice for tokens of a few kilobytes.
+"""The maximum number of bytes of all frames above `LARGE_FRAME_BYTES` together. Smaller frames are always
+accepted; they suffice for tokens of a few kilobytes.
 """
 HALF_OPEN_MAX = 1000
-"""The most clients of a listener that have not authenticated yet."""
+"""The maximum number of clients of a listener that have not authenticated yet."""
 _SIZE = struct.Struct(">i")
 _HEADER = struct.Struct(">hhih")
 _PREFIX = struct.Struct(">ii")
@@ -169,8 +169,8 @@ class Entrance:
                 del self._half_open[network]
 
     def _make_room(self) -> None:
-        """Close a connection if too many clients have not logged in yet. It is the oldest connection of the
-        address that has the most such clients.
+        """Close a connection if too many clients have not logged in yet: the oldest connection of the address
+        that has the most such clients.
         """
         if self.half_open >= HALF_OPEN_MAX:
             most = max(self._half_open.values(), key=len)
@@ -273,7 +273,8 @@ class Entrance:
         context.number += 1
         if api_key == ApiKey.API_VERSIONS and not response.error_code:
             login.state = LoginState.HANDSHAKE
-        # Count the bytes only now: a request whose keys must first be computed begins this method twice.
+        # Count the bytes only now, because a request whose keys must first be computed calls this method
+        # twice.
         entry.request_bytes += size + 4
         answer = bytearray(entry.prefix)
         entry.encode(answer, response, None, entry.errors)

@@ -15,7 +15,7 @@ With the kernel's own default, megabytes of a fetch are queued and leave the pro
 0.52 CPU-seconds per GB consumed. This buffer costs 0.28, and Kafka's default of 100 KiB costs 0.40.
 """
 RECEIVE_BYTES_MAX = 256 * 1024 * 1024
-"""The most bytes of all incomplete frames together, unless `queued.max.request.bytes` is set."""
+"""The maximum number of bytes of all incomplete frames together, unless `queued.max.request.bytes` is set."""
 
 
 def _or_our_own(queued_bytes_max: int) -> int:
@@ -30,5 +30,5 @@ class ListenerSettings:
     receive_buffer_bytes: int | None
     frame_bytes_max: int = setting("socket.request.max.bytes")
     received_bytes_max: int = setting("queued.max.request.bytes", _or_our_own)
-    """The most bytes of all incomplete frames together."""
+    """The maximum number of bytes of all incomplete frames together."""
     idle_ms_max: int = setting("connections.max.idle.ms")

@@ -47,7 +47,9 @@ def decode_beside(
 
 
 async def encode_beside(services: ConnectionServices, slot: Slot, response: Any) -> None:
-    """Encode a long answer in the worker and pass it to its connection, which may be closed by then."""
+    """Encode a long answer in the worker and pass it to its connection, which may be closed when the encoding
+    ends.
+    """
     connection, entry = slot.connection, slot.entry
     if connection.closing:
         release_response(response)
@@ -56,7 +58,7 @@ async def encode_beside(services: ConnectionServices, slot: Slot, response: Any)
         chunks, size, errors = await services.long_work.begin().in_worker(
             encode_apart, entry, slot.correlation_id, response
         )
-    except Exception:  # noqa: BLE001  # the connection logs it, and ends
+    except Exception:  # noqa: BLE001  # the connection logs the error, and ends
         release_response(response)
         connection.encoding_failed()
         return

@@ -10,9 +10,9 @@ from odradek.env.ports import Conn
 Chunk: TypeAlias = bytes | bytearray | memoryview | FileRange
 
 SENDFILE_BYTES_MAX = 1024 * 1024
-"""The most bytes of one sendfile call, which takes about 174 us from cached pages."""
+"""The maximum number of bytes of one sendfile call, which takes about 174 us from cached pages."""
 FLUSH_BYTES_MAX = 4 * 1024 * 1024
-"""The most bytes that one connection sends in a turn, so that other work gets the loop."""
+"""The maximum number of bytes that one connection sends in a turn, so that other work gets the loop."""
 GATHER_CHUNKS_MAX = 64
 
 

@@ -16,8 +16,8 @@ from odradek.wire.errors import ProtocolError
 REAP_INTERVAL_SECONDS = 1.0
 TRIM_AFTER_SECONDS = 5.0
 LOOKS_MAX = 1_000
-"""The most muted connections that are tested each time (by `_close_left`). Each test is a system call of a
-microsecond.
+"""The maximum number of muted connections that are tested each time (by `_close_left`). Each test is a system
+call of a microsecond.
 """
 REFUSED_INTERVAL_SECONDS = 10.0
 """The seconds between two log lines about refused connections."""
@@ -38,8 +38,8 @@ class Server:
         is_peers: bool = False,
         entrance: Entrance | None = None,
     ) -> None:
-        """`is_peers`: the listener is for brokers alone, so limits for clients do not apply. `entrance`
-        authenticates clients; it is None if the listener does not authenticate clients.
+        """`is_peers` is true if only brokers use the listener; limits for clients then do not apply.
+        `entrance` authenticates clients; it is None if the listener does not authenticate clients.
         """
         self._entrance = entrance
         self._entering: dict[Conn, None] = {}
@@ -146,8 +146,8 @@ class Server:
             )
 
     async def reap_loop(self) -> None:
-        """Close connections that are idle for too long, and those that hold memory for which others wait. Such memory
-        holds incomplete frames, or answers that wait for an earlier answer.
+        """Close connections that are idle for too long, and connections that hold memory for which others
+        wait. Such memory holds incomplete frames, or answers that wait for an earlier answer.
         """
         clock, buffers = self._services.clock, self._services.buffers
         while True:
@@ -210,9 +210,10 @@ class Server:
             connection.close()
 
     def statistics(self) -> dict[str, int]:
-        """Return figures of all connections. Now: how many are open, their unanswered requests, held bytes, parked
-        fetches
-        and bytes still to be sent. Since the start: how many were accepted, refused, and closed for being idle."""
+        """Return figures of all connections. The present figures are open connections, unanswered requests,
+        held bytes, parked fetches and bytes to send. The counts since the start are accepted, refused, and
+        idle connections that were closed.
+        """
         connections = self._connections
         return {
             "connections": len(connections),

@@ -9,12 +9,12 @@ from odradek.node.metrics.metrics_text import MetricsText
 __all__ = ["CLIENTS_SHOWN_MAX", "client_metrics"]
 
 CLIENTS_SHOWN_MAX = 100
-"""The most clients that are listed with their own metrics: those that pushed last."""
+"""The maximum number of clients that are listed with their own metrics: the clients that pushed last."""
 
 
 def client_metrics(page: MetricsText, telemetry: ClientTelemetry, now: float, shown_max: int) -> None:
-    """Add to the page the metrics that clients have pushed to a broker; at most `shown_max` clients are listed by
-    name.
+    """Add the client metrics that a broker has received to the page; at most `shown_max` clients are listed
+    by name.
     """
     statistics = telemetry.statistics(now)
     page.gauge("odradek_client_instances", "Running clients that have a subscription from this broker.")

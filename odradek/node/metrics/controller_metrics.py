@@ -70,7 +70,9 @@ def cluster_figures(image: MetadataImage) -> ClusterFigures:
 
 
 def controller_metrics(page: MetricsText, metadata: Metadata) -> None:
-    """Add to the page the state of the quorum as this node knows it, then the figures of the cluster."""
+    """Add two groups of metrics to the page: the quorum as this node knows it, and the figures of the
+    cluster.
+    """
     quorum = metadata.quorum
     page.gauge("odradek_quorum_epoch", "Epoch of the metadata quorum: it rises with every election.")
     page.one(quorum.leader_epoch)
@@ -117,7 +119,7 @@ def controller_metrics(page: MetricsText, metadata: Metadata) -> None:
 
 
 def _decided(page: MetricsText, decided: DecisionFigures) -> None:
-    """Add to the page the figures of the decisions that this node has made as the active controller."""
+    """Add figures about this node's decisions as the active controller to the page."""
     for number, name, described in (
         (decided.decisions, "decisions", "Decisions of this node as the active controller: requests, parts of long requests, and timers."),
         (decided.decision_seconds, "decision_seconds", "Time that the event loop has spent on these decisions."),

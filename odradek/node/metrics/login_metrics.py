@@ -9,7 +9,7 @@ __all__ = ["login_metrics"]
 
 
 def login_metrics(page: MetricsText, auditing: Auditing) -> None:
-    """Add to the page logins by listener and mechanism, refusals by API, and lost lines of the audit log."""
+    """Add logins by listener and mechanism, refusals by API, and lost lines of the audit log to the page."""
     auditor = auditing.auditor
     logins = sorted(auditor.logins.items())
     page.counter("odradek_logins_total", "Successful logins of clients, and renewals.")

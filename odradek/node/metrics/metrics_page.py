@@ -31,7 +31,7 @@ from odradek.wire.api import api_name
 from odradek.wire.errors import ErrorCode
 
 TOPICS_MAX = 200
-"""The most topics with figures of their own; the totals count all topics."""
+"""The maximum number of topics with figures of their own; the totals count all topics."""
 
 
 @attrs.define

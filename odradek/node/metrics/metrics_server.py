@@ -4,8 +4,8 @@ sets them. PORTED.
 It accepts one request per connection, GET or HEAD of `/metrics`. The number of connections, the bytes of a request
 and the time for it are limited. A peer's mistake ends only its own connection.
 
-If there are too many connections, one is closed. It is the oldest connection without a request, from the
-address that has the most. So a stranger who opens many connections does not keep the scraper out.
+If there are too many connections, the address with the most connections loses its oldest connection without a
+request. So a stranger who opens many connections does not keep the scraper out.
 
 The page is made when a request has arrived. After that, no new page is made for `OTHERS_SHARE` times as long
 as this page took, so that the event loop can do other work. All requests that wait meanwhile get the same
@@ -30,7 +30,9 @@ from odradek.serving.api_table import LATENCY_BOUNDS_SECONDS
 CONNECTIONS_MAX = 32
 REQUEST_BYTES_MAX = 16 * 1024
 ASK_SECONDS_MAX = 3.0
-"""The most seconds from the accept, or from the end of the handshake, until the request is complete."""
+"""The maximum number of seconds from the accept, or from the end of the handshake, until the request is
+complete.
+"""
 CONNECTION_SECONDS_MAX = 10.0
 OTHERS_SHARE = 11
 LATENESS_INTERVAL_SECONDS = 0.25

@@ -65,7 +65,8 @@ class MetricsText:
 
     def render(self) -> bytes:
         """Return the page in Prometheus' text format, as UTF-8."""
-        # Replace what cannot be encoded: a directory's name may have bytes that are not UTF-8.
+        # Replace characters that cannot be encoded, because a directory's name may have bytes that are not
+        # UTF-8.
         return ("\n".join(self._lines) + "\n").encode("utf-8", "replace")
 
 

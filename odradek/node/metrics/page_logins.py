@@ -4,8 +4,8 @@ A password is checked against the user's SCRAM keys. This takes 2 to 15 ms of co
 time. A correct password is remembered as a keyed digest, until the user's keys change. So a scraper costs only one
 check.
 
-Against guessing, the rate of checks is limited for each address, and for all addresses together. A remembered
-password needs no check.
+The rate of checks is limited for each address, and for all addresses together, to prevent guessing. A
+remembered password needs no check.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CHECKS_MAX, CHECKS_PER_SECOND = 20, 2.0
 ADDRESSES_MAX = 1_000
 REMEMBERED_MAX = 100
 TEXT_BYTES_MAX = 1_024
-"""The most bytes of a user name and password together."""
+"""The maximum number of bytes of a user name and password together."""
 _MECHANISMS = tuple(sorted(MECHANISMS.values(), key=lambda each: -each.number))
 
 

@@ -8,11 +8,11 @@ from odradek.node.metrics.metrics_text import MetricsText
 __all__ = ["SHOWN_MAX", "quota_metrics"]
 
 SHOWN_MAX = 200
-"""The most accounts with their own metrics: those that waited the longest."""
+"""The maximum number of accounts with their own metrics: the accounts that waited the longest."""
 
 
 def quota_metrics(page: MetricsText, quotas: ClientQuotas, shown_max: int) -> None:
-    """Add to the page the quota accounts of one broker; at most `shown_max` are listed by name."""
+    """Add the quota accounts of one broker to the page; at most `shown_max` are listed by name."""
     statistics = quotas.statistics()
     page.gauge("odradek_quota_accounts", "Quotas that clients use now.")
     page.one(statistics["accounts"])

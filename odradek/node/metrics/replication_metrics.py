@@ -8,7 +8,7 @@ from odradek.node.metrics.metrics_text import MetricsText
 
 
 def replication_metrics(page: MetricsText, broker: Broker) -> None:
-    """Add to the page the replication figures of one broker."""
+    """Add the replication figures of one broker to the page."""
     led = [each for topic in broker.topics.values() for each in topic.partitions.values() if each.is_leader]
     page.gauge(
         "odradek_at_min_isr_partitions",

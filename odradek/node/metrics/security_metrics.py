@@ -9,7 +9,7 @@ __all__ = ["security_metrics"]
 
 
 def security_metrics(page: MetricsText, entrances: Entrances) -> None:
-    """Add to the page the figures of a node's listeners that authenticate their clients."""
+    """Add the figures of all listeners that authenticate their clients to the page."""
     certificates = entrances.certificates.statistics()
     page.gauge(
         "odradek_certificate_days_left", "Days until the first of the listener's own certificates expires."

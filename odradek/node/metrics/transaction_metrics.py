@@ -46,7 +46,9 @@ _COUNTERS = (
 
 
 def transaction_metrics(page: MetricsText, broker: Broker, statistics: Mapping[str, int]) -> None:
-    """Add to the page the transaction figures of one broker; `statistics` are those of its transaction coordinator."""
+    """Add the transaction figures of one broker to the page. `statistics` comes from its transaction
+    coordinator.
+    """
     for field, metric, described in _GAUGES:
         page.gauge(f"odradek_{metric}", described)
         page.one(statistics.get(field, 0))
@@ -92,8 +94,8 @@ def _stable_lag(page: MetricsText, broker: Broker) -> None:
             try:
                 lag = log.high_watermark - log.last_stable_offset
             except DiskError:
-                # Leave out a partition whose directory has failed: the metrics of the directory show the
-                # failure.
+                # Leave out a partition whose directory has failed, because the metrics of the directory show
+                # the failure.
                 continue
             lag_max = max(lag_max, lag)
             state = log.producers.state

@@ -43,14 +43,14 @@ _IMPLIED_BY: Mapping[int, frozenset[int]] = {
     ),
     Operation.DESCRIBE_CONFIGS: frozenset((Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS)),
 }
-"""By operation (the key), the operations whose permission also permits the key. Denials imply nothing."""
+"""For each operation, the other operations whose permission also permits it. Denials imply nothing."""
 PROBE_NAME = "hardcode"
-"""The name of a fictitious resource, by which Kafka finds the default decision
+"""The name of a fictitious resource, with which Kafka tests the default decision
 (`Authorizer.authorizeByResourceType`).
 """
 ANSWERS_MAX = 10_000
-"""The most answers about "any resource" that one index remembers. If there are more, all answers are
-forgotten.
+"""The maximum number of answers about "any resource" that one index remembers. If there are more, all answers
+are forgotten.
 """
 
 _Resource: TypeAlias = tuple[int, bool, str]
@@ -167,7 +167,9 @@ class AclIndex:
         return [group for group in found if group is not None]
 
     def find(self, principal: str, host: str, operation: int, resource_type: int, name: str) -> Found:
-        """Find the rule that decides whether a client may do this to a resource. A denial overrides any permission."""
+        """Find the rule that decides whether a client may perform the operation on a resource. A denial
+        overrides any permission.
+        """
         return Found(*self.look_up(clients_of(principal, host), operation, resource_type, name))
 
     def look_up(

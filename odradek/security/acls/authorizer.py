@@ -107,7 +107,9 @@ class Authorizer:
         self.generation += 1
 
     def judge(self, principal: str, host: str, operation: int, resource_type: int, name: str) -> Judgement:
-        """Decide whether a client may do this to one resource. `host` is the client's address as text."""
+        """Decide whether a client may perform the operation on one resource. `host` is the client's address
+        as text.
+        """
         self._judged += 1
         judgement = self._judge(principal, host, operation, resource_type, name)
         self._denied += not judgement.is_allowed
@@ -152,7 +154,7 @@ class Authorizer:
         return Judgement(True, Reason.DEFAULT)
 
     def judge_any(self, principal: str, host: str, operation: int, resource_type: int) -> Judgement:
-        """Decide whether the client may do this to at least one resource of a type (KIP-679)."""
+        """Decide whether the client may perform the operation on at least one resource of a type (KIP-679)."""
         probed = self.judge(principal, host, operation, resource_type, PROBE_NAME)
         if probed.is_allowed or self._index is None:
             return probed
@@ -236,7 +238,9 @@ class Rights:
         return self._known
 
     def allows(self, operation: int, resource_type: int, name: str) -> bool:
-        """True if the client may do this to the resource. A refusal is recorded for the audit log."""
+        """True if the client may perform the operation on the resource. A refusal is recorded for the audit
+        log.
+        """
         if self._generation == self._authorizer.generation and self._known.get(
             (operation, resource_type, name)
         ):
@@ -246,7 +250,9 @@ class Rights:
         )
 
     def would_allow(self, operation: int, resource_type: int, name: str) -> bool:
-        """True if the client may do this to the resource. Unlike `allows`, it records no refusals for the audit log."""
+        """True if the client may perform the operation on the resource. Unlike `allows`, it records no
+        refusals for the audit log.
+        """
         if self._generation == self._authorizer.generation:
             known = self._known.get((operation, resource_type, name))
             if known is not None:
@@ -257,8 +263,8 @@ class Rights:
         )
 
     def allows_any(self, operation: int, resource_type: int) -> bool:
-        """True if the client may do this to at least one resource of the type. A refusal is recorded for the audit
-        log.
+        """True if the client may perform the operation on at least one resource of the type. A refusal is
+        recorded for the audit log.
         """
         known: bool | None = None
         if self._generation == self._authorizer.generation:
@@ -308,7 +314,8 @@ class Rights:
             self._known.clear()
             self._generation = self._authorizer.generation
         elif len(self._known) >= self._remembered_max:
-            # Forget the oldest answer: a client that repeats a cycle of questions still finds most answers.
+            # Forget only the oldest answer, so that a client which repeats a cycle of questions still finds
+            # most answers.
             del self._known[next(iter(self._known))]
         self._known[question] = is_allowed
         return is_allowed

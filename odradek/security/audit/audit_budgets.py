@@ -8,8 +8,8 @@ true` reports the count: at once for the first time, then once a minute.
 A principal's first line of each kind (for example an API and operation) is always written. So a flood of one kind
 does not hide other attempts of the same principal.
 
-For a client that has not authenticated (or is `User:ANONYMOUS`), two accounts pay: that of its address, and that of
-all such clients. So many addresses together are limited, too.
+For a client that has not authenticated (or is `User:ANONYMOUS`), two accounts pay: the account of its
+address, and the account of all such clients. So many addresses together are limited, too.
 
 The number of accounts is limited. If there are too many, accounts that are full again are forgotten. If none is full,
 all new addresses share one account, and so do all new principals.
@@ -44,9 +44,9 @@ __all__ = [
 ]
 
 ACCOUNTS_MAX = 2_000
-"""The most accounts of addresses, and of principals, for one event."""
+"""The maximum number of accounts of addresses, and of principals, for one event."""
 KINDS_MAX = 250
-"""The most kinds of lines that one account remembers."""
+"""The maximum number of kinds of lines that one account remembers."""
 REPORT_SECONDS = 60.0
 """Seconds between two lines that report how many of an account's lines were only counted."""
 FORGET_SECONDS = 1.0
@@ -181,8 +181,8 @@ class Budgets:
 
     @staticmethod
     def _is_first(account: _Account, payer: Payer) -> bool:
-        """True if this is the principal's first line of its kind. The number of kinds is limited, and so is
-        the number of bytes that such lines can overdraw an account by.
+        """True if this is the principal's first line of its kind. The number of kinds is limited. So the
+        first lines of all kinds can overdraw an account only by a limited number of bytes.
         """
         return (
             account.principal is not None

@@ -1,5 +1,5 @@
-"""One ring of audit log files: lines are appended, and files are rotated by size. PORTED: its calls block, so
-a worker must make them.
+"""One ring of audit log files: lines are appended, and files are rotated by size. PORTED. The calls of this
+module block, so a worker must make them.
 
 `NAME` is the newest file, `NAME.1` the one before. A failed write leaves no partial line behind.
 """
@@ -41,7 +41,7 @@ class AuditFile:
         try:
             file.append(data)
         except DiskError:
-            # Remove what was written: an incomplete line would merge with the next one.
+            # Remove the incomplete line, because it would merge with the next one.
             file.truncate(size)
             raise
 

@@ -1,4 +1,4 @@
-"""Lines of the audit log: their events, their encoding, and who pays for their bytes. PURE.
+"""Lines of the audit log: their events, their encoding, and the accounts that pay for their bytes. PURE.
 
 Names that a client chooses are cut, because one letter may take twelve bytes in JSON. All other parts of a line are
 limited, too.
@@ -37,12 +37,12 @@ FURTHER = "further"
 REFUSALS = frozenset((DENIED, LOGIN_FAILED))
 """The events of the ring of refusals. Refused clients cause them, so they must not displace other events."""
 NAME_CHARACTERS_MAX = 256
-"""The most characters of a name; longer ones are cut, because a client may invent them."""
+"""The maximum number of characters of a name; longer names are cut, because a client may invent them."""
 TEXT_CHARACTERS_MAX = 1_000
-"""The most characters of any other text; longer ones are cut."""
+"""The maximum number of characters of any other text; longer texts are cut."""
 CHOSEN_NAMES = frozenset(("claimed", "resource", "client_id"))
-"""The fields whose texts a client may invent. Principals are not among them: they come from credentials, and `cluster
-events --by` needs the whole name.
+"""The fields whose texts a client may invent. Principals are not among them, because they come from
+credentials, and `cluster events --by` needs the whole name.
 """
 OVERHEAD_BYTES = 48
 """The bytes of a line in addition to its body: time, braces and end of line."""

@@ -32,7 +32,7 @@ __all__ = ["TLS", "Auditor", "Lines"]
 TLS = "TLS"
 """The name of the mechanism if the TLS handshake is the login, with or without a client certificate."""
 PREPARED_MAX = 1_000
-"""The most lines about refusals that are kept for reuse."""
+"""The maximum number of lines about refusals that are kept for reuse."""
 COMMITTED, UNKNOWN = "committed", "unknown"
 
 

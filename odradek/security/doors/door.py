@@ -18,8 +18,8 @@ itself.
 **A parked request is checked again.** If an ACL has changed between the door and the answer, `again` checks the
 answer before it is sent.
 
-**Many decisions are made in a worker**: those about thousands of names, and those about all topics. Their number is
-computed before the door is called (`counting`).
+**Many decisions are made in a worker**: decisions about thousands of names, and decisions about all topics.
+Their number is computed before the door is called (`counting`).
 
 **A refusal is reported to the audit log** when the door has decided. `would` reports nothing. It is used by
 `merge` to hide parts of an answer, and by doors for which another right would also suffice.
@@ -97,23 +97,25 @@ class Asked:
         return None if topic is None else topic.name
 
     def may(self, operation: Operation, name: str) -> bool:
-        """True if the client may do this to a topic."""
+        """True if the client may perform the operation on a topic."""
         return self.rights.allows(operation, ResourceType.TOPIC, name)
 
     def would(self, operation: Operation, resource_type: ResourceType, name: str) -> bool:
-        """True if the client may do this to the resource. Unlike `may`, it reports no refusals to the audit log."""
+        """True if the client may perform the operation on the resource. Unlike `may`, it reports no refusals
+        to the audit log.
+        """
         return self.rights.would_allow(operation, resource_type, name)
 
     def may_group(self, operation: Operation, name: str) -> bool:
-        """True if the client may do this to a group."""
+        """True if the client may perform the operation on a group."""
         return self.rights.allows(operation, ResourceType.GROUP, name)
 
     def may_transact(self, operation: Operation, name: str) -> bool:
-        """True if the client may do this to a transactional id."""
+        """True if the client may perform the operation on a transactional id."""
         return self.rights.allows(operation, ResourceType.TRANSACTIONAL_ID, name)
 
     def may_cluster(self, operation: Operation) -> bool:
-        """True if the client may do this to the cluster."""
+        """True if the client may perform the operation on the cluster."""
         return self.rights.allows(operation, ResourceType.CLUSTER, CLUSTER_NAME)
 
 
@@ -132,12 +134,14 @@ Door: TypeAlias = Callable[[Asked, Never], Verdict]
 Count: TypeAlias = Callable[[Asked, Never], int]
 """Returns how many decisions a door makes for a request at most."""
 DECISIONS_AT_ONCE = 1_000
-"""The most decisions about rights (about 3 ms) that the event loop makes for one request; a worker makes more."""
+"""The maximum number of decisions about rights (about 3 ms) that the event loop makes for one request; a
+worker makes more.
+"""
 Again: TypeAlias = Callable[[Asked, Never], Message]
 """Checks the response to a request that had to wait. Returns this response, or another one."""
 
 
-def PASSES(asked: Asked, request: Any) -> None:  # noqa: N802  # it stands in tables beside names of doors
+def PASSES(asked: Asked, request: Any) -> None:  # noqa: N802  # the name appears in tables of doors
     """Let in every request."""
     return None
 
@@ -157,7 +161,7 @@ def check_doors(served: Iterable[int], doors: Collection[int], table: str) -> No
 
 
 def may_on_cluster(rights: ClientRights, operation: Operation) -> bool:
-    """True if the client may do this operation on the cluster."""
+    """True if the client may perform the operation on the cluster."""
     return rights.allows(operation, ResourceType.CLUSTER, CLUSTER_NAME)
 
 

@@ -47,7 +47,9 @@ class Right:
     operation: Operation
     resource_type: ResourceType
     field: str
-    """The field of the request with the resource's name, if the whole request is about one resource."""
+    """The name of the request's field that contains the resource's name, if the whole request is about one
+    resource.
+    """
     code: ErrorCode
 
     def allows(self, asked: Asked, name: str) -> bool:
@@ -121,7 +123,7 @@ def for_cluster(*operations: Operation, refuse: Callable[[Any], Any] | None = No
 def refusing(
     anatomy: Anatomy, request: Any, codes: list[ErrorCode], text: Text | None = None
 ) -> Admitted | None:
-    """Let in the elements of a request that have no error code; the answer refuses the others."""
+    """Let in the elements of a request that have no error code. The answer refuses all other elements."""
     return Admitted(*anatomy.without(request, codes, text)) if any(codes) else None
 
 

@@ -50,7 +50,8 @@ NO_TIME = -1
 RENEWERS_MAX = 20
 RENEWERS_BYTES_MAX = 4_096
 OWNER_BYTES_MAX = 1_024
-"""The most bytes of an owner's name; longer ones are refused, because each node stores it and each renewal writes it.
+"""The maximum number of bytes of an owner's name; longer names are refused, because each node stores the name
+and each renewal writes it.
 """
 Allows = Callable[[Operation, ResourceType, str], bool]
 

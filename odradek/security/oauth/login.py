@@ -64,7 +64,7 @@ class BearerLogin:
             return INVALID_TOKEN
         if message.authorization_id and message.authorization_id != bearer.principal_name:
             raise BearerLoginFailed(
-                "the client asks for another authorization id than its token's subject",
+                "the client requests an authorization id that is not its token's subject",
                 f"Authentication failed: Client requested an authorization id ({message.authorization_id}) that is "
                 f"different from the token's principal name ({bearer.principal_name})",
             )

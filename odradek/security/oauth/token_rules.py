@@ -1,8 +1,9 @@
 """The rules by which tokens are accepted: JSON web tokens (RFC 7519) that the issuer has signed for this cluster.
 PURE.
 
-The rules are Kafka's (KIP-768). A key of the issuer must have signed the token. It must have an expiry, an issue time
-and a subject. If audience and issuer are configured, the token must have them. Clocks may differ by a few seconds.
+The rules are Kafka's (KIP-768). A key of the issuer must have signed the token. The token must have an
+expiry, an issue time and a subject. If audience and issuer are configured, the token must have them. Clocks
+may differ by a few seconds.
 
 Only signatures by a private key count (RFC 8725, section 3.1). A token without a signature, or one whose "secret" is
 the public key, is always refused.
@@ -44,7 +45,7 @@ _KINDS: Mapping[str, type[Key]] = {"RS": RSAKey, "PS": RSAKey, "ES": ECKey, "Ed"
 TOKEN_PARTS = 3
 """The number of parts of a token: header, claims and signature."""
 CLAIMED_BYTES_MAX = 8192
-"""The most bytes of a refused token's claims that are read for the audit log."""
+"""The maximum number of bytes of a refused token's claims that are read for the audit log."""
 NAME_BYTES_MAX = 32_000
 SECONDS_MAX = 1 << 53
 """The largest number of seconds that a number in JSON (a float) represents exactly."""

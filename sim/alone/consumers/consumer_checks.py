@@ -6,9 +6,11 @@ are compared with that model.
 * Each partition has one owner at most, after each record. In one epoch, no two members have the same partition.
 * Epochs of a group and of its target never fall. The target's epoch is at most the group's. A member's epoch falls
   only when it leaves.
+* A complete target has each partition once. If members have joined or left meanwhile, partitions may be missing.
 * A member starts to use a partition only if no present member still uses it.
 * A commit is in the log only if the member that sent it was in the group. The commit's epoch is the member's present
-  epoch, or an older epoch in which the member already had the partition.
+  epoch, or an older epoch in which the member already had the partition. Commits with the epoch -1 are in the log only
+  if the group was empty.
 * The offset of a partition never goes back from one owner to the next.
 * A member is removed if its session timeout passes without a request from it.
 * The state that a coordinator loads equals the model of its log. The state of the coordinator that wrote the log
@@ -30,6 +32,7 @@ from odradek.data_plane.groups.records import (
 from odradek.data_plane.groups.state import GroupsState
 from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.coordinator_records import ConsumerGroupTargetAssignmentMetadataKey
 from odradek.wire.topic_partition import TopicPartition
 from sim.alone.groups.group_host import GroupHost
 from sim.alone.logged_records import decoded, logged_records
@@ -42,6 +45,8 @@ from sim.history import SafetyViolation
 __all__ = ["ConsumerPromises", "Holder", "Sent", "topic_id"]
 
 KNOWN_EPOCH_MIN = 1
+FIRST_TOPIC, FIRST_PARTITIONS = "t", 4
+"""The topic that exists from the beginning, and its number of partitions then."""
 
 
 def topic_id(name: str) -> bytes:
@@ -64,8 +69,8 @@ class Sent:
 
 @attrs.define(eq=False)
 class Holder:
-    """A client and its partitions. `stay` counts how often the group had removed the client's member id before the
-    client joined.
+    """A client and its partitions. `stay` is the number of times that the group had removed the client's member id
+    before the client last joined.
     """
 
     name: str
@@ -88,12 +93,12 @@ class ConsumerPromises(Promises):
         """How often each member id was removed from the group."""
         self._read_to = 0
         self._batches: dict[int, int] = {}
-        """For the offset of each record: the end offset of its batch."""
+        """By the offset of a record: the end offset of the record's batch."""
         self._fold = ConsumersFold()
         self._classic: GroupMetadataValue | None = None
         self._offsets: dict[TopicPartition, tuple[tuple[str, int] | None, int]] = {}
-        """For each partition: the owner of its newest committed offset, as (member id, epoch since which it owns the
-        partition), and that offset.
+        """By partition: the newest committed offset, and who committed it. The committer is (member id, epoch since
+        which the member owns the partition), or None for a member without the partition.
         """
         self._written: dict[tuple[int, int], GroupsState] = {}
         self._positions: dict[str, int] = {}
@@ -150,6 +155,8 @@ class ConsumerPromises(Promises):
             before = self._marks()
             self._fold.take(key, value)
             self._check_group(offset, before)
+            if isinstance(key, ConsumerGroupTargetAssignmentMetadataKey) and self.group is not None:
+                self._check_target(offset, self.group)
 
     def _marks(self) -> tuple[int, int, dict[str, int]]:
         group = self.group
@@ -162,13 +169,13 @@ class ConsumerPromises(Promises):
         if group is None:
             return
         epoch, target_epoch, members = before
-        # A consumer group that was a classic group without a generation before begins with epoch 0.
+        # The epoch may fall to 0 when a classic group without a generation becomes a consumer group.
         fell = (
             KNOWN_EPOCH_MIN < epoch > group.epoch or KNOWN_EPOCH_MIN < target_epoch > group.target_epoch >= 0
         )
         if fell:
             raise SafetyViolation(
-                f"at {offset} the group goes from the epochs {epoch}, {target_epoch} to {group}"
+                f"at {offset} the group's epochs fell from {epoch} and {target_epoch} (target): {group}"
             )
         for member_id, was in members.items():
             now = group.member_epoch(member_id)
@@ -184,10 +191,35 @@ class ConsumerPromises(Promises):
                         f"at {offset} {member_id} has {slot} since {since}, which is to come"
                     )
 
+    def _check_target(self, offset: int, group: ConsumerFold) -> None:
+        """Check a target that is complete: no partition is given twice. If it is the target of the group's present
+        epoch, no partition is left out. (A target without a time is the assignment of a classic group before.)
+        """
+        given: dict[bytes, list[int]] = {}
+        for target in group.targets.values():
+            for name, partitions in target.items():
+                given.setdefault(name, []).extend(partitions)
+        if any(len(each) > len(set(each)) for each in given.values()):
+            raise SafetyViolation(f"at {offset} a target gives partitions twice: {group.targets}")
+        if group.target_epoch == group.epoch and group.target_ms:
+            named = {
+                topic_id(name) for each in group.profiles.values() for name in each.subscribed_topic_names
+            }
+            for name in named & {topic_id(FIRST_TOPIC)} | given.keys():
+                count = max(
+                    FIRST_PARTITIONS if name == topic_id(FIRST_TOPIC) else 0, max(given.get(name, [0])) + 1
+                )
+                if len(given.get(name, ())) < count:
+                    raise SafetyViolation(
+                        f"at {offset} a target leaves partitions of {name!r} out: {group.targets}"
+                    )
+
     def _read_commit(self, at: TopicPartition, offset: int, value: OffsetCommitValue) -> None:
         sent = self.sent[value.metadata]
         if sent.at != at or value.metadata in self._positions:
-            raise SafetyViolation(f"commit {value.metadata} of {sent} stands at {offset} for {at}, or twice")
+            raise SafetyViolation(
+                f"commit {value.metadata} of {sent} is in the log at {offset} for {at}: for another partition, or twice"
+            )
         self._positions[value.metadata] = offset
         since = self._accepted(sent, offset)
         stint = None if since is None or sent.is_late else (sent.member_id, since)
@@ -201,10 +233,13 @@ class ConsumerPromises(Promises):
         self._offsets[at] = (stint, value.offset)
 
     def _accepted(self, sent: Sent, offset: int) -> int | None:
-        """Check that the group may accept this commit. Return the epoch since which the commit's member has the
-        partition; None if the member does not have the partition.
+        """Check that the group may accept this commit. Return the epoch since which the committing member has had the
+        partition; None if the member does not have it.
         """
         group = self.group
+        if sent.epoch < 0 and not self.present:
+            # Kafka takes such a commit for that of a client without a group, whatever member id it names.
+            return None
         if group is None:
             there = [] if self._classic is None else [each.member_id for each in self._classic.members]
             generation = None if self._classic is None else self._classic.generation
@@ -227,8 +262,8 @@ class ConsumerPromises(Promises):
         return holder.member_id in self.present and self.removals.get(holder.member_id, 0) == holder.stay
 
     def joined(self, node: Broker, holder: Holder, member_id: str) -> int:
-        """Return the value of `Holder.stay` for a client that the coordinator at `node` has just admitted as
-        `member_id`.
+        """Return the value of `Holder.stay` for a client that the coordinator at `node` has just admitted to the group
+        as `member_id`.
         """
         self.look([node])
         return self.removals.get(member_id, 0)
@@ -248,7 +283,7 @@ class ConsumerPromises(Promises):
         self.look([node])
         self.commits += 1
         if commit not in self._positions:
-            raise SafetyViolation(f"commit {commit} is acknowledged, and not committed in the log")
+            raise SafetyViolation(f"commit {commit} is acknowledged, but not in the committed log")
 
     # -- states ---------------------------------------------------------------------------------------------------
 

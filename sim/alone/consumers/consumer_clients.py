@@ -11,8 +11,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from random import Random
+from typing import TypeVar
 
 from odradek.client.consumer.member_machine import Interest, MemberMachine, MemberState, Verdict, judged
+from odradek.data_plane.groups.coordinator import Shard
 from odradek.data_plane.groups.offsets import CommitOffsets, FetchedOffsets, FetchOffsets, PartitionCommit
 from odradek.wire.errors import ErrorCode
 from odradek.wire.messages.consumer_group_heartbeat import (
@@ -26,6 +28,7 @@ from sim.alone.groups.letters import Client, GroupRequest, Post
 
 __all__ = ["GROUP", "NAMES", "ConsumerClients", "GroupClient"]
 
+A = TypeVar("A")
 GROUP = "g"
 TOPICS = ("t", "u")
 NAMES = {topic_id(name): name for name in TOPICS}
@@ -68,8 +71,12 @@ class ConsumerClients(Post):
         super().__init__(random, hosts, promises.wrote)
         self.is_newest = is_newest
         self.promises = promises
-        self.heard: dict[str, int] = {}
-        """By member id: the virtual time in ms at which its last request arrived at any coordinator."""
+        self._heard: dict[str, int] = {}
+        """By member id: the virtual time in ms at which its last request arrived at a coordinator, or was answered
+        by one.
+        """
+        self._unanswered: dict[str, list[Shard | None]] = {}
+        """By member id: for each of its requests without an answer, the coordinator shard at which it arrived."""
         self.members: list[GroupClient] = []
         self._now_ms = now_ms
         self._commits = 0
@@ -80,10 +87,40 @@ class ConsumerClients(Post):
         self.all = self.members
         self.promises.holders.append(member.holder)
 
-    def arrives(self, request: GroupRequest) -> None:
+    def arrives(self, host: GroupHost, request: GroupRequest) -> None:
         """Record that a member's request has arrived at a coordinator now."""
         if member_id := getattr(request, "member_id", None):
-            self.heard[member_id] = self._now_ms()
+            self._heard[member_id] = self._now_ms()
+            self._unanswered.setdefault(member_id, []).append(host.shard)
+
+    def send(
+        self,
+        client: Client,
+        request: GroupRequest,
+        version: int,
+        checked: Callable[[GroupHost, A], None],
+        answered: Callable[[A], None],
+    ) -> None:
+        """Send a request. Record when a coordinator answers it, even if the answer is lost."""
+        member_id = getattr(request, "member_id", None)
+
+        def noted(host: GroupHost, answer: A) -> None:
+            if member_id and host.shard in self._unanswered.get(member_id, ()):
+                self._unanswered[member_id].remove(host.shard)
+                self._heard[member_id] = self._now_ms()
+            checked(host, answer)
+
+        super().send(client, request, version, noted, answered)
+
+    def heard_ms(self, member_id: str, shard: Shard) -> int:
+        """Return the latest time in ms at which this coordinator shard may have started the member's session.
+
+        A heartbeat may wait at the coordinator for a worker, and starts the session when it is decided. So the time
+        is now while a request of the member waits there for its answer.
+        """
+        if shard in self._unanswered.get(member_id, ()):
+            return self._now_ms()
+        return self._heard.get(member_id, 0)
 
     def next_commit(self, sent: Sent) -> tuple[int, str]:
         """Register a commit for the checks. Return its number, which serves as the offset, and its unique metadata
@@ -119,7 +156,7 @@ class GroupClient(Client, ABC):
         self.holder = Holder(name)
         self.is_steady = False
         self.is_replaced = False
-        """True once another client has taken over its instance id."""
+        """True once another client has taken over this client's instance id."""
         self.stalls = 0
         self.former: tuple[str, int] | None = None
         """An earlier (member id, epoch) of this client, for commits that arrive late."""
@@ -150,7 +187,7 @@ class GroupClient(Client, ABC):
         return self.is_replaced or self.stalls > 0
 
     def note_stay(self, host: GroupHost, member_id: str) -> int:
-        """Return the value of `Holder.stay` for a member that the coordinator at `host` has just admitted."""
+        """Return the value of `Holder.stay` for a member that the coordinator at `host` has just admitted to the group."""
         return self.clients.promises.joined(host.broker, self.holder, member_id)
 
     def replace_held(self, target: Mapping[TopicPartition, object]) -> None:
@@ -248,6 +285,8 @@ class ConsumerMember(GroupClient):
     def __init__(self, clients: ConsumerClients, name: str, instance_id: str | None) -> None:
         super().__init__(clients, name, instance_id)
         self._lives = 0
+        self.restart_chance = 0.0
+        """The share of a static member's steps in which its process restarts: it leaves for a while and comes back."""
         self._interest = clients.random.choice(INTERESTS)
         self._new_machine()
 
@@ -292,6 +331,9 @@ class ConsumerMember(GroupClient):
             target = machine.resolved(NAMES)
             self.replace_held(target)
             machine.adopted(target, machine.incarnation)
+        if self.instance_id is not None and not self.is_steady and random.random() < self.restart_chance:
+            self._leave(restarts=True)
+            return
         chance = random.random()
         if machine.is_urgent(self._interest) or chance < 0.5:
             self._beat()
@@ -349,13 +391,13 @@ class ConsumerMember(GroupClient):
         else:
             machine.unanswered()
 
-    def _leave(self) -> None:
+    def _leave(self, *, restarts: bool = False) -> None:
         self.former = (self.holder.member_id, self.epoch)
         request: ConsumerGroupHeartbeatRequest | None = self.machine.leave()
         self.machine.unsubscribe()
         self.holder.held.clear()
-        self.stalls = self.clients.random.choice((0, 5, 20))
-        if self.instance_id is not None and self.clients.random.random() < 0.5:
+        self.stalls = self.clients.random.choice((0, 1, 3) if restarts else (0, 5, 20))
+        if self.instance_id is not None and (restarts or self.clients.random.random() < 0.5):
             self._new_machine()
         if request is not None:
             self.clients.send(

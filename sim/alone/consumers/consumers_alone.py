@@ -15,7 +15,7 @@ import attrs
 
 from odradek.data_plane.groups.group_settings import GroupSettings
 from sim.alone.consumers.classic_client import ClassicMember
-from sim.alone.consumers.consumer_checks import ConsumerPromises
+from sim.alone.consumers.consumer_checks import FIRST_PARTITIONS, FIRST_TOPIC, ConsumerPromises
 from sim.alone.consumers.consumer_clients import GROUP, ConsumerClients, ConsumerMember
 from sim.alone.consumers.consumer_host import ConsumerHost
 from sim.alone.coordinator_run import CoordinatorRun, draw_partition
@@ -60,8 +60,8 @@ _WEIGHTS: Mapping[str, tuple[float, ...]] = {
 
 @attrs.frozen
 class ConsumersPlan:
-    """Parameters of a schedule: the plan of the offsets partition, which includes the weights of all steps, and the
-    numbers of members.
+    """Parameters of a schedule: the numbers of members, and the plan of the offsets partition. The plan includes the
+    weights of all steps.
     """
 
     partition: ReplicationPlan
@@ -80,10 +80,12 @@ class ConsumersPlan:
     """`INLINE_UNITS_MAX` of `target_runs`: larger target assignments are computed by a worker."""
     part_units: int = 600
     """`PART_UNITS` of `target_runs`: larger target assignments are written in parts of this size."""
+    restart_chance: float = 0.0
+    """The share of a static member's steps in which its process restarts."""
 
     @classmethod
     def draw(cls, random: Random, steps: int = STEPS_DEFAULT) -> ConsumersPlan:
-        """Draw a plan in which each kind of step is rare, common or absent, independently (swarm testing)."""
+        """Draw a plan. Independently of the others, each kind of step is rare, common or absent (swarm testing)."""
         return cls(
             draw_partition(random, steps, _WEIGHTS),
             random.choice((2, 3, 3, 4)),
@@ -94,6 +96,7 @@ class ConsumersPlan:
             random.choice(("bidirectional", "bidirectional", "upgrade")),
             random.choice((300, 0, 8)),
             random.choice((600, 1, 4)),
+            random.choice((0.0, 0.0, 0.15)),
         )
 
 
@@ -120,7 +123,8 @@ class _Run(CoordinatorRun[ConsumerHost]):
             consumer_assignment_interval_ms=plan.interval_ms,
             migration_policy=plan.policy,
         )
-        self._counts = {"t": 4}
+        self._counts = {FIRST_TOPIC: FIRST_PARTITIONS}
+        self._metadata_offset = 1
         self._loaded_ms: dict[int, tuple[object, int]] = {}
         """By broker id: its present coordinator shard, and the time in ms when the schedule first saw it loaded."""
         super().__init__(plan.partition, random)
@@ -137,8 +141,10 @@ class _Run(CoordinatorRun[ConsumerHost]):
         if plan.static:
             clients.add(ConsumerMember(clients, "m0again", "i0"))
         for member in clients.members:
-            if plan.classic and isinstance(member, ConsumerMember):
-                member.stalls = plan.late
+            if isinstance(member, ConsumerMember):
+                member.restart_chance = plan.restart_chance
+                if plan.classic:
+                    member.stalls = plan.late
 
     def _new_promises(self) -> ConsumerPromises:
         return ConsumerPromises(self.plan.min_isr, GROUP)
@@ -157,7 +163,7 @@ class _Run(CoordinatorRun[ConsumerHost]):
 
     def _new_host(self, node: Broker) -> ConsumerHost:
         host = ConsumerHost(node, self._settings, lambda: self.now_ms)
-        host.see(self._counts)
+        host.see(self._counts, self._metadata_offset)
         return host
 
     # -- steps ----------------------------------------------------------------------------------------------------
@@ -188,11 +194,12 @@ class _Run(CoordinatorRun[ConsumerHost]):
         """Create a topic, or add a partition to it."""
         name = self.random.choice(("t", "u"))
         self._counts[name] = min(self._counts.get(name, 1) + 1, PARTITIONS_MAX)
+        self._metadata_offset += 1
 
     def _see(self) -> None:
         """Update the metadata of a random broker to the present topics."""
         if self._hosts:
-            self.random.choice(list(self._hosts.values())).see(self._counts)
+            self.random.choice(list(self._hosts.values())).see(self._counts, self._metadata_offset)
 
     def _work_at(self, host: ConsumerHost) -> None:
         shard = host.shard
@@ -218,7 +225,7 @@ class _Run(CoordinatorRun[ConsumerHost]):
             return
         group = present.newest_state.consumers.get(GROUP)
         for member_id in () if group is None else sorted(group.members):
-            heard = max(self._clients.heard.get(member_id, 0), since)
+            heard = max(self._clients.heard_ms(member_id, present), since)
             if self.now_ms > heard + SESSION_MS + SESSION_SLACK_MS:
                 raise SafetyViolation(
                     f"{host.broker.node_id} keeps {member_id}, silent for {self.now_ms - heard} ms"
@@ -232,7 +239,7 @@ class _Run(CoordinatorRun[ConsumerHost]):
         self._clients.become_steady()
         for round_number in range(SETTLE_ROUNDS_MAX):
             for host in list(self._hosts.values()):
-                host.see(self._counts)
+                host.see(self._counts, self._metadata_offset)
                 self._work_at(host)
                 host.timers.fire_due(host.clock.monotonic())
             for _ in range(4):

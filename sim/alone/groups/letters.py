@@ -87,7 +87,7 @@ class Post:
         self._letters: list[_Letter] = []
 
     def is_of_this_life(self, host: GroupHost) -> bool:
-        """True if the broker's process is still the one for which `host` was made."""
+        """True if the process for which `host` was made is still the broker's present process."""
         return self._hosts.get(host.broker.node_id) is host
 
     def act(self) -> None:
@@ -118,7 +118,7 @@ class Post:
 
         def deliver() -> None:
             if self.is_of_this_life(host):
-                self.arrives(request)
+                self.arrives(host, request)
                 reply = _Reply(self, client, host, number, checked, answered)
                 ask = Ask(request, version, reply, host.clock.wall_ms(), client.name, "/h")
                 host.coordinator.submit(request.group_id, ask)
@@ -126,8 +126,8 @@ class Post:
 
         self._letters.append(_Letter(client, number, deliver))
 
-    def arrives(self, request: GroupRequest) -> None:
-        """Called when a request arrives at a living broker."""
+    def arrives(self, host: GroupHost, request: GroupRequest) -> None:
+        """Called when a request arrives at a living broker, before the coordinator there gets it."""
 
     def send_back(self, reply: _Reply[A], response: A) -> None:
         """Put an answer on its way to the client."""

@@ -66,27 +66,27 @@ def register_events(commands: Groups) -> None:
         type=topic_partitions,
         action="append",
         metavar="TOPIC[:N,N-N]",
-        help="only events of this topic, or of these partitions of it (repeat for more)",
+        help="show only events of this topic, or of some of its partitions (repeat for more)",
     )
     events.add_argument(
         "--broker",
         type=id_number,
         action="append",
         metavar="ID",
-        help="only events of this broker (repeat for more)",
+        help="show only events of this broker (repeat for more)",
     )
     events.add_argument(
         "--audit",
         type=Path,
         action="append",
         metavar="FILE|DIR",
-        help="the audit log of a controller (repeat for each controller): show who asked for each change",
+        help="the audit log of a controller, to show who requested each change (repeat for each controller)",
     )
     events.add_argument(
         "--by",
         action="append",
         metavar="USER",
-        help="only changes that this user asked for, by the audit logs (repeat for more)",
+        help="show only changes that this user requested, according to the audit logs (repeat for more)",
     )
     add_connection_options(events)
 
@@ -166,13 +166,13 @@ def _wanted(args: argparse.Namespace, events: Iterable[Event]) -> Iterator[Event
 
 
 def _authors(args: argparse.Namespace) -> EventAuthors | None:
-    """Read from the audit logs of `--audit` who has made which changes. Return None if the option is not
-    given. Raises `CliError`.
+    """Read the author of each change from the audit logs that `--audit` names. Return None without the
+    option. Raises `CliError`.
     """
     if not args.audit:
         if args.by:
             raise CliError(
-                "--by needs --audit: only the audit log of the controller says who asked for a change "
+                "--by needs --audit: only the audit log of the controller says who requested a change "
                 "(audit.log in the metadata log's directory, or in odradek.audit.directory)"
             )
         return None
@@ -184,7 +184,7 @@ def _authors(args: argparse.Namespace) -> EventAuthors | None:
     for path in args.audit:
         files = sorted(path.glob("audit.log*")) if path.is_dir() else [path]
         if not files:
-            raise CliError(f"{path} holds no file audit.log")
+            raise CliError(f"the directory {path} has no file audit.log")
         for file in files:
             try:
                 with file.open("rb") as lines:
@@ -203,7 +203,9 @@ def _asked_by(args: argparse.Namespace, authors: EventAuthors, events: Iterable[
 
 
 def _print_gaps(authors: EventAuthors, events: list[Event], controllers: Mapping[int, int]) -> None:
-    """Print a warning for events whose author is unknown, and for audit lines that are missing or damaged."""
+    """Print warnings about events whose author is unknown, and about missing or damaged lines of the audit
+    logs.
+    """
     gaps = authors.gaps(events, controllers)
     if gaps:
         complain(f"the events do not say who caused {'; '.join(gaps)}")
@@ -239,8 +241,8 @@ def _print(args: argparse.Namespace, events: list[Event], authors: EventAuthors 
 
 
 def _sentences(events: Iterable[Event], authors: EventAuthors | None = None) -> list[list[Event]]:
-    """Sort events into groups; each group is printed as one sentence. A broker's death is one sentence,
-    instead of one sentence for each partition that the broker led.
+    """Sort events into groups; each group is printed as one sentence. So the death of a broker is one
+    sentence, although every partition that it led has an event.
     """
     groups: dict[tuple[int, str, str, Author | None], list[Event]] = {}
     for event in events:

@@ -125,10 +125,10 @@ T = TypeVar("T")
 
 
 def _asked(question: Callable[[], T]) -> T | None:
-    """Call `question` and return its answer; None if the cluster cannot answer now. The status is then shown
-    without it.
+    """Call `question` and return its answer. Return None if the cluster cannot answer now; the status is then
+    shown without this answer.
 
-    An error is raised only if the user lacks the rights.
+    Raises `KafkaError` only if the user is not authorized.
     """
     from odradek.client.errors import ClientError
     from odradek.wire.errors import ErrorCode, KafkaError
@@ -142,7 +142,7 @@ def _asked(question: Callable[[], T]) -> T | None:
 
 
 class _Health(NamedTuple):
-    """The partitions of a cluster, counted, with the names of those that need attention."""
+    """The number of partitions in the cluster, and the names of the partitions that need attention."""
 
     partitions: int
     offline: list[str]
@@ -235,7 +235,9 @@ def _is_silent(quorum: QuorumDescription, voter: QuorumReplica) -> bool:
 
 
 def _is_current(quorum: QuorumDescription | None) -> bool:
-    """True if there is an active controller. Without one, all figures are those of the last active controller."""
+    """True if there is an active controller. Without an active controller, all figures come from the last
+    one.
+    """
     return quorum is not None and quorum.leader is not None
 
 
@@ -320,7 +322,9 @@ def _vote(quorum: QuorumDescription | None, node: int) -> str | None:
 
 
 def _some(names: list[str], colour: str, most: int = 3) -> str | int:
-    """Write the number of names and the first `most` of them in a colour; return 0 if there are none."""
+    """Return a coloured text with the number of names and the first `most` of them. Return 0 if there are no
+    names.
+    """
     if not names:
         return 0
     return paint(colour, f"{len(names)}: " + ", ".join(names[:most]) + (", ..." if len(names) > most else ""))

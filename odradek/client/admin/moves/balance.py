@@ -5,16 +5,16 @@ Theory of operation
 The load of a broker is the bytes of its replicas. A plan is computed on a model of the cluster
 (`planned_cluster.py`), replica by replica, in this order:
 
-1. **Leaving**: replicas on brokers that leave go to the remaining brokers: the largest first, each to the lightest
-   broker allowed.
+1. **Leaving**: replicas on brokers that leave go to the remaining brokers: the largest first, each to the
+   lightest broker allowed.
 2. **Spread**: if a partition has two replicas in one rack and none in another rack, one of the two replicas
    moves there.
-3. **Bytes**: replicas move from brokers above the mean to brokers below it. The excess of one broker and the lack of
-   the other limit the size of a move. The largest replica within this limit moves. So each byte moves at most once.
-   If none fits, the smallest replica moves that still narrows the gap between the two brokers. This step ends when
-   all brokers are within `tolerance` of the mean, or no allowed move helps.
-4. **Counts**: small replicas move so that brokers have similar numbers of replicas, as far as bytes stay within the
-   tolerance.
+3. **Bytes**: replicas move from brokers above the mean to brokers below it. The excess of one broker and the
+   lack of the other limit the size of a move. The largest replica within this limit moves. So each byte moves
+   at most once. If no replica fits, the smallest replica moves that still narrows the gap between the two
+   brokers. This step ends when all brokers are within `tolerance` of the mean, or no allowed move helps.
+4. **Counts**: small replicas move so that brokers have similar numbers of replicas, as far as bytes stay
+   within the tolerance.
 5. **Leaders**: the first broker in a partition's list leads it. A swap within a list moves no bytes. By
    chains of such swaps, all brokers come to lead similar numbers of partitions.
 
@@ -22,9 +22,10 @@ Rules
 -----
 * A partition's replicas stay on different brokers, and a move never lets it span fewer racks or fewer hosts.
 * Every step makes a sum of squares smaller, so planning ends. The same input leads to the same plan.
-* Replicas on brokers that are not in the list (dead ones) stay where they are, unless the broker leaves.
+* Replicas on brokers that are not in the list, such as dead brokers, stay where they are, unless the broker
+  leaves.
 
-Deliberately absent: traffic, and disks within a broker (a broker places new replicas on its disks by itself).
+Deliberately absent: traffic, and disks within a broker (each broker chooses the disks for its new replicas).
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ class Evening:
         while start < len(held) and held[start][0] <= room:
             end = bisect_right(held, held[start][0], lo=start, key=lambda entry: entry[0])
             # Among equal replicas, choose one from the topic with the most replicas on this broker, so that
-            # topics spread as well.
+            # each topic is spread over the brokers, too.
             for key in self._by_crowd(giver, held[start:end]):
                 if self._cluster.may_move(key, giver, taker):
                     return key

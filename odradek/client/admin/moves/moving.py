@@ -73,7 +73,7 @@ class ClusterSurvey:
 
     `sizes` has the bytes of the largest replica of each partition. `unmeasured` has the brokers that did not
     report their replicas. `usable` has the free disk bytes of each broker that did. `is_current` is False if
-    no controller answered: then everything comes from one broker, which may lag behind.
+    no controller answered. All data then comes from one broker, which may lag behind.
     """
 
     cluster: ClusterDescription
@@ -156,7 +156,7 @@ class MoveProgress:
 
 
 def _is_refused(error: Exception) -> bool:
-    """True if the client is not authorized. Then a repetition does not help."""
+    """True if the client is not authorized, so that a repetition does not help."""
     return isinstance(error, KafkaError) and error.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
@@ -396,7 +396,7 @@ def _changed_lists(
     """Compute the configuration changes that add the replicas of these moves to their topics' lists of
     throttled replicas, or remove them from the lists.
 
-    An operator has set a list that is `*`; such a list does not change.
+    A list `*` does not change, because only an operator sets it.
     """
     own = _replicas_of(moves)
     lists = yield from _throttled_lists(core, list(own))

@@ -149,8 +149,8 @@ class PlannedCluster:
         self.drop_replica(key, giver)
         self.add_replica(key, taker)
         if place:
-            # The new replica takes the old one's place in the list, unless that is the first place: the
-            # leader should be a replica that has the data.
+            # The new replica takes the old one's place in the list. The first place is an exception, because
+            # the leader should be a replica that has the data.
             replicas.insert(place, replicas.pop())
 
     def add_replica(self, key: TopicPartition, node: int) -> None:

@@ -13,8 +13,8 @@ __all__ = ["PreferredLeaders"]
 
 
 class PreferredLeaders:
-    """The number of partitions that each broker leads. For each pair of brokers, also the partitions whose
-    leadership could change from the first to the second.
+    """The number of partitions that each broker leads, and the possible changes. A change moves a partition's
+    leadership from one broker of a pair to the other.
     """
 
     def __init__(self, cluster: PlannedCluster, keys: Iterable[TopicPartition], tolerance: float) -> None:
@@ -44,8 +44,8 @@ class PreferredLeaders:
             self._leads[chain[-1]] += 1
 
     def _chain(self) -> list[int] | None:
-        """Find the shortest chain of leader swaps from a broker that leads many partitions to a broker that
-        leads few. Return None if there is no such chain.
+        """Find the shortest chain of leadership changes from a broker that leads many partitions to a broker
+        that leads few. Return None if there is no such chain.
         """
         leads = self._leads
         for giver in sorted(leads, key=lambda node: (-leads[node], node)):

@@ -80,7 +80,7 @@ def _owners() -> dict[str, str]:
         try:
             links = [os.readlink(f"/proc/{pid}/fd/{each}") for each in os.listdir(f"/proc/{pid}/fd")]
         except OSError:
-            # The process has ended meanwhile.
+            # The process has ended since it was listed.
             continue
         for link in links:
             if link.startswith("socket:["):
