@@ -77,7 +77,7 @@ _RELEASES = {"short": (OLD,), "whole": (OLD,)}
 def live(work: Path, form: str, only: list[str], *, keep_going: bool = False) -> int:
     """Run the steps of a form (or `only` some of them) inside a sandbox; prints a report and returns 0, or raises.
 
-    Raises `CannotBoot` where no host boots, `CannotBuild` where no release is built. With `keep_going` a step that fails does not end the run. The report names
+    Raises `CannotBoot` or `CannotBuild` where hosts or releases cannot be had. With `keep_going` a step that fails does not end the run. The report names
     it, and 1 is returned. A failed birth ends the run all the same.
     """
     with hosts_in(work) as hosts:

@@ -75,7 +75,7 @@ class Playbooks:
     def _prepared(
         self, name: str, words: tuple[str, ...], extra: dict[str, str], *, fails: bool
     ) -> Callable[[], Outcome]:
-        """The run of a playbook, ready to be called."""
+        """Return a function that runs a playbook with the inventory as it is now."""
         command, environment = self._command(name, *words, **extra), self.environment()
 
         def run() -> Outcome:

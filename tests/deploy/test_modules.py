@@ -364,7 +364,7 @@ echo "{{\\"of\\": \\"$2\\"}}"
 
 
 def test_a_node_that_starts_is_knocked_at(health: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its port is tried until it accepts; the reason is reported where it does not, and several addresses are not tried."""
+    """Its port is tried for a while until it accepts, or the reason is reported; of several addresses none is tried."""
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{listening.getsockname()[1]}"
@@ -400,7 +400,7 @@ def test_the_wait_goes_on_until_all_is_as_before(
     fallen: str | None,
     again: bool,
 ) -> None:
-    """It ends when nothing is missing, when the service has fallen, or when its time is up; it never fails itself."""
+    """It ends when all is there, when the service has fallen, or when its time is up; it never fails itself."""
     left, clock = list(answers), [0.0]
     monkeypatch.setattr(health, "_look", lambda params: ({}, left.pop(0), 0))
     monkeypatch.setattr(health, "_fallen", lambda service: fallen)
@@ -411,7 +411,7 @@ def test_the_wait_goes_on_until_all_is_as_before(
 
 
 def test_directories_and_their_owners(files: ModuleType, tmp_path: Path) -> None:
-    """A directory is made, and its mode mended; what is as wanted is no change, and a check changes nothing."""
+    """A directory is made, and its mode is mended; a check only reports it."""
     path = tmp_path / "etc" / "tls"
     me, mine = tmp_path.owner(), tmp_path.group()
     entry = {"path": str(path), "mode": "0750", "owner": me, "group": mine}
@@ -428,7 +428,7 @@ def test_directories_and_their_owners(files: ModuleType, tmp_path: Path) -> None
 
 
 def test_files_switch_the_release(files: ModuleType, tmp_path: Path) -> None:
-    """The link goes to an installed release; the one that was current is kept for the way back, unless one is named."""
+    """The link goes to an installed release; the former release is kept for the way back, unless another is named."""
     for name in ("1", "2", "3"):
         (tmp_path / "versions" / name).mkdir(parents=True)
         (tmp_path / "versions" / name / "MANIFEST.json").write_text("{}")

@@ -37,7 +37,7 @@ def room_problem(root: str, bytes_free_min: int = BYTES_FREE_MIN) -> str | None:
 
 
 def activate(root: str, name: str, previous: str | None) -> None:
-    """Make a release the current one. `previous` is the release for a roll-back; None takes the one that was current."""
+    """Make a release the current one. `previous` is the release for a roll-back; by default it is the current one."""
     former = previous or linked(root, "current")
     if former is not None:
         _switch(root, "previous", former)
