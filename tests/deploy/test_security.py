@@ -154,7 +154,8 @@ def test_ansible_prints_no_contents(tmp_path: Path, fault: str | None) -> None:
     """At the highest verbosity, what Ansible prints has the lines of a diff alone, and none with a secret."""
     path = tmp_path / "a.properties"
     file = {"path": str(path), "content": f"node.id=1\nssl.key.password={SECRET}\n"}
-    arguments: dict[str, Any] = {"files": [file]}
+    key = {"path": f"{path}.pem", "content": f"{SECRET}\n", "hidden": True}
+    arguments: dict[str, Any] = {"files": [file, key]}
     if fault == "path":
         del file["path"]
     elif fault is not None:

@@ -55,7 +55,7 @@ class _Host(NamedTuple):
 
     @property
     def found(self) -> Mapping[str, Any]:
-        """The facts of the module `host_checks`; empty if they were not collected."""
+        """The facts that `node_facts` returns as `checks`; empty if they were not collected."""
         found = self.values.get("host_judged") or {}
         return found if "system" in found else {}
 
@@ -69,7 +69,7 @@ class _Host(NamedTuple):
 
 
 def looks_of(plan: Mapping[str, Any], host: str) -> dict[str, list[dict[str, Any]]]:
-    """Return what `host_checks` must check on a host: its nodes with all ports, and other nodes with the ports used
+    """Return what `node_facts` must check on a host: its nodes with all ports, and other nodes with the ports used
     between nodes.
     """
     names = (

@@ -56,7 +56,9 @@ status:
   type: dict
   returned: always
 before:
-  description: What the cluster lacks for reasons other than these nodes; null if it does not answer.
+  description:
+    - What the cluster lacks for reasons other than these nodes; null if it does not answer.
+    - With empty C(steps), partitions are not asked for.
   type: dict
   returned: always
 lines:
@@ -69,7 +71,7 @@ lines:
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.odradek.cluster.plugins.module_utils.asking import ask
+from ansible_collections.odradek.cluster.plugins.module_utils.asking import ask, ask_together
 from ansible_collections.odradek.cluster.plugins.module_utils.looking_ahead import (
     QUORUM,
     accepted_by,
@@ -83,11 +85,12 @@ _POLL_SECONDS = 1
 
 def _looked(params: dict) -> tuple[dict | None, list, str]:
     """Ask the cluster for its status and partitions. If it does not answer, return (None, [], the reason)."""
-    status, trouble = ask(params["odradek"], params["bootstrap"], "cluster", "status")
-    if status is None:
-        return None, [], trouble
-    listed, trouble = ask(params["odradek"], params["bootstrap"], "partition", "list")
-    return (None, [], trouble) if listed is None else (status, listed["partitions"], "")
+    questions = [("cluster", "status"), ("partition", "list")]
+    answers = ask_together(params["odradek"], params["bootstrap"], questions)
+    (status, trouble), (listed, trouble_of_list) = answers
+    if status is None or listed is None:
+        return None, [], trouble or trouble_of_list
+    return status, listed["partitions"], ""
 
 
 def steps_lines(status: dict, partitions: list, steps: list) -> list:
@@ -131,7 +134,13 @@ def reasons(status: dict | None) -> list:
 
 
 def _judge_steps(module: AnsibleModule) -> None:
-    status, partitions, trouble = _looked(module.params)
+    params = module.params
+    if params["steps"]:
+        status, partitions, trouble = _looked(params)
+    else:
+        # Nobody restarts, so no partition loses anything.
+        partitions = []
+        status, trouble = ask(params["odradek"], params["bootstrap"], "cluster", "status")
     if status is None:
         module.exit_json(
             changed=False,
@@ -139,8 +148,8 @@ def _judge_steps(module: AnsibleModule) -> None:
             before=None,
             lines=[f"not known, since the cluster does not answer: {trouble}"],
         )
-    lines = steps_lines(status, partitions, module.params["steps"])
-    if lines and module.params["strict"]:
+    lines = steps_lines(status, partitions, params["steps"])
+    if lines and params["strict"]:
         module.fail_json(
             msg=f"Refused by odradek_strict, since restarts cannot spare these: {'; '.join(lines)}. "
             "Give those topics more replicas than min.insync.replicas, or take odradek_strict away.",

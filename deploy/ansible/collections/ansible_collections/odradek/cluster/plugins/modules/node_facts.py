@@ -27,6 +27,16 @@ options:
     description: Directory of the state before an unfinished roll-out.
     type: path
     default: /var/lib/odradek-before
+  checks:
+    description:
+      - What to look at on the host itself. C(nodes) are those of the plan on this host, C(peers) those on other hosts, each
+        with C(id), C(address) and C(ports). C(asked_at) is the clock of the control machine, which comes back with the
+        answer.
+    type: dict
+  connect_seconds:
+    description: How long a connection to a peer may take.
+    type: float
+    default: 3
 author:
   - The Odradek authors (@odradek)
 """
@@ -59,6 +69,10 @@ releases:
   type: list
   elements: str
   returned: always
+no_room:
+  description: A sentence where there is too little room for one more release; null where there is enough.
+  type: str
+  returned: always
 identities:
   description: Digest and commit of each release that is installed, by its name.
   type: dict
@@ -71,6 +85,60 @@ nodes:
   type: list
   elements: dict
   returned: always
+checks:
+  description: Facts of the host, for C(odradek.cluster.verdict).
+  type: dict
+  returned: with C(checks)
+  contains:
+    system:
+      description: Name and version, as in /etc/os-release.
+      type: str
+    memory_bytes:
+      description: Memory of the host.
+      type: int
+    asked_at:
+      description: The clock of the control machine, as it was given.
+      type: float
+    clock_seconds:
+      description: Its clock, in seconds since 1970.
+      type: float
+    synchronized:
+      description: Whether an NTP client keeps the clock.
+      type: bool
+    machine:
+      description: The machine's id and its addresses; the same for one machine under two names.
+      type: list
+      elements: str
+    taken:
+      description: Ports of the nodes at which another program listens, with C(port) and C(by).
+      type: list
+      elements: dict
+    listening:
+      description: Ports at which the nodes of this host listen.
+      type: list
+      elements: int
+    resolved:
+      description: Addresses by each name of the plan; empty for one that has none.
+      type: dict
+    absent:
+      description: Addresses of the nodes that no interface of this host has.
+      type: list
+      elements: str
+    unreached:
+      description: Peers that did not accept a connection, with C(id), C(address), C(port) and C(why).
+      type: list
+      elements: dict
+    running:
+      description: Ids of the nodes that run here.
+      type: list
+      elements: int
+    cluster_id:
+      description: Id of the cluster that this host belongs to; none if it belongs to none.
+      type: str
+    directories:
+      description: Log directories that nodes have by their present files, with C(node), C(path) and C(mounted).
+      type: list
+      elements: dict
 """
 
 import json
@@ -79,15 +147,10 @@ import subprocess
 import time
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.odradek.cluster.plugins.module_utils.host_checks import checks
+from ansible_collections.odradek.cluster.plugins.module_utils.links import linked, room_problem
 from ansible_collections.odradek.cluster.plugins.module_utils.manifest import MANIFEST, identity_of
 from ansible_collections.odradek.cluster.plugins.module_utils.mounts import is_mounted, trouble_of
-
-
-def _link(root: str, name: str) -> str | None:
-    try:
-        return os.path.basename(os.readlink(os.path.join(root, name)))
-    except OSError:
-        return None
 
 
 def identities(root: str) -> dict[str, dict]:
@@ -200,6 +263,8 @@ def main() -> None:
             "root": {"type": "path", "default": "/opt/odradek"},
             "disks_root": {"type": "path", "default": "/srv/odradek"},
             "before": {"type": "path", "default": "/var/lib/odradek-before"},
+            "checks": {"type": "dict"},
+            "connect_seconds": {"type": "float", "default": 3},
         },
         supports_check_mode=True,
     )
@@ -230,15 +295,20 @@ def main() -> None:
             }
         )
     installed = identities(root)
+    more = {}
+    if module.params["checks"]:
+        more["checks"] = checks(module.params["checks"], module.params["connect_seconds"])
     module.exit_json(
         changed=False,
         founded=os.path.exists("/etc/odradek/founded"),
-        current=_link(root, "current"),
-        previous=_link(root, "previous"),
+        current=linked(root, "current"),
+        previous=linked(root, "previous"),
         releases=list(installed),
+        no_room=room_problem(root),
         identities=installed,
         before=_before(module.params["before"]),
         nodes=nodes,
+        **more,
     )
 
 
