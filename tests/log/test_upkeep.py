@@ -9,7 +9,7 @@ import pytest
 
 from odradek.data_plane.log.log_config import LogConfig, log_config
 from odradek.data_plane.log.partition_log import PartitionLog
-from odradek.data_plane.log.segments.segment import file_name
+from odradek.data_plane.log.segments.file_names import file_name
 from odradek.env.real_dirs import open_dir
 from odradek.metadata_quorum.config.effective_config import BrokerConfigLayers
 from odradek.wire.batches.batch_header import iter_batches

@@ -23,7 +23,7 @@ from odradek.data_plane.log.directory.offset_checkpoints import OffsetCheckpoint
 from odradek.data_plane.log.directory.room import Room
 from odradek.data_plane.log.directory.watched_workers import WatchedWorkers
 from odradek.data_plane.log.partition_log import PartitionLog
-from odradek.data_plane.log.segments.segment import remove_if_present
+from odradek.data_plane.log.segments.small_files import remove_if_present
 from odradek.data_plane.log.segments.walked_times import WalkBudget
 from odradek.env.agreed_clock import AgreedClock
 from odradek.env.ports import (

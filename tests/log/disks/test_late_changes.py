@@ -11,7 +11,7 @@ import pytest
 from odradek.data_plane.log.directory.checkpoints import RECOVERY_POINT_FILE, decode_offsets
 from odradek.data_plane.log.log_config import LogConfig
 from odradek.data_plane.log.partition_log import Origin, PartitionLog
-from odradek.data_plane.log.segments.segment import file_name
+from odradek.data_plane.log.segments.file_names import file_name
 from odradek.data_plane.log.segments.walked_times import UNBOUNDED, WalkBudget
 from odradek.env.ports import DiskFull, DiskHung
 from odradek.wire.batches.transaction_markers import build_marker

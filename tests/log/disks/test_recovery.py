@@ -9,7 +9,7 @@ import pytest
 from odradek.data_plane.log.dump import verify_partition
 from odradek.data_plane.log.log_config import LogConfig
 from odradek.data_plane.log.partition_log import PartitionLog
-from odradek.data_plane.log.segments.segment import file_name
+from odradek.data_plane.log.segments.file_names import file_name
 from odradek.env.ports import Dir
 from odradek.wire.batches.batch_header import iter_batches
 from odradek.wire.errors import ErrorCode, KafkaError

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from odradek.data_plane.log.partition_log import Origin
 from odradek.data_plane.log.parts.producer_entry import BATCHES_KEPT
 from odradek.data_plane.log.parts.producer_state import DamagedSnapshot, ProducerState
-from odradek.data_plane.log.segments.segment import file_name
+from odradek.data_plane.log.segments.file_names import file_name
 from odradek.wire.batches.transaction_markers import EndMarker, build_marker
 from odradek.wire.errors import ErrorCode, KafkaError
 from testkit.by_hand import NOW_MS
