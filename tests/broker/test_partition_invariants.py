@@ -73,7 +73,7 @@ def test_a_leader_never_proposes_to_leave() -> None:
 def test_a_follower_promises_what_the_leader_has() -> None:
     """A promise beyond the leader's log would let the high watermark pass records that nobody has."""
     leader = Leader(records=2)
-    replica = leader.partition.follower(2, has_epoch=True)
+    replica = leader.partition.followers.sender(2, has_epoch=True)
     with pytest.raises(
         AssertionError, match="the replica on broker 2 claims to end at offset 3, outside this log's 0 to 2"
     ):
