@@ -50,7 +50,7 @@ def test_a_segment_that_reaches_too_far_is_split(clean: bool) -> None:
     log.advance_high_watermark(END)
     for at, offset in enumerate(FAR):
         timestamp = NOW_MS - 1000 + 10 * at
-        assert log.offset_for_timestamp(timestamp, upper_bound=END) == (timestamp, offset, 0)
+        assert log.times().offset_for_timestamp(timestamp, upper_bound=END) == (timestamp, offset, 0)
     assert append(log, batch(2)).base_offset == END
     log.roll(NOW_MS)
     for segment in log.segments:
