@@ -63,7 +63,7 @@ def build(out: Path, name: str, key: Path | None = None) -> Path:
         source, wheels = Path(directory, "source"), Path(directory, "wheels")
         _copy_source(source, name)
         builder = Path(directory, "builder")
-        # A pip of its own would cost the environment more time than our wheel does, so the pip that is here works in it.
+        # To install pip into the new environment would take longer than to build our wheel. So the present pip is used.
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(builder)], check=True)
         pip = [sys.executable, "-m", "pip", "--python", str(builder / "bin" / "python")]
         pip += ["--disable-pip-version-check", "--quiet"]
@@ -74,7 +74,9 @@ def build(out: Path, name: str, key: Path | None = None) -> Path:
             ["install", *locked, "-r", str(ROOT / "wheels-build.txt")],
         ):
             if subprocess.run([*pip, *command], check=False).returncode:
-                raise WheelsUnavailable("pip cannot get the pinned wheels: is the index in reach?")
+                raise WheelsUnavailable(
+                    "pip cannot fetch the pinned wheels. Check that the package index can be reached."
+                )
         own = ["--no-deps", "--no-build-isolation", "--wheel-dir", str(wheels), str(source)]
         subprocess.run([*pip, "wheel", *own], check=True)
         out.mkdir(parents=True, exist_ok=True)
@@ -172,7 +174,7 @@ def sign(text: bytes, key: Path) -> bytes:
         command = ["ssh-keygen", "-Y", "sign", "-q", "-f", str(key), "-n", NAMESPACE, str(signed)]
         done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
         if done.returncode:
-            raise BadArgument(f"ssh-keygen cannot sign by {key}: {done.stderr.strip()}")
+            raise BadArgument(f"ssh-keygen cannot sign with {key}: {done.stderr.strip()}")
         return Path(directory, "manifest.sig").read_bytes()
 
 
@@ -182,10 +184,13 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--out", type=Path, default=ROOT / "dist" / "releases", help="the directory of the archive"
+        "--out",
+        type=Path,
+        default=ROOT / "dist" / "releases",
+        help="directory in which the archive is written",
     )
-    parser.add_argument("--version", help="the version, in place of the version in pyproject.toml")
-    parser.add_argument("--sign", type=Path, metavar="KEY", help="sign by this key, as ssh-keygen makes them")
+    parser.add_argument("--version", help="version of the release (default: that of pyproject.toml)")
+    parser.add_argument("--sign", type=Path, metavar="KEY", help="sign with this key, made by ssh-keygen")
     args = parser.parse_args()
     try:
         print(build(args.out, version_of(args.version), args.sign))

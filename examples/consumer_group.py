@@ -56,7 +56,7 @@ def wait_until(is_so: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
-# The group assigns two partitions to each member. Write only then, so that both members have something to do.
+# The group gives two partitions to each member. Write only after that, so that both members have work.
 wait_until(lambda: list(shares.values()) == [2, 2])
 with Producer(bootstrap_servers=SERVER) as producer:
     for number in range(12):

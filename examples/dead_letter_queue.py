@@ -7,7 +7,7 @@ why it failed. Later records do not have to wait. The program prints:
 
     paid: 10, 25
     dead: b'ten' from payments-0@1, ValueError: invalid literal for int() with base 10: b'ten'
-    dead: b'-5' from payments-0@2, ValueError: a payment of -5
+    dead: b'-5' from payments-0@2, ValueError: the amount -5 is negative
 """
 
 import os
@@ -21,10 +21,10 @@ paid: list[int] = []
 
 
 def pay(value: bytes) -> None:
-    """Process a record's value. Raises `ValueError` if this is impossible."""
+    """Pay the amount in a record's value. Raises `ValueError` if the value is not a number, or is negative."""
     amount = int(value)
     if amount < 0:
-        raise ValueError(f"a payment of {amount}")
+        raise ValueError(f"the amount {amount} is negative")
     paid.append(amount)
 
 
@@ -43,7 +43,9 @@ def process(record: ConsumerRecord, producer: Producer) -> None:
 
 
 def consumer_of(topic: str, group: str) -> Consumer:
-    """Open a consumer without automatic commits: the program commits when records are processed."""
+    """Open a consumer without automatic commits, because the program itself commits after it has processed
+    records.
+    """
     consumer = Consumer(
         bootstrap_servers=SERVER, group_id=group, auto_offset_reset="earliest", enable_auto_commit=False
     )
@@ -63,7 +65,7 @@ with Producer(bootstrap_servers=SERVER) as producer:
         while len(paid) < 2:
             for record in consumer.poll():
                 process(record, producer)
-            consumer.commit()  # a dead letter was written by now, so its record counts as processed, too
+            consumer.commit()  # the dead letters are written by now, so this commit may cover them
 print("paid:", ", ".join(map(str, paid)))
 
 with consumer_of("payments.dead", "support") as consumer:

@@ -37,11 +37,12 @@ outcomes: Counter[bool] = Counter()
 
 
 def count_outcome(error: Exception | None, where: Delivered) -> None:
-    """Count a line when it was written, or has failed. The producer's thread calls this."""
+    """Count a line as written or lost. Called by the producer's thread once the outcome is known."""
     outcomes[error is None] += 1
 
 
-# Large, compressed batches: a line may wait for 50 ms. When memory is short, `send` waits instead of dropping lines.
+# A line may wait for 50 ms, so that batches are large and compress well. When memory is short, `send` waits
+# instead of dropping lines.
 with Producer(bootstrap_servers=SERVER, compression_type="zstd", linger_ms=50) as producer:
     for line in lines:
         host = line.partition(" ")[0]

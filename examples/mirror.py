@@ -19,7 +19,7 @@ SOURCE = os.environ.get("ODRADEK_BOOTSTRAP", "127.0.0.1:9092")
 TARGET = os.environ.get("ODRADEK_TARGET", "127.0.0.1:9192")
 READER = {"group.id": "audit", "auto.offset.reset": "earliest", "enable.auto.commit": False}
 
-# In the old cluster: a topic, and a group that has read two of its records.
+# Prepare the old cluster: create a topic, and let a group read two of its four records.
 with Admin(bootstrap_servers=SOURCE) as admin:
     admin.create_topics([NewTopic("stock", 1)])
 with Producer(bootstrap_servers=SOURCE) as producer:
@@ -32,12 +32,12 @@ with Consumer(READER, bootstrap_servers=SOURCE) as consumer:
         if number == 2:
             break
 
-# Copy the records, then translate the group's offsets. Run it again at any time: it continues from its last position.
-# It prints its plan first; with `--plan` it only prints the plan.
+# Copy the records, then translate the group's offsets. The command may be run again at any time, and
+# continues where it stopped. It first prints its plan. With `--plan` it prints the plan and copies nothing.
 command = [sys.executable, "-m", "odradek", "mirror", "--source", SOURCE, "--target", TARGET]
 subprocess.run([*command, "--topic", "stock", "--group", "audit"], check=True, stdout=subprocess.DEVNULL)
 
-# In the new cluster, the same program continues to read, with another address.
+# The group's program needs only the new address. It continues to read in the new cluster.
 with Consumer(READER, bootstrap_servers=TARGET, isolation_level="read_committed") as consumer:
     consumer.subscribe(["stock"])
     print("the group goes on in the other cluster at", next(iter(consumer)).value)

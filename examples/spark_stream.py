@@ -39,7 +39,7 @@ lines = (
 )
 words = lines.selectExpr("explode(split(cast(value as string), ' ')) as value")
 
-with tempfile.TemporaryDirectory() as checkpoint:  # a real job keeps the checkpoint
+with tempfile.TemporaryDirectory() as checkpoint:  # a real job keeps its checkpoint
     query = (
         words.writeStream.format("odradek")
         .option("kafka.bootstrap.servers", SERVER)
@@ -54,7 +54,7 @@ with tempfile.TemporaryDirectory() as checkpoint:  # a real job keeps the checkp
     spark.read.format("odradek")
     .option("kafka.bootstrap.servers", SERVER)
     .option("subscribe", "words")
-    .option("kafka.isolation.level", "read_committed")  # only rows of batches that were completed
+    .option("kafka.isolation.level", "read_committed")  # skips rows of batches that Spark has not completed
     .load()
     .selectExpr("cast(value as string) as word")
     .groupBy("word")

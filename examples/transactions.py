@@ -32,8 +32,8 @@ with (
         auto_offset_reset="earliest",
         enable_auto_commit=False,
     ) as consumer,
-    # If a process with this id has left a transaction open, the next process with this id aborts it. The
-    # earlier process can then write nothing more.
+    # A process that used this transactional id may have left a transaction open. The next process with this
+    # id aborts that transaction, and the earlier process can write nothing more.
     Producer(bootstrap_servers=SERVER, transactional_id="billing-1") as producer,
 ):
     producer.init_transactions()

@@ -38,7 +38,7 @@ async def pipeline() -> None:
             async with pages:
                 async for record in pages:
                     busy.add(name)
-                    await trio.sleep(0.01)  # the slow part: a download, a database
+                    await trio.sleep(0.01)  # stands for slow work, such as a download or a query
                     text = b"%s has %d letters" % (record.value, len(record.value))
                     await producer.send("letters", text, key=record.value)
 

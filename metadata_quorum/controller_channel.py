@@ -332,7 +332,7 @@ async def _submit_all(
 ) -> list[Any]:
     """Submit requests one after the other, each in its own turn.
 
-    Returns their responses, once all are released.
+    Returns their responses when the state that each response shows is committed.
     """
     submitted = [await share.on_loop(_submitted, service, request, version, sender) for request in requests]
     for deferred, _ in submitted:
@@ -404,7 +404,7 @@ class ControllerChannel:
                 reached("controller.none_to_ask")
                 raise KafkaError(
                     ErrorCode.REQUEST_TIMED_OUT,
-                    "no controller was active, so the broker could not ask for a decision",
+                    "no controller became active before the deadline of the request",
                 )
             with clock.timeout_at(min(deadline, now + pause)):
                 await changed.wait()
@@ -440,7 +440,7 @@ class ControllerChannel:
         return response
 
     async def _image_of(self, offset: int, deadline: float) -> None:
-        """Wait for a short time until this node's image includes the record at `offset`."""
+        """Wait until this node's image includes the record at `offset`, for at most `IMAGE_WAIT_SECONDS_MAX`."""
         if self._service.committed_image.offset >= offset:
             return
         self._image_waits += 1
@@ -505,8 +505,8 @@ class ControllerChannel:
                 call.fail(ConnectionLost("another controller has become the active controller"))
 
     def statistics(self) -> dict[str, int]:
-        """Return figures for metrics: requests under way, retries, answers that waited for this node's image,
-        and such waits that reached their time limit.
+        """Return figures for metrics: requests under way, retries, waits for this node's image, and waits
+        that reached their time limit.
         """
         return {
             "waiting": len(self._calls),

@@ -152,9 +152,9 @@ class DescribedController:
 
 
 class AskHere:
-    """Handler of all requests that this node's quorum or controller decides.
+    """Handler of all requests that this node's quorum or controller answers.
 
-    The handler answers once the state that the answer shows is committed.
+    The handler sends an answer only after the state in the answer is committed.
     """
 
     def __init__(self, service: Service) -> None:
@@ -266,7 +266,8 @@ def _image_offset(service: Service, enclosed: Enclosed) -> int:
     """Return the offset of the committed image that the answer to this request shows. The image is published
     before the answer is released.
 
-    Returns -1 for answers of the quorum and for lists, since such requests do not change the image.
+    Returns -1 for requests to the quorum and for ListPartitionReassignments, because the client need not wait
+    for the broker's image after these requests.
     """
     if enclosed.api_key in QUORUM_APIS or enclosed.api_key == ApiKey.LIST_PARTITION_REASSIGNMENTS:
         return -1

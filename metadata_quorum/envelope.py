@@ -115,10 +115,11 @@ def open_request(envelope: EnvelopeRequest) -> Enclosed:
 
 
 def seal_response(enclosed: Enclosed, response: Message, image_offset: int = -1) -> EnvelopeResponse:
-    """Put a response into the answer of its envelope. As in Kafka, NOT_CONTROLLER in the response becomes the
-    envelope's own error, so that the broker retries.
+    """Put a response into the answer of its envelope.
 
-    `image_offset` is the offset of the last record in the image that the response shows; -1 if it shows no image.
+    As in Kafka, NOT_CONTROLLER in the response becomes the envelope's own error, so that the broker retries.
+    `image_offset` is the offset of the last record in the image that the response shows. It is -1 if the
+    response shows no image.
     """
     w = bytearray(_CORRELATION_ID.pack(enclosed.correlation_id))
     if response_header_version(enclosed.api_key, enclosed.api_version):

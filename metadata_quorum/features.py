@@ -1,4 +1,6 @@
-"""Feature levels: those that this release supports (KIP-584), and those with which a new cluster begins."""
+"""The levels of features that this release supports (KIP-584), and the levels with which a new cluster
+begins.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,8 @@ METADATA_VERSION = "metadata.version"
 KRAFT_VERSION = "kraft.version"
 ELIGIBLE_LEADER_REPLICAS = "eligible.leader.replicas.version"
 TRANSACTION_VERSION = "transaction.version"
-"""The feature of transactions. Level 0: as in KIP-98; 1: records of the state log with tagged fields; 2: an
-epoch for each transaction (KIP-890).
+"""The feature of transactions. At level 0 they are as in KIP-98. From level 1 on, records of the transaction
+log may have tagged fields. From level 2 on, each transaction has a new epoch (KIP-890).
 """
 GROUP_VERSION = "group.version"
 """The feature of groups. Level 1: groups of the consumer protocol are served (KIP-848)."""
@@ -61,12 +63,12 @@ not a feature record.
 
 @attrs.frozen
 class Release:
-    """The versions and feature levels that nodes of one release support. During an upgrade a cluster has
+    """The versions and feature levels that nodes of one release support. During an upgrade, a cluster has
     nodes of two releases.
 
-    To act as an older release, a release lowers the newest version of each client API by `versions_behind`.
-    The APIs in `versions_kept` are exempt, and so are requests between nodes. Nodes never negotiate versions
-    among themselves, because the finalized `metadata.version` fixes the versions.
+    A node can act as an older release: it then lowers the newest version of each client API by
+    `versions_behind`. The APIs in `versions_kept` are exempt, and so are requests between nodes. Nodes never
+    negotiate versions among themselves, because the finalized `metadata.version` fixes the versions.
     """
 
     features: Mapping[str, tuple[int, int]]
@@ -90,8 +92,8 @@ THIS_RELEASE = Release(SUPPORTED_FEATURES, own_features=OWN_FEATURES)
 
 
 def unsupported_feature(finalized: Mapping[str, int], release: Release = THIS_RELEASE) -> str | None:
-    """Return a sentence that says why this release does not support the cluster's finalized levels; None if
-    it supports all of them.
+    """Check whether this release supports the cluster's finalized levels. Returns None if it does, otherwise
+    a sentence with the first unsupported feature.
     """
     for name, level in sorted(finalized.items()):
         low, high = release.features.get(name, (0, 0))

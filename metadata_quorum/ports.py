@@ -139,9 +139,8 @@ class QuorumStateStore(Protocol):
     """A durable store of a voter's `QuorumState`."""
 
     def load(self) -> QuorumState | None:
-        """Load the state; None on the first start of the node.
-
-        Raises `MetadataLogCorrupt` if it cannot be decoded.
+        """Load the state. Returns None on the first start of the node. Raises `MetadataLogCorrupt` if the
+        state cannot be decoded.
         """
 
     def save(self, state: QuorumState) -> None:
@@ -149,9 +148,8 @@ class QuorumStateStore(Protocol):
 
 
 class SnapshotDraft(Protocol):
-    """A snapshot that is being written, by this node itself or while it is fetched from a leader.
-
-    All methods block.
+    """A snapshot that is being written. The node makes it itself, or fetches it from a leader. All methods
+    block.
     """
 
     @property
@@ -165,10 +163,9 @@ class SnapshotDraft(Protocol):
         """
 
     def finish(self) -> StoredSnapshot:
-        """Check that the snapshot is complete and undamaged, make it durable, and then give it its final
-        name.
+        """Check that the snapshot is complete and undamaged, make it durable, and give it its final name.
 
-        Raises `MetadataLogCorrupt` if it is damaged, and discards it. Raises `DiskError`.
+        If the snapshot is damaged, discard it and raise `MetadataLogCorrupt`. Also raises `DiskError`.
         """
 
     def discard(self) -> None:
@@ -179,9 +176,8 @@ class SnapshotStore(Protocol):
     """The snapshots beside a metadata log. All methods block, so call them in a worker thread."""
 
     def newest(self) -> StoredSnapshot | None:
-        """Open the newest snapshot; None if there is none.
-
-        Raises `MetadataLogCorrupt` if it is damaged, `DiskError`.
+        """Open the newest snapshot. Returns None if the store has no snapshot. Raises `MetadataLogCorrupt` if
+        the snapshot is damaged, or `DiskError`.
         """
 
     def read(self, end: OffsetAndEpoch, position: int, bytes_max: int) -> tuple[bytes, int]:
@@ -219,7 +215,7 @@ class DecisionLog(Protocol):
 
     @property
     def has_room(self) -> bool:
-        """True if decisions may be appended; False while too many bytes wait to be written to the disk."""
+        """True if decisions may be appended. It is False while too many bytes wait to be written to the disk."""
 
     def encode_batch(self, records: Sequence[Any]) -> Any:
         """Encode the records of one decision for `append_batch`. Nothing is written. Raises
@@ -236,7 +232,9 @@ class DecisionLog(Protocol):
 
 
 class PeerChannel(Protocol):
-    """Requests to one peer (the active controller or another voter), in this process or another one."""
+    """A channel for requests to one peer: the active controller or another voter. The peer may be in this
+    process.
+    """
 
     async def request(self, message: Any, deadline: float, *, version: int | None = None) -> Any:
         """Send a request in this version (None: the newest), and return the response message.

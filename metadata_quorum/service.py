@@ -100,7 +100,7 @@ class MetadataService:
         logger: Log,
         addresses: Addresses | None = None,
     ) -> None:
-        """`addresses` resolves host names; the node's other connections share it."""
+        """`addresses` resolves host names, and is shared with the node's other connections."""
         self._env = env
         self._addresses = addresses
         self._settings = settings
@@ -290,7 +290,7 @@ class MetadataService:
         first_offset: int,
         machine: _Machine,
     ) -> None:
-        """Write to the audit log who requested these records, once the records are committed or the
+        """Write the author of these records to the audit log, once the records are committed or the
         leadership is lost.
         """
         decisions = self.quorum.decisions

@@ -2,18 +2,18 @@
 
 Theory of operation
 -------------------
-A machine has two functions. `decide(state, request, context)` reads the state and returns records and a response; it
-changes no replicated state. `replay(state, records)` gives the state after the records. It is the only way in which
-state changes: on the leader, on a follower and after a restart.
+A machine has two functions. `decide(state, request, context)` reads the state and returns records and a
+response; it changes no replicated state. `replay(state, records)` returns the state after the records. State
+changes only by `replay`: on the leader, on a follower and after a restart.
 
 On the leader, `ReplicatedStateMachine.submit`
 
-1. decides, against the newest state (which may not be committed yet),
+1. decides, based on the newest state (which may not be committed yet),
 2. encodes the records,
 3. replays them at the offsets that they will get,
-4. appends the encoded bytes, as one atomic batch, and takes the state that the replay gave: the next decision sees it,
-5. returns a `Deferred` that holds the response until everything that the state contained at the time of the answer
-   is committed.
+4. appends the encoded bytes as one atomic batch, and then uses the replayed state for the next decision,
+5. returns a `Deferred`. It releases the response when everything that the state contained at the time of the
+   answer is committed.
 
 Values that fit into a request may be too large for a record, after they are joined or added up. Then the
 encoder refuses them, and the request gets an error (`Machine.withdraw`). Neither the state nor the log has
@@ -35,7 +35,8 @@ record; keeping old states needs no such code.)
 Soft state (sessions, timers) belongs to the machine. It may be lost at any moment, and is rebuilt without the
 log.
 
-Subscribers (the broker in the same process, metrics) see every committed state once, in order, with its changes.
+Subscribers (the broker in the same process, metrics) see every committed state once, in order, with its
+changes.
 """
 
 from __future__ import annotations
@@ -179,8 +180,8 @@ class Deferred(Generic[Q, A]):
         return self._response
 
     def on_release(self, callback: Callable[[A], None]) -> None:
-        """Call `callback(response)` once: at once if the response is already released, otherwise when it is
-        released.
+        """Call `callback(response)` once, when the response is released. If the response is already released,
+        call it at once.
         """
         if self._callbacks is None:
             callback(self._response)
@@ -309,7 +310,7 @@ class ReplicatedStateMachine(Generic[S, D, Q, A]):
                 self._append_all(decision.records, batches)
         deferred = Deferred(request, response, self._end_offset)
         self._waiting.append(deferred)
-        # Answers must keep their order. So first release earlier answers to the same state.
+        # Answers must be released in order. So first release the earlier answers that show the same state.
         self._release(log.high_watermark)
         return deferred
 
@@ -320,7 +321,7 @@ class ReplicatedStateMachine(Generic[S, D, Q, A]):
         """
         try:
             return [self._log.encode_batch(some) for some in _in_batches(records)]
-        except Exception as error:  # noqa: BLE001  # whatever the encoder stumbles over, nothing has changed yet
+        except Exception as error:  # noqa: BLE001  # any error is safe here: nothing has changed yet
             if self._not_encoded is not None:
                 self._not_encoded(request, error)
             return None

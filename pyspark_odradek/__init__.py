@@ -1,8 +1,9 @@
-"""The data source that Spark finds by its name: `spark.read.format("odradek")` needs neither import nor registration.
+"""The data source that Spark finds by its name. So `spark.read.format("odradek")` needs neither an import nor
+a registration.
 
-Whenever Spark looks for Python data sources, separate processes import every top-level module whose name begins with
-`pyspark_`. So this module at first imports only Spark's base class. It imports other modules when a reader or a
-writer is needed. The code is in `odradek.spark`.
+Whenever Spark looks for Python data sources, separate processes import every top-level module whose name
+begins with `pyspark_`. So this module at first imports only Spark's base class. It imports other modules when
+a reader or a writer is needed. The code is in `odradek.spark`.
 """
 
 from __future__ import annotations

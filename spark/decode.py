@@ -88,8 +88,8 @@ class DecodedRows:
     """The decoded rows of one or more batches, in order."""
 
     rows: pa.RecordBatch
-    """The rows. There are no rows if all batches were control batches, were compacted away, or are outside of the
-    wanted offsets.
+    """The rows. There are no rows if all batches were control batches or outside of the wanted offsets, or if
+    compaction has removed all their records.
     """
     next_offset: int
     """The offset from which to continue reading: after the last batch in the answer, but at most the wanted end."""
@@ -125,7 +125,7 @@ def decode_batches(
     pieces. A truncated batch at the end is ignored.
 
     Batches are not divided. So a piece has at least `rows_wanted` rows, and may have many more. (Only the last piece,
-    or a piece with very large rows, has fewer.) There are no pieces unless some batch is complete.
+    or a piece with very large rows, has fewer.) Nothing is yielded before the first complete batch.
     `decompressed_bytes_max` limits each batch. While a batch is decoded, each record needs about 200 bytes in
     addition. `aborted` lists (first offset, producer id) of the transactions to leave out, sorted by offset, as in a
     read_committed answer.
@@ -202,7 +202,7 @@ def decode_ranges(
 
 @attrs.frozen
 class _Share:
-    """One range, and the number of a group's records that come from it."""
+    """A range, and the number of records of a group that come from this range."""
 
     wanted: FetchedRange
     records: int
@@ -407,7 +407,8 @@ class _Headers:
     """The number of headers of each record."""
 
     def walk(self, data: bytes, place: int, end: int) -> None:
-        """Add the headers of one record. `place` is the position of the header count, `end` that of the record's end.
+        """Add the headers of one record. `place` is the position of the header count. `end` is the
+        position behind the record.
 
         Raises:
             InvalidRecord: the headers do not end exactly where the record does, or their lengths contradict each other.

@@ -35,7 +35,7 @@ _QUERIES = {"both": "", "batch": "batch", "stream": "stream"}
 
 
 def page() -> str:
-    """Return the text of the page."""
+    """Make the Markdown text of the page docs/spark-options.md."""
     shared = (_keys(AdminSettings) & _keys(ConsumerSettings) & _keys(ProducerSettings)) - _NOT_FOR_SPARK
     writing = _keys(ProducerSettings) - _keys(AdminSettings) - _NOT_FOR_SPARK
     return "\n".join(

@@ -22,9 +22,8 @@ _HIDE = "SPARK_HIDE_TRACEBACK"
 
 @contextmanager
 def plain_errors(*more: type[Exception]) -> Iterator[None]:
-    """Make errors with clear texts, and errors of the types `more`, leave this `with` block without a traceback.
-
-    This works only in Spark's own processes, never in the user's.
+    """Hide the traceback of errors that leave this `with` block. This applies to errors with clear texts,
+    and to the types `more`. It works only in Spark's own processes, never in the user's.
     """
     try:
         yield

@@ -38,8 +38,8 @@ _RARE = (
     "pyspark/testing/",
     "pyspark/tests/",
 )
-"""Packages whose modules no process needs at its start. Each process reads the names of all entries of an archive
-twice when it starts, so there should be few entries.
+"""Packages that are not compiled, because no process needs their modules at its start. Each process reads the
+names of all entries of an archive twice when it starts, so there should be few entries.
 """
 
 
@@ -99,7 +99,12 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="odradek spark pyspark-archive", description="Compile the modules in PySpark's archives."
     )
-    parser.add_argument("directory", nargs="?", type=Path, help="python/lib of a Spark (default: this one's)")
+    parser.add_argument(
+        "directory",
+        nargs="?",
+        type=Path,
+        help="folder python/lib of a Spark installation (default: that of the installed PySpark)",
+    )
     directory = parser.parse_args(words).directory or _installed()
     archives = sorted(directory.glob("*.zip"))
     if not archives:

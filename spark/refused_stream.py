@@ -28,8 +28,8 @@ class RefusedStream(DataSourceStreamReader):
         self._refuse()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Return a limit. No error is raised here, because Spark calls this before it requests the first offset,
-        which is too early for the error.
+        """Return a limit without raising the error. Spark calls this before it requests the first offset, and
+        the error is raised only then.
         """
         return ReadAllAvailable()
 

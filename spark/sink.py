@@ -74,8 +74,8 @@ __all__ = ["TaskReport", "Written", "batch_writer", "stream_writer"]
 _CLOSE_SECONDS_MAX = 1.0
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
-"""`_QUERY_ID` and `_BATCH_ID` are local properties of a task. In them Spark gives the id of the task's streaming
-query, and the number of its micro-batch.
+"""The local property in which Spark passes the number of the micro-batch to a task. The property `_QUERY_ID`
+has the id of the streaming query.
 """
 _COMMITTING = "pyspark.sql.worker.python_streaming_sink_runner"
 """The module that Spark runs to commit or abort a micro-batch."""
@@ -88,7 +88,7 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
         raise ValueError("the sink cannot overwrite a topic: use .mode('append').")
     plan = plan_write(options, schema)
     if plan.delivery is not Delivery.AT_LEAST_ONCE and plan.app_id is None:
-        # With a random id, the attempts at this job's tasks are distinguished from those of any other run.
+        # A random id distinguishes the attempts of this run from the attempts of all other runs.
         return BatchWriter(_checked(attrs.evolve(plan, app_id=f"job-{uuid.uuid4()}", version=0)))
     plan = _checked(plan)
     if plan.delivery is Delivery.TWO_PHASE:
@@ -157,8 +157,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return _write(self._plan, iterator, query, int(batch))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Finish a micro-batch after all tasks have succeeded. Raises `ProgressError` if it contradicts an earlier
-        run.
+        """Finish a micro-batch after all tasks have succeeded. Raises `ProgressError` if the batch
+        contradicts an earlier run.
         """
         _commit(self._plan, messages, _query_of(messages), batchId)
         _note(self._plan, messages, {"batch": batchId})
@@ -191,7 +191,7 @@ def _checked(plan: SinkPlan) -> SinkPlan:
         raise ValueError(
             f"delivery={plan.delivery.value} cannot use its topic '{plan.decisions_topic}': "
             f"{str(error).rstrip('.')}. (delivery=at-least-once needs neither that topic nor "
-            "transactions. But if a batch is broken off and run again, its rows are in the topic twice.)"
+            "transactions. But if a batch is interrupted and run again, its rows are in the topic twice.)"
         ) from None
     return plan.with_transaction_timeout(timeout_max_ms)
 
@@ -227,7 +227,9 @@ def _abort(
         run_driver(plan.properties, plan.decisions_topic, protocol)
     except RuntimeError as error:
         # Log this error only as a warning: the caller should see the error that caused the abort.
-        _LOGGER.warning("transactions of %s stay prepared until its next run: %s", query, error)
+        _LOGGER.warning(
+            "the prepared transactions of %s stay open until the query runs again: %s", query, error
+        )
 
 
 def _protocol(
@@ -350,8 +352,8 @@ def _write(
         context = TaskContext.get()
         if context is None or query is None or batch is None:
             raise RuntimeError(
-                f"delivery={plan.delivery.value} needs the query's id and batch, and this version of "
-                "Spark gives its tasks neither: use delivery=at-least-once."
+                f"delivery={plan.delivery.value} needs the query's id and batch number, which this "
+                "version of Spark does not pass to its tasks: use delivery=at-least-once."
             )
         consecutive, task = plan.app_id is None, context.partitionId()
         if plan.delivery is Delivery.TWO_PHASE:

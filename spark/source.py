@@ -99,10 +99,11 @@ def _check_columns(options: SourceOptions, columns: StructType) -> None:
 
 
 def _session_pushes() -> bool:
-    """True if `spark.sql.python.filterPushdown.enabled` is on, in the process in which Spark plans.
+    """True if the setting `spark.sql.python.filterPushdown.enabled` is on. This is known only in the process
+    in which Spark plans.
 
-    If the setting is off, Spark refuses a reader that has `pushFilters`; and Spark does not pass the setting to a
-    reader.
+    If the setting is off, Spark refuses a reader that has `pushFilters`. Spark does not pass the setting to
+    the reader, so it is derived from the kind of this process.
     """
     return runs_as(_PUSHDOWN_WORKER)
 
@@ -126,7 +127,8 @@ class OdradekReader(DataSourceReader):
             ranges = plan_batch(self.options, self.pushed)
         bounds = (self.options.partitions_min, self.options.records_per_partition_max)
         tasks = gathered(ranges, BATCH_TASK_RECORDS, *bounds)
-        # For an empty list Spark would make a partition that is None, so return one without ranges.
+        # An empty list would make Spark run one task with the partition None. So return one partition without
+        # ranges instead.
         return [RangePartition(each) for each in tasks] or [RangePartition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

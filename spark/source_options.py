@@ -59,7 +59,7 @@ READING_KEYS: Final = (
     "isolation.level",
     "max.partition.fetch.bytes",
 )
-"""The consumer keys that the source uses. It accepts all other keys of a consumer, and ignores them."""
+"""The consumer keys that have an effect. The source accepts all other consumer keys, and ignores them."""
 SOURCE_DEFAULTS: Final = {"max.partition.fetch.bytes": str(4 << 20)}
 """The consumer defaults that the source replaces. 4 MiB are more than 20,000 rows of 100 bytes."""
 BATCH_BYTES_DEFAULT: Final = 256 << 20
@@ -90,7 +90,7 @@ class Query(Enum):
     BATCH = "batch"
     STREAM = "stream"
     UNKNOWN = "unknown"
-    """The kind before Spark has chosen one: Spark asks for the schema before it makes a reader."""
+    """The kind while it is not known. Spark asks for the schema before it makes a reader."""
 
 
 @attrs.frozen
@@ -240,7 +240,7 @@ class _Parser:
             near = difflib.get_close_matches(name, [*_NAMES, "kafka.bootstrap.servers"], 1, 0.85)
             if near:
                 meant = _NAMES.get(near[0], near[0])
-                raise OptionError(f"the option {name!r} is unknown: {meant} is the name")
+                raise OptionError(f"the option {name!r} is unknown: did you mean {meant}?")
 
     def _properties(self) -> dict[str, str]:
         properties = {
@@ -266,7 +266,7 @@ class _Parser:
         return properties
 
     def _without_any(self) -> str:
-        return "" if self.given else f"; no option has arrived at all: {_CREATE_TABLE}"
+        return "" if self.given else f"; no option was passed at all: {_CREATE_TABLE}"
 
     def _check_query(self, query: Query, starting: Bound, ending: Bound) -> None:
         if query is Query.STREAM:
@@ -280,7 +280,7 @@ class _Parser:
                 for key, offset in (bound.offsets or {}).items():
                     if offset == never:
                         raise OptionError(
-                            f"{bound.what} of a batch query cannot be {word} ({never}), as for {key}"
+                            f"{bound.what} of a batch query cannot be {word} ({never}): give {key} another offset"
                         )
 
     def _bound(self, side: str, default: int) -> Bound:
@@ -354,7 +354,7 @@ class _Parser:
                 if not re.fullmatch(r"\d{1,9}", index) or type(offset) is not int:
                     raise OptionError(f"{name} must be {words}JSON like {example}, not {_shown(text)}")
                 if not least <= offset <= _OFFSET_MAX:
-                    raise OptionError(f"{name} has the impossible offset {offset} for {topic}-{index}")
+                    raise OptionError(f"{name} has the invalid offset {offset} for {topic}-{index}")
                 offsets[TopicPartition(topic, int(index))] = offset
         if not offsets:
             raise OptionError(f"{name} names no partition ({_shown(text)})")

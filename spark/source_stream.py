@@ -103,9 +103,11 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._commit: tuple[str, Task[Any]] | None = None
         self._published: dict[TopicPartition, int] | None = None
         self._unwritten: list[StreamOffset] = []
-        """With `jvmOffsets`: the last two ends, newest first, with the facts that are not in the checkpoint."""
+        """The last two end positions, newest first; used only with `jvmOffsets`. They have the facts that are
+        not in the checkpoint.
+        """
         self._lag: tuple[float, float] = (0.0, 0.0)
-        """The last computed lag in seconds, and the monotonic time of its computation."""
+        """The last computed lag in seconds, and the monotonic time at which it was computed."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {"options": self.options}
@@ -158,8 +160,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @plain_errors()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return the end of the batch that begins at `start`; `start` itself if there are no records to read, or too
-        few.
+        """Return the end of the batch that begins at `start`. If there are too few new records, return `start` itself.
 
         Raises:
             DataLoss: records are missing, whether read or unread.
@@ -425,7 +426,9 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [RangePartition(each) for each in tasks]
 
     def _topic_id(self, key: TopicPartition, last: StreamOffset) -> bytes:
-        """Return the topic id in the checkpoint. The JVM connector stores none: then look it up in the cluster."""
+        """Return the topic id in the checkpoint. The JVM connector stores no ids, so for its checkpoints the
+        id is looked up in the cluster.
+        """
         if last.topic_id(key.topic) != NO_TOPIC_ID:
             return last.topic_id(key.topic)
         known = self._view.patiently(lambda: self._refresh((key,))).get(key)
@@ -464,7 +467,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 times = client.run(record_times(client.core, behind, client.core.now + client.timeout))
             except (ClientError, KafkaError) as error:
                 # A missing figure must not fail the query.
-                _LOGGER.warning("the age of the records that are not read yet is not known: %s", error)
+                _LOGGER.warning("the age of the oldest unread record is unknown: %s", error)
                 return -1.0
             oldest = min(times.values(), default=None)
             seconds = -1.0 if oldest is None else round(max(0.0, time.time() - oldest / 1000), 3)

@@ -100,9 +100,10 @@ def request_header_version(key: int, version: int) -> int:
 
 
 def response_header_version(key: int, version: int) -> int:
-    """Return the version of a response's header: 1 (with tagged fields) for a flexible API version, else 0.
+    """Return the version of a response's header. It is 1 (with tagged fields) for a flexible API version,
+    otherwise 0.
 
-    It is always 0 for ApiVersions: a client must be able to read the answer to a version that the node lacks
-    (KIP-511).
+    It is always 0 for ApiVersions, because a client must be able to read the answer to a version that the
+    node lacks (KIP-511).
     """
     return 1 if version >= _api(key).flexible_since and key != ApiKey.API_VERSIONS else 0

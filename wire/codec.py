@@ -25,7 +25,7 @@ The sender takes them from elsewhere, for example from a file.
 """
 
 ErrorCounts: TypeAlias = dict[int, int]
-"""Maps each error code other than 0 to the number of times that it was written."""
+"""The number of times that each error code was written, by error code. The code 0 is not counted."""
 
 ELEMENTS_MAX = 40_000
 """The most array elements of one request, including nested elements and tagged fields. In each API, decoding
@@ -69,8 +69,8 @@ def bounded_decoder(
     """Return the function that decodes one message from untrusted bytes. It is called like the function of
     `decoder`. It raises TooManyElements (a MalformedMessage) for more than `elements_max` array elements.
 
-    A message of at most `elements_max` bytes cannot have more elements. For such a message, `decoder` is as
-    safe, and faster.
+    Each element takes at least a byte. So a message with at most `elements_max` bytes may safely be decoded
+    with the function of `decoder`, which is faster.
     """
     function = _bounded_decoders.get((cls, version, elements_max))
     if function is None:
@@ -79,8 +79,8 @@ def bounded_decoder(
 
 
 def measuring_decoder(cls: type[M], version: int) -> Callable[[Buffer, int], tuple[M, int]]:
-    """Return a function that decodes like the function of `bounded_decoder` with `ELEMENTS_MAX`. But it
-    returns (message, number of the message's array elements).
+    """Return a function that decodes with the limit `ELEMENTS_MAX`, and also counts. It returns the message
+    and the number of the message's array elements.
     """
     function = _measuring_decoders.get((cls, version))
     if function is None:

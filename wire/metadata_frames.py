@@ -3,9 +3,9 @@ records. Each kind puts its messages into a frame of its own.
 
 - A metadata record is the value of a record in the metadata log or in a snapshot. It consists of frame
   version (1), record type, message version, and the message. The first three are unsigned varints.
-- The key of a control record is an int16 version and an int16 type. Its value is the message. The quorum's
-  messages begin with a field that repeats the version. Before an end-of-transaction marker stands its
-  version.
+- The key of a control record is an int16 version and an int16 type. Its value is a message. The messages of
+  the quorum begin with a field that repeats the version. An end-of-transaction marker has no such field, so
+  its version is written before it.
 - The key and the value of a coordinator record (in `__consumer_offsets` and `__transaction_state`) each begin
   with an int16. In the key this number is the record type; in the value it is the version of the message.
 

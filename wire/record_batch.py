@@ -9,26 +9,30 @@ broker checks a produced batch by its header. It writes base offset and leader e
 the checksum does not cover. Otherwise the batch goes to disk and to consumers unchanged. Records are parsed
 only by clients, for compacted topics, and for look-ups by timestamp.
 
-A broker's checks of a produced batch, in Kafka's order (`parse_produced`, then `validate_for_append`):
+A broker makes these checks of a produced batch, in Kafka's order (`parse_produced`, then
+`validate_for_append`). Each check is followed by its error code.
 
-1. framing and magic: a batch that is missing, cut, or of an older format is INVALID_RECORD. A batch with an
-   impossible length or an unknown magic is CORRUPT_MESSAGE. There must be exactly one batch. It may be
-   compressed with zstd only since Produce 7;
-2. a base offset other than 0 is INVALID_RECORD, more bytes than allowed MESSAGE_TOO_LARGE, a wrong checksum
-   CORRUPT_MESSAGE;
-3. the header's counts must agree, control batches are for brokers alone, and a producer id needs a sequence
-   number (all INVALID_RECORD);
-4. compressed bytes must decompress (INVALID_RECORD), within a limit (MESSAGE_TOO_LARGE);
-5. the (decompressed) bytes must have room for as many records as the header counts (INVALID_RECORD). Each
-   record takes an offset. Without this check, small batches could use up so many offsets that the log would
-   soon need new segments.
+1. There is exactly one whole batch of format version 2, compressed with zstd only since Produce 7. A missing
+   or cut batch, a second batch or an older format is INVALID_RECORD. An impossible length or an unknown magic
+   is CORRUPT_MESSAGE.
+2. The base offset is 0 (INVALID_RECORD), the batch is not too large (MESSAGE_TOO_LARGE), and the checksum is
+   right (CORRUPT_MESSAGE).
+3. The header's counts agree, no client has sent a control batch, and a producer id has a sequence number (all
+   INVALID_RECORD).
+4. Compressed bytes can be decompressed (INVALID_RECORD), and stay within a limit (MESSAGE_TOO_LARGE).
+5. The decompressed bytes have room for as many records as the header counts (INVALID_RECORD). Each record
+   takes an offset. Without this check, small batches could use up so many offsets that the log would soon
+   need new segments.
 
-Some points differ from Kafka on purpose. Brokers do not parse each record: that would take 0.8-1.3 us per
-record in Python, more than all other steps together. So a record that contradicts its batch reaches the
-consumer, which refuses it. Kafka answers an unknown codec, or data that does not decompress, with
-UNKNOWN_SERVER_ERROR. Here the codes are UNSUPPORTED_COMPRESSION_TYPE and INVALID_RECORD, which name the
-problem. Clients retry after none of the three codes. Kafka also ignores bytes behind the first gzip member or
-lz4 frame, if the batch's records end before them. Here such bytes are refused.
+Some points differ from Kafka on purpose:
+
+* Brokers do not parse each record. That would take 0.8-1.3 us per record in Python, more than all other steps
+  together. So a record that contradicts its batch reaches the consumer, which refuses it.
+* Kafka answers an unknown codec, or data that does not decompress, with UNKNOWN_SERVER_ERROR. Here the codes
+  are UNSUPPORTED_COMPRESSION_TYPE and INVALID_RECORD, which name the problem. Clients retry after none of the
+  three codes.
+* Kafka ignores bytes behind the first gzip member or lz4 frame, if the batch's records end before them. Here
+  such bytes are refused.
 """
 
 from __future__ import annotations
@@ -61,8 +65,8 @@ from odradek.wire.schema.versions import PRODUCE_ZSTD
 __all__ = ["Inflation", "RecordBatchBuilder", "check_timestamps", "parse_produced", "validate_for_append"]
 
 _MESSAGE_SIZE_MIN = 14
-"""The least length in bytes that a message of format 0 can have. Like Kafka, this module takes a message with
-a shorter length for corrupt, whatever its magic.
+"""The least length in bytes that a message of format 0 can have. As in Kafka, a message with a shorter length
+is corrupt, whatever its magic.
 """
 
 
@@ -205,7 +209,7 @@ def validate_for_append(
         except DecompressionBomb:
             raise
         except CorruptBatch as error:
-            # The producer itself sent bad data: after CORRUPT_MESSAGE it would retry in vain.
+            # CORRUPT_MESSAGE would make the producer send the same bytes again, which are bad from the start.
             raise InvalidRecord(error.message) from error
     if record_count * RECORD_SIZE_MIN > room:
         raise InvalidRecord(f"the batch claims {record_count} records, too many for its {room} bytes")

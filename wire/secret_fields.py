@@ -10,7 +10,7 @@ from typing import Any, Final
 __all__ = ["HIDDEN", "holds_secret", "is_key_name", "is_secret_key", "shown", "shown_value"]
 
 HIDDEN: Final = "[hidden]"
-"""The text that replaces a secret; Kafka hides passwords by the same text."""
+"""The text that replaces a secret. Kafka hides passwords by the same text."""
 SECRET_FIELDS = frozenset({"auth_bytes", "hmac", "salt", "salted_password", "server_key", "stored_key"})
 """The names of message fields that always contain a secret. Even a stored key with its salt is secret,
 because it allows others to guess the password.
@@ -59,8 +59,10 @@ def shown_value(key: str, value: Any) -> Any:
 
 
 def is_key_name(text: str) -> bool:
-    """True if a message may quote this text as a configuration key. A text that does not look like a key may
-    be the rest of a secret value, if the preceding line lacks its backslash.
+    """True if a message may quote this text as a configuration key.
+
+    If a line of a properties file lacks the backslash at its end, the rest of a secret value is read as a
+    key. So only a text that has the form of a key, and shows no sign of a secret, may be quoted.
     """
     return _KEY_NAME.fullmatch(text) is not None and not holds_secret(text)
 

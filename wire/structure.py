@@ -90,8 +90,8 @@ class Structure:
     """The attrs fields by name, as declared in the class and in its base classes."""
 
     def __init__(self, *values: Any, **named: Any) -> None:
-        """Let attrs make the real `__init__` of the class, and call it. This runs only at the first call:
-        afterwards the real `__init__` stands in its place.
+        """Let attrs make the real `__init__` of the class, and call it. This runs only once, because the real
+        `__init__` then replaces this one.
         """
         cls = type(self)
         cls._make_attributes()

@@ -31,8 +31,9 @@ _QUIET.log_errors = False
 
 
 class Pattern(Protocol):
-    """The interface of a compiled re2 pattern (re2 has no type hints). re2 needs only linear time, which
-    matters because clients choose the texts.
+    """The interface of a compiled re2 pattern, since re2 has no type hints.
+
+    Clients choose the texts that are matched. re2 is used because it matches any text in linear time.
     """
 
     def fullmatch(self, text: str, /) -> object | None: ...

@@ -26,7 +26,7 @@ ConfigValue: TypeAlias = bool | int | float | str | list[str] | None
 REQUIRED = "(required)"
 
 _BLANKS = "".join(map(chr, range(33)))
-"""The characters that Java's `String.trim` removes: all up to the space."""
+"""The characters that Java's `String.trim` removes: all characters up to U+0020, the space."""
 _INTEGER_BITS = {"short": 16, "int": 32, "long": 64}
 _INTEGER_TEXT = re.compile(r"[+-]?[0-9]+\Z")
 _DOUBLE_TEXT = re.compile(r"[+-]?(NaN|Infinity|([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?[dDfF]?)\Z")
@@ -57,7 +57,7 @@ class ConfigMissing(ConfigError):
 
 
 class InvalidConfiguration(ConfigError):
-    """Raised if a configuration is refused although the syntax and range of each value may be right. Examples
+    """Raised if a configuration is refused for another reason than the syntax or range of a value. Examples
     are an unknown key, or keys that contradict each other.
     """
 
@@ -107,13 +107,11 @@ class ConfigDef:
         return _parsed_default(self.type, self.name, self.default)
 
     def canonical(self, text: str) -> str | None:
-        """Return an accepted text (or the default) in the form that DescribeConfigs shows: parsed and printed
-        again.
-        """
+        """Parse an accepted text, and format the value as DescribeConfigs shows it."""
         return self.text_of(_PARSERS[self.type](self.name, text.strip(_BLANKS)))
 
     def text_of(self, value: ConfigValue) -> str | None:
-        """Return the text that `parse` would read as `value`. DescribeConfigs shows it."""
+        """Format a value as DescribeConfigs shows it. `parse` reads the text back as the same value."""
         if value is None:
             return None
         if isinstance(value, bool):
@@ -135,8 +133,8 @@ def _java_text(value: object) -> str:
 
 
 def _java_double(value: float) -> str:
-    """Return a number as Java's Double.toString prints it: in scientific notation outside [1e-3, 1e7), and
-    with at least one digit after the point.
+    """Format a number as Java's Double.toString does. At least one digit follows the point. Numbers outside
+    of [1e-3, 1e7) are in scientific notation.
     """
     plain = repr(value)
     if plain.lstrip("-") in ("nan", "inf"):
@@ -349,8 +347,8 @@ brokers close all connections of this principal.
 
 
 def running_def(name: str) -> ConfigDef | None:
-    """Return the definition of a key that brokers accept only as a dynamic configuration; None for all other
-    keys.
+    """Return the definition of a key that can be set only as a dynamic configuration of a broker. Returns
+    None for all other keys.
     """
     if name.startswith(DISCONNECT_PREFIX):
         return ConfigDef("broker", name, "string", None, "", "low", False, True)

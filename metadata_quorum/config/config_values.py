@@ -1,8 +1,10 @@
 """The check of one configuration value against the type and the valid values of its key. PURE.
 
-Three parts call `check_value`: the broker that gets a request, the controller before it writes, and every
-node when it replays the log. So nodes can apply each accepted value. The check needs nothing but the text. So
-if another program has written a value that this version cannot apply, all nodes notice it at the same offset.
+Each value is checked three times. The broker checks it when it gets the request, and the controller before it
+writes the record. Every node checks it when it replays the log. So nodes can apply each accepted value.
+
+The result depends only on the resource's type, the key and the text. So if another program has written a
+value that this version cannot apply, all nodes notice this at the same offset.
 """
 
 from __future__ import annotations
@@ -43,8 +45,8 @@ _COUNT = re.compile(r"[+-]?[0-9]{1,10}\Z")
 def check_value(kind: int, key: str, text: str) -> None:
     """Check that a node of this version can apply a value; raises `ConfigError` otherwise.
 
-    `kind` is the type of the resource. Every value passes for an unknown key, or for a resource of an unknown
-    type, since no node reads such a value.
+    `kind` is the type of the resource. If the key or the type is unknown, every value passes, since no node
+    reads such a value.
     """
     if kind == RESOURCE_BROKER:
         _check_broker_value(key, text)
@@ -108,7 +110,7 @@ def listener_of(key: str) -> str:
 
 
 def _topic_keys_of(broker_key: str) -> list[tuple[str, Synonym]]:
-    """List the topic keys that take the value of this broker key unless the topic overrides them."""
+    """List the topic keys that have this broker key as a synonym, each with the synonym."""
     return [
         (name, synonym)
         for name in topic_defs()
@@ -118,9 +120,8 @@ def _topic_keys_of(broker_key: str) -> list[tuple[str, Synonym]]:
 
 
 def as_topic_text(topic_key: str, synonym: Synonym, text: str) -> str:
-    """Convert the text of a broker key to a text for the topic key: e.g. hours to milliseconds.
-
-    Raises `ConfigError`.
+    """Convert the text of a broker key to the unit of the topic key, e.g. from hours to milliseconds. Raises
+    `ConfigError`.
     """
     value = broker_defs()[synonym.name].parse(text)
     if topic_key == "retention.ms" and isinstance(value, int) and value < 0:

@@ -75,8 +75,8 @@ def check_broker_change(
 ) -> None:
     """Check a change of dynamic broker values. Raises `KafkaError` INVALID_REQUEST.
 
-    `after` has the dynamic values after the change: those of this broker if `per_broker` is set, otherwise
-    those of all brokers. `layers` has the values before the change.
+    `after` has the dynamic values after the change. They are the values of this broker if `per_broker` is
+    set, otherwise the values of all brokers. `layers` has the values before the change.
     """
     _check_keys(after)
     try:
@@ -248,7 +248,7 @@ def _required(message: str) -> KafkaError:
 
 
 def _refused_update(message: str) -> KafkaError:
-    """Make the error for a change that some part of the broker refuses, in Kafka's wording."""
+    """Make the error for a change that the broker cannot apply, in Kafka's wording."""
     return _invalid(
         f"Invalid value org.apache.kafka.common.config.ConfigException: {message} "
         "for configuration Invalid dynamic configuration"

@@ -31,7 +31,9 @@ from odradek.metadata_quorum.config.config_values import as_topic_text, broker_d
 
 MIN_ISR = "min.insync.replicas"
 SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
-"""The names of SASL mechanisms. In lower case, such a name may precede a key of a listener."""
+"""The names of SASL mechanisms. In lower case, such a name may be a prefix of a listener's key, e.g.
+`plain.sasl.jaas.config`.
+"""
 
 
 class ConfigSource(IntEnum):
@@ -283,8 +285,10 @@ def describe_broker_config(
 
 
 def _unknown_entries(broker: BrokerConfigLayers) -> list[ConfigEntry]:
-    """List the keys in the layers that have no definition for the properties file. The value of a completely
-    unknown key is hidden, as it may be a password.
+    """List the keys in the layers that are not keys of the properties file. They may be dynamic keys, or keys
+    with a listener's prefix.
+
+    If a key has no definition at all, its value is hidden, because it may be a password.
     """
     names = {name for _, layer in broker.layers() for name in layer if name not in broker_defs()}
     entries = []
@@ -305,8 +309,8 @@ def _unknown_entries(broker: BrokerConfigLayers) -> list[ConfigEntry]:
 
 
 def _listener_def(name: str) -> ConfigDef | None:
-    """Return the definition of the key without its prefix, for a key of one listener, or of one SASL
-    mechanism of a listener. Returns None for other keys.
+    """Return the definition of a key without its prefix. The prefix names one listener, or one listener and a
+    SASL mechanism. Returns None for other keys.
     """
     key = name.removeprefix(listener_of(name))
     if key == name:
@@ -358,12 +362,14 @@ _BROKER_ALTERNATIVES = {
     "log.roll.jitter.ms": ("log.roll.jitter.ms", "log.roll.jitter.hours"),
     "log.flush.interval.ms": ("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
 }
-"""Groups of broker keys that mean the same in other units or names, each in the order of precedence."""
+"""Groups of broker keys that set the same value, in different units or under different names. Each group is
+in the order of precedence.
+"""
 
 
 def _broker_synonyms(definition: ConfigDef, broker: BrokerConfigLayers) -> list[ConfigSynonym]:
-    """List the values of a broker key in all layers, in the order of precedence. They are followed by the
-    values of alternative keys, over which this key has precedence.
+    """List the values of a broker key in all layers, in the order of precedence. Values of alternative keys
+    follow if this key has precedence over them.
     """
     names = next(
         (group for group in _BROKER_ALTERNATIVES.values() if definition.name in group), (definition.name,)
@@ -374,10 +380,11 @@ def _broker_synonyms(definition: ConfigDef, broker: BrokerConfigLayers) -> list[
 def _synonyms(
     names: tuple[str, ...], broker: BrokerConfigLayers, *, is_hidden: bool, wanted: str = ""
 ) -> list[ConfigSynonym]:
-    """List the values of alternative keys, layer by layer, and within a layer in the order of `names`.
+    """List the values of keys that mean the same, layer by layer. Within a layer the keys are in the order of
+    `names`.
 
-    The list begins with the first value of the key `wanted`, or if `wanted` is empty, of the first key in
-    `names`. Values before that one are left out.
+    The list begins with the first value of the key `wanted`, and leaves out the values before it. If `wanted`
+    is empty, the first key in `names` takes its place.
     """
     defs = broker_defs()
     found = []

@@ -37,9 +37,9 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def escape_value(text: str) -> str:
-    """Return a value as escaped ASCII text.
+    """Escape a value, so that `parse_properties` and Java read it back unchanged.
 
-    `parse_properties`, and Java in any encoding, read it back as `text`.
+    The result is ASCII, so Java reads it correctly in any encoding.
     """
     units = text.encode("utf-16-be")
     whole = [chr(int.from_bytes(units[at : at + 2], "big")) for at in range(0, len(units), 2)]

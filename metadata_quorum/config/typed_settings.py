@@ -88,9 +88,8 @@ def setting_of_field(field: attrs.Attribute[Any]) -> Setting | None:
 def settings_of(
     kind: type[S], layers: BrokerConfigLayers, overrides: Mapping[str, str] = _NO_OVERRIDES, **others: Any
 ) -> S:
-    """Create a settings object of class `kind` from the values in force.
-
-    `overrides` are a topic's values. `others` are the fields without keys.
+    """Create a settings object of class `kind` from the values in force. `overrides` are a topic's values.
+    `others` are the values of fields that have no key.
     """
     values = dict(others)
     settings_class: Any = kind

@@ -1,5 +1,5 @@
-"""Entries of the audit log about records of the metadata log: the client that requested the records, and the
-records' offsets. PURE.
+"""Entries of the audit log about changes of the metadata: which client requested them, and the offsets of
+their records in the metadata log. PURE.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ def audit_change(
     *,
     is_committed: bool,
 ) -> None:
-    """Write the records that `request` has produced to the audit log. `offsets` are the first and the last
-    offset.
+    """Write an entry to the audit log about the records that `request` has produced. `offsets` are those of
+    the first and the last record.
 
-    A request of this node to itself is named by its class, e.g. `FenceExpiredBrokers`.
+    If this node has sent the request to itself, the entry names the request's class, e.g.
+    `FenceExpiredBrokers`.
     """
     is_own = sender is NODE_ITSELF
     key = request.API_KEY if isinstance(request, Message) else None

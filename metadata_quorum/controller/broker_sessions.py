@@ -1,17 +1,18 @@
-"""Broker sessions: the time of each broker's last heartbeat, and the metadata offset that the broker has
-read. Sessions are soft state of the active controller, and are not replicated.
+"""Broker sessions: the time of each broker's last heartbeat, and the metadata offset up to which the broker
+has read. Sessions are soft state of the active controller, and are not replicated.
 
-When a controller becomes active, it begins a full session for every unfenced broker. It gets a broker's
-metadata offset with the broker's first heartbeat.
+When a controller becomes active, it begins a new session for every unfenced broker. It learns a broker's
+metadata offset from the broker's first heartbeat.
 
 A broker that shuts down may stop only when all active brokers know the leaders that replace it. So the
-controller moves the leaderships, stores the log end offset, and compares this offset with the offsets that
-other brokers report.
+controller moves the leaderships, and stores the log end offset after the move. The broker may stop when all
+other active brokers have reported this offset.
 
-A session alone does not prove that the broker is alive, since a new controller gives a session to every
-unfenced broker. `heard_since` counts only heartbeats. A broker that stops may stay in some ISR until the
-other members have sent heartbeats. This module lists such a broker as waiting
-(`odradek.metadata_quorum.controller.brokers.leaving_isrs`).
+A session does not prove that the broker is alive, since a new controller gives a session to every unfenced
+broker. `heard_since` counts only heartbeats.
+
+A broker that stops may stay in some ISRs until their other members have sent heartbeats. Until then this
+module lists the broker as waiting (`odradek.metadata_quorum.controller.brokers.leaving_isrs`).
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ import attrs
 from odradek.metadata_quorum.image.metadata_image import MetadataImage
 
 SLEEPS_PER_TIMEOUT = 3
-"""The fraction of the session timeout (1/3) by which a timer may be late. If it is later, this process is
-assumed to have been paused.
+"""A divisor of the session timeout. If a timer is late by more than this share of the timeout (1/3), this
+process is assumed to have been paused.
 """
 
 
 NEVER = -(1 << 62)
-"""A time before all others, in milliseconds."""
+"""A time in milliseconds that is earlier than all other times."""
 
 
 @attrs.define
@@ -36,7 +37,9 @@ class _Wait:
 
     since_ms: int
     silent: tuple[int, ...] | None = None
-    """The active brokers that had sent no heartbeat at the last check; None before the first check."""
+    """The active brokers that had sent no heartbeat since `since_ms` at the last check; None before the first
+    check.
+    """
 
 
 @attrs.define
@@ -111,8 +114,8 @@ class BrokerSessions:
         return contact is not None and contact.beat_ms > since_ms
 
     def wait(self, broker_id: int, since_ms: int) -> None:
-        """Mark a broker as waiting: it stays in ISRs until their other members have sent heartbeats after
-        `since_ms` or are inactive.
+        """Mark a broker as waiting. It stays in ISRs until each other member has sent a heartbeat after
+        `since_ms`, or is inactive.
         """
         known = self._waiting.get(broker_id)
         if known is None or known.since_ms != since_ms:
@@ -124,11 +127,12 @@ class BrokerSessions:
         return NEVER if known is None else known.since_ms
 
     def waiting(self, image: MetadataImage) -> dict[int, int]:
-        """List the waiting brokers that must be checked now, each with the time at which it began to wait.
+        """List the waiting brokers whose ISRs must be checked now, each with the time at which it began to
+        wait.
 
-        A broker is silent if it is active and has sent no heartbeat since that time. A waiting broker is
-        listed only if its set of silent brokers has changed since the last call. If this set has become
-        empty, the waiting broker is listed for the last time.
+        For each waiting broker, the silent brokers are the active brokers that have sent no heartbeat since
+        that time. A waiting broker is listed only if its silent brokers have changed since the last call.
+        When no broker is silent any more, the waiting broker is listed for the last time.
         """
         due: dict[int, int] = {}
         for broker_id, wait in sorted(self._waiting.items()):

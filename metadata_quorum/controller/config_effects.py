@@ -1,16 +1,17 @@
-"""Changes of partitions that follow at once from changes of the configuration, in the same decision.
+"""Changes of partitions that follow from changes of the configuration, and are made in the same decision.
 
 * A lower `min.insync.replicas` may make an ISR large enough to commit. The high watermark then advances
   again, and eligible replicas may lack the newly committed records. So they stop being eligible. (Kafka
-  removes all eligible replicas with each change, also the last replicas of a partition without a leader.)
+  removes all eligible replicas with each change, even those of a partition without a leader.)
 * If `unclean.leader.election.enable` becomes true, partitions without a leader get one at once, before the
   timer elects one.
-* If a broker reports that a directory takes no records now, each replica in it loses its leadership, if
-  another replica is in sync (`odradek.serving.disk_troubles`).
+* If a broker reports that a directory takes no records now, the replicas in it lose their leaderships. A
+  replica keeps its leadership if no other replica is in sync (`odradek.serving.disk_troubles`).
 
 A decision with more than 10,000 records is written as several batches. If the controller fails, only the
-first batches may be committed. So records that end eligibility come before the configuration that causes it,
-and elections come after the configuration that permits them.
+first batches may be committed. So the order of the records matters. Eligible replicas are removed before the
+lower `min.insync.replicas` is written. Leaders are elected after the configuration that allows these
+elections is written.
 """
 
 from __future__ import annotations
@@ -71,9 +72,8 @@ def with_partition_changes(
 
 
 def _moved_leaderships(image: MetadataImage, acceptable: Acceptable, basis: DecisionBasis) -> list[Message]:
-    """Elect other leaders for partitions whose leaders are in troubled directories, where possible.
-
-    Returns the records.
+    """Move leaderships away from replicas in troubled directories, if another replica can lead. Returns the
+    records.
     """
     troubled = frozenset(each for ids in image.troubled_directories.values() for each in ids)
     moved: list[Message] = []

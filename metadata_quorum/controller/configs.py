@@ -166,10 +166,8 @@ def _operate(kind: int, config: incremental.AlterableConfig, current: str | None
 
 
 def list_operation(number: int) -> Operation:
-    """Return the operation with this number.
-
-    The caller has handled SET and DELETE, so it is APPEND or SUBTRACT. Raises `KafkaError` for an unknown
-    number.
+    """Return the list operation with this number, APPEND or SUBTRACT. The caller has already handled SET and
+    DELETE. Raises `KafkaError` for an unknown number.
     """
     try:
         return Operation(number)
@@ -245,16 +243,18 @@ def _in_force(image: MetadataImage, kind: int, name: str) -> Mapping[str, str]:
 
 
 def _unreadable(image: MetadataImage, kind: int, name: str) -> Mapping[str, str]:
-    """Return the resource's values that another program wrote and this version cannot parse. A change of a
-    key also removes such a value of the key.
+    """Return the resource's values that this version cannot parse, because another program wrote them. A new
+    value of the same key replaces such a value.
     """
     values: Mapping[str, str] = image.unreadable_configs.get((kind, name), {})
     return values
 
 
 def _check_min_isr(name: str, value: str | None) -> None:
-    """Refuse `min.insync.replicas` for a single broker, and its removal for the cluster, since ELR needs one
-    value for all brokers (KIP-966). Raises `KafkaError`.
+    """Refuse a value of `min.insync.replicas` for a single broker. Refuse also to remove the value for all
+    brokers.
+
+    With ELR, all brokers need one value (KIP-966). Raises `KafkaError`.
     """
     if name:
         raise KafkaError(

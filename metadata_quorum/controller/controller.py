@@ -141,9 +141,8 @@ class Controller:
     def replay(
         self, state: MetadataImage, base_offset: int, epoch: int, records: Sequence[Message]
     ) -> tuple[MetadataImage, MetadataDelta]:
-        """Replay `records` to the next image.
-
-        Raises `InvalidMetadata` if they do not fit. This controller decided them, so that would be a bug.
+        """Replay `records` to the next image. Raises `InvalidMetadata` if a record does not fit. This would
+        be a bug, because this controller has decided the records.
         """
         builder = ImageBuilder(state, self._interned)
         for offset, record in enumerate(records, base_offset):
@@ -157,7 +156,7 @@ class Controller:
     def withdraw(
         self, state: MetadataImage, request: Any, decision: Decision, context: DecisionContext
     ) -> Any:
-        """Make the response in place of a decision that could not be written: one error for the whole
+        """Make the response to a request whose decision could not be written. It has one error for the whole
         request. Broker sessions are not reset, because the heartbeats did arrive.
         """
         return refusal(request, ErrorCode.UNKNOWN_SERVER_ERROR)

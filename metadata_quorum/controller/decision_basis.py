@@ -32,7 +32,7 @@ class TokenIds:
         self._of_owner: dict[str, dict[str, None]] = {}
 
     def find(self, secret: bytes, tokens: Tokens, secrets: TokenSecrets) -> str | None:
-        """Return the id of the token with this secret; None if there is none."""
+        """Return the id of the token with this secret; None if no token has this secret."""
         ids = self._made_of(tokens, secrets)
         token_id = ids.get(secret)
         if token_id is not None and token_id not in tokens:
@@ -41,8 +41,8 @@ class TokenIds:
         return token_id
 
     def held(self, owner: str, at_least: int, tokens: Tokens, secrets: TokenSecrets) -> list[str]:
-        """List the ids of an owner's tokens, the oldest first. The list may be empty if the owner has fewer
-        than `at_least` tokens.
+        """List the ids of an owner's tokens, the oldest first. If the owner has fewer than `at_least` tokens,
+        the result is empty, because the caller does not need these ids.
         """
         self._made_of(tokens, secrets)
         known = self._of_owner.get(owner, {})

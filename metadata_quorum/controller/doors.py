@@ -107,7 +107,9 @@ def delete_topics_door(asked: Asked, request: DeleteTopicsRequest) -> Admitted |
         elif name is not None and topic_id == ZERO_UUID:
             refused = _refused_name(asked, name, named[name])
         else:
-            return True  # The decision refuses an entry with both name and id, or neither.
+            return (
+                True  # The decision refuses an entry that has both a name and an id, or neither of the two.
+            )
         if refused is not None:
             answers[name, topic_id] = refused
         return refused is None
@@ -151,7 +153,7 @@ def _refused_name(asked: Asked, name: str, times: int) -> DeletableTopicResult |
         is_there = name in asked.topics.topics
         code = _TOPIC_DENIED if is_there else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if is_there:
-            asked.may(Operation.DELETE, name)  # Called only to log the refusal.
+            asked.may(Operation.DELETE, name)  # Repeat the check with `may`, which logs the refusal.
     return DeletableTopicResult(name, ZERO_UUID, code, code.message) if code else None
 
 

@@ -13,8 +13,8 @@ RECORDS_PER_REQUEST_MAX = 10_000
 """Kafka's limit for the records of one request. A request beyond it gets POLICY_VIOLATION as a whole."""
 
 NAMED_PER_REQUEST_MAX = 2 * RECORDS_PER_REQUEST_MAX
-"""The most items (topics, partitions, ...) that one request may name. Each record is about one item, e.g. a
-partition. This item is inside at most one other item, e.g. a topic.
+"""The most items (topics, partitions, ...) that one request may name. This is twice the number of records,
+because a record's item may be inside one further item. For example, a partition is inside a topic.
 """
 _OF_ONE_THING = frozenset(("broker_ids", "replicas"))
 
@@ -36,11 +36,11 @@ def batch_too_large() -> KafkaError:
 
 
 def check_named(request: Structure) -> None:
-    """Refuse a client's request that names too many items to be decided in time. Raises `KafkaError`
-    POLICY_VIOLATION.
+    """Refuse a client's request that names so many items that its decision would take too long. Raises
+    `KafkaError` POLICY_VIOLATION.
 
-    Such a request would be refused later, because of more than `RECORDS_PER_REQUEST_MAX` records, or it would
-    change nothing.
+    Such a request could not succeed anyway. It would need more than `RECORDS_PER_REQUEST_MAX` records, or
+    would change nothing.
     """
     if names_more_than(request, NAMED_PER_REQUEST_MAX):
         raise batch_too_large()

@@ -55,8 +55,10 @@ ACCESS_WEIGHT = 2
 
 @attrs.frozen
 class Trial:
-    """A request without effect, sent before a long request is decided: how many records would `request` write
-    now? The response is this number, or None if this node is not the active controller.
+    """A request that counts the records which `request` would write now, and writes nothing. It is sent
+    before a long request is decided.
+
+    The response is the number of records, or None if this node is not the active controller.
     """
 
     request: Message
@@ -69,7 +71,9 @@ class Parts:
     requests: list[Message]
     """The parts, in the order in which they must be decided."""
     trials: list[Trial]
-    """Trials to run first, if all parts together may write too many records; otherwise empty."""
+    """Trials that must run before the parts, because all parts together may write too many records. Otherwise
+    the list is empty.
+    """
     join: Callable[[list[Any]], Any]
     """A function that makes the response to the whole request from the responses to all `requests`."""
 
@@ -175,8 +179,8 @@ def _divided(things: _Things, weight_max: int) -> list[list[int]]:
 
 
 class _Kind:
-    """The facts about one kind of request that are needed to split such a request. This base class is for
-    things of equal weight that write one record each.
+    """The rules for splitting one kind of request. This base class is for requests whose things have equal
+    weight and write one record each.
     """
 
     def __init__(self, key: Callable[[Leaf], Hashable] | None = None, *, weight: int = 1) -> None:
@@ -286,7 +290,7 @@ class _Resources(_Kind):
 class _Entities(_Kind):
     """AlterClientQuotas: an entity's weight is the number of its quotas.
 
-    Entries whose parts differ only in order name the same entity.
+    Two entries name the same entity if they have the same (type, name) pairs, in any order.
     """
 
     def weights(self, image: MetadataImage, request: Any, settings: ControllerSettings) -> Iterable[int]:
@@ -317,7 +321,7 @@ class _Elections(_Kind):
         return attrs.evolve(request, topic_partitions=topics)
 
     def of_all(self, response: Any) -> Any:
-        """Remove the partitions whose election was not needed from the response."""
+        """Return the response without the partitions that needed no election."""
         if response.error_code:
             return attrs.evolve(response, replica_election_results=[])
         results = [

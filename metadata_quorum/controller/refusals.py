@@ -20,7 +20,7 @@ __all__ = ["refusal"]
 
 
 def refusal(request: Any, code: ErrorCode, message: str | None = None) -> Any:
-    """Make the response to a request with this error; None for a kind of request that gets no response."""
+    """Make the response to a request with this error. Returns None if this kind of request gets no response."""
     if isinstance(request, TokenRequest):
         return refuse_token_request(request.message, code, request.requester)
     if not isinstance(request, Message):

@@ -50,7 +50,7 @@ the same overrides share one list.
 def create_topics(
     image: MetadataImage, request: CreateTopicsRequest, context: DecisionContext, basis: DecisionBasis
 ) -> Decision:
-    """Create all valid topics in one atomic batch. Other topics get errors."""
+    """Create all valid topics in one atomic batch. Invalid topics get errors."""
     settings = basis.settings
     counts = Counter(topic.name for topic in request.topics)
     records: list[Message] = []

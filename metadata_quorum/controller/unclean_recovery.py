@@ -80,8 +80,8 @@ def names_feature(features: Iterable[FeatureRange]) -> bool:
 
 
 def waits_for_recovery(partition: PartitionImage) -> bool:
-    """True if a partition has neither a leader nor an ISR nor eligible replicas, so that all replicas may
-    lack records.
+    """True if a partition lacks a leader, an ISR and eligible replicas. Then all its replicas may lack
+    committed records.
     """
     return partition.leader == NO_LEADER and not partition.isr and not partition.elr
 
@@ -95,7 +95,9 @@ def awaited_brokers(image: MetadataImage) -> frozenset[int]:
 
 
 def is_held_back(partition: PartitionImage, awaited: frozenset[int]) -> bool:
-    """True if a partition waits for the log of an awaited broker. Then the rules of its topic play no part."""
+    """True if a partition waits for the log of an awaited broker. Then no leader is elected by the rules of
+    its topic.
+    """
     return (
         bool(awaited) and waits_for_recovery(partition) and not awaited.isdisjoint(partition.last_known_elr)
     )
@@ -116,8 +118,8 @@ class UncleanRecovery:
         self._view: Recovery | None = None
 
     def in_image(self, image: MetadataImage) -> Recovery | None:
-        """Return the recovery for the brokers and controllers of this image; None if it is disabled, or some
-        controller does not support it.
+        """Return the `Recovery` object for the brokers and controllers of this image. Returns None if unclean
+        recovery is disabled, or some controller does not support it.
         """
         if not self._is_enabled:
             return None
@@ -174,7 +176,7 @@ class UncleanRecovery:
         return self._sessions.may_live(broker_id, self.now_ms)
 
     def is_over(self, reports: _Reports) -> bool:
-        """True if the time limit for missing reports has passed."""
+        """True if the election has waited long enough for missing reports (`unclean.recovery.timeout.ms`)."""
         return self.now_ms - reports.since_ms >= self._timeout_ms
 
     def statistics(self) -> dict[str, int]:
@@ -201,7 +203,7 @@ class Recovery:
         )
 
     def covers(self, replicas: Sequence[int]) -> bool:
-        """True if the brokers of all these replicas support reports of logs."""
+        """True if the brokers of all these replicas support unclean recovery, and so can report their logs."""
         return self._strangers.isdisjoint(replicas)
 
     def elect(
@@ -251,8 +253,8 @@ class Recovery:
     def _is_about_to_be_active(self, partition: PartitionImage, broker_id: int) -> bool:
         """True if the broker is fenced but alive, so that it will soon be active.
 
-        Such a broker may have been in sync at the power failure. If it restarted first, it was the first to
-        leave the ISR.
+        Its log matters, because it may have been in sync at the power failure. The broker that restarts first
+        is also the first to leave the ISR.
         """
         broker = self.brokers.get(broker_id)
         return (

@@ -47,7 +47,7 @@ class DescribeClientQuotasHandler:
     def handle(self, context: Context, request: DescribeClientQuotasRequest) -> Result:
         """Describe the quotas that match the filter.
 
-        With `strict`, entities with further types besides those in the filter are left out.
+        With `strict`, an entity is left out if it has a type that the filter does not name.
         """
         try:
             wanted = _wanted(request.components)

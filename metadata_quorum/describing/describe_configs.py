@@ -68,15 +68,16 @@ RESOURCE_UNITS = 20
 REFUSED_UNITS = 3
 ENTRY_BYTES = 80
 NAMED_FREELY = (RESOURCE_CLIENT_METRICS, RESOURCE_GROUP)
-"""The resource types for which every name is described, even if no such resource exists. All resources
-without values of their own get the same description.
+"""Types of resources that need not exist to be described. All resources without values of their own get the
+same description.
 """
 Owner = tuple[int, str | None]
 """The type and name of a resource. With the name None, it stands for all resources of this type that have no
 values of their own.
 """
 _MARKS = (RETIRING_LOG_DIRS, RELEASED_LOG_DIRS, DEMOTED_LOG_DIRS, RATE_BEFORE)
-"""Keys of broker resources that need no definition, because only commands about log directories write them.
+"""Keys of broker resources without a definition. Commands about log directories store their state under these
+keys.
 """
 RESOURCES = (RESOURCE_TOPIC, RESOURCE_BROKER, RESOURCE_BROKER_LOGGER, RESOURCE_CLIENT_METRICS, RESOURCE_GROUP)
 
@@ -98,18 +99,16 @@ class Described(Protocol):
 
 
 class _Answered:
-    """The results that one response already contains, so that equal resources share them."""
+    """The results that one response already contains. Equal resources share these results."""
 
     __slots__ = ("each", "entries", "repeated", "shown")
 
     def __init__(self) -> None:
         self.entries: dict[Owner, list[ConfigEntry]] = {}
         self.each: dict[tuple[int, str], tuple[ConfigEntry, DescribeConfigsResourceResult]] = {}
-        """For each resource type and key, the last entry and its result, so that equal entries share one
-        result.
-        """
+        """The last entry and its result, by resource type and key. Equal entries share one result."""
         self.shown: dict[tuple[Owner, frozenset[str]], tuple[list[DescribeConfigsResourceResult], int]] = {}
-        """For each resource and set of requested keys, its results and their approximate size in bytes."""
+        """The results and their approximate size in bytes, by resource and set of requested keys."""
         self.repeated = RepeatedSize()
 
 
@@ -117,7 +116,7 @@ class DescribeConfigsHandler:
     """Handler of DescribeConfigs (API 32). The node's own configuration has the keys of all its roles."""
 
     def __init__(self, node_id: int, broker: Described, troubles: Callable[[], str] = str) -> None:
-        """`troubles` returns the present value of the key for troubled directories
+        """`troubles` returns the present value of `odradek.troubled.log.dirs`
         (`odradek.serving.disk_troubles`).
         """
         self._node_id = node_id

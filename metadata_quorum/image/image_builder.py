@@ -45,8 +45,8 @@ T = TypeVar("T")
 
 
 class Interned:
-    """An object that replaces equal tuples by one shared tuple. Most partitions of a cluster have one of a
-    few replica lists, so this saves memory.
+    """A table that replaces equal tuples by one shared tuple. This saves memory, because most partitions of a
+    cluster have one of a few replica lists.
     """
 
     __slots__ = ("_seen",)
@@ -66,7 +66,7 @@ class Interned:
 
 
 class _TopicChange:
-    """A topic while it is changed: its partitions by number, and which of them have changed."""
+    """A topic while it is being changed: its partitions by number, and the numbers of the changed partitions."""
 
     __slots__ = ("before", "name", "partitions", "topic_id", "touched")
 
@@ -108,7 +108,7 @@ class _TopicChange:
 
 @attrs.define
 class _Changes:
-    """The changes since the last `build`, beside the base image."""
+    """The changes since the last `build`. The base image itself is not changed."""
 
     topics: dict[bytes, _TopicChange] = attrs.field(factory=dict)
     names: dict[str, bytes | None] = attrs.field(factory=dict)
@@ -174,7 +174,9 @@ class ImageBuilder:
             self._visible_epoch = max(epoch, self._visible_epoch)
 
     def advance(self, offset: int, epoch: int) -> None:
-        """Advance to `offset`, whose record changes nothing (a control record)."""
+        """Advance to `offset`, at which the log has a control record. Such a record changes nothing in the
+        image.
+        """
         if self._before_transaction is None:
             self._visible_offset = offset
             self._visible_epoch = max(epoch, self._visible_epoch)
@@ -469,8 +471,8 @@ def _changed_values(
 def _differing(
     changes: Mapping[tuple[int, str], dict[str, str]], base: _Configs
 ) -> dict[tuple[int, str], Mapping[str, str] | None]:
-    """Return the resources whose values differ from the base, with the new values; None if the last value was
-    removed.
+    """Return the resources whose values differ from the base image, with the new values. A resource that has
+    lost its last value gets None.
     """
     return {
         resource: values or None for resource, values in changes.items() if values != base.get(resource, {})

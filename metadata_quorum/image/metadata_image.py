@@ -125,11 +125,13 @@ class BrokerImage:
 
     @property
     def is_active(self) -> bool:
-        """True if the broker may lead and be in sync: neither fenced nor shutting down."""
+        """True if the broker may lead and may be in sync, because it is neither fenced nor shutting down."""
         return not self.fenced and not self.in_controlled_shutdown
 
     def holds_online(self, directory: bytes) -> bool:
-        """True if a replica in this directory is online; a directory that is still unassigned counts as online."""
+        """True if a replica in this directory is online. If the directory is still unassigned, the replica
+        counts as online.
+        """
         return directory in (UNASSIGNED_DIRECTORY, MIGRATING_DIRECTORY) or directory in self.log_dirs
 
     def endpoint(self, listener: str) -> ListenerImage | None:
@@ -265,7 +267,7 @@ _NOTHING = MetadataDelta()
 
 
 def collision_key(name: str) -> str | None:
-    """Return a topic name with each '.' replaced by '_': names with the same result collide. Returns None if
-    the name has neither '.' nor '_'.
+    """Return a topic name with each '.' replaced by '_'. Two names collide if they have the same result.
+    Returns None for a name that contains neither character.
     """
     return name.replace(".", "_") if "." in name or "_" in name else None

@@ -51,8 +51,8 @@ from odradek.wire.structure import Message
 __all__ = ["MutationQuotas"]
 
 BUCKETS_MAX = 10_000
-"""The most clients with their own buckets. Further clients share buckets: all clients with the same value of
-a quota have one. When the limit is reached, full buckets are dropped, because a new bucket would be full,
+"""The most clients that have buckets of their own. Beyond this number, all clients with the same value of a
+quota share one bucket. When the limit is reached, full buckets are dropped, because a new bucket begins full,
 too.
 """
 SWEEP_SECONDS_MIN = 1.0
@@ -159,7 +159,7 @@ def _creation_costs(
     counts = Counter(topic.name for topic in request.topics)
     asked = [0 if counts[topic.name] > 1 else partitions_asked(topic, settings) for topic in request.topics]
     if sum(asked) > RECORDS_PER_REQUEST_MAX:
-        return [0] * len(asked)  # The request will be refused as a whole.
+        return [0] * len(asked)  # Such a request is refused as a whole, so it costs nothing.
     return [
         0 if topic.name in image.topics or invalid_topic_name_reason(topic.name) is not None else cost
         for topic, cost in zip(request.topics, asked, strict=True)

@@ -72,7 +72,7 @@ class Holding:
 def holding_quota(
     quotas: Mapping[tuple[Entity, str], float], key: str, user: str, client_id: str
 ) -> Holding | None:
-    """Return the quota of one key that applies to a client; None if no level has a value."""
+    """Return the quota of one key that applies to a client. Returns None if no level has a value."""
     for level, (entity, sharers) in enumerate(_levels(user, client_id), 1):
         if (not client_id and len(entity) == 2) or not sharers[0] + sharers[1]:
             # A client without a client id has no quota by client id.

@@ -243,8 +243,8 @@ class RaftCore(CoreState):
         self._ask()
 
     def resign(self, now: float) -> None:
-        """Resign if this replica is the leader, and send the other voters a list of preferred successors.
-        This is for a clean stop.
+        """Resign if this replica is the leader. This is for a clean stop. The other voters get a list of
+        preferred successors.
         """
         self._at(now)
         if isinstance(self.role, Leader):

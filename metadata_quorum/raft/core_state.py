@@ -43,7 +43,7 @@ __all__ = ["CoreState", "RaftConfig"]
 NOBODY = -1
 FIRST_WAIT = 0.1
 """The shortest wait for an election after the start of a replica, as a share of the election timeout. The
-longest wait is twice this share.
+wait is random, and at most twice as long.
 """
 
 
@@ -116,17 +116,17 @@ class CoreState:
             return Unattached(self.log.last_epoch, None, None, deadline)
         voted = None if state.voted_id < 0 else ReplicaKey(state.voted_id, state.voted_directory_id)
         if state.leader_id == self.me.node_id:
-            # Before its restart this replica led this epoch, and it may have lost appended records in a
-            # crash. So it must not lead the same epoch again. It notifies its followers (as Kafka does).
-            # Otherwise they would wait for the answers to fetches that this process never received.
+            # This replica led this epoch before its restart, and a crash may have lost records that it had
+            # appended. So it must not lead the same epoch again. As in Kafka, it notifies its followers.
+            # Otherwise they would wait for answers to fetches that this process never received.
             reached("raft.resigned_after_restart")
             others = [voter.key.node_id for voter in self.log.voters.voters if not voter.key.matches(self.me)]
             return Resigned(state.leader_epoch, voted, deadline, to_notify=others)
         leader_id = None if state.leader_id < 0 else state.leader_id
         if leader_id is not None and self.log.voters.get(leader_id) is not None:
             reached("raft.saved_leader_asked_first")
-            # The leader of this epoch is known, and probably still leads. So ask it at once instead of
-            # waiting for an election.
+            # The leader of this epoch is known, and probably still leads. So ask this leader at once instead
+            # of waiting for an election.
             return Follower(
                 state.leader_epoch, voted, leader_id, self.now + self.config.fetch_timeout_seconds
             )
@@ -159,8 +159,8 @@ class CoreState:
 
     @property
     def may_stand(self) -> bool:
-        """True if this replica may become a candidate: it does not abstain, and is a voter or its removal may
-        be uncommitted.
+        """True if this replica may become a candidate. It must not abstain. It must be a voter, or an
+        uncommitted voter set must have removed it.
 
         A server outside the newest set "should still start new elections, as it might still be needed until"
         that set is committed (thesis, 4.2.2). Such a server may be the only one whose log is long enough.
@@ -242,9 +242,9 @@ class CoreState:
     def learn(self, epoch: int, leader_id: int | None, source: int) -> None:
         """Act on a message of `source` that names an epoch, and perhaps the leader of this epoch.
 
-        A replica that has lost its leader follows the same leader again only after a message from the leader
-        itself. Other replicas may still name a leader that is dead. Otherwise the replicas could make each
-        other follow the dead leader again and again.
+        A replica that has lost its leader follows this leader again only after a message from the leader
+        itself. Other replicas may still name a dead leader. Without this rule, replicas could make each other
+        follow the dead leader again and again.
         """
         role = self.role
         if epoch < role.epoch or leader_id == self.me.node_id:
@@ -299,7 +299,7 @@ class CoreState:
     # -- requests to other nodes --------------------------------------------------------------------------------
 
     def _is_over(self, node_id: int, request: Request) -> bool:
-        """Remove a request from the requests under way. Returns True if it was one of them."""
+        """Remove a request from the requests under way. Returns True if it was under way."""
         if self._under_way.get((node_id, type(request))) is not request:
             return False
         del self._under_way[node_id, type(request)]

@@ -79,9 +79,9 @@ class HighWatermarkAdvanced:
 
 @attrs.frozen
 class TookLeadership:
-    """This replica has become the leader.
+    """A notice that this replica has become the leader.
 
-    The driver appends a LeaderChange record (`append`) as the first record of this epoch; after that,
+    The driver appends a LeaderChange record (`append`) as the first record of this epoch. After that,
     decisions may be appended.
     """
 

@@ -111,8 +111,8 @@ def _check_quorum_deadline(core: CoreState, role: Leader) -> float:
 def _late_sync_deadline(core: CoreState, role: Leader) -> float:
     """Return the time at which a leader resigns because its disk is slow to sync; infinity for never.
 
-    It resigns only if a majority of the voters, not counting the leader, has synced more records. Otherwise
-    the other disks are slow, too, and another leader would not be better.
+    It resigns only if a majority of the voters has synced more records than this leader. Otherwise the other
+    disks are slow, too, and another leader would not be better.
     """
     if role.unsynced_since is None:
         return float("inf")
@@ -133,7 +133,7 @@ def _late_sync_deadline(core: CoreState, role: Leader) -> float:
 
 
 def ask_for_pre_votes(core: CoreState) -> None:
-    """Become Prospective: ask the voters whether they would vote for this replica."""
+    """Become Prospective, and ask the voters whether they would vote for this replica."""
     role = core.role
     leader_id = role.leader_id if isinstance(role, Unattached | Prospective | Follower) else None
     core.enter(
@@ -365,8 +365,9 @@ def on_end_epoch_answer(core: CoreState, node_id: int) -> None:
 
 
 def doubt_leader(core: CoreState, node_id: int) -> None:
-    """Shorten the wait for pre-votes, because the leader's process may have ended, e.g. if the connection to
-    it broke. Voters that still get answers from the leader will refuse.
+    """Shorten the wait before this replica asks for pre-votes, because its leader's process may have ended. A
+    sign of this is a broken connection to the leader. Voters that still get answers from the leader refuse
+    the pre-vote.
     """
     role = core.role
     if isinstance(role, Follower) and role.leader_id == node_id and core.may_stand:
@@ -384,16 +385,18 @@ def abstain(core: CoreState) -> None:
 
 
 def take_part_again(core: CoreState) -> None:
-    """Set an early election deadline if there is no leader, because the last election may have been long ago."""
+    """End a long wait for an election if this replica follows no leader. Its election deadline may be far
+    away, because this replica did not take part for a time.
+    """
     if isinstance(core.role, Unattached):
         core.role.election_deadline = min(core.role.election_deadline, core.random_election_deadline())
 
 
 def resign(core: CoreState) -> None:
-    """Resign as the leader.
+    """Resign as the leader. The epoch has no leader from now on.
 
-    The epoch has no leader from now on. All other voters are notified; those with the longest logs should
-    take over.
+    All other voters are notified. The notice lists them as successors, and the voters with the longest logs
+    come first.
     """
     role = core.role
     assert isinstance(role, Leader)

@@ -34,7 +34,7 @@ class Batch:
 class LogState:
     """The offsets, epochs and voters of the log.
 
-    `epochs` has (epoch, first offset) pairs, which grow in both. `voter_history` has (offset, voter set)
+    `epochs` has (epoch, first offset) pairs; both numbers ascend. `voter_history` has (offset, voter set)
     pairs.
     """
 

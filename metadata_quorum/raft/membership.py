@@ -1,9 +1,9 @@
 """Conditions for a change of voters (KIP-853): one change at a time, and only after the leader has committed
 a record of its own epoch. PURE.
 
-The leader appends a VotersRecord, and the new set is in force from then on (thesis, 4.1). Any majorities of
-two sets that differ by one voter overlap. But this protects the log only if the older set is committed. So
-`refusal` checks that it is committed.
+The leader appends a VotersRecord, and the new set is in force from then on (thesis, 4.1). If two sets differ
+by one voter, each majority of one set overlaps with each majority of the other. But this protects the log
+only if the older set is committed. So `refusal` checks that it is committed.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from odradek.metadata_quorum.raft.voters import ReplicaKey, Voter
 from odradek.wire.errors import ErrorCode
 
 CAUGHT_UP_SECONDS = 3600.0
-"""The longest time, in seconds, for which a replica may have been behind the log when it is added as a voter
-(Kafka's limit).
+"""A replica can be added as a voter only if it had caught up with the log within this time, in seconds (Kafka's
+limit).
 """
 
 

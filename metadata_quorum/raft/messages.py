@@ -54,7 +54,9 @@ class VoteAnswer:
 
 @attrs.frozen
 class BeginEpoch:
-    """A leader's notice to a voter that does not fetch from it yet: the sender leads this epoch."""
+    """A leader's notice that it leads this epoch. The notice is for voters that do not fetch from this leader
+    yet.
+    """
 
     epoch: int
     leader: ReplicaKey

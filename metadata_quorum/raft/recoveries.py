@@ -1,17 +1,20 @@
-"""The detection of a recovered log by a replica that was absent from the recovery. The replica leaves its own
-log unchanged. PURE.
+"""The detection of a recovered quorum by a replica that was absent from the recovery. The replica then stops,
+and leaves its own log unchanged. PURE.
 
-`odradek quorum recover` begins a new log from a copy. The new log's epoch is `RECOVERY_EPOCHS_MIN` above all
-epochs in the copies and on the nodes. No quorum holds so many elections while a replica is absent: at one
-election per second they would take eleven days. So an answer whose epoch is that far ahead comes from a
-recovered quorum. A replica with a log of its own then stops. The replica's log may have records that the
-recovered log lacks, and only an operator may set this log aside.
+`odradek quorum recover` begins a new log from a copy. The new log's epoch is at least `RECOVERY_EPOCHS_MIN`
+above all epochs in the copies and on the nodes. A quorum cannot hold so many elections while a replica is
+absent: at one election per second, they would take eleven days. So if the epoch in an answer is that far
+ahead, the answer comes from a recovered quorum. A replica with a log of its own then stops. Its log may have
+records that the recovered log lacks, and only an operator may set this log aside.
 
-A request with such an epoch stops no replica, because any program may send such a request. The request is
-refused (`EPOCHS_AHEAD_MAX` in `core.py`). A process that has taken a voter's address may forge an answer,
-too. A replica acts on such an answer even if its own quorum works. The reason is that all voters of the old
-log may have returned together, and they must not continue. But the node ends with an exit status after which
-it is started again. So it runs again as soon as the voter has its address back.
+Only answers count, because any program may send a request with such an epoch. The request is refused
+(`EPOCHS_AHEAD_MAX` in `core.py`).
+
+A replica stops even if its own quorum works. All voters of the old log may have returned together, and they
+must not continue beside the recovered quorum.
+
+A process that has taken a voter's address can forge such an answer. So the node ends with an exit status
+after which it is started again. It runs normally as soon as the voter has its address back.
 """
 
 from __future__ import annotations

@@ -59,7 +59,8 @@ def on_fetch(core: CoreState, request_id: int, request: Fetch) -> None:
         role.parked[request_id] = (request, core.now + min(request.wait_ms_max, WAIT_MS_MAX) / 1000)
     else:
         reached("raft.removed_itself_during_fetch")
-        # This fetch's promise committed the voter set without this leader, so the leader has resigned.
+        # This fetch has completed a majority for the voter set that excludes this leader. So the set is
+        # committed, and the leader has resigned.
         core.emit(
             Answer(
                 request_id,
@@ -69,8 +70,8 @@ def on_fetch(core: CoreState, request_id: int, request: Fetch) -> None:
 
 
 def _mismatch(core: CoreState, request: Fetch) -> FetchAnswer | None:
-    """Return the answer to a replica whose log does not match this log: the replica must load a snapshot, or
-    truncate its log. Returns None if the two logs match.
+    """Return the answer to a replica whose log does not match this leader's log. It makes the replica load a
+    snapshot, or truncate its log. Returns None if the two logs match.
     """
     log = core.log
     ours = OffsetAndEpoch(request.offset, request.last_epoch)
@@ -168,8 +169,9 @@ def count_promises(core: CoreState) -> None:
 def _has_news(core: CoreState, progress: Progress, request: Fetch) -> bool:
     if core.log.end_offset > request.offset:
         return True
-    # A leader sends no high watermark before it has committed a record of its epoch. Until then, an answer
-    # without records would not help a follower with a lower high watermark: it would fetch again and again.
+    # Before a leader has committed a record of its epoch, it sends no high watermark. An answer without
+    # records would then be useless to a follower with a lower high watermark, which would fetch again and
+    # again.
     return core.has_committed_in_epoch and core.high_watermark > progress.high_watermark_sent
 
 
@@ -242,8 +244,8 @@ def on_fetch_answer(core: CoreState, node_id: int, answer: FetchAnswer) -> None:
         return
     if answer.error is ErrorCode.UNKNOWN_LEADER_EPOCH and answer.epoch < role.epoch:
         reached("raft.leader_without_its_epoch")
-        # The leader does not know its own epoch, so it has restarted with an empty disk. It cannot resign, so
-        # treat it as a leader whose connection broke.
+        # The leader does not know its own epoch, so it has restarted with an empty disk. It cannot resign. So
+        # act as if the connection to it were broken.
         election.doubt_leader(core, node_id)
         return
     if answer.error is not ErrorCode.NONE or answer.epoch != role.epoch:

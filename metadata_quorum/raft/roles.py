@@ -44,8 +44,8 @@ class Unattached:
 
 @attrs.define
 class Prospective:
-    """A replica that asks whether the voters would elect it. Only then it begins a new epoch, because a new
-    epoch disturbs other replicas (KIP-996).
+    """A replica that asks whether the voters would elect it. It begins a new epoch only after a majority has
+    agreed, because a new epoch disturbs other replicas (KIP-996).
     """
 
     epoch: int
@@ -86,8 +86,10 @@ class Follower:
 
 @attrs.define
 class Progress:
-    """The progress of another replica as the leader knows it. It has the offset up to which the replica has
-    promised to keep all records, and the time of its last fetch.
+    """The progress of another replica as the leader knows it.
+
+    `offset` is the end of the records that the replica has promised to be on its disk. `last_fetch` is the
+    time of its last fetch.
     """
 
     key: ReplicaKey
@@ -95,8 +97,8 @@ class Progress:
     high_watermark_sent: int = -1
     last_fetch: float = float("-inf")
     last_caught_up: float = float("-inf")
-    """The last time at which the replica was caught up: it had all records that were in the log when it sent
-    its previous fetch.
+    """The last time at which the replica had caught up. It has caught up when it has all records that were in
+    the leader's log at its previous fetch.
     """
 
     end_offset_at_last_fetch: int = -1
@@ -126,12 +128,12 @@ class Leader:
     """The time since which some appended records have been unsynced; None if all records are synced."""
 
     def progress_of(self, voter: ReplicaKey) -> Progress | None:
-        """Return the progress of this voter; None if it has not fetched. A replica with the same node id but
-        another directory (a copy, or an empty disk) must not count as this voter.
+        """Return the progress of this voter; None if it has not fetched.
 
-        If the voter's directory id is known, Fetches with another directory id, or without one, are ignored
-        here. If it is unknown, the voter's progress is that of the last replica that fetched with its node
-        id.
+        A replica with the same node id but another directory (a copy, or an empty disk) must not count as
+        this voter. If the voter's directory id is known, Fetches with another directory id, or without one,
+        are ignored. If it is unknown, the last replica that fetched with the voter's node id counts as the
+        voter.
         """
         if voter.directory_id != ZERO_UUID:
             return self.progress.get(voter)
@@ -195,7 +197,9 @@ TRANSITIONS: Final[Mapping[tuple[type[Role], type[Role]], tuple[EpochRule, str]]
     (Resigned, Follower): (EpochRule.LATER, "hears of a leader"),
     (Resigned, Candidate): (EpochRule.NEXT, "starts as the only voter"),
 }
-"""All allowed changes of role. Each has the rule for the epoch, and the occasion of the change."""
+"""All allowed changes of role. The value has the rule for the new epoch, and the event that causes the
+change.
+"""
 
 
 def check_transition(before: Role, after: Role) -> None:
@@ -213,13 +217,13 @@ def check_transition(before: Role, after: Role) -> None:
         return
     if before.voted is not None and after.voted != before.voted:
         raise AssertionError(
-            f"in epoch {before.epoch} this node has voted for {before.voted}, and would now vote for "
+            f"in epoch {before.epoch} this node has already voted for {before.voted}, so it must not vote for "
             f"{after.voted}"
         )
     match before, after:
         case Follower(has_fetched=True, leader_id=known), Follower(leader_id=other) if known != other:
             raise AssertionError(
-                f"epoch {before.epoch} has two leaders: {known}, which has answered before, and now {other}"
+                f"epoch {before.epoch} has two leaders: {known}, which has answered this node, and {other}"
             )
         case _:
             return

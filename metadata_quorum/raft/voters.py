@@ -30,9 +30,8 @@ class ReplicaKey:
     directory_id: bytes = ZERO_UUID
 
     def matches(self, other: ReplicaKey) -> bool:
-        """True if this key, e.g. of a voter, stands for the replica `other`.
-
-        If this key has a directory id, `other` must have the same id.
+        """True if this key stands for the replica `other`: both have the same node id. If this key has a
+        directory id, `other` must have the same directory id, too.
         """
         if self.node_id != other.node_id:
             return False
@@ -91,7 +90,7 @@ class VoterSet:
         return len(self.voters) == 1 and self.has(replica)
 
     def with_voter(self, voter: Voter) -> VoterSet:
-        """Return this set with `voter` added, or replaced if its node id is in the set already."""
+        """Return this set with `voter` added. It replaces an existing voter with the same node id."""
         return self.of([*(each for each in self.voters if each.key.node_id != voter.key.node_id), voter])
 
     def without(self, node_id: int) -> VoterSet:

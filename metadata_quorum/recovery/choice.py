@@ -80,7 +80,7 @@ class Choice:
     """The topics of the recovered cluster, by name."""
     refusals: tuple[str, ...]
     voter_sets: tuple[VoterSet, ...] = ()
-    """The voter sets that may be in force. One of them is."""
+    """The candidates for the present voter set. One of them is in force, but the copies do not show which."""
     absent: tuple[int, ...] = ()
     """The nodes that the operator has named as absent."""
     configs: Mapping[str, Mapping[str, str]] = attrs.field(factory=dict)
@@ -148,7 +148,9 @@ def rebuild(nodes: Sequence[FoundNode], named: Named) -> Choice:
     if not cluster_ids:
         refusals.append("no directory that was read has a cluster id, so there is nothing to rebuild")
     if not any(each.is_controller for each in nodes):
-        refusals.append("no controller was read, so nobody could vote: read one, which may be a new node")
+        refusals.append(
+            "none of the nodes is a controller, so no node could vote: also give a controller, which may be new"
+        )
     builder = ImageBuilder(MetadataImage.empty(cluster_ids[0] if cluster_ids else ""))
     for offset, record in enumerate(bootstrap_records()):
         builder.replay(offset, record)
@@ -253,7 +255,7 @@ def _about_backup(chosen: MetadataCopy, copies: Sequence[MetadataCopy], named: N
     return [
         f"{chosen.source} has a better copy than the backup: it ends at offset {chosen.end.offset} of epoch "
         f"{chosen.end.epoch}, the backup at {backups[0].end.offset} of epoch {backups[0].end.epoch}. Leave the backup out, "
-        "or say --even-if-older"
+        "or give the option --even-if-older"
     ]
 
 
@@ -300,12 +302,12 @@ def _about_voters(
         ids = sorted(each.node_id for each in nodes if not _was_just_recovered(chosen, each))
         refusals.append(
             f"{chosen.source} was recovered and has not run since, and nodes {', '.join(map(str, ids))} lack that recovery "
-            f"(epoch {chosen.end.epoch}): if it was broken off, go on with `odradek quorum recover --from PLAN CONFIG ... "
-            f"--execute`, PLAN being the file that it wrote beside the first CONFIG (*.recovery-{chosen.end.epoch}.json)"
+            f"(epoch {chosen.end.epoch}): if the recovery was interrupted, continue it with `odradek quorum recover --from PLAN CONFIG ... "
+            f"--execute`, where PLAN is the file that it wrote beside the first CONFIG (*.recovery-{chosen.end.epoch}.json)"
         )
     for voters in sets:
-        # A voter that was neither read nor named leads to a refusal elsewhere. Here it does not count,
-        # because it may be lost.
+        # Only voters whose copy was read count as left. For all other voters, another check demands that they
+        # are read or named as lost.
         left = [
             each.key
             for each in voters.voters
@@ -320,10 +322,12 @@ def _about_voters(
         recovered = [each for each in sets[-1].node_ids if each in by_id]
         if len(recovered) < sets[-1].majority:
             refusals.append(
-                "controller.quorum.voters names voters of which no majority was read: correct it on all nodes first"
+                "fewer than a majority of the voters in controller.quorum.voters were read: correct this setting on all nodes first"
             )
     if not any(each.is_controller for each in nodes):
-        refusals.append("no controller was read, so nobody could vote: read one, which may be a new node")
+        refusals.append(
+            "none of the nodes is a controller, so no node could vote: also give a controller, which may be new"
+        )
     return refusals
 
 
@@ -390,7 +394,7 @@ def topics_of(
         elif len(held) > 1:
             texts = " or ".join(f"--topic {name}={uuid_to_text(each)}" for each in held)
             refusals.append(
-                f"several topics {name} lie on the disks: choose one ({texts}), the other is set aside"
+                f"the disks have several topics with the name {name}: choose one ({texts}), and the others are set aside"
             )
         else:
             # The topic may have been deleted and created again after the end of the copy. Then only the new

@@ -2,8 +2,10 @@
 
 A copy consists of its newest complete snapshot and the log after it. Copies are ordered by the epoch of the
 last complete record, then by the end offset. (The epoch in a `quorum-state` says nothing about the records.)
-By Raft's argument, the greatest copy of a majority has all committed records. The greatest of fewer copies
-may lack some committed records, and nothing can prove that it has all. So the plan lists the evidence.
+
+By Raft's argument, the greatest copy of a majority has all committed records. With fewer copies, even the
+greatest may lack committed records, and nothing can prove that it is complete. So the plan lists the
+evidence.
 
 A record that is only in the greatest copy may never have been committed. The recovery commits it. This is
 allowed, since a new leader in Raft may commit such a record, too.
@@ -58,7 +60,7 @@ class MetadataCopy:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """The sort key of this copy; the greatest copy has the largest."""
+        """The sort key of this copy. The greatest copy has the largest sort key."""
         return self.end.epoch, self.end.offset
 
     @property
@@ -77,8 +79,8 @@ def whole_batches(segments: Sequence[bytes]) -> bytes:
             header = parse_header(data, position)
             if expected is not None and header.base_offset > expected:
                 return bytes(joined)
-            # A crash may have undone a truncation. Then the end of a file has batches that the next file has
-            # again, so skip them.
+            # A crash may have undone a truncation. Then the last batches of a file are also in the next file,
+            # so skip them.
             if expected is None or header.base_offset == expected:
                 joined += data[position : position + size]
                 expected = header.next_offset
@@ -127,8 +129,8 @@ def _read(files: CopyFiles, source: str, node_id: int | None, cluster_id: str) -
 
 
 def _is_replaced(batches: Sequence[CopyBatch], snapshot: OffsetAndEpoch) -> bool:
-    """True if the snapshot came from a leader and replaces this log, and a crash has interrupted the removal
-    of the old log.
+    """True if a snapshot from a leader was to replace this log, and a crash has interrupted the removal of
+    the old log.
     """
     if not batches or batches[-1].last_offset + 1 < snapshot.offset:
         return bool(batches)

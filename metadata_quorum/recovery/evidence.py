@@ -62,11 +62,9 @@ def _about_topics(choice: Choice, chosen: MetadataCopy, nodes: Sequence[FoundNod
         if known is None:
             settings = "without its configuration, so it keeps all records until you set one"
             if name in choice.configs:
-                settings = (
-                    "with the configuration of --topics, and keeps all records unless that says otherwise"
-                )
+                settings = "with the configuration of --topics, and keeps all records unless that configuration says otherwise"
             lines.append(
-                f"topic {name} ({uuid_to_text(topic_id)}) is known from directories alone: it comes back with "
+                f"topic {name} ({uuid_to_text(topic_id)}) was found only in directories: it comes back with "
                 f"{holdings.count(topic_id)} partitions, {settings}"
             )
             continue
@@ -99,7 +97,7 @@ def _about_topics(choice: Choice, chosen: MetadataCopy, nodes: Sequence[FoundNod
 
 def review(choice: Choice, nodes: Sequence[FoundNode]) -> list[tuple[str, list[str]]]:
     """List the things that the copy brings back, although the lost part of the log may have removed them.
-    Returns pairs: a kind of thing, and the things of this kind.
+    Returns pairs: a heading for one kind of things, and the things of this kind.
     """
     chosen = choice.chosen
     if chosen is None:

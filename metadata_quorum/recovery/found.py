@@ -71,7 +71,7 @@ class FoundNode:
     quorum_epoch: int = NO_NUMBER
     """The epoch in the node's `quorum-state`."""
     producer_id: int = NO_NUMBER
-    """The greatest producer id in its logs and producer snapshots."""
+    """The greatest producer id in the node's logs and producer snapshots."""
     replicas: tuple[FoundReplica, ...] = ()
     unreadable: tuple[str, ...] = ()
     """Files that could not be read, each with the reason."""

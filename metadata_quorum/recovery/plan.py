@@ -62,7 +62,7 @@ class NodePlan:
     and the metadata directories of voters that lost their log.
     """
     copy_end: OffsetAndEpoch
-    """The end of this node's copy; offset and epoch are -1 if it has none."""
+    """The end of this node's copy. Offset and epoch are -1 if the node has no copy."""
 
 
 @attrs.frozen
@@ -94,7 +94,7 @@ def make_plan(
     timestamp_ms: int,
     configs: Mapping[str, Mapping[str, str]] | None = None,
 ) -> RecoveryPlan:
-    """Make the plan of a recovery with this copy, which the caller has found no reason to refuse."""
+    """Make the plan of a recovery from this copy. The caller has seen that no reason to refuse it exists."""
     nodes = sorted(nodes, key=lambda each: each.node_id)
     plans, voters, changed_ids = _directories(copy, copies, nodes, new_uuid)
     unique = new_uuid()
@@ -228,7 +228,8 @@ def _partition_in(image: MetadataImage, topic_id: bytes, number: int) -> Partiti
 
 
 def check_plan(plan: RecoveryPlan, copies: Sequence[MetadataCopy], nodes: Sequence[FoundNode]) -> None:
-    """Assert, from the bytes of the snapshot, that all numbers are new, and all partitions without leaders.
+    """Assert that the plan assigns only new numbers, and that no partition has a leader. The plan's snapshot
+    is decoded for this check.
 
     Raises `AssertionError`.
     """

@@ -63,12 +63,15 @@ __all__ = [
 
 LEADER_EPOCHS_AHEAD = 1_000_000
 """The number by which the leader epochs and the partition epochs are raised. The lost part of the log may
-have assigned higher epochs than the image has. Clients remember leader epochs, and ignore metadata with a
-lower one. A record raises an epoch by at most one. So this number equals the number of records by which the
-new log is ahead (`OFFSETS_AHEAD`).
+have raised them above the epochs in the image. Clients remember leader epochs, and ignore metadata with a
+lower epoch.
+
+A record raises an epoch by at most one. So this number need not be larger than the number of records by which
+the new log is ahead (`OFFSETS_AHEAD`).
 """
 PRODUCER_IDS_AHEAD = 1_000_000_000
-"""The number by which the next producer id is above all that were found. No lost log has allocated so many.
+"""The distance of the next producer id from the largest id that was found. The lost part of a log cannot have
+allocated so many ids.
 """
 RECOVERIES = "odradek.recovery.ids"
 """The name of a dynamic configuration for all brokers: the ids of all recoveries of this log, in order,
@@ -89,7 +92,8 @@ class RecoveredCluster:
     new_directory_ids: Mapping[bytes, bytes]
     """The new id for each directory whose id changes, by the old id."""
     awaited: tuple[int, ...]
-    """Brokers that were read or are absent. Partitions wait for their logs."""
+    """Brokers that were read or are absent. Partitions without a leader wait for the logs of these brokers.
+    """
     absent: tuple[int, ...]
     controllers: tuple[int, ...]
     """Controllers that may come back."""

@@ -47,8 +47,8 @@ def describe_quorum(
         return answer
 
     def state(key: ReplicaKey, progress: Progress | None) -> ReplicaState:
-        # `key` has no directory id for a voter that only the configuration names (kraft.version 0). Then none
-        # is reported, although the leader may know the voter's directory id from its fetches.
+        # If only the configuration names a voter (kraft.version 0), `key` has no directory id. The response
+        # then has none either, although the leader may know the id from the voter's fetches.
         if key.matches(core.me):
             return ReplicaState(key.node_id, key.directory_id, core.log.end_offset, wall_ms, wall_ms)
         if progress is None or not key.matches(progress.key):

@@ -113,7 +113,9 @@ class QuorumDriver(Protocol):
 
     @property
     def reading(self) -> Turns:
-        """A lock (`async with`): while it is held, no part of the log is removed."""
+        """A lock for readers of the log (`async with`). While a reader holds it, no part of the log is
+        removed.
+        """
 
     @property
     def core(self) -> RaftCore:

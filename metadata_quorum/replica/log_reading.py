@@ -56,7 +56,7 @@ def _voters_in(batch: bytes, source: str) -> VoterSet | None:
 
 
 def snapshot_voters(stored: StoredSnapshot) -> VoterSet | None:
-    """Return the voters in a snapshot; None if the snapshot has none, because the configuration names them."""
+    """Return the voters in a snapshot. Returns None if the configuration names the voters instead."""
     found = [record for record in stored.contents.control_records if isinstance(record, VotersRecord)]
     return VoterSet.from_record(found[-1]) if found else None
 

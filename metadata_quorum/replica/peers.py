@@ -125,7 +125,9 @@ class _Address:
         self.failures = 0
         self.retry_at = float("-inf")
         self.attempt: Event | None = None
-        """Set when the attempt that is waiting or in progress has ended; None if there is no such attempt."""
+        """Set when the present attempt to connect has ended. The attempt may still be waiting for its time.
+        None if there is no attempt.
+        """
 
 
 class Addresses:
@@ -435,7 +437,9 @@ class PeerConnections:
         frame_bytes_max: int = MAX_FRAME_BYTES,
         addresses: Addresses | None = None,
     ) -> None:
-        """`addresses` has the state of addresses; the node's other connections share it."""
+        """`addresses` has the state of each address, and is shared with the other `PeerConnections` of this
+        node.
+        """
         self.env = env
         self.addresses = Addresses(env) if addresses is None else addresses
         self.tasks = tasks

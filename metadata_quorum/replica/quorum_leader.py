@@ -39,22 +39,22 @@ from odradek.wire.structure import Message
 __all__ = ["QuorumLeader"]
 
 BATCH_BYTES_MAX = 8 << 20
-"""The size of a group, in bytes, at which the group ends: further decisions go into the next batch (Kafka's
-limit). A single decision may be larger.
+"""The size of a group of decisions, in bytes, at which the group is full (Kafka's limit). Further decisions
+go into the next batch. A single decision may be larger.
 """
 WAITING_BYTES_MAX = 64 << 20
 DISK_FULL_RETRY_SECONDS = 1.0
 LATE_PER_FETCH_TIMEOUT = 4
-"""The fraction of the fetch timeout (1/4) after which a sync is late. Then decisions are sent to the
-followers without waiting for the sync.
+"""A divisor of the fetch timeout. A sync that takes longer than this share of the timeout (1/4) is late. Then
+decisions are sent to the followers without waiting for the sync.
 """
 SYNC_SECONDS_MAX = 60.0
 """The time, in seconds, after which a sync counts as failed, if the other voters can continue without this
 node.
 """
 SECOND_LOOK_SECONDS = 1.0
-"""The time, in seconds, between two checks that both must find a sync hanging. One check alone may be wrong:
-after a pause of the process, it may run before the end of a sync is recorded.
+"""The time, in seconds, between two checks that both must find a sync hanging. One check alone may be wrong.
+After a pause of the process, the check may run before the process records the end of the sync.
 """
 NO_EPOCH = -1
 
@@ -74,9 +74,8 @@ class _Waiting:
 
 
 class QuorumLeader:
-    """The metadata log as a `DecisionLog`.
-
-    This node appends to it only while it leads, but always knows its high watermark.
+    """The metadata log as a `DecisionLog`. This node can append only while it leads, but it always knows the
+    high watermark.
     """
 
     def __init__(self, driver: QuorumDriver) -> None:
@@ -85,7 +84,9 @@ class QuorumLeader:
         self._epoch_to_begin = NO_EPOCH
         self._led_last = NO_EPOCH
         self.epoch = NO_EPOCH
-        """The epoch in which this node leads, once its first batch is in the log; -1 otherwise."""
+        """The epoch in which this node leads. It is -1 until the epoch's first batch is in the log, and while
+        this node does not lead.
+        """
         self.end_offset = 0
         """The end offset of the last decision."""
         self.high_watermark = 0
@@ -136,7 +137,7 @@ class QuorumLeader:
 
     @property
     def log_end_offset(self) -> int:
-        """While this node leads, the end offset of all decisions; otherwise the end offset of the log."""
+        """The end offset of all decisions while this node leads. Otherwise it is the end offset of the log."""
         return self.end_offset if self.epoch >= 0 else self._driver.core.log.end_offset
 
     @property
@@ -285,7 +286,7 @@ class QuorumLeader:
     # -- slow disks -------------------------------------------------------------------------------------------
 
     async def _sync(self) -> None:
-        """Sync the log. If there are batches in the tail, write and sync them, too, until there are none."""
+        """Sync the log. Then write and sync the batches in the tail, until the tail is empty."""
         driver = self._driver
         batches: Sequence[Batch] = ()
         while True:

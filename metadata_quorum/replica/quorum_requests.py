@@ -87,9 +87,7 @@ class QuorumRequests:
         none.
         """
         self._is_asking_voter = False
-        """True while this node asks another one for its supported versions, before it adds that node as a
-        voter.
-        """
+        """True while this node asks a future voter which versions it supports."""
         self._advanced = driver.env.event()
         self._readers = 0
         decisions.subscribe(self._on_high_watermark)
@@ -325,8 +323,8 @@ class QuorumRequests:
                 kraft_versions = await self._kraft_versions_of(request)
             finally:
                 self._is_asking_voter = False
-            # Meanwhile this node may have lost its leadership, or the new voter may have fallen behind, so
-            # check again.
+            # By now this node may have lost its leadership, or the new voter may have fallen behind. So check
+            # again.
             voters = self._changed(request)
         except KafkaError as error:
             respond(self._voter_answer(request, error.code, error.message))
@@ -350,7 +348,7 @@ class QuorumRequests:
                 self._is_asking_voter = False
             if reason:
                 raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, reason)
-            # Meanwhile this node may have lost its leadership, so check again.
+            # By now this node may have lost its leadership, so check again.
             voters = self._changed(request)
         except KafkaError as error:
             self._driver.logger.warning(
@@ -437,7 +435,8 @@ class QuorumRequests:
         if self._changes or self._decisions.has_waiting_control or self._is_asking_voter:
             reached("quorum.second_voter_change_refused")
             raise KafkaError(
-                ErrorCode.REQUEST_TIMED_OUT, "an earlier change of the voters is not committed yet"
+                ErrorCode.REQUEST_TIMED_OUT,
+                "an earlier change of the voters is not committed yet: repeat the request later",
             )
         if not driver.has_dynamic_voters:
             reason = "the voters are configured statically (kraft.version is 0)"
@@ -477,9 +476,8 @@ class QuorumRequests:
             respond(self._voter_answer(request, ErrorCode.NONE))
 
     def lost_leadership(self) -> None:
-        """Answer all uncommitted changes of voters with an error.
-
-        The next leader may still commit them, or they may be lost.
+        """Answer all uncommitted changes of voters with an error. It is unknown whether the next leader
+        commits these changes.
         """
         changes, self._changes = self._changes, []
         for _, request, respond in changes:

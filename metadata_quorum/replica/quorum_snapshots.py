@@ -46,7 +46,9 @@ class QuorumSnapshots:
         self._installed: StoredSnapshot | None = None
 
     def take_installed(self) -> StoredSnapshot | None:
-        """Return the leader's snapshot that has replaced this log since the last call; None if there is none."""
+        """Return the leader's snapshot that has replaced this log since the last call. Returns None if the
+        log was not replaced.
+        """
         installed, self._installed = self._installed, None
         return installed
 
@@ -55,8 +57,8 @@ class QuorumSnapshots:
         self._driver.perform_later(DropBelow(end))
 
     async def expire_old(self) -> None:
-        """Remove records from time to time that snapshots cover and that are older than the retention. The
-        period is `EXPIRATION_CHECK_SECONDS`. Runs until cancelled.
+        """Remove old records every `EXPIRATION_CHECK_SECONDS`. A record is removed if a snapshot covers it,
+        and it is older than the retention. Runs until cancelled.
         """
         clock = self._driver.clock
         while True:
@@ -65,10 +67,9 @@ class QuorumSnapshots:
 
     def control_records_below(self, offset: int) -> Sequence[Message]:
         """Return the control records for a snapshot that ends at `offset`: the KRaft version and the voters.
-        Empty if the configuration names the voters.
 
-        The result is also empty if a leader's snapshot has just replaced this part of the log. Then this part
-        needs no other snapshot.
+        The result is empty if the configuration names the voters. It is also empty if a leader's snapshot has
+        just replaced this part of the log. Then no other snapshot of this part is needed.
         """
         known = [voters for at, voters in self._driver.core.log.voter_history if at < offset]
         if not known or known[-1] is self._settings.static_voters:

@@ -133,8 +133,8 @@ class RaftQuorum:
         self._observers: list[Callable[[], None]] = []
         self._notified: tuple[int | None, int, bool, int] = (None, -1, False, -1)
         self._electing: tuple[float, int] | None = None
-        """The time at which this node began to ask for votes, in monotonic seconds, and its epoch then; None
-        while it follows or leads.
+        """The start of this node's present attempt to be elected: the time of the first request for votes, in
+        monotonic seconds, and the epoch at that time. None while this node follows or leads.
         """
         self.elections = 0
         self.election_seconds = 0.0
@@ -266,9 +266,8 @@ class RaftQuorum:
         self._ended.set()
 
     async def resign_and_drain(self, others_until: float = float("inf")) -> None:
-        """Wait until all decisions are committed, then resign (for a clean stop).
-
-        The wait for other nodes ends at `others_until` (monotonic seconds).
+        """Wait until all decisions are committed, and then resign. This is for a clean stop. The wait for
+        other nodes ends at `others_until` (monotonic seconds).
         """
         clock = self.clock
         patience = min(clock.monotonic() + self.settings.raft.fetch_timeout_seconds, others_until)
@@ -338,7 +337,7 @@ class RaftQuorum:
             return
         try:
             report(*args, self.clock.monotonic(), **options)
-        except Exception as error:  # noqa: BLE001 - `run` raises it: the reporting task serves another caller
+        except Exception as error:  # noqa: BLE001 - `run` raises it, as the task that reports is not this driver's
             self.fail(error)
             return
         self._pump()
@@ -361,7 +360,7 @@ class RaftQuorum:
                 if not self._effects or isinstance(self._effects[0], ON_DISK):
                     break
                 self._perform(self._effects.popleft())
-        except Exception as error:  # noqa: BLE001 - `run` raises it: the pumping task serves another caller
+        except Exception as error:  # noqa: BLE001 - `run` raises it, as this task may not be the driver's
             self.fail(error)
         finally:
             self._is_pumping = False
@@ -392,8 +391,8 @@ class RaftQuorum:
 
     def _notify_change(self) -> None:
         self._time_election()
-        # The core may have resigned while this driver still acts as the leader, because the core's state must
-        # be saved first. So compare the state of both.
+        # When the core resigns, its state is saved first. Until then this driver still acts as the leader. So
+        # compare both the core's state and the driver's.
         state = (self.leader_id, self.leader_epoch, self.decisions.is_leading, self.decisions.epoch)
         if state == self._notified:
             return
@@ -537,7 +536,9 @@ class RaftQuorum:
 
     @property
     def reading(self) -> Turns:
-        """A lock (`async with`): while it is held, no part of the log is removed."""
+        """A lock for readers of the log (`async with`). While a reader holds it, no part of the log is
+        removed.
+        """
         return self._log_turns
 
     def statistics(self) -> dict[str, int]:

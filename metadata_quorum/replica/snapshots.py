@@ -3,17 +3,17 @@
 Theory of operation
 -------------------
 Every node, leader or not, writes its own snapshots, of committed images only. The publisher reports each
-committed image to `Snapshotter.note`, with the number of log bytes since the previous one. A snapshot is due
-when the sum of these bytes reaches `metadata.log.max.record.bytes.between.snapshots`, or when something has
-changed and the last snapshot is older than `metadata.log.max.snapshot.interval.ms`.
+committed image to `Snapshotter.note`, with the number of log bytes since the previous image. A snapshot is
+due when the sum of these bytes reaches `metadata.log.max.record.bytes.between.snapshots`. It is also due when
+something has changed and the last snapshot is older than `metadata.log.max.snapshot.interval.ms`.
 
 An image never changes, so it can be written while the node keeps working. A worker writes it batch by batch;
 other threads may run between two batches. `written` is called when the snapshot's file is durable. Only then
 may the log below the snapshot's end be removed.
 
-The task writes the image that is the newest when the task runs. A snapshot must end where a batch ends, since
-otherwise the next batch would begin below the snapshot's end. This rule holds because the high watermark
-advances by whole batches. All images up to the high watermark are noted before the task runs.
+When the task runs, it writes the newest image. A snapshot must end where a batch ends, since otherwise the
+next batch would begin below the snapshot's end. This holds for two reasons. The high watermark advances
+by whole batches, and all images up to the high watermark are noted before the task runs.
 """
 
 from __future__ import annotations

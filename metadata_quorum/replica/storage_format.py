@@ -181,7 +181,9 @@ def bootstrap_features(chosen: Mapping[str, int]) -> dict[str, int]:
             )
     levels = {**BOOTSTRAP_FEATURES, **chosen}
     if not levels[METADATA_VERSION]:
-        raise StorageError(f"{METADATA_VERSION} must have a level")
+        raise StorageError(
+            f"{METADATA_VERSION} must have a level, so it cannot be 0: leave it out to get the default"
+        )
     return {name: level for name, level in levels.items() if level}
 
 
@@ -282,7 +284,8 @@ def adopt_directory(directory: Dir, cluster_id: str, node_id: int, directory_id:
 def _check_formattable(directory: Dir) -> MetaProperties | None:
     meta = find_meta_properties(directory)
     if meta is None:
-        # An interrupted format may have left these files, so they do not count. They are written again.
+        # An interrupted format may have left these files. They do not count as foreign files, and are written
+        # again.
         ours = {*_HARMLESS, META_PROPERTIES, BOOTSTRAP_FILE, METADATA_LOG_DIRECTORY}
         foreign = [name for name in directory.list() if name.removesuffix(_UNFINISHED) not in ours]
         if directory.is_dir(METADATA_LOG_DIRECTORY):

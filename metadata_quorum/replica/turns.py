@@ -13,9 +13,8 @@ __all__ = ["Turns"]
 
 
 class Turns:
-    """A lock: `async with turns:` lets one task at a time in.
-
-    The order of waiting tasks is not guaranteed, so only few tasks should share it.
+    """A lock that lets one task in at a time (`async with turns:`). The order of waiting tasks is not
+    guaranteed, so only few tasks should share it.
     """
 
     def __init__(self, new_event: Callable[[], Event]) -> None:

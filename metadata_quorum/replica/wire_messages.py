@@ -212,7 +212,7 @@ def _check_node_id(node_id: int) -> None:
 
 
 def replica_id_of(message: fetch.FetchRequest) -> int:
-    """Return the id of the fetching replica; it is negative for a reader that is not a replica."""
+    """Return the id of the fetching replica. The id is negative if the reader is not a replica."""
     return message.replica_state.replica_id if message.replica_state.replica_id >= 0 else message.replica_id
 
 

@@ -33,8 +33,9 @@ __all__ = ["Decisions", "new_topic"]
 
 _PARTITIONS = 8
 _REPLICAS = 3
-"""The number of replicas of the topic, if there are so many brokers. With a single replica, which is the brokers'
-default, the progress would be lost with one disk. Kafka's own topics of this kind also have three replicas.
+"""The number of replicas of the topic; fewer if there are fewer brokers. The brokers' default is a single
+replica, with which one broken disk would lose the progress. Kafka's own topics of this kind also have three
+replicas.
 """
 _SETTINGS = {
     "cleanup.policy": "compact",
@@ -42,11 +43,11 @@ _SETTINGS = {
     "segment.ms": str(3_600_000),
     "min.cleanable.dirty.ratio": "0.1",
     "compression.type": "producer",
-    # If a marker were lost although its rows are kept, the rows would be written again.
+    # If an unclean election lost a marker but kept its rows, the rows would be written again.
     "unclean.leader.election.enable": "false",
 }
 _SAFE = {"min.insync.replicas": "2"}
-"""A setting for a topic with three replicas: each marker is on at least two disks."""
+"""A further setting for a topic with three replicas. With it, each marker is on at least two disks."""
 _READ_COMMITTED = 1
 _FETCH_BYTES = 4 << 20
 _FETCH_WAIT_MS = 500
@@ -57,7 +58,7 @@ _AGAIN_SECONDS = 0.05
 
 @attrs.define
 class _Answer:
-    """The part of a Fetch answer for one partition."""
+    """The part of a Fetch response that is about one partition."""
 
     records: memoryview
     last_stable_offset: int
@@ -115,7 +116,7 @@ class Decisions:
         if found.error is None and found["cleanup.policy"].value != "compact":
             raise ValueError(
                 f"the topic '{self.topic}' has cleanup.policy={found['cleanup.policy'].value}, so it "
-                "would lose what the sink must remember: set cleanup.policy=compact."
+                "would lose the progress of queries: set cleanup.policy=compact."
             )
 
     def transaction_timeout_max_ms(self) -> int | None:
@@ -129,7 +130,7 @@ class Decisions:
     # Markers
 
     def end_of(self, query: str) -> tuple[TopicPartition, int]:
-        """Return the partition that has a query's markers, and its current high watermark."""
+        """Return the partition that has a query's markers, and the partition's current high watermark."""
         if self.topic not in self.client.core.cluster.topics:
             self.client.metadata([self.topic])
         partitions = len(self.client.core.cluster.topic(self.topic).partitions)
@@ -162,7 +163,7 @@ class Decisions:
         return log
 
     def last(self, query: str, batch: int) -> Decision | None:
-        """Return a query's last decision, as of the current high watermark. `batch` is the batch that will be
+        """Return a query's last decision below the current high watermark. `batch` is the batch that will be
         written. Raises as `read` does.
         """
         key, end = self.end_of(query)
@@ -170,11 +171,12 @@ class Decisions:
         return last_of(query, batch, log.decision, log.markers)
 
     def last_settled(self, query: str, batch: int, seconds: float) -> Decision | None:
-        """Return a query's last decision, as `last` does. If it is about an earlier batch and not complete, read
-        again for up to `seconds`.
+        """Return a query's last decision, as `last` does. If it is the incomplete decision of an earlier
+        batch, read again for up to `seconds`.
 
-        The coordinator answers the driver's FINISH before the transaction's control markers are in the log (KIP-98).
-        If a leader moves, the control markers may arrive only when the next batch has begun.
+        The next batch may begin before a completed decision can be read. The reason is that the coordinator
+        answers the driver's FINISH before the transaction's control markers are in the log (KIP-98). The
+        markers are late if a leader moves.
         """
         deadline = time.monotonic() + seconds
         while True:

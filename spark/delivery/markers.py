@@ -91,7 +91,9 @@ def _as_json(found: Mapping[str, Any]) -> bytes:
 
 
 def _parse_key(key: bytes | None) -> TaskKey | None:
-    """Parse the key of a record as (query, task); return None if the record is neither marker nor decision."""
+    """Parse the key of a record as (query, task). Return None if the record is neither a marker nor a
+    decision.
+    """
     try:
         found = json.loads(key or b"")
         query = found["query"]

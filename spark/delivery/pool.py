@@ -72,8 +72,8 @@ def query_of(transactional_id: str) -> str | None:
 
 
 def free_slots(core: ClientCore, query: str, task: int, first: int, timeout: float) -> Operation[list[int]]:
-    """Find slots (transactional ids) of a task without an open transaction. Return the slots' numbers, in order from
-    `first` on. There is at least one.
+    """Find slots (transactional ids) of a task without an open transaction. Return the numbers of one or more
+    slots, in order from `first` on.
 
     Raises `KafkaError`, `ClientError`.
     """
@@ -163,16 +163,16 @@ def end_transactions(
 ) -> Operation[None]:
     """Commit or abort these transactions. Retry after failures of coordinators and connections.
 
-    Transactions that have already ended are ignored. Later transactions with the same transactional id are not
-    touched. `all_open` says that all transactions are still open, because nobody else could have ended them since the
-    decision. Raises `KafkaError` (INVALID_TXN_STATE: a transaction that must be committed was aborted) and
-    `ClientError`.
+    Transactions that have already ended are ignored. Later transactions with the same transactional id are
+    not touched. With `all_open`, the caller knows that all transactions are still open. Raises `ClientError`,
+    and `KafkaError`, e.g. INVALID_TXN_STATE if a transaction that must be committed was aborted.
     """
     deadline = core.now + timeout
     for begin in range(0, len(wanted), _AT_A_TIME):
         pending = list(wanted[begin : begin + _AT_A_TIME])
-        # The transactions that are certainly open. If a request gets no answer, its transaction may have ended, and
-        # another attempt may use the slot now. So a transaction is certain only before the first request about it.
+        # Transactions that are certainly open before the next attempt. A request without an answer may have
+        # ended its transaction, and another attempt may use the slot now. So a transaction is removed after
+        # its first request.
         certain = set(pending) if all_open else set[Prepared]()
         attempt = 0
         while pending:
@@ -195,11 +195,10 @@ def _end_once(
     certain: set[Prepared],
     deadline: float,
 ) -> Operation[tuple[list[Prepared], Exception]]:
-    """Try to end each transaction once. Return the transactions that must be tried again, and the error of one of
-    them.
+    """Try to end each transaction once. Return the transactions that must be tried again, and the error of
+    one of them.
 
-    When a request for a transaction is sent, the transaction is removed from `certain`, because it may have ended
-    from then on.
+    All transactions for which a request was sent are removed from `certain`, because they may have ended.
     """
     from odradek.wire.messages.end_txn import EndTxnRequest
 
@@ -269,8 +268,9 @@ def _is_still_open(
         if code in _FENCED:
             yield from _resume_and_end(core, name, wanted, commit, deadline)
         return True
-    # A higher epoch is a later state of the slot. Until this decision is complete, no later transaction of the slot
-    # is committed. So a commit in the later state is the commit of the wanted transaction.
+    # A higher epoch means that the slot was used again. Until this decision is complete, no later transaction
+    # of the slot can be committed. So if the later state is a commit, it is the commit of the wanted
+    # transaction.
     is_later = not is_same_producer or found.producer_epoch > wanted.producer_epoch
     is_committed = is_later and found.state in ("PrepareCommit", "CompleteCommit")
     is_aborted = (
@@ -278,9 +278,9 @@ def _is_still_open(
         and found.producer_epoch == wanted.producer_epoch + 1
         and found.state in ("PrepareAbort", "CompleteAbort")
     )
-    # If the transaction was certainly open and is not committed, another program has aborted it. Otherwise it may
-    # have ended in the right way: an operator's fencing and a later attempt leave the same state, in which no
-    # transaction is open.
+    # If the transaction was certainly open and is not committed, another program has aborted it. If it was
+    # not certainly open, it may have been committed. If then an operator or a later attempt has fenced the
+    # slot, its state no longer shows the commit.
     if commit and (is_aborted or (was_open and not is_committed)):
         raise KafkaError(
             ErrorCode.INVALID_TXN_STATE,

@@ -20,7 +20,9 @@ __all__ = ["hash_rows"]
 _UInt64s = npt.NDArray[np.uint64]
 _WORD = 8
 _SHORT_BYTES_MAX = 512
-"""Values with more bytes than this are hashed one by one, because reading their bytes then takes most of the time."""
+"""Values with more bytes than this are hashed one by one. Reading the bytes of such values takes most of the
+time anyway.
+"""
 _NULL = np.uint64(0x9E3779B97F4A7C15)
 _FACTOR_1 = np.uint64(0xBF58476D1CE4E5B9)
 _FACTOR_2 = np.uint64(0x94D049BB133111EB)

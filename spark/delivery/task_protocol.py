@@ -3,33 +3,35 @@
 Theory of operation
 ===================
 
-Spark repeats tasks: after a failure, after a crash of the driver, and in parallel to a slow attempt (speculation). So
-a task writes with the transactional id of (query, task). Its transaction has the rows and, as its last record, a
-marker that says which batch this task has written. Kafka Connect stores its source offsets in the same way (KIP-618).
-An attempt makes these steps:
+Spark repeats a task after a failure or after a crash of the driver. It may also run a second attempt beside a
+slow one (speculation). So a task writes with the transactional id of (query, task). Its transaction has the
+rows and, as its last record, a marker that says which batch this task has written. Kafka Connect stores its
+source offsets in the same way (KIP-618). An attempt makes these steps:
 
-| step | what it does | why |
+| step | action | reason or condition |
 | --- | --- | --- |
-| FENCE | InitProducerId | ends the transaction of every earlier attempt, whose later writes are refused |
-| TAKE_END | the high watermark of the markers' partition | after FENCE, so it is beyond the task's last marker |
-| READ_MARKER | the task's last committed marker below that end | |
-| WRITE | rows and marker, in a transaction | the marker is of the batch before |
-| COMPARE | the rows are only counted and hashed | the marker is of this batch: its rows are in the topic |
-| COMMIT | EndTxn | after an unknown outcome the attempt fails, and the next one reads the marker |
-| REPORT | the task's result goes to Spark | |
+| FENCE | send InitProducerId | ends the transactions of earlier attempts, and refuses their later writes |
+| TAKE_END | look up the high watermark of the markers' partition | after FENCE, the task's last marker is below it |
+| READ_MARKER | read the task's last committed marker below that offset | |
+| WRITE | write rows and marker in a transaction | only if the marker is of the batch before |
+| COMPARE | count and hash the rows, without writing them | only if the marker is of this batch, so that its rows are in the topic |
+| COMMIT | send EndTxn | if the outcome is unknown, the attempt fails, and the next attempt reads the marker |
+| REPORT | return the task's result to Spark | |
 
-The marker is read up to the **high watermark**, never to the last stable offset. Because of another task's open
-transaction, the last stable offset may be below this task's committed marker. Then a reader at read_committed would
-miss the marker, and the rows would be written twice. `tests/spark/delivery/test_task_protocol.py` tries all orders of
-crashes, retries, parallel attempts and late writers, and shows that each of these rules is needed.
+The marker is read up to the **high watermark**, never to the last stable offset. Because of another task's
+open transaction, the last stable offset may be below this task's committed marker. Then a reader at
+read_committed would miss the marker, and the rows would be written twice.
+`tests/spark/delivery/test_task_protocol.py` tries all orders of crashes, retries, parallel attempts and late
+writers, and shows that each of these rules is needed.
 
-The marker decides (`judge`): if it is of the same batch, the rows are compared; if it is of an earlier batch, they
-are written. Task 0 is part of each batch, so its marker must be of this batch or the one before. Any other case, such
-as a checkpoint from a backup, raises an error with one sentence. The markers of other tasks count as well: a batch
-that is older than any marker is refused. If a batch has more tasks than earlier batches, the additional tasks have no
-marker yet. So tasks other than 0 only need a marker of any task for the batch before. Such a marker counts even
-before its transaction has ended, because the coordinator answers the commit before the partition has the control
-marker.
+The function `judge` decides by the marker. If the marker is of the same batch, the rows are compared. If it
+is of an earlier batch, they are written. Task 0 is part of each batch, so its marker must be of this batch or
+the one before. Any other case, such as a checkpoint from a backup, raises an error with one sentence. The
+markers of other tasks count as well: a batch that is older than any marker is refused.
+
+If a batch has more tasks than earlier batches, the additional tasks have no marker yet. So for tasks other
+than 0, the marker of any task for the batch before is enough. Such a marker counts even before its
+transaction has ended, because the coordinator answers the commit before the partition has the control marker.
 """
 
 from __future__ import annotations
@@ -55,7 +57,9 @@ _NO_ID = bytes(16)
 
 
 class ProgressError(RuntimeError):
-    """Raised if the marker contradicts the batch, so that the sink cannot know which step is right."""
+    """Raised if the stored progress contradicts the batch, so that the sink cannot decide whether to write
+    it.
+    """
 
 
 @attrs.frozen
@@ -117,8 +121,8 @@ class TaskProtocol:
     def marker_read(self, marker: Marker | None, newest: int = -1, begun: int = -1) -> None:
         """Called with the task's last marker, or None if there is none. Raises `ProgressError`.
 
-        `newest` is the last batch that any task of the query has committed; -1 if there is none. `begun` is the same,
-        but also counts markers in open transactions.
+        `newest` is the last batch that any task of the query has committed; -1 if there is none. `begun` also
+        counts markers in open transactions.
         """
         writes = judge(self, marker, newest, begun)
         self.marker = marker
@@ -158,8 +162,8 @@ def judge(attempt: TaskProtocol, marker: Marker | None, newest: int = -1, begun:
     """True if the attempt must write its rows, false if this batch's rows are committed already. Raises
     `ProgressError` in all other cases.
 
-    `newest` is the last batch that any task of the query has committed; -1 if there is none. `begun` is the same, but
-    also counts markers in open transactions.
+    `newest` is the last batch that any task of the query has committed; -1 if there is none. `begun` also counts
+    markers in open transactions.
     """
     batch, query = attempt.batch, attempt.query
     if marker is not None:
@@ -171,7 +175,7 @@ def judge(attempt: TaskProtocol, marker: Marker | None, newest: int = -1, begun:
             else "txnVersion must only grow"
         )
         raise ProgressError(
-            f"the topic has batch {newest} of {query} already, and batch {batch} would be written: {way_out}."
+            f"the topic already has batch {newest} of {query}, so batch {batch} cannot be written: {way_out}."
         )
     if marker is not None and marker.batch == batch:
         return False
@@ -179,8 +183,8 @@ def judge(attempt: TaskProtocol, marker: Marker | None, newest: int = -1, begun:
         return True
     last = -1 if marker is None else marker.batch
     if attempt.task:
-        # A batch may have more tasks than earlier batches, so this task may have no marker yet. Therefore a marker of
-        # any task is enough.
+        # If this batch has more tasks than earlier batches, this task has no marker yet. So a marker of any
+        # task is enough.
         last = max(newest, begun)
     if last + 1 >= batch:
         return True
@@ -194,7 +198,7 @@ def judge(attempt: TaskProtocol, marker: Marker | None, newest: int = -1, begun:
 
 
 def check_topics(query: str, batch: int, before: TopicIds, now: TopicIds) -> None:
-    """Raise `ProgressError` if a topic that `batch` was written to has been deleted and created again since."""
+    """Raise `ProgressError` if a topic to which `batch` was written has been deleted and created again."""
     known = {name: topic_id for name, topic_id in before if topic_id != _NO_ID}
     for name, topic_id in now:
         if known.get(name, topic_id) != topic_id != _NO_ID:

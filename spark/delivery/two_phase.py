@@ -12,35 +12,38 @@ steps:
 | step | action | reason |
 | --- | --- | --- |
 | LOOK | read the last decision | a decided batch needs no transaction |
-| CLAIM | take a free slot of its task's pool: InitProducerId that keeps a prepared transaction | a prepared transaction may be a winner: no attempt ends one |
-| LOOK_AGAIN | read the last decision up to the high watermark | a driver that has listed the pool before CLAIM has decided by now |
-| WRITE | the rows, in a transaction | |
-| PREPARE | wait until all rows are written | |
-| COUNT | rows are only counted | the batch is already decided |
-| REPORT | slot, producer id and epoch go to the driver | |
+| CLAIM | take a free slot of the task's pool, with an InitProducerId that keeps a prepared transaction | a prepared transaction may be a winner, so no attempt ends it |
+| LOOK_AGAIN | read the last decision up to the high watermark | a driver that listed the pool before CLAIM had decided before |
+| WRITE | write the rows in a transaction | |
+| PREPARE | wait until all rows are in the log | |
+| COUNT | count the rows without writing them | only if the batch is already decided |
+| REPORT | send slot, producer id and epoch to the driver | |
 
 The driver makes these steps when all tasks have reported (`commit`):
 
 | step | action | reason |
 | --- | --- | --- |
-| FENCE | InitProducerId with the query's id | from now on no other driver can write a decision |
-| READ | the last decision up to the high watermark | the first decision of a batch counts; if it is complete, the run ends |
+| FENCE | send InitProducerId with the query's id | from now on no other driver can write a decision |
+| READ | read the last decision up to the high watermark | the first decision of a batch counts; if it is complete, the run ends |
 | ROLL_FORWARD | commit the winners of a decision that is not complete | a decision is never taken back |
 | DECIDE | write the decision, in a transaction of its own | the commit point; there is one for each batch |
 | COMPLETE | commit the winners, one by one | repeated until all are committed |
-| LIST | the open transactions of the pool, with their producer ids and epochs | |
-| PROVE | write the decision once more | a driver that was replaced cannot do so: hence all listed transactions are of this batch, or older |
-| SWEEP | abort the listed transactions, by producer id and epoch | they are of losing or parallel attempts, or of dead drivers; an attempt that only claimed a slot is fenced |
+| LIST | list the open transactions of the pool, with their producer ids and epochs | |
+| PROVE | write the decision once more | only the newest driver can write it, so all listed transactions are of this batch or older |
+| SWEEP | abort the listed transactions, by producer id and epoch | they belong to losing or parallel attempts, or to dead drivers; an attempt that has only claimed a slot is fenced |
 | FINISH | write that the decision is complete | only then may the next batch begin |
 | DROP | abort the transactions that were reported to this driver | the batch has failed (`abort`) and has no decision |
 
-A producer id and epoch identify one transaction. So a driver that was suspended does not end later transactions. An
-attempt at the next batch refuses to begin before FINISH. So if a driver finds an incomplete decision, it may make the
-step SWEEP. If the decision is complete, the driver must not sweep, because the next batch may be under way. A job
-begins with an `abort` for no transactions. This completes the decision of an earlier run that has died.
+A producer id and epoch identify one transaction. So a driver that was suspended does not end later transactions.
 
-The pool of task p has the ids (query, p, slot). An id is used again after its transaction has ended. So there are as
-many ids as attempts were open at the same time. `tests/spark/delivery/test_two_phase.py` tries all orders of crashes,
+An attempt at the next batch refuses to begin before FINISH. So if a driver finds an incomplete decision, it may make
+the step SWEEP. If the decision is complete, the driver must not sweep, because the next batch may be under way.
+
+A job begins with an `abort` without reported transactions. This completes the decision of an earlier run that has
+died.
+
+The pool of task p has the transactional ids (query, p, slot). An id is used again after its transaction has ended. So
+the pool has only as many ids as attempts were ever open at the same time. `tests/spark/delivery/test_two_phase.py` tries all orders of crashes,
 parallel attempts and suspended processes. The test shows that each rule is needed.
 """
 
@@ -112,7 +115,7 @@ def judge_decision(
             else "txnVersion must only grow"
         )
         raise ProgressError(
-            f"batches of {query} are decided up to batch {decision.batch}, and batch {batch} would be "
+            f"batches of {query} are decided up to batch {decision.batch}, so batch {batch} cannot be "
             f"written: {way_out}."
         )
     last = -1 if decision is None else decision.batch
@@ -287,7 +290,7 @@ class DriverProtocol:
         self._leave(DriverStep.ROLL_FORWARD, DriverStep.LIST if sweeps else DriverStep.DECIDE)
 
     def proposal(self) -> Decision:
-        """Return the decision that this driver must write: the reported transactions win."""
+        """Return the decision that this driver must write. The reported transactions are its winners."""
         before = () if self.decision is None else self.decision.topics
         return Decision(self.batch, self.summary, self.reported, topics=self.topics or before)
 
@@ -306,13 +309,15 @@ class DriverProtocol:
         self._leave(DriverStep.LIST, DriverStep.PROVE)
 
     def proved(self) -> None:
-        """Called when the decision was written again, so no other driver has replaced this one meanwhile."""
+        """Called when the decision was written again. This proves that no other driver has replaced this
+        driver meanwhile.
+        """
         self._leave(DriverStep.PROVE, DriverStep.SWEEP)
 
     @property
     def superfluous(self) -> tuple[Prepared, ...]:
-        """The transactions that this driver must abort: in the step SWEEP the listed ones, in the step DROP the
-        reported ones.
+        """The transactions that this driver must abort. In the step SWEEP these are the listed transactions,
+        in the step DROP the reported ones.
         """
         return self.listed if self.step is DriverStep.SWEEP else self.reported
 

@@ -1,4 +1,6 @@
-"""Performs the driver's steps of the two-phase protocol, with a producer and requests to the coordinators. SHELL."""
+"""The execution of the driver's steps in the two-phase protocol. It uses a producer, and sends requests to
+the coordinators. SHELL.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ def run_driver(properties: Mapping[str, str], topic: str, protocol: DriverProtoc
         how = "aborted" if protocol.aborts else "committed"
         raise RuntimeError(
             f"batch {protocol.batch} of {protocol.query} could not be {how} completely: "
-            f"{str(error).rstrip('.')}; the next run of the query goes on with it."
+            f"{str(error).rstrip('.')}; the next run of the query finishes this."
         ) from error
     protocol.check_rows()
 
@@ -91,7 +93,10 @@ class _Driver:
                     protocol.dropped()
 
     def _last(self) -> Decision | None:
-        """Return the last decision. An abort ignores a conflict with the delivery mode of earlier batches."""
+        """Return the last decision.
+
+        An abort reads it without the check that earlier batches were written in the same delivery mode.
+        """
         protocol = self.protocol
         if protocol.aborts:
             key, end = self.decisions.end_of(protocol.query)

@@ -46,7 +46,7 @@ class LeftOpen:
 
     @property
     def is_half_done(self) -> bool:
-        """True if some of the open transactions are decided to be committed."""
+        """True if the last decision is not complete, so that some open transactions must be committed."""
         return self.decision is not None and not self.decision.is_complete
 
 

@@ -85,8 +85,8 @@ def _behind(topic: str, bounds: Ranges, last: Landed | None) -> Ranges:
         first = begin if last is None or index not in last.ranges else last.ranges[index][1]
         if first < begin:
             raise Failed(
-                f"changes are lost: {topic}-{index} now begins at offset {begin}, and the table ends "
-                f"at offset {first}: load into another table"
+                f"changes of {topic}-{index} are lost, because its log now begins at offset {begin}, and the table "
+                f"ends at offset {first}: load into another table"
             )
         ranges[index] = (first, max(first, end))
     return ranges

@@ -62,7 +62,8 @@ def main_of(
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         parser.add_argument(
-            "--master", help="where Spark runs (default: as spark-submit configures, else local[2])"
+            "--master",
+            help="where Spark runs (default: the master that spark-submit configures, otherwise local[2])",
         )
         add_arguments(parser)
         arguments = parser.parse_args(words)
@@ -177,7 +178,9 @@ class Topics:
 
 
 def topics_of(spark: SparkSession, arguments: argparse.Namespace) -> Topics:
-    """Make the access to the cluster that the arguments name. Raises `Failed` for an invalid option."""
+    """Make the `Topics` for the cluster and the options that the arguments name. Raises `Failed` for an
+    invalid option.
+    """
     options: dict[str, Any] = {
         "kafka.bootstrap.servers": arguments.bootstrap,
         # Without this option, Spark's readers would see aborted rows.

@@ -6,7 +6,7 @@ Theory of operation
 ===================
 
     TABLE/
-        _plan.json       the ranges that the next step reads: written before the step, so that a restart reads the same
+        _plan.json       the ranges that the next step reads; a restart reads the same ranges
         _staging/        the step that is being written; Spark ignores names that begin with _
         load=00000003/   a finished step: files of data, and _offsets.json
 
@@ -99,7 +99,7 @@ class Landing:
     """
 
     def __init__(self, table: Path, kind: str, step: Step = lambda _: None) -> None:
-        # Spark's Java process may have been started in another directory.
+        # Spark's Java process may have another working directory, so make the path absolute.
         self.table = table.resolve()
         self.kind = kind
         self.step = step
@@ -138,9 +138,11 @@ class Landing:
     def plan(self, number: int, topic_id: str, wanted: Callable[[], Ranges]) -> Ranges:
         """Return the ranges to read in step `number`.
 
-        If a crashed attempt has planned the step, these are its ranges. Otherwise they are `wanted()`, and are stored
-        for a later attempt. If all ranges are empty, nothing is stored. Raises `Failed` if the earlier attempt read a
-        topic with another id, because its offsets mean other records.
+        If a crashed attempt has planned this step, return its ranges. Otherwise call `wanted`, store the
+        ranges for a later attempt, and return them. If all ranges are empty, nothing is stored.
+
+        Raises `Failed` if the crashed attempt has read a topic with another id, because its offsets mean
+        other records.
         """
         path = self.table / "_plan.json"
         if path.exists():

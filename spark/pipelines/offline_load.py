@@ -49,7 +49,9 @@ class Wanted:
     max_records: int | None = None
     """The most records in one load. None means that one load has all present records."""
     json_schema: str | None = None
-    """The columns of the JSON in the values, as a SQL schema; With None, the table has the unchanged value."""
+    """The columns of the JSON in the values, as a SQL schema. If it is None, the table has the unchanged
+    value.
+    """
     partition_by: Sequence[str] = ()
     is_delta: bool = False
     """True for a Delta table, whose commits include data and offsets (`delta.py`)."""
@@ -158,7 +160,7 @@ def _check_kind(wanted: Wanted) -> None:
 
 
 def _behind(bounds: Ranges, last: Landed | None) -> int:
-    """Count the offsets that the table lacks compared with the topic."""
+    """Count the offsets of the topic that are not in the table yet."""
     ranges = {} if last is None else last.ranges
     return sum(max(0, end - ranges.get(index, (0, begin))[1]) for index, (begin, end) in bounds.items())
 
@@ -245,7 +247,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--partition-by",
         metavar="COLUMN,...",
-        help="columns by which the table is partitioned into directories (default: the day of the timestamp; with --json none)",
+        help="columns by which the table is partitioned into directories (default: the day of the timestamp, or no column with --json)",
     )
     parser.add_argument("--plot", type=Path, metavar="FILE.png", help="draw the lag over time")
 

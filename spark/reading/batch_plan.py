@@ -53,7 +53,7 @@ def _plan(view: ClusterView, options: SourceOptions, pushed: Pushed) -> list[Off
         start, end = starts[key], ends[key]
         if start > end:
             raise ReadError(
-                f"{options.starting.what} of {key} is {start}, which is after {options.ending.what}, {end}"
+                f"{options.starting.what} of {key} is {start}, which is after {options.ending.what} ({end})"
             )
         begin, behind = _there(options, key, (start, end), (earliest[key], latest[key]))
         ranges.append(OffsetRange(*key, begin, behind, partition.topic_id))

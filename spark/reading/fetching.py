@@ -221,7 +221,9 @@ class _Decoding(TypedDict):
 
 
 class _RangeReader:
-    """Reads the batches of a single range, from the partition's leader or from a replica in the reader's rack."""
+    """A reader of a single range. It fetches the batches from the partition's leader, or from a replica in
+    the reader's rack.
+    """
 
     def __init__(
         self, wanted: OffsetRange, options: SourceOptions, settings: ConsumerSettings, client: Client
@@ -400,8 +402,9 @@ class _RangeReader:
         if end == position:
             if preferred < 0 and time.monotonic() - self._progress_at > self._options.poll_timeout_ms / 1000:
                 raise ReadError(
-                    f"no record of {self.wanted} came for {self._options.poll_timeout_ms / 1000:g} s at offset "
-                    f"{position} (kafkaConsumer.pollTimeoutMs); the log ends at {answer.high_watermark}"
+                    f"no record of {self.wanted} arrived within {self._options.poll_timeout_ms / 1000:g} s "
+                    f"(kafkaConsumer.pollTimeoutMs): the next offset to read is {position}, and the log ends at "
+                    f"{answer.high_watermark}"
                 )
             return position
         self._progressed()
@@ -415,8 +418,8 @@ class _RangeReader:
         self._progress_at = time.monotonic()
 
     def _again(self, position: int, problem: Exception) -> int:
-        """Wait, fetch fresh metadata, and return the same offset. Raise the problem if there was no progress for too
-        long.
+        """Wait, fetch fresh metadata, and return the same offset. If there was no progress for too long, raise
+        `problem` instead.
         """
         if time.monotonic() - self._progress_at > self._options.poll_timeout_ms / 1000:
             raise problem

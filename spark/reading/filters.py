@@ -116,7 +116,8 @@ def _take_number(pushed: Pushed, column: str, one: Any) -> bool:
         setattr(pushed, f"{column}_from", max(getattr(pushed, f"{column}_from"), first))
     if not isinstance(one, (GreaterThan, GreaterThanOrEqual)):
         setattr(pushed, f"{column}_to", min(getattr(pushed, f"{column}_to"), last))
-    # An IN list becomes the range from its least to its greatest value, so Spark filters again.
+    # The bounds cannot express an IN list exactly. So read from its least to its greatest value, and let
+    # Spark filter again.
     return not isinstance(one, In)
 
 

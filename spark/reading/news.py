@@ -26,11 +26,11 @@ _LANE = 1
 
 @attrs.define
 class News:
-    """Waits until a partition has new records, by a long poll at every leader instead of repeated requests for
-    offsets.
+    """The wait of a streaming query for new records. It uses a long poll at every leader instead of repeated
+    requests for offsets.
 
-    When one leader has new records, the Fetches at other leaders may still be unanswered. These Fetches stay open on
-    connections of their own, and serve the next wait.
+    When one leader has new records, the Fetches at other leaders may still be unanswered. These Fetches stay
+    open on connections of their own, and serve the next wait.
     """
 
     core: ClientCore

@@ -13,15 +13,15 @@ from odradek.wire.topic_partition import TopicPartition
 __all__ = ["BATCH_TASK_RECORDS", "STREAM_TASK_RECORDS", "OffsetRange", "gathered", "rate_limited", "split"]
 
 BATCH_TASK_RECORDS = 25_000
-"""The number of records with which `gathered` fills a task of a batch query. A task with fewer records would take
-less time than Spark needs to start a further task.
+"""The number of offsets up to which `gathered` fills a task of a batch query. A smaller task would take less
+time than Spark needs to start it.
 """
 
 STREAM_TASK_RECORDS = 5_000
-"""The number of records with which `gathered` fills a task of a micro-batch. Later releases must keep this number.
+"""The number of offsets up to which `gathered` fills a task of a micro-batch.
 
-The reason is that a stream that restarts plans its last batch again. The exactly-once sink compares the number of
-tasks with the recorded number, and ends the query if the two differ.
+Later releases must not change this number. A stream that restarts plans its last batch again. If the number
+of tasks then differs from the recorded number, the exactly-once sink ends the query.
 """
 
 

@@ -1,16 +1,16 @@
 """The position of a streaming query, as it is stored in Spark's checkpoint. PURE.
 
-Offsets have the format of the JVM connector (`{"flights": {"0": 23, "1": 5}}`), so that a query can continue from the
-JVM connector's checkpoints. Further facts have names that no topic can have:
+Offsets have the format of the JVM connector (`{"flights": {"0": 23, "1": 5}}`), so that a query can continue
+from the JVM connector's checkpoints. Further facts have names that no topic can have:
 
-* `@id`: the topics' ids. If a topic has another id, it was deleted and created again;
-* `@epoch`: the leader epoch of each offset, with which a truncated log is detected (KIP-320);
-* `@group`: the consumer group to which committed offsets are reported;
-* `@initial`: set in the position from which the query starts for the first time. Spark requests it more than once and
-  does not store it;
-* `@from`: set in the end of the first batch: the start of that batch. Spark stores only ends. A start of `latest`
-  would mean another offset after a restart, so it is stored with the end. So after a crash in the first batch, the
-  same records are read again.
+* `@id` has the topics' ids. If a topic has another id now, it was deleted and created again.
+* `@epoch` has the leader epoch of each offset. It shows whether a log was truncated (KIP-320).
+* `@group` is the consumer group for which offsets are committed.
+* `@initial` marks the position from which the query starts for the first time. Spark requests this position
+  more than once and does not store it.
+* `@from` is part of the end of the first batch, and has the start of that batch. Spark stores only ends. A
+  start of `latest` would mean another offset after a restart. So the start is stored with the end, and after
+  a crash in the first batch, the same records are read again.
 
 Spark treats two offsets as equal if their JSON is equal.
 """

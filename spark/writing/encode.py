@@ -3,20 +3,22 @@
 Theory of operation
 ===================
 
-`odradek.wire.batches.record_writer` encodes one row after the other from Python objects. Spark provides columns, ten
-thousand rows at a time. Making Python objects of the rows would cost more than everything else. So here no row
-becomes an object:
+`odradek.wire.batches.record_writer` encodes one row after the other from Python objects. Spark provides
+columns, ten thousand rows at a time. Making Python objects of the rows would cost more than everything else.
+So here no row becomes an object:
 
-1. `partitions_of` computes the partitions of all rows. If a row has a value in the partition column, this value is
-   its partition. Otherwise the murmur2 hash of its key decides, as in all of Kafka's clients. The hash is computed
-   word by word for all keys at once. For a row with neither, the caller gives the partition;
-2. `encode` sorts the rows by partition. The sort is stable, so the rows of one partition keep their order. Each
-   partition's rows are cut into batches by size. A record's index in its batch is its offset delta. The lengths of
-   its fields give its own length;
-3. the varints before the key, and before the value, are written column by column into two arrays of short byte
-   strings;
-4. one call to Arrow joins the parts of every record: varints, key, varint, value, headers. The buffer of the result
-   has the records of all batches, one after the other. A batch consists of its header and a slice of this buffer.
+1. `partitions_of` computes the partitions of all rows. If a row has a value in the partition column, this
+   value is its partition. Otherwise the murmur2 hash of its key decides, as in all of Kafka's clients. The
+   hash is computed word by word for all keys at once. If a row has no key either, the caller gives the
+   partition.
+2. `encode` sorts the rows by partition. The sort is stable, so the rows of one partition keep their order.
+   Each partition's rows are cut into batches by size. A record's index in its batch is its offset delta. The
+   lengths of its fields give the length of the record.
+3. The varints before each key and before each value are written into two arrays of short byte strings, column
+   by column.
+4. One call to Arrow joins the parts of every record: varints, key, varint, value, headers. The buffer of the
+   result has the records of all batches, one after the other. A batch consists of its header and a slice of
+   this buffer.
 
 The result is byte for byte what `odradek.wire.batches.record_writer` makes from the same rows
 (tests/spark/writing/test_encode.py).
@@ -142,9 +144,10 @@ def partitions_of(
     wanted: pa.Array | None,
     keyless: _Int32s,
 ) -> _Int32s:
-    """Choose the partition of every row: `wanted` if it is not null, else by the hash of the key, else `keyless`.
+    """Choose the partition of every row. It is `wanted` if this is not null, otherwise it follows from the
+    hash of the key. Rows without a key get `keyless`.
 
-    Raises `ValueError` if `wanted` has a partition that does not exist; the text names it.
+    Raises `ValueError` if `wanted` has a partition that does not exist; the text names the partition.
     """
     chosen = np.where(
         pc.is_null(keys).to_numpy(zero_copy_only=False),

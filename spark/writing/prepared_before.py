@@ -43,12 +43,12 @@ def refuse_beside_prepared(plan: SinkPlan, query: str, client: Client | None = N
                 found = own.run(prepared_slots(own.core, query, plan.look_up_ms / 1000))
     except (KafkaError, ClientError) as error:
         raise RuntimeError(
-            f"the brokers do not answer which transactions {query} has prepared with "
+            f"the brokers did not report which transactions {query} has prepared with "
             f"delivery=two-phase: {str(error).rstrip('.')}."
         ) from error
     if found:
         raise ProgressError(
-            f"{query} began with delivery=two-phase, and has {len(found)} prepared transactions. They would hide from read_committed consumers what delivery={plan.delivery.value} writes. Start the "
+            f"{query} began with delivery=two-phase, and has {len(found)} prepared transactions. Until these end, read_committed consumers would not see the rows that delivery={plan.delivery.value} writes. Start the "
             "query with delivery=two-phase until the batch has ended, or end the transactions: odradek "
             f"spark two-phase --bootstrap {where} --end {query}"
         )

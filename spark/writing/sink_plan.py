@@ -39,8 +39,8 @@ SINK_DEFAULTS: dict[str, str] = {
     "client.id": "odradek-spark",
 }
 _LOOK_UP_MS = 15_000
-"""The time limit for looking up a topic, in milliseconds. (Rows may wait for memory for a longer time: as long as for
-their delivery.)
+"""The time limit for looking up a topic, in milliseconds. (It is much shorter than the time for which rows
+may wait for memory, which is their delivery timeout.)
 """
 _NAMES = tuple(each.name for each in SINK_OPTIONS)
 _SPARKS = ("checkpointlocation", "path", "queryname")
@@ -63,7 +63,7 @@ class SinkPlan:
 
     columns: Mapping[str, int]
     topic: str | None
-    """The option `topic`, which takes precedence over the column."""
+    """The option `topic`, which takes precedence over the column `topic`."""
     properties: Mapping[str, str] = attrs.field(repr=False)
     """The producer's configuration with Kafka's keys, perhaps with passwords."""
     metrics_path: str | None
@@ -150,7 +150,7 @@ def plan_write(options: Mapping[str, str], schema: StructType) -> SinkPlan:
         raise ValueError("the options txnAppId and txnVersion need delivery=exactly-once or two-phase.")
     if plan.delivery is Delivery.TWO_PHASE and f"kafka.{_TIMEOUT}" in given:
         raise ValueError(
-            f"the option kafka.{_TIMEOUT} has no use with delivery=two-phase: prepared transactions "
+            f"the option kafka.{_TIMEOUT} has no effect with delivery=two-phase: prepared transactions "
             "have no timeout."
         )
     if "kafka.max.block.ms" in given:
@@ -171,7 +171,7 @@ def _check_names(options: Mapping[str, str]) -> None:
             name, [*ours, "kafka.bootstrap.servers"], 1, 0.85 if len(name) > 6 else 0.75
         )
         if near:
-            raise ValueError(f"the option '{name}' is unknown: {ours.get(near[0], near[0])} is the name.")
+            raise ValueError(f"the option '{name}' is unknown: did you mean {ours.get(near[0], near[0])}?")
 
 
 def _delivery(options: Mapping[str, str]) -> Delivery:
@@ -192,7 +192,9 @@ def _flag(options: Mapping[str, str], name: str) -> bool:
 
 
 def _job(options: Mapping[str, str], topic: str | None) -> tuple[str | None, int]:
-    """Return the name and the version of a batch job, from the options that Delta also has."""
+    """Return the name and the version of a batch job, from `txnAppId` and `txnVersion`. Delta has the same
+    options.
+    """
     app, version = options.get("txnappid"), options.get("txnversion")
     if app is None and version is None:
         return None, 0

@@ -69,8 +69,8 @@ class TaskReport(WriterCommitMessage):
     query: str | None = None
     """The query id with which the rows were written exactly once; None with at-least-once delivery."""
     rows_compared: int = -1
-    """The number of rows that an earlier attempt had committed, and that this attempt only compared; -1 if it wrote
-    its rows.
+    """The number of rows that this attempt only compared, because an earlier attempt had committed them. It
+    is -1 if this attempt wrote its rows.
     """
     row_hash: int = 0
     """The hash of the rows, which does not depend on their order. The driver compares it."""
@@ -273,7 +273,9 @@ class SinkTask:
         return tuple(sorted(self._topic_ids.items()))
 
     def _check_topic(self, topic: str, planned: bytes = NO_TOPIC_ID) -> None:
-        """Raise `RuntimeError` if the topic's id differs from the id in the plan, or from the id for earlier rows."""
+        """Raise `RuntimeError` if the topic was created again. Its id then differs from the id in the plan,
+        or from the id with which earlier rows were written.
+        """
         now, before = self._producer.topic_id(topic), self._topic_ids[topic]
         if NO_TOPIC_ID in (now, before) or (now == before and planned in (now, NO_TOPIC_ID)):
             return

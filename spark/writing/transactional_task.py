@@ -67,8 +67,8 @@ def write_once(plan: SinkPlan, protocol: TaskProtocol, iterator: Iterator[pa.Rec
 
 
 def fencing(error: Exception) -> Exception | None:
-    """Return the error that says that the producer was fenced: `error`, or one of its causes; None if the error has
-    another cause.
+    """Find the error that shows that another producer has fenced this one. It is `error` itself, or one of
+    its causes. Returns None if there is no such error.
     """
     for each in (error, error.__cause__):
         if isinstance(each, ProducerFencedError):
@@ -89,8 +89,8 @@ def _steps(
     log = decisions.read(protocol.query, key, end)
     if log.is_undecided(protocol.task):
         raise ProgressError(
-            f"a marker of task {protocol.task} of {protocol.query} is in a transaction that the sink "
-            "did not make."
+            f"another program has an open transaction with a marker of task {protocol.task} of {protocol.query}: "
+            "end that transaction first (`odradek txn` shows it)."
         )
     check_mode(protocol, log.decision)
     marker = _newest(log.markers.get(protocol.task), log.decision)
@@ -126,8 +126,8 @@ def _steps(
 
 
 def _newest(marker: Marker | None, decision: Decision | None) -> Marker | None:
-    """Return the task's marker. If two-phase delivery has written later batches, return a substitute: a marker with
-    the number of the last of these batches.
+    """Return the task's marker. If two-phase delivery has written later batches, return a substitute marker
+    with the number of the last of these batches.
     """
     if decision is None or (marker is not None and marker.batch > decision.batch):
         return marker

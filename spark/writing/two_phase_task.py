@@ -87,7 +87,9 @@ def prepare_rows(
     except (KafkaError, ClientError, RuntimeError) as error:
         fenced = fencing(error)
         if fenced is not None:
-            raise RuntimeError(f"{where} is continued without this attempt: {fenced}") from error
+            raise RuntimeError(
+                f"another attempt at {where} has taken over, so this attempt ends: {fenced}"
+            ) from error
         if isinstance(error, RuntimeError):
             raise
         raise RuntimeError(f"{where} could not prepare its rows: {str(error).rstrip('.')}.") from error
@@ -121,8 +123,8 @@ def _steps(
 
 
 def _count(protocol: AttemptProtocol, rows: CountedRows, iterator: Iterator[pa.RecordBatch]) -> TaskReport:
-    """Count the rows, and report them. The rows must be read although they are not written: reading them makes Spark
-    keep the state that its plan computes.
+    """Count the rows, and report them. They are not written, but they must be read, because Spark then keeps
+    the state that its plan computes.
     """
     for batch in iterator:
         rows.add(batch)

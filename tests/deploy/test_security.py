@@ -312,7 +312,7 @@ def test_the_log_that_a_backup_is_of(backup: ModuleType) -> None:
     """The metadata log is in its own directory, or in the first one of all."""
     assert backup.metadata_directory("log.dirs=/a/node-1, /b\n") == Path("/a/node-1")
     assert backup.metadata_directory("log.dirs=/a\nmetadata.log.dir=/m\n") == Path("/m")
-    with pytest.raises(backup.CannotBackUp, match=r"names no log\.dirs"):
+    with pytest.raises(backup.CannotBackUp, match=r"has no log\.dirs"):
         backup.metadata_directory("#log.dirs=/a\nnode.id=1\n")
 
 

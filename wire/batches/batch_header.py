@@ -58,8 +58,8 @@ assert HEAD.size == HEAD_SIZE
 
 MAGIC: Final = 2
 SIZE_PREFIX: Final = 12
-"""The number of bytes at the start of a batch that `batch_length` does not count: those of the base offset
-and of `batch_length` itself.
+"""The number of bytes at the start of a batch that `batch_length` does not count. They are the base offset
+and `batch_length` itself.
 """
 CRC_START: Final = 21
 """The position of the first byte that the checksum covers, at which the attributes begin. Base offset and

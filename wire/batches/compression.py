@@ -4,13 +4,16 @@ memory.
 Theory of operation
 ===================
 
-Each codec is one generator that yields the decompressed bytes in chunks. Two public functions use it.
-`decompressed_size` drops each chunk, since a broker only needs to know that the bytes decompress.
-`decompress` joins the chunks. A chunk has at most `CHUNK_BYTES`. So `decompressed_size` has one chunk in
-memory at a time. `decompress` needs at most `size_max` bytes and a chunk. The buffers of the libraries come
-on top. lz4 has a buffer for one block, 4 MiB at most. zstd has a window, but uses only as much of it as it
-has decompressed. Snappy has no chunks within a block. But each snappy block starts with its decompressed
-size, which is checked before the block is decompressed.
+Each codec is one generator that yields the decompressed bytes in chunks of at most `CHUNK_BYTES`. Two public
+functions use it:
+
+- `decompressed_size` drops each chunk, since a broker only needs to know that the bytes decompress. It has
+  one chunk in memory at a time.
+- `decompress` joins the chunks. It needs at most `size_max` bytes and a chunk.
+
+The libraries need further buffers. lz4 has a buffer for one block, 4 MiB at most. zstd has a window, but uses
+only as much of it as it has decompressed. Snappy has no chunks within a block. But each snappy block starts
+with its decompressed size, which is checked before the block is decompressed.
 
 A short input must not take much time either. Each gzip member, xerial block and zstd block costs a step in
 Python. So their number is limited. The limit is far above the number that any real writer makes.
@@ -18,17 +21,17 @@ Python. So their number is limited. The limit is far above the number that any r
 Readers of the four formats differ in some rules. The rules here are:
 
 - gzip: several members may follow one another. Any other bytes behind the first member count as corruption.
-- snappy: Java writes the "xerial" framing: magic, two versions, then length-prefixed raw blocks; a second
-  stream may follow the first. librdkafka writes one raw block without framing. This module reads both forms,
-  and writes the xerial form.
+- snappy: Java writes the "xerial" framing, which has a magic, two versions, and raw blocks with their
+  lengths. A second stream may follow the first. librdkafka writes one raw block without framing. This module
+  reads both forms, and writes the xerial form.
 - lz4: one standard frame. Java's reader refuses dependent blocks. So they are refused here, too. Otherwise a
   broker would store batches that many consumers cannot read.
-- zstd: frames, including skippable frames, may be concatenated, and usually do not state their content size. The
-  streaming reader does not report a cut input, so the block headers are checked first.
+- zstd: frames, including skippable frames, may be concatenated, and usually do not state their content size.
+  The streaming reader does not report a cut input, so the block headers are checked first.
 
-Deliberately absent are dictionaries. Compression contexts are not kept between calls, because making one
-takes less time than compressing a batch. For zstd a decompression context is kept for each thread: making one
-takes longer than reading a batch of 16 KiB.
+Deliberately absent are dictionaries. Contexts for compression are not kept between calls, because making one
+takes less time than compressing a batch. But each thread keeps a context for the decompression of zstd,
+because making one takes longer than reading a batch of 16 KiB.
 
 All four libraries release the interpreter's lock, so a worker that decompresses does not stop the loop.
 """
@@ -66,7 +69,9 @@ __all__ = [
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 CHUNK_BYTES = 256 * 1024
-"""The most bytes that one step of a decompression allocates (measured: 64 KiB to 1 MiB cost the same)."""
+"""The most bytes that one step of a decompression allocates. Measured, chunks from 64 KiB to 1 MiB take the
+same time.
+"""
 
 
 class CompressionType(IntEnum):
@@ -80,8 +85,8 @@ class CompressionType(IntEnum):
 
 
 class Inflated:
-    """Counts the bytes that decompressions have produced, including those of decompressions that failed in
-    the end.
+    """The number of bytes that decompressions have produced. Decompressions that failed in the end count,
+    too.
     """
 
     __slots__ = ("bytes_made",)
@@ -91,7 +96,7 @@ class Inflated:
 
 
 def _pieces_max(size: int) -> int:
-    """Compute the largest allowed number of blocks and frames in `size` compressed bytes."""
+    """Compute the limit for the number of blocks and frames in `size` compressed bytes."""
     return 1024 + size // 64
 
 
@@ -124,7 +129,7 @@ def _gzip_chunks(data: memoryview, size_max: int) -> Iterator[bytes]:
             yield decoder.decompress(piece, CHUNK_BYTES)
             while (
                 decoder.unconsumed_tail and not decoder.eof
-            ):  # zlib has the next member in both places when a member ends
+            ):  # at the end of a member, zlib has the rest in both attributes
                 yield decoder.decompress(decoder.unconsumed_tail, CHUNK_BYTES)
             if not decoder.eof and position >= end:
                 yield decoder.decompress(b"", CHUNK_BYTES)
@@ -154,7 +159,7 @@ def _snappy_compress(data: Buffer, level: int | None) -> bytes:
 
 
 def _snappy_block(block: memoryview, size_max: int) -> bytes:
-    """Decompress one raw block, whose stated size is checked first."""
+    """Decompress one raw block. Its stated size is checked first."""
     size = shift = 0
     for byte in block[:5]:
         size |= (byte & 0x7F) << shift
@@ -285,8 +290,8 @@ def _check_zstd_frames(data: memoryview) -> None:
                 pieces_left -= 1
                 block = data[position] | data[position + 1] << 8 | data[position + 2] << 16
                 last = block & 1
-                # A run-length block has one byte of content, whatever size it names; other blocks have as
-                # many bytes as they name.
+                # A run-length block has one byte of content, whatever size it states. Other blocks have as
+                # many bytes as they state.
                 position += 3 + (1 if block >> 1 & 3 == 1 else block >> 3)
             position += 4 * (descriptor >> 2 & 1)
     except (IndexError, struct.error) as error:
@@ -312,7 +317,7 @@ def _zstd_chunks(data: memoryview, size_max: int) -> Iterator[bytes]:
             del _per_thread.zstd
 
 
-# --- the public face -------------------------------------------------------------------------------------
+# --- functions for other modules -------------------------------------------------------------------------------------
 
 _COMPRESS: dict[int, Callable[[Buffer, int | None], bytes]] = {
     CompressionType.GZIP: _gzip_compress,

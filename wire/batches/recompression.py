@@ -1,7 +1,7 @@
-"""Recompresses a batch with another codec, as a topic's `compression.type` demands. PURE.
+"""The compression of a batch with another codec, as a topic's `compression.type` demands. PURE.
 
-A batch compresses all its records as one block. So to change the codec, no record need be parsed. The header
-keeps everything but the codec, the length and the checksum.
+A batch compresses all its records as one block. So the codec can be changed without parsing any record. Only
+the codec, the length and the checksum in the header change.
 """
 
 from __future__ import annotations

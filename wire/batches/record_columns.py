@@ -4,14 +4,14 @@ numpy. PURE.
 Theory of operation
 -------------------
 Only one step is sequential: to find where a record begins, one must know the length of the preceding record.
-So a loop goes from record to record, and reads only the length of each, one varint. For a run of records of
-equal length, numpy compares all lengths at once instead (`_run`). All other steps are done for all records of
-a group at once. The decompressed records of the group lie one behind the other in one buffer. The steps are:
+So a loop goes from record to record, and reads only the length of each record, a varint. For a run of records
+of equal length, numpy compares all lengths at once instead (`_run`). All other steps are done for all records
+of a group at once. The decompressed records of the group follow one another in one buffer. The steps are:
 
-1. `RecordPlaces.add` checks a batch (header, checksum, decompression, number of records) and notes where its records
-   begin;
-2. `record_columns` decodes the varints of all records, column by column: lengths, timestamp deltas, offset deltas, key
-   lengths, ...
+1. `RecordPlaces.add` checks a batch (header, checksum, decompression, number of records), and stores the
+   positions of its records.
+2. `record_columns` decodes the varints of all records, column by column: lengths, timestamp deltas, offset
+   deltas, key lengths, and so on.
 3. `record_columns` checks that each part of a record ends within the record. Reads before this check may go
    beyond the last record. There they read the `PAD` zero bytes.
 
@@ -35,8 +35,8 @@ __all__ = ["PAD", "Bytes", "Int64s", "RecordColumns", "RecordPlaces", "record_co
 
 _RECORD_SIZE_MIN = 7
 _RUN_MIN = 32
-"""The least number of records for which numpy is tried instead of the loop. With as many records of equal
-length, comparing all lengths at once is faster.
+"""The number of remaining records from which on numpy compares lengths. For a shorter run of records, the
+loop is faster.
 """
 PAD = 64
 """The number of zero bytes behind the last record. Up to five varints of ten bytes each may be read beyond

@@ -1,9 +1,10 @@
 """Records inside a batch: a builder that writes them and a parser that reads them.
 
 Both are on the client's hot path (one record at a time), so the varints are inlined. Lengths below 64 take
-one byte, below 8192 two, and anything longer goes through a function. `parse_fields` is the only loop that
-parses records one by one. It makes no record objects. `records` and the consumer make objects of their own
-classes from the fields, with functions written in C.
+one byte, and lengths below 8192 take two. A function encodes longer lengths.
+
+`parse_fields` is the only loop that parses records one by one. It makes no record objects. `records` and the
+consumer make objects of their own classes from the fields, with functions written in C.
 """
 
 from __future__ import annotations

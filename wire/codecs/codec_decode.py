@@ -12,12 +12,12 @@ inlined. An array is read by a loop. No function is called for a single field.
   further bytes.
 - Bounds: beyond the end of the buffer, `unpack_from` and `buf[o]` raise errors, which the function turns into
   MalformedMessage. A slice of a memoryview would be silently too short, so its end is compared with `end`
-  first. A negative length means null. The same comparison refuses it in fields that may not be null.
-- Memory: before an array is read, its count is checked. The remaining bytes, divided by the least size of an
-  element, are the most elements that can follow.
-- Elements: a decoder may have a bound on the number of elements. Then each count of an array or of tagged
-  fields is subtracted from the rest of the bound. A decoder without a bound lacks this code. Each element
-  takes at least one byte. So a message with fewer bytes than the allowed number of elements needs no bound.
+  first. This comparison also refuses a negative length, which means null, if the field may not be null.
+- Memory: before an array is read, its count is compared with the remaining bytes. The count is refused if the
+  array could not fit, even if each element had the least size.
+- Elements: a decoder may have a limit for the number of elements. Then each count of an array or of tagged
+  fields is subtracted from the rest of the limit. A decoder without a limit lacks this code. It is safe for a
+  message with fewer bytes than the allowed number of elements, because each element takes at least one byte.
 - Tagged fields get their defaults first and are then overwritten; unknown tags are skipped. A known tag must
   end where its size says.
 

@@ -1,4 +1,5 @@
-"""A second encoder and decoder, written as short as possible: they interpret the metadata of the fields.
+"""A second encoder and decoder, which interpret the metadata of the fields. They are written as short as
+possible.
 
 Tests compare the generated codecs with this one. On purpose it shares no code with the code generators. It is
 slow. When encoding, it refuses every structure that a generated encoder refuses. It also checks more, for

@@ -10,20 +10,20 @@ turns a message into bytes, which the owner sends. Nothing here waits or reads a
 Both ends keep these rules:
 
 1. The length of a frame is checked before the connection stores the frame's bytes (`max_frame_bytes`).
-2. A connection answers in the order of its requests. The server refuses to answer out of order; the client matches
-   each response with the oldest unanswered request, and compares the correlation ids.
+2. A connection answers in the order of its requests. The server refuses to answer out of order. The client
+   matches each response with the oldest unanswered request, and compares the correlation ids.
 3. After a mistake of the peer, each call of `next_event` raises RemoteProtocolError, and the owner can only
    close the connection. A mistake of the owner raises LocalProtocolError and changes nothing.
-4. Unanswered requests are limited. Beyond the limit, the server's `next_event` returns PAUSED instead of the next
-   request, until a response was sent; the client's `send` raises.
+4. Unanswered requests are limited. At the limit, the server's `next_event` returns PAUSED instead of the next
+   request, until a response was sent. The client's `send` raises an error.
 
 Two tables, `SERVER` and `CLIENT`, list the states and the steps between them. The tables differ in one entry:
 a server may still answer a peer that has finished sending. A step that is not in the table raises
 LocalProtocolError.
 
-ApiVersions is the one API with rules of its own (KIP-511). A server that lacks the requested version answers in
-version 0 with error 35. So `ServerConnection` skips the body of such a request. `ClientConnection` looks at the error
-code before it decides how to read the answer.
+ApiVersions is the one API with rules of its own (KIP-511). A server that lacks the requested version answers
+in version 0 with error 35. So `ServerConnection` skips the body of such a request. `ClientConnection` looks
+at the error code before it decides how to read the answer.
 
 Deliberately absent: bare SASL tokens in frames (SaslHandshake version 0), TLS, timeouts, and throttling. The
 owner does these. The broker's hot path does not use this module. It calls the functions of

@@ -47,8 +47,8 @@ _API_VERSIONS_LAST: Final = api_versions(ApiKey.API_VERSIONS)[1]
 
 
 class UnknownApiKey(RemoteProtocolError):
-    """Raised for a request with an unknown API key. The format of its header is unknown, too, so it gets no
-    answer.
+    """Raised for a request with an unknown API key. The request gets no answer, because the format of its
+    header is unknown, too.
     """
 
     def __init__(self, api_key: int) -> None:
@@ -66,7 +66,7 @@ def frame_length(buf: Buffer, offset: int, max_frame_bytes: int) -> int:
     length: int = _LENGTH.unpack_from(buf, offset)[0]
     if not 0 <= length <= max_frame_bytes:
         raise RemoteProtocolError(
-            f"a frame claims a length of {length} bytes, and allowed are 0 to {max_frame_bytes}"
+            f"a frame claims a length of {length} bytes, but only 0 to {max_frame_bytes} are allowed"
         )
     return length
 

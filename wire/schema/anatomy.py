@@ -58,8 +58,8 @@ class Leaf(NamedTuple):
 
 @attrs.frozen
 class _Level:
-    """A list in the request, and the corresponding list in the answer. The latter has one result for each
-    element of the former.
+    """A list in the request, and the corresponding list in the answer. The answer has one result for each
+    element of the request's list.
     """
 
     field: str
@@ -255,11 +255,11 @@ class Anatomy:
     def asking(
         self, request: Any, names: Iterable[Sequence[Any]], thing: Callable[[Any], Any] = itemgetter(-1)
     ) -> Any:
-        """Make a copy of the request that asks about the things with these names. Each name is a tuple, which
-        begins with the name of the outermost element.
+        """Make a copy of the request that names exactly these things. Each name in `names` is a tuple, which
+        begins with the name of the outermost element (e.g. the topic).
 
-        `thing` is a function that makes a thing from its name; by default, the last part of the name is the
-        thing. The outermost elements get the order in which `names` first mentions them.
+        `thing` is a function that makes a thing from its tuple. By default, the last part of the tuple is the
+        thing. The outermost elements are in the order in which `names` first mentions them.
         """
         outer, inner = self._levels[0]
         within: dict[Any, list[Any]] = {}
@@ -326,9 +326,10 @@ class Anatomy:
         has the positions of the part's things in the request.
 
         `ready` are results that are added at the end, for things that are in no part. If the row puts refused
-        things apart (`Row.place`), an answer may have fewer results than its part has things. If one part is
-        refused as a whole, the answer to that part becomes the whole answer. This does not hold if such a
-        refusal also names each thing (`Row.each`).
+        things apart (`Row.place`), an answer may have fewer results than its part has things.
+
+        If one part is refused as a whole, its answer becomes the whole answer. But if such a refusal also
+        names each thing (`Row.each`), all answers are joined.
         """
         first = responses[0]
         if self.has_whole_error:

@@ -50,8 +50,8 @@ class Row:
     refused: str = ""
     whole: str = ""
     place: Place = "behind"
-    """The position of refused things in the answer. They are all behind the other things, or all before them.
-    With "in place", each has the same position as in the request.
+    """The position of refused things in the answer: behind all other things, or before them. With "in place", they are
+    at the same position as in the request.
     """
     ids_since: int | None = None
     """The first version in which topics are named by their ids; None if no version has topic ids."""
@@ -63,8 +63,8 @@ class Row:
     code: str = "error_code"
     since: int = 0
     within: Row | None = None
-    """The row of one outermost element whose inner things have their own rights or errors, such as the topics
-    of one group.
+    """A row for one outermost element, such as one group with its topics. It is needed if the things inside
+    the element have access rights or errors of their own.
     """
 
 

@@ -112,8 +112,8 @@ def delete_acls(
 
 
 def _candidates(image: MetadataImage, asked: AclFilter) -> Collection[tuple[bytes, Acl]]:
-    """Return the ACLs that a filter may match, with their ids: one ACL, the ACLs of one resource name, or
-    all.
+    """Return the ACLs that a filter may match, with their ids. Depending on the filter, these are one ACL,
+    the ACLs of one resource name, or all ACLs.
     """
     acls, ids = image.access.acls, image.access.acl_ids
     if len(ids) < len(acls):

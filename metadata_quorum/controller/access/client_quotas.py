@@ -40,8 +40,8 @@ _KEYS_OF_CLIENTS: Mapping[str, str] = {
 _KEYS_OF_ADDRESSES: Mapping[str, str] = {"connection_creation_rate": _INT}
 _MAX: Mapping[str, float] = {_LONG: 2.0**63, _INT: 2.0**31 - 1}
 _EPSILON = 1e-6
-"""The tolerance for whole numbers, as in Kafka: a value that differs from a whole number by less counts as
-whole.
+"""The tolerance in the check for whole numbers, as in Kafka. A value that is this close to a whole number is
+accepted.
 """
 
 _Entity: TypeAlias = dict[str, str | None]
@@ -80,7 +80,9 @@ def alter_client_quotas(
 def _changes(
     image: MetadataImage, entity: tuple[tuple[str, str | None], ...], ops: Iterable[OpData]
 ) -> list[Message]:
-    """Make the records for those quotas of one entity whose new values differ from the image."""
+    """Make the records for the changed quotas of one entity. Quotas that already have the new value are left
+    out.
+    """
     quotas = image.access.client_quotas
     return [
         ClientQuotaRecord(

@@ -178,10 +178,10 @@ def _create(
 def _room(
     image: MetadataImage, owner: str, earliest_ms: int, basis: DecisionBasis, secrets: TokenSecrets
 ) -> list[Message] | None:
-    """Make room for a new token of `owner`: make the records that remove the owner's expired tokens.
+    """Make the records that remove expired tokens of `owner`, so that the owner may get a new token.
 
-    The list is empty if the owner has fewer tokens than the limit. The result is None if the owner has as
-    many unexpired tokens as the limit allows.
+    The list is empty if the owner has fewer tokens than the limit. Returns None if the new token must be
+    refused, because the limit is reached by tokens that have not expired.
     """
     tokens, most = image.access.delegation_tokens, basis.settings.tokens_per_owner_max
     held = basis.token_ids.held(owner, most, tokens, secrets)

@@ -100,8 +100,8 @@ def register_broker(
     amended = existing is not None and existing.incarnation_id == request.incarnation_id
     records: list[Message] = []
     if not amended:
-        # If the broker is not registered, it cannot prove that it stopped cleanly. It may still be an
-        # eligible leader.
+        # A broker that is not registered cannot prove that it stopped cleanly. It may still be in an ELR, so
+        # `leave_isrs` is called for it, too.
         clean = existing is not None and existing.epoch == request.previous_broker_epoch
         if existing is not None and not clean:
             reached("controller.broker_came_back_uncleanly")
@@ -205,12 +205,13 @@ def _check_features(image: MetadataImage, request: BrokerRegistrationRequest) ->
 def heartbeat(
     image: MetadataImage, request: BrokerHeartbeatRequest, context: DecisionContext, basis: DecisionBasis
 ) -> Decision:
-    """Renew a broker's session, and unfence the broker, fence it or shut it down, as it requests.
+    """Renew a broker's session. Then unfence the broker, fence it or shut it down, as it requests.
 
     First, replicas in directories that the broker reports as offline leave their ISRs. The broker is unfenced
-    once it has read its own registration. If it wants to shut down, it loses its leaderships, and may stop
-    when every active broker has read that metadata. The response says whether the broker has caught up,
-    whether it is fenced, and whether it may stop.
+    once it has read its own registration. If it wants to shut down, its leaderships are moved. It may stop
+    when every active broker has read the metadata with the new leaders.
+
+    The response says whether the broker has caught up, whether it is fenced, and whether it may stop.
     """
     sessions = basis.sessions
     broker = image.brokers.get(request.broker_id)
@@ -233,7 +234,7 @@ def heartbeat(
     # stays, and the broker is fenced.
     want_fence = request.want_fence or set(broker.log_dirs) <= set(request.offline_log_dirs)
     if broker.fenced:
-        # The broker was allowed to stop before, so it can only return with a new registration.
+        # This broker was already allowed to stop. So it can return only with a new registration.
         if request.want_shut_down or stopping:
             reached("controller.fenced_broker_may_stop")
             shut_down = True
@@ -276,8 +277,8 @@ def fence(
     """Make the records that fence brokers. The brokers lose their leaderships, and leave every ISR whose
     other members are alive.
 
-    `is_stopping` is set for a broker that stops without a controlled shutdown. Then its record also says that
-    the broker stops, for readers of the log. (Kafka's record says only that the broker is fenced.)
+    `is_stopping` is set if a broker stops without a controlled shutdown. The record then marks the broker as
+    stopping, so that readers of the log see this. (Kafka's record says only that the broker is fenced.)
     """
     since_ms = basis.sessions.recently(now_ms)
     records = leave_isrs(image, {broker.broker_id: since_ms for broker in brokers}, basis)
@@ -323,8 +324,8 @@ def _elect_where_nobody_leads(
 def _elect_reported(
     image: MetadataImage, reported: list[TopicIdPartition], basis: DecisionBasis
 ) -> list[Message]:
-    """Elect leaders for the partitions about which a broker has just reported. If a partition still needs
-    reports of other brokers, no leader is elected.
+    """Elect leaders for partitions for which a broker has just reported its log. A partition that needs
+    further reports gets no leader yet.
     """
     records: list[Message] = []
     acceptable = acceptable_leaders(image)
@@ -356,9 +357,10 @@ def fence_expired(
     """Fence all brokers whose sessions have expired, in one decision. The timer repeats the request until no
     session has expired.
 
-    All these brokers leave the ISRs in one change, so each of them has all records that were committed
-    before. If no session has expired, the decision removes waiting brokers from the ISRs that they may leave
-    now.
+    All these brokers leave each ISR in one change. So each of them has all records that were committed before
+    the change.
+
+    If no session has expired, the decision removes waiting brokers from ISRs instead (`go_on_leaving`).
     """
     sessions = basis.sessions
     sessions.prolong(request.slept_ms, context.now_ms)
@@ -416,8 +418,9 @@ def _directories_offline(
 
 
 def _directories_cordoned(broker: BrokerImage, cordoned: list[bytes] | None) -> list[Message]:
-    """Make the record that says which directories get no new replicas (KIP-1066). `cordoned` is None if the
-    broker has an older release; then nothing changes.
+    """Make the record with the directories that get no new replicas (KIP-1066).
+
+    Brokers of older releases do not report this. Then `cordoned` is None, and nothing changes.
     """
     if cordoned is None or tuple(cordoned) == broker.cordoned_log_dirs:
         return []

@@ -110,7 +110,8 @@ def _assign(
     active = acceptable_leaders(image, without=() if online else (broker.broker_id,))
 
     def acceptable(partition: PartitionImage, replica: int) -> bool:
-        # If a partition has no leader, it may have waited for this replica, whose directory is now online.
+        # The directory of this replica is now online. If the partition has no leader, it may have waited for
+        # this replica.
         return active(partition, replica) if replica != broker.broker_id else online and broker.is_active
 
     anew = begins_anew(partition, broker, directory)
@@ -139,7 +140,7 @@ def begins_anew(partition: PartitionImage, broker: BrokerImage, directory: bytes
     directory for the replica, and that directory is gone.
 
     A directory is gone if the broker no longer registers it, e.g. because the disk was replaced. A disk that
-    was moved keeps its directory id. A reserved id stands for no directory.
+    was moved keeps its directory id. Reserved ids never count.
     """
     before = partition.directory_of(broker.broker_id)
     if before == directory or before in RESERVED_DIRECTORIES or directory == LOST_DIRECTORY:

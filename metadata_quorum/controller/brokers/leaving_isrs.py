@@ -1,19 +1,19 @@
-"""The removal of brokers that stop or fail from ISRs, in favour of members that are alive.
+"""The removal of stopped or failed brokers from ISRs, while the remaining members are alive.
 
-A replica that has left an ISR may lack records that the remaining members committed. So if the remaining
-members are lost, it cannot be elected. But a member whose machine has lost power commits nothing, although
-its session lasts a while longer. So three rules hold. The argument is in docs/internals/replication.md
-("Leaving in favour of the living").
+A replica that has left an ISR may lack records that the remaining members commit later. So if the remaining
+members are lost, this replica cannot be elected. A remaining member may be dead already, because its session
+lasts for a while after its machine has lost power. The following rules prevent that a partition depends on
+dead members alone. The argument is in docs/internals/replication.md ("Leaving in favour of the living").
 
-* **A broker leaves an ISR only in favour of members that have sent heartbeats.** Until all remaining members
-  have sent a heartbeat, the broker is fenced, leads nothing, and stays in the ISR. The leader still counts
-  this broker's replica, so each committed record is in this replica, too.
+* **A broker leaves an ISR only if the remaining members have sent heartbeats.** Until all of them have sent a
+  heartbeat, the broker is fenced, leads nothing, and stays in the ISR. The leader still counts this broker's
+  replica, so each committed record is in this replica, too.
 * **All absent brokers leave together**, with one record per partition. No leader sees an intermediate ISR. So
   all the absent brokers become eligible if the remaining ISR is too small to commit.
 * **If no member is active, all members leave** and become eligible.
 
 These rules do not apply to a replica that may lack acknowledged records (after an unclean restart). Such a
-replica leaves at once, even as the only one.
+replica leaves at once, even if it is the only member.
 
 The set of waiting brokers is soft state (`BrokerSessions.wait`). A new controller derives the set from the
 ISRs: all inactive members are waiting.
@@ -43,8 +43,8 @@ from odradek.wire.structure import Message
 __all__ = ["AT_ONCE", "begin_waiting", "go_on_leaving", "leave_isrs", "sorted_topics"]
 
 AT_ONCE = NEVER - 1
-"""A special value of a heartbeat time in `leave_isrs`: the broker leaves at once, and does not wait for
-heartbeats of other members.
+"""A value for `leaving` in `leave_isrs`, in place of a time. The broker then leaves at once, and does not
+wait for heartbeats of other members.
 """
 
 
@@ -61,12 +61,12 @@ def leave_isrs(
     unclean: bool = False,
     log_dirs: Collection[bytes] | None = None,
 ) -> list[Message]:
-    """Make the records that remove brokers from leaderships and ISRs, and after an `unclean` restart of one
-    broker also from ELRs.
+    """Make the records that remove brokers from leaderships and ISRs. After an `unclean` restart of a single
+    broker, the records also remove it from ELRs.
 
-    `leaving` has for each broker the time after which the remaining members must have sent heartbeats.
-    `log_dirs` are the directories with which a single broker registers. This broker's replicas in other
-    directories leave at once.
+    `leaving` maps each broker to a time. The broker leaves an ISR if the remaining members have sent
+    heartbeats since that time; otherwise it waits. `log_dirs` are the directories that a single broker
+    registers. Its replicas in other directories leave at once.
     """
     sessions = basis.sessions
     acceptable = acceptable_leaders(image, without=leaving)
@@ -128,7 +128,7 @@ def _is_active(image: MetadataImage, broker_id: int) -> bool:
 
 
 def _is_homeless(partition: PartitionImage, broker_id: int, log_dirs: Collection[bytes] | None) -> bool:
-    """True if the broker registers without the directory that had this replica. In another directory the
+    """True if the broker registers without the directory that had this replica. In another directory, the
     replica may be empty.
     """
     directory = partition.directory_of(broker_id)

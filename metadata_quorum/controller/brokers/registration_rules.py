@@ -85,7 +85,7 @@ def check_contents(
         if not 0 <= feature.min_supported_version <= feature.max_supported_version:
             raise KafkaError(
                 ErrorCode.UNSUPPORTED_VERSION,
-                f"the feature {feature.name} has the impossible range of levels "
+                f"the feature {feature.name} has the invalid range of levels "
                 f"{feature.min_supported_version} to {feature.max_supported_version}",
             )
 

@@ -15,8 +15,9 @@ Assignment = tuple[list[int], list[int]]
 
 
 def assigned(image: MetadataImage, placed: Iterable[list[int]]) -> list[Assignment]:
-    """Make an assignment from each list of placed replicas: add the replicas that are in sync when the
-    partition is created. No ISR is empty, since the placement gives every partition an active broker.
+    """Make an assignment from each list of placed replicas. The replicas on active brokers form the ISR.
+
+    No ISR is empty, since the placement gives every partition an active broker.
     """
     found: dict[tuple[int, ...], Assignment] = {}
     assignments = []
@@ -97,8 +98,10 @@ def partition_records(
 
 
 def default_directory(image: MetadataImage, broker_id: int) -> bytes:
-    """Return the directory of a broker that has only one directory, otherwise `UNASSIGNED_DIRECTORY`. A
-    broker with several directories chooses one and reports it later.
+    """Return the directory for a new replica on this broker.
+
+    If the broker has several directories, the result is `UNASSIGNED_DIRECTORY`. Such a broker chooses a
+    directory and reports it later.
     """
     directories = image.brokers[broker_id].log_dirs
     return directories[0] if len(directories) == 1 else UNASSIGNED_DIRECTORY

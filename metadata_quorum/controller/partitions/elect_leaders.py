@@ -175,10 +175,11 @@ def elect_leaderless(
 ) -> Decision:
     """Elect leaders for partitions without a leader, also uncleanly if the topic allows it.
 
-    A replica that may lead cleanly is normally elected when its broker becomes active. But if the controller
-    fails during such a large change, some partitions get no leader then; they get one here. After a recovery
-    of the quorum, partitions may wait for the brokers in the list `AWAITED_BROKERS`. When no partition waits
-    any more, the list is removed.
+    A replica that may lead cleanly is normally elected when its broker becomes active. If the controller
+    fails during such a large change, some partitions are left without a leader. They get a leader here.
+
+    After a recovery of the quorum, partitions may wait for the brokers in the list `AWAITED_BROKERS`. When no
+    partition waits any more, the list is removed.
     """
     basis.recovery.forget_settled(image)
     records: list[Message] = []
@@ -190,8 +191,8 @@ def elect_leaderless(
             continue
         is_awaiting = is_awaiting or is_held_back(partition, awaited)
         if not any(acceptable(partition, replica) for replica in partition.replicas):
-            # No replica may lead, so skip the partition: an attempt costs as much as an election. While a
-            # broker is away, there may be thousands of such partitions.
+            # If no replica may lead, skip the partition, because an attempt costs as much as an election.
+            # While a broker is away, there may be thousands of such partitions.
             continue
         rules = topic_rules(image, basis, topic)
         record = change_partition(topic.topic_id, number, partition, acceptable, rules)

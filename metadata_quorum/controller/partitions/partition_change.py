@@ -4,19 +4,21 @@ One function decides the leader, ISR, eligible replicas and last known leader to
 each other. The rules are those of Kafka's PartitionChangeBuilder, with KIP-455 for reassignments and KIP-966
 for the rest:
 
-* **Leader.** The leader is a replica that is in sync and acceptable (its broker is active, its directory
-  online). The present leader stays if it still qualifies. Otherwise the first such replica in the order of
-  assignment is elected. A replica in a directory that takes no records now (`odradek.serving.disk_troubles`)
-  leads only if all others are in such directories, too. If the ISR is empty, an eligible replica (ELR) leads.
-  If there is none, the replica with the longest log leads (`unclean_recovery.py`), or the last known leader.
-  Otherwise any acceptable replica leads, if `unclean.leader.election.enable` allows it. A leader with the
-  longest log, a last known leader and any other acceptable replica may lack acknowledged records. After such
-  an election the ISR has only the leader, and the partition is RECOVERING until the leader reports otherwise.
+* **Leader.** The leader is a replica that is in sync and acceptable, which means that its broker is active
+  and its directory online. The present leader stays if it still qualifies. Otherwise the first such replica
+  in the order of assignment is elected. A replica in a directory that takes no records now
+  (`odradek.serving.disk_troubles`) leads only if all others are in such directories, too.
+* **No replica in sync.** If the ISR is empty, an eligible replica (ELR) leads. If there is none, the replica
+  with the longest log leads (`unclean_recovery.py`), or the last known leader. As the last choice, any
+  acceptable replica leads, if `unclean.leader.election.enable` allows it. A leader that was not eligible may
+  lack acknowledged records. So after its election the ISR has only the leader, and the partition is
+  RECOVERING until the leader reports otherwise.
 * **Eligible replicas.** The high watermark does not advance while the ISR is below `min.insync.replicas`. So
   a replica that leaves such an ISR has all committed records, and becomes eligible. If the ISR has
   `min.insync.replicas` or more members, there are no eligible replicas.
 * **Without the feature of eligible replicas**, the last in-sync replicas stay in the ISR when their brokers
-  go away. If several brokers go away at once, the first broker that returns leads, and is the only one in sync.
+  go away. If several brokers go away at once, the first broker that returns leads, and is the only one in
+  sync.
 * **Unclean restarts.** A broker that may have lost acknowledged records leaves ISR and ELR, even as the last
   member. If ISR and ELR are then both empty, the last known leader is recorded, and is elected when it is
   active again. (Kafka does this only with the feature, Odradek always.)
@@ -82,7 +84,7 @@ def acceptable_leaders(
 
 @attrs.define
 class _Target:
-    """The state of a partition after a change, while this state is computed."""
+    """The new state of a partition while it is being computed."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...]
@@ -101,8 +103,8 @@ class Change:
 
     isr: tuple[int, ...] | None = None
     removed: Collection[int] = ()
-    """Replicas that leave the ISR at once. They still have all committed records. So if too few replicas stay
-    in sync, the removed replicas become eligible.
+    """Replicas that leave the ISR at once. They have all records that are committed so far. So they become
+    eligible if too few replicas stay in sync.
     """
     lost: int | None = None
     """A replica that may lack records that it has acknowledged. It leaves the eligible replicas and the ISR,
@@ -190,9 +192,8 @@ def _keep_eligible(target: _Target, partition: PartitionImage, rules: TopicRules
 
 
 def _is_sufficient(target: _Target, rules: TopicRules) -> bool:
-    """True if this ISR is large enough to commit records.
-
-    Replicas outside of it may then lack committed records.
+    """True if this ISR is large enough to commit records. Then replicas outside of the ISR may lack committed
+    records.
     """
     min_isr = min(rules.min_isr, len(target.replicas)) if rules.eligible_replicas else 1
     return len(target.isr) >= min_isr
@@ -236,8 +237,8 @@ def _least_loss(
     election: Election,
     rules: TopicRules,
 ) -> int | None:
-    """Choose a leader although it may lack records. Returns None if no replica may lead, or if the election
-    still waits for a better replica.
+    """Choose a leader that may lack committed records. Returns None if no replica may lead, or if the
+    partition must still wait for a better replica.
     """
     at_once = election is Election.UNCLEAN
     has_candidates = bool(target.isr or target.elr)
@@ -293,13 +294,15 @@ def _lead_uncleanly(target: _Target, leader: int) -> None:
 
 
 def _remember_last(target: _Target, partition: PartitionImage, rules: TopicRules) -> None:
-    """Update `last_known`: the replicas that were last in sync or eligible. When it is no longer needed, it
-    becomes empty.
+    """Update `last_known`, the replicas from which the leader is chosen when ISR and ELR are empty. It is
+    cleared when it is no longer needed.
 
-    With unclean recovery, it has all replicas that have left since the ISR became too small to commit. The
-    last leader is the first of them. Without unclean recovery, it has only the last leader. The last leader
-    may be unknown, because a node without unclean recovery has joined the cluster. Then `last_known` has one
-    of the replicas that were last eligible.
+    With unclean recovery, `last_known` has all replicas that have left since the ISR became too small to
+    commit. The last leader comes first.
+
+    Without unclean recovery, it has only the last leader. If the last leader is unknown, it has one of the
+    replicas that were eligible last. (This happens if a node without unclean recovery has joined the
+    cluster.)
     """
     if _recovery(target, rules) is not None:
         _remember_members(target, partition, rules)
@@ -334,7 +337,7 @@ def _remember_members(target: _Target, partition: PartitionImage, rules: TopicRu
 
 
 def _check(target: _Target) -> None:
-    """Assert what must hold for every partition after a change."""
+    """Assert the invariants of a partition after a change. Raises `AssertionError`."""
     if not is_subset(target.isr, target.replicas) or not is_subset(target.elr, target.replicas):
         raise AssertionError(f"a broker without a replica is in the ISR or eligible to lead: {target}")
     if target.leader != NO_LEADER and target.leader not in target.isr:

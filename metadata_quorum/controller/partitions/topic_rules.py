@@ -32,11 +32,13 @@ class TopicRules:
     directory has all records.
     """
     recovery: Recovery | None = None
-    """The election of the replica with the longest log, for a partition of which no replica certainly has all
-    records. If it is None, the last known leader is elected instead.
+    """The election of the replica with the longest log, for a partition whose replicas may all lack committed
+    records. If this field is None, the last known leader is elected instead.
     """
     awaited: frozenset[int] = frozenset()
-    """The brokers for whose logs a partition waits without a time limit, after a recovery of the quorum."""
+    """Brokers that may have records of a partition after a recovery of the quorum. A partition waits for
+    their logs without a time limit.
+    """
 
 
 def topic_rules(image: MetadataImage, basis: DecisionBasis, topic: TopicImage) -> TopicRules:

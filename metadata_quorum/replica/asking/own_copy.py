@@ -1,19 +1,19 @@
-"""The check, by a voter whose address has changed, that no other process runs with a copy of its directory.
-PORTED.
+"""A check that no other process runs with a copy of a voter's directory. A voter makes it if its address
+differs from its address in the log. PORTED.
 
 Theory of operation
 -------------------
-A voter with a new address and a process with a copy of its directory look alike. Neither is at the address in
-the log. So the voter sends a Vote with its own id and directory to the address in the log and to all
-bootstrap servers. It takes part when no process has answered as this voter for one fetch timeout. Until then
-it abstains from votes, candidacies and fetches (`RaftCore.abstain`). It repeats the check until the log has
-its address.
+A voter that has moved, and a process that runs on a copy of a voter's directory, look alike. Neither is at
+the voter's address in the log. So the voter sends a Vote with its own id and directory to the address in the
+log and to all bootstrap servers. If no process answers as this voter for one fetch timeout, the voter takes
+part in the quorum. Until then it abstains from votes, candidacies and fetches (`RaftCore.abstain`). It
+repeats the check until the log has its address.
 
 The Vote is a pre-vote, which changes nothing at its receiver. Instead of the log's end it contains a random
 number. If a process receives a Vote with its own number, it has sent this Vote to itself, under another
 address.
 
-A voter at its address in the log, and the only voter of a quorum, start without this check.
+The check is left out if the voter is at its address in the log, or is the only voter.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ QUESTIONS_MAX = 1000
 is reached, no further check begins.
 """
 VOTERS_WORDS = (ErrorCode.NONE, ErrorCode.FENCED_LEADER_EPOCH)
-"""The error codes in the answer of a voter to a Vote that names this voter."""
+"""The error codes with which a voter answers a Vote that names its own id and directory."""
 
 
 class OwnCopy:
@@ -50,31 +50,35 @@ class OwnCopy:
         self._search = search
         self._places = places
         self._logged: Place | None = None
-        """The place that the log has for this voter; None if this process is there, so that no check is
+        """The voter's address in the log. None if this process listens at that address, so that no check is
         needed.
         """
         self._judged: tuple[VoterSet, bool] | None = None
-        """The voters, and whether this node led, at the last call of `judge`."""
+        """The arguments of the last `judge`: the voters, and whether this node was the leader."""
         self._numbers: dict[int, bool] = {}
-        """For each question under way, its number and True if this process itself has received it."""
+        """The random number of each question under way, mapped to True if this process itself has received
+        the question.
+        """
         self.found_at: Place | None = None
         """The place where another process last answered as this voter; None if there is none."""
         self._alone_since = 0.0
-        """The time, in monotonic seconds, since which no other process has answered as this voter."""
+        """The beginning of the time in which no other process has answered as this voter, in monotonic
+        seconds.
+        """
         self._is_here = False
-        """True once a question to the place in the log has reached this process itself."""
+        """True once this process has received its own question through the voter's address in the log."""
 
     def judge(self) -> None:
-        """Start to abstain and to check for a copy if the log has another address for this voter; stop when
-        the log has its address. Called after changes.
+        """Called after changes: if the voter's address in the log is not an address of this process, abstain
+        and begin to check for a copy. If it is, take part again.
         """
         driver = self._driver
         voters, leads = driver.core.voters, isinstance(driver.core.role, Leader)
         if self._judged is not None and self._judged[0] is voters and self._judged[1] is leads:
             return
         self._judged = voters, leads
-        # If this node leads, it has won an election as this voter, so it need not check for a copy. A leader
-        # first writes its own address to the log.
+        # A leader has won an election as this voter, so it need not check for a copy. Its first batch writes
+        # its own address to the log.
         logged = None if leads else self._place_in_log(voters)
         if logged == self._logged:
             return
@@ -86,9 +90,7 @@ class OwnCopy:
             driver.start_soon(self._doubt, logged)
 
     def _place_in_log(self, voters: VoterSet) -> Place | None:
-        """Return the address that the log has for this voter, if this process does not listen there;
-        otherwise None.
-        """
+        """Return the voter's address in the log if this process does not listen there. Otherwise return None."""
         me = self._settings.me
         voter = voters.get(me.node_id)
         if voter is None or voter.key != me or not voter.endpoints or not self._settings.endpoints:
@@ -104,10 +106,10 @@ class OwnCopy:
             self._numbers[request.log_end.offset] = True
 
     async def _doubt(self, logged: Place) -> None:
-        """Check for a copy repeatedly, while the log has this place for the voter.
+        """Check for a copy repeatedly, as long as the voter's address in the log is `logged`.
 
-        Each check begins on time, even if the previous one is not answered, so that a lost message does not
-        delay the next check.
+        Each check begins on time, even if the previous one is not answered. So a lost message does not delay
+        the next check.
         """
         driver = self._driver
         clock, window = driver.clock, self._settings.raft.fetch_timeout_seconds
@@ -122,8 +124,8 @@ class OwnCopy:
     def _take_part_if_alone(self) -> None:
         """Stop abstaining if no other process has answered as this voter for one fetch timeout.
 
-        The voter need not wait that long if its question to the place in the log has reached this process
-        itself, and no copy was found.
+        The wait is shorter if this process has received its own question through the address in the log, and
+        no copy was found.
         """
         now, window = self._driver.clock.monotonic(), self._settings.raft.fetch_timeout_seconds
         if now - self._alone_since >= window or (self._is_here and self.found_at is None):
@@ -172,9 +174,9 @@ class OwnCopy:
             self._driver.logger.error(
                 "quorum.copied_directory",
                 voter=self._settings.me.node_id,
-                reason=f"this voter listens at {here}, and a process with the same directory id answers "
-                f"at {found}: one of the two directories is a copy. Stop the node that runs on the "
-                "copy, for good",
+                reason=f"this voter listens at {here}, but a process with the same directory id answers "
+                f"at {found}. One of the two directories is a copy of the other: stop the node that runs "
+                "on the copy, and never start it again",
             )
         self.found_at = found
 

@@ -43,7 +43,7 @@ SECONDS_BETWEEN_FAILURES_MAX = 0.5
 
 
 class QuorumPeers:
-    """The other nodes as this replica sees them: their addresses, and how they answered last."""
+    """The addresses of the other nodes, and the outcomes of the last requests to them."""
 
     def __init__(self, driver: QuorumDriver) -> None:
         self._driver = driver
@@ -56,7 +56,7 @@ class QuorumPeers:
         self._sought: set[ReplicaKey] = set()
         """Voters that are being searched for at other places."""
         self._copied: set[ReplicaKey] = set()
-        """Voters that answer at two places, so that this is already logged."""
+        """Voters that answer at two places. This is logged once for each of them."""
         self.own_copy = OwnCopy(driver, self._search, self._places)
         self._addresses: dict[int, tuple[str, int]] = {}
         """The addresses that nodes have reported as their own, when they were leaders."""
@@ -73,7 +73,7 @@ class QuorumPeers:
         self._update_at = float("-inf")
 
     def connect(self, connections: PeerChannels) -> None:
-        """Use these connections for all later requests."""
+        """Set the connections through which all later requests are sent."""
         self._search.connections = connections
 
     @property
@@ -101,7 +101,7 @@ class QuorumPeers:
         return self._addresses.get(node_id)
 
     def note_address(self, node_id: int, address: tuple[str, int] | None) -> None:
-        """Store the address that a node reports as its own; None removes it."""
+        """Store the address that a node reports as its own. If `address` is None, remove the stored address."""
         if address is None:
             self._addresses.pop(node_id, None)
         else:
@@ -115,7 +115,9 @@ class QuorumPeers:
         return None if leader_id is None else self.address_of(leader_id)
 
     def address_of(self, node_id: int) -> tuple[str, int] | None:
-        """Return host and port of a node, for other nodes to use; None while its address is unknown."""
+        """Return host and port at which other nodes can reach a node. Returns None while its address is
+        unknown.
+        """
         place = self._place_of(node_id)
         return None if place is None else place.named
 
@@ -136,8 +138,8 @@ class QuorumPeers:
         return None if address is None else Place(*address)
 
     def chosen(self, endpoints: Sequence[wire_messages.Endpoint]) -> tuple[str, int]:
-        """Return host and port of the endpoint at which this node reaches another node: the endpoint of the
-        listener that has this node's listener name.
+        """Return host and port of the endpoint at which this node reaches another node. The endpoint is
+        chosen by the name of its listener (`QuorumSettings.listener`).
         """
         return self._settings.chosen(endpoints)
 
@@ -148,7 +150,7 @@ class QuorumPeers:
         if place is None:
             unknown = KafkaError(
                 ErrorCode.BROKER_NOT_AVAILABLE,
-                f"node {node_id} cannot be asked, because its address is not known",
+                f"no request can be sent to node {node_id}, because its address is not known",
             )
             outcome = Outcome(Place("", 0), error=unknown)
         else:
@@ -198,7 +200,8 @@ class QuorumPeers:
         If not, send the request to other places where the voter may be.
         """
         if not isinstance(request, Vote | BeginEpoch):
-            # No other request names a voter by id and directory, so any answer to it counts.
+            # Only Vote and BeginQuorumEpoch name a voter by id and directory. So any answer to another
+            # request is accepted.
             return first
         voter = request.voter
         if voter.directory_id == ZERO_UUID or not self._driver.has_dynamic_voters:
@@ -250,7 +253,7 @@ class QuorumPeers:
         return None if known is None or not known.endpoints else self.chosen(known.endpoints)
 
     async def _places_beyond(self, voter: ReplicaKey, tried: Place) -> list[Place]:
-        """Return the places where a voter may be, except `tried` and places where other voters answer."""
+        """Return the places where a voter may be. Leave out `tried`, and places where other voters answer."""
         await self._search.resolve(tried.host, tried.port)
         logged, now = self._logged(voter), self._driver.clock.monotonic()
         places = [] if logged is None or Place(*logged) == tried else [Place(*logged)]
@@ -287,15 +290,14 @@ class QuorumPeers:
             self._driver.logger.error(
                 "quorum.voter_at_two_addresses",
                 voter=voter.node_id,
-                reason=f"voter {voter} answers at {other} and at {one}, so neither answer counts: if the "
-                "voter has not just moved, one of the two nodes runs on a copy of its directory. "
-                "Stop that node",
+                reason=f"voter {voter} answers at {other} and at {one}, so neither answer counts. If the "
+                "voter has not just moved, one of the two nodes runs on a copy of its directory: "
+                "stop that node",
             )
 
     async def _count_failure(self, node_id: int, *, paused: bool = False) -> None:
-        """Count a failed request, and pause before the next one.
-
-        With `paused`, this method makes no pause, because the connection to the node already pauses.
+        """Count a failed request, and pause before the next one. If `paused` is true, the connection itself
+        pauses, so this method does not.
         """
         failures = self._failures[node_id] = self._failures.get(node_id, 0) + 1
         if failures > FAILURES_LOGGED_AT_ONCE and not paused:

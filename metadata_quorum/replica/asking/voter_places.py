@@ -39,9 +39,8 @@ class Place:
 
     @property
     def named(self) -> tuple[str, int]:
-        """Host and port for other nodes to use.
-
-        If the place has an IP address, this replaces the host name.
+        """The host and port by which other nodes can reach this place. An IP address takes the place of the
+        host name.
         """
         return self.host if self.address is None else self.address, self.port
 
@@ -72,8 +71,8 @@ class VoterPlaces:
         if one.port != other.port:
             return False
         if one.host == other.host and one.address is not None and other.address is not None:
-            # If the addresses are of one family (IPv4 or IPv6), they belong to two hosts with one name. If
-            # the families differ, they most probably belong to one host.
+            # One name resolves to both addresses. If both are IPv4 or both are IPv6, they most probably
+            # belong to two hosts. Otherwise they are the two addresses of one host.
             return one.address == other.address or (":" in one.address) != (":" in other.address)
         there = self._all_of(other)
         return any(each in there for each in self._all_of(one))
@@ -88,7 +87,8 @@ class VoterPlaces:
     def note_answer(self, voter: ReplicaKey, place: Place, now: float) -> Place | None:
         """Record that a voter has answered at a place.
 
-        Returns another place at which it has answered within the time window; None if there is none.
+        Returns another place at which the same voter has answered within the time window; None if there is
+        none.
         """
         since = now - self._window_seconds
         known = {each: at for each, at in self._answered.get(voter, {}).items() if at > since}
@@ -98,8 +98,8 @@ class VoterPlaces:
         return other
 
     def is_another(self, voter: ReplicaKey, place: Place, now: float) -> bool:
-        """True if another voter has answered at this place within the time window, so that this voter must be
-        elsewhere.
+        """True if a different voter has answered at this place within the time window. Then `voter` cannot be
+        there.
         """
         since = now - self._window_seconds
         return any(

@@ -276,7 +276,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _checked(arguments: argparse.Namespace) -> argparse.Namespace:
-    """Check the arguments, and return them. Raises `Failed` for impossible values."""
+    """Check the arguments, and return them. Raises `Failed` for invalid values."""
     arguments.topic = arguments.topic or ["*"]
     name = arguments.name
     if (

@@ -1,22 +1,23 @@
-"""Copies records exactly once: each transaction in the target includes the source ranges that it has copied.
+"""The copying of records, exactly once. Each transaction in the target includes the source ranges that it has
+copied.
 
 Theory of operation
 ===================
 
-A session begins with `init_transactions`, with a transactional id made from the mirror's name. This call fences every
-older process with the same name. Before the call returns, the open transaction of such a process is committed or
-aborted. Then the session reads the map (`offset_map.py`) to its end. The map alone decides where the session
-continues.
+A session begins with `init_transactions`, with a transactional id made from the mirror's name. This call
+fences every older process with the same name. Before the call returns, the open transaction of such a process
+is committed or aborted. Then the session reads the map (`offset_map.py`) to its end. The map alone decides
+where the session continues.
 
-A transaction has records, and then the source ranges from which these records come. Either both are committed or
-neither. A fenced process can commit nothing more. So every visible record of the source is copied to the target once,
-in the order of its partition, even if processes die.
+A transaction has records, and then the source ranges from which these records come. Either both are committed
+or neither. A fenced process can commit nothing more. So every visible record of the source is copied to the
+target once, in the order of its partition, even if processes die.
 
 After a temporary error a new session begins, and reads the map again. A broken session is never repaired.
 
-A topic of the target must be empty when the mirror begins. Until the switch to the target, no other program may write
-to it. Because of these two rules, the offsets of groups can be translated exactly. The ids of each pair of topics are
-written to the map before the first record is copied.
+A topic of the target must be empty when the mirror begins. Until the switch to the target, no other program
+may write to it. Because of these two rules, the offsets of groups can be translated exactly. The ids of each
+pair of topics are written to the map before the first record is copied.
 """
 
 from __future__ import annotations
@@ -84,7 +85,9 @@ class Progress:
 
 @attrs.define
 class _Part:
-    """The records of one partition in the open transaction: those that wait to be sent, and those that were sent."""
+    """The records of one partition in the open transaction: records that wait to be sent, and records that
+    were sent.
+    """
 
     rows: list[Row] = attrs.field(factory=list)
     offsets: list[int] = attrs.field(factory=list)
@@ -95,8 +98,8 @@ class _Part:
 
 
 class _PlaceUnknown(ClientError):
-    """Raised if the target has a batch but did not report the batch's offset. The transaction must be repeated, so
-    that the mirror learns the offset.
+    """Raised if the target has stored a batch, but its response does not say at which offset. The transaction
+    is then repeated, so that the mirror learns the offset.
     """
 
     retriable = True
@@ -217,7 +220,7 @@ def _sentence(error: BaseException) -> str:
         type(each).__name__ == "ProducerFencedError" for each in causes
     ):
         return (
-            "another mirror of this name has begun, or this mirror stood still for too long: start it "
+            "another mirror of this name has begun, or this mirror was paused for too long: start it "
             f"again if no other mirror runs ({error})"
         )
     return str(causes[-1])
@@ -290,7 +293,7 @@ class _Session:
                 if not mirror._skip_lost:
                     raise Failed(
                         f"{key} now begins at offset {begins[key]}, and {lost} offsets before that "
-                        "were not copied: --skip-lost goes on without them"
+                        "were not copied: add --skip-lost to continue without them"
                     )
                 mirror.lost += lost
             self._done[key] = max(progress or 0, begins[key])
@@ -396,7 +399,9 @@ class _Session:
 
 
 def _runs(part: _Part) -> list[Run]:
-    """List the runs of those records of a partition that were sent. Raises the error of a batch that was not written."""
+    """List the runs of the records of a partition that were sent. If a batch was not written, raise its
+    error.
+    """
     offsets: list[int] = []
     targets: list[int] = []
     for batch, of_batch in part.sent:
@@ -405,7 +410,7 @@ def _runs(part: _Part) -> list[Run]:
             if error is not None:
                 raise error
             if target < 0:
-                raise _PlaceUnknown("the target does not answer where it wrote a batch")
+                raise _PlaceUnknown("the target has written a batch, but did not report its offset")
             offsets.append(offset)
             targets.append(target)
     return runs_of(offsets, targets)
@@ -419,7 +424,7 @@ def _check_pair(now: TopicPair, then: TopicPair) -> None:
         if not is_same:
             raise Failed(
                 f"the topic '{now.topic}' of the {side} was deleted and created again since this "
-                "mirror began: begin a mirror of another --name, with a target that has no such topic"
+                "mirror began: begin a mirror with another --name, and a target without this topic"
             )
 
 

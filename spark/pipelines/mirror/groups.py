@@ -16,8 +16,8 @@ __all__ = ["GroupOutcome", "translate_groups", "translated"]
 
 @attrs.frozen
 class GroupOutcome:
-    """The outcome for one group: the offsets that were set in the target, and a sentence for each offset that was not
-    set.
+    """The outcome for one group. `moved` has the offsets that were set in the target. `left` has a sentence
+    for each offset that was not set.
     """
 
     group: str
@@ -31,10 +31,11 @@ def translated(
     committed: dict[TopicPartition, CommittedOffset],
     present: dict[TopicPartition, CommittedOffset],
 ) -> tuple[dict[TopicPartition, CommittedOffset], int, list[str]]:
-    """Translate one group's commits. Return the commits to make in the target, the number of commits that are already
-    right, and a sentence for each commit that is impossible.
+    """Translate one group's committed offsets.
 
-    If the target already has a higher committed offset, this offset stays, because a consumer already reads there.
+    Return the offsets to commit in the target, the number of offsets that are already right, and sentences. There is
+    a sentence for each offset that is not set. If the target's group has committed a higher offset, this offset stays,
+    because a consumer already reads there.
     """
     wanted: dict[TopicPartition, CommittedOffset] = {}
     left: list[str] = []

@@ -8,11 +8,13 @@ The map is a compacted topic of the target, `odradek-mirror-NAME`, with two kind
     ["topic", TOPIC] -> {"source": ID, "target": ID}
     ["offsets", TOPIC, PARTITION, FIRST] -> {"next": NEXT, "runs": [[SOURCE, TARGET, COUNT], ...]}
 
-The first kind has the ids of the two topics: if a topic was created again, its offsets mean other records. Records of
-the second kind are written at the end of each transaction, one for each partition that the transaction has copied.
-Source offsets from FIRST to below NEXT are copied. A run is `COUNT` records with consecutive offsets on both sides.
-Gaps in the offsets end a run: in the source from compaction, transaction markers and aborted records, in the target
-from transaction markers.
+Records of the first kind have the ids of the two topics. They show whether a topic was created again, because then its
+offsets mean other records.
+
+Records of the second kind are written at the end of each transaction, one for each partition that the transaction has
+copied. Source offsets from FIRST to below NEXT are copied. A run is `COUNT` records with consecutive offsets on both
+sides. A gap in the offsets ends a run. In the source, gaps come from compaction, transaction markers and aborted
+records. In the target, they come from transaction markers.
 
 So a record of the second kind is both the mirror's progress and a part of the map. This record is committed if and
 only if the copied records are committed.
@@ -107,7 +109,9 @@ class OffsetMap:
         self.pairs: dict[str, TopicPair] = {}
 
     def take_in(self, key: bytes | None, value: bytes | None) -> None:
-        """Process a record of the map's topic; call this in the order of offsets. Raises `MapError`."""
+        """Process a record of the map's topic. Call this for all records, in the order of offsets. Raises
+        `MapError`.
+        """
         try:
             match json.loads(key or b"null"), json.loads(value or b"null"):
                 case [[kind, str(topic)], {"source": str(source), "target": str(target)}] if kind == _TOPIC:
@@ -149,10 +153,10 @@ class OffsetMap:
         return None if found is None else found.next
 
     def translate(self, key: TopicPartition, offset: int) -> int | None:
-        """Return the target offset of the first record at or after a source offset; None if that record is not copied
-        yet.
+        """Return the target offset of the first record at or after a source offset. Return None if that
+        record is not copied yet.
 
-        For an offset after the last copied record, the result is the offset after this record's copy. Needs
+        For an offset after the last copied record, return the offset after the copy of this record. Needs
         `keep_runs`.
         """
         assert self._keep_runs

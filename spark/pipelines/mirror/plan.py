@@ -25,7 +25,7 @@ _NOT_COPIED = {
     "local.retention.ms": "",
     "local.retention.bytes": "",
 }
-"""Settings that are not copied. The value of each is the sentence that the plan prints about it."""
+"""Settings that are not copied. Each has the sentence that the plan prints about it."""
 
 
 @attrs.frozen
@@ -80,7 +80,7 @@ class Plan:
     acls: tuple[Acl, ...]
     groups: tuple[str, ...]
     losses: tuple[str, ...]
-    """Sentences about things of the source that the target will not have, one for each thing."""
+    """Things of the source that the target will not have, with one sentence for each."""
     refusals: tuple[str, ...]
     """The reasons why the mirror must not begin, with one sentence for each reason."""
 

@@ -7,7 +7,7 @@ DOCUMENTATION = r"""
 module: cluster_facts
 short_description: Members and log directories of an Odradek cluster
 description:
-  - Asks C(odradek) once on the host. A cluster that does not answer is no failure; C(trouble) says why.
+  - Runs C(odradek) once on the host. If the cluster does not answer, the module does not fail, but C(trouble) says why.
 extends_documentation_fragment: [odradek.cluster.cluster]
 author:
   - The Odradek authors (@odradek)

@@ -7,9 +7,9 @@ DOCUMENTATION = r"""
 module: files
 short_description: Write several configuration files
 description:
-  - Each file is replaced at once, or not at all; directories on the way are made.
+  - Each file is replaced atomically. Missing directories are created.
   - Shows the difference with C(--diff), without the values of secrets.
-  - Contents are in no output beside that one, at any verbosity, and in no journal.
+  - Apart from this difference, contents appear in no output at any verbosity, and in no journal.
 options:
   files:
     description: The files.
@@ -18,11 +18,11 @@ options:
     required: true
     suboptions:
       path:
-        description: Where it goes.
+        description: Path of the file on the host.
         type: path
         required: true
       content:
-        description: What it holds.
+        description: Content of the file.
         type: str
         required: true
       mode:
@@ -38,7 +38,7 @@ options:
         type: str
         default: root
   systemd:
-    description: Tell systemd when something changed.
+    description: Reload systemd if a file changed.
     type: bool
     default: false
 author:

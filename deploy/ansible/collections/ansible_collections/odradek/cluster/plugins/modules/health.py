@@ -7,31 +7,32 @@ DOCUMENTATION = r"""
 module: health
 short_description: Wait until an Odradek cluster is whole
 description:
-  - Asks C(odradek) itself on the host, again and again, until the cluster is as wanted; fails with what is missing.
-  - What the cluster cannot tell at the moment counts as missing.
+  - Runs C(odradek) on the host again and again until the cluster has the wanted state. If the time is over before that, the
+    module fails and reports what is missing.
+  - A fact that the cluster cannot report at the moment counts as missing.
 options:
   want:
     description:
       - C(whole) is a quorum with a leader and no silent voter, all brokers online, and all partitions fully replicated.
       - C(present) lets partitions lack replicas, as long as all brokers are there.
-      - C(serving) leaves out brokers that are down and what they hold, as long as each partition can be written.
-      - C(back) asks for the brokers of I(online) alone. Where the cluster did not answer before (I(before) is null), a
+      - C(serving) ignores brokers that are down and their replicas, as long as each partition can be written.
+      - C(back) requires only the brokers of I(online). If the cluster did not answer before (I(before) is null), a
         I(service) that stays up is enough.
-      - C(again) lets be missing what I(before) lacked.
-      - C(quorum) wants a leader of the controllers, and nothing of partitions.
-      - C(report) only tells.
+      - C(again) allows everything to be missing that was missing in I(before).
+      - C(quorum) requires a leader of the controllers, and ignores partitions.
+      - C(report) only reports.
     type: str
     choices: [whole, present, serving, quorum, back, again, report]
     default: whole
   online:
-    description: Brokers that must be there.
+    description: Brokers that must be online.
     type: list
     elements: int
     default: []
   besides:
     description:
-      - Brokers that are down for a reason that this step neither makes nor mends. They are not waited for, nor is what
-        partitions lack while they are away.
+      - Brokers that are down for other reasons than this step. The module waits neither for them nor for the replicas that
+        partitions lack while they are down.
     type: list
     elements: int
     default: []
@@ -39,10 +40,10 @@ options:
     description: What the cluster lacked before a restart, as M(odradek.cluster.gate) returns it.
     type: dict
   service:
-    description: Unit of a node of this host; fail early if it does not stay up.
+    description: Unit of a node of this host. The module fails early if the unit does not stay up.
     type: str
   timeout_seconds:
-    description: Fail after so long. A line each minute says what is waited for.
+    description: Fail after this many seconds. Each minute a line reports what the module waits for.
     type: int
     default: 180
 extends_documentation_fragment: [odradek.cluster.cluster]
@@ -60,7 +61,7 @@ status:
   type: dict
   returned: always
 missing:
-  description: What keeps the cluster from being whole, in words.
+  description: Sentences about what keeps the cluster from being whole.
   type: list
   elements: str
   returned: always
@@ -94,7 +95,9 @@ _ALL_THERE = ("whole", "present")
 
 
 def missing_of(status: dict, want: str, online: list[int], besides: Collection[int] = ()) -> list[str]:
-    """Return sentences about what the cluster lacks of the wanted state, worst first; empty if nothing is missing."""
+    """Return sentences about everything that the wanted state requires and the cluster lacks, worst first. Empty if
+    nothing is missing.
+    """
     there = {broker["broker"] for broker in status["brokers"] if broker["online"]}
     absent = [broker for broker in online if broker not in there]
     if want == "back":
@@ -242,7 +245,7 @@ def main() -> None:
                 still_waiting=True,
                 left=left,
                 sentence=f"the cluster is not {wanted}: {'; '.join(missing)}",
-                remedy="See `odradek cluster status`, put that right and run the playbook again.",
+                remedy="See `odradek cluster status`, fix the cause and run the playbook again.",
                 msg="Not yet.",
                 status=status,
                 missing=missing,

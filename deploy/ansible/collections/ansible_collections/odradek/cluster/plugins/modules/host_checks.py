@@ -7,7 +7,7 @@ DOCUMENTATION = r"""
 module: host_checks
 short_description: Facts of a host before Odradek is installed on it
 description:
-  - Reads system, memory, clock, addresses, listening ports and what runs; resolves names; connects to other hosts.
+  - Reads system, memory, clock, addresses, listening ports and running nodes; resolves names; connects to other hosts.
   - Changes nothing. C(odradek.cluster.verdict) says what is wrong.
 options:
   nodes:
@@ -21,7 +21,7 @@ options:
     elements: dict
     default: []
   asked_at:
-    description: The clock of the control machine when it asks; it comes back with the answer.
+    description: The clock of the control machine when it calls the module. The module returns it.
     type: float
     default: 0
   connect_seconds:
@@ -55,11 +55,11 @@ clock_seconds:
   type: float
   returned: always
 synchronized:
-  description: Whether an NTP client keeps the clock.
+  description: Whether an NTP client synchronizes the clock.
   type: bool
   returned: always
 machine:
-  description: The machine's id and its addresses; the same for one machine under two names.
+  description: The machine's id and its addresses. One machine with two names has the same ones under both.
   type: list
   elements: str
   returned: always
@@ -74,7 +74,7 @@ listening:
   elements: int
   returned: always
 resolved:
-  description: Addresses by each name of the plan; empty for one that has none.
+  description: Addresses of each name in the plan; empty for a name without an address.
   type: dict
   returned: always
 absent:
@@ -97,7 +97,7 @@ cluster_id:
   type: str
   returned: always
 directories:
-  description: Log directories that nodes have by their present files, with C(node), C(path) and C(mounted).
+  description: Log directories in the present properties files of nodes, with C(node), C(path) and C(mounted).
   type: list
   elements: dict
   returned: always
@@ -183,7 +183,7 @@ def _owners() -> dict[str, str]:
         try:
             links = [os.readlink(f"/proc/{pid}/fd/{each}") for each in os.listdir(f"/proc/{pid}/fd")]
         except OSError:
-            # The process has ended meanwhile.
+            # The process has ended since it was listed.
             continue
         for link in links:
             if link.startswith("socket:["):

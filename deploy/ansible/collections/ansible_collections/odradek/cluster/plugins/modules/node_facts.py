@@ -7,8 +7,8 @@ DOCUMENTATION = r"""
 module: node_facts
 short_description: State of the Odradek nodes of a host
 description:
-  - Says of each node whether it runs (a crash loop does not count), whether its directories are formatted and mounted, and whether its process was
-    started with the files that are there now.
+  - Reports for each node whether it runs (a crash loop does not count), whether its directories are formatted and mounted,
+    and whether its process was started with the present files.
 options:
   nodes:
     description: Nodes of the plan, with C(id) and C(disks).
@@ -37,7 +37,7 @@ EXAMPLES = r"""
 """
 RETURN = r"""
 founded:
-  description: Whether this host has belonged to a cluster that was whole.
+  description: Whether this host has ever belonged to a complete cluster.
   type: bool
   returned: always
 current:
@@ -45,13 +45,13 @@ current:
   type: str
   returned: always
 previous:
-  description: Name of the one before.
+  description: Name of the release that ran before.
   type: str
   returned: always
 before:
   description:
-    - The state before an unfinished roll-out, with C(current), C(previous) and C(paths), the files that are other now.
-      Null where no roll-out is unfinished.
+    - The state before an unfinished roll-out, with C(current), C(previous) and C(paths), the files that differ now. Null if
+      no roll-out is unfinished.
   type: dict
   returned: always
 releases:
@@ -65,9 +65,9 @@ identities:
   returned: always
 nodes:
   description: >-
-    One dictionary for each node. Of its disks, C(unmounted) names those that are not mounted, C(dead) those that
-    answer with errors, and C(unformatted) the sound ones that hold no log directory of the node. C(last_words) is the
-    sentence with which a node has ended for good.
+    One dictionary for each node. C(unmounted) names its disks that are not mounted, C(dead) its disks that answer with
+    errors, and C(unformatted) its working disks without a log directory of the node. C(last_words) is the last log line
+    of a node that has ended for good.
   type: list
   elements: dict
   returned: always
@@ -110,7 +110,7 @@ _SETTLED_SECONDS = 30
 
 
 def _is_active(unit: str) -> bool:
-    """True if the service runs, and not only between two failures."""
+    """True if the service runs and does not fail again and again."""
     shown = subprocess.run(
         ["systemctl", "show", "--property=ActiveState,NRestarts,ExecMainStartTimestampMonotonic", unit],
         capture_output=True,
@@ -145,8 +145,8 @@ def last_words(unit: str) -> str:
 
 
 def _before(directory: str) -> dict | None:
-    """Return the releases that the module `before` has kept, and the kept files that differ now; None if nothing is
-    kept.
+    """Return the releases that the module `before` has kept, and its kept files that differ from the present files;
+    None if nothing is kept.
     """
     try:
         with open(os.path.join(directory, "releases.json"), encoding="utf-8") as file:

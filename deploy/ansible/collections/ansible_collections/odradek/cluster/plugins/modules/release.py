@@ -1,22 +1,22 @@
 #!/usr/bin/python
-"""Installs releases of Odradek side by side on a host, and switches the link to the one in use."""
+"""Installs releases of Odradek side by side on a host, and switches the link to the current release."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: release
-short_description: Install a release of Odradek, make it the current one
+short_description: Install a release of Odradek, or make it the current release
 description:
   - A release is a tar of pinned wheels and a C(MANIFEST.json), made by C(deploy/build_release.py).
   - It is installed into a virtual environment of its own below C(root/versions), without any registry.
-  - Each wheel must have the hash that the manifest says, and the manifest a signature where C(signers) are given.
+  - Each wheel must have its hash in the manifest. If C(signers) are given, the manifest must have a signature.
 options:
   name:
     description: Name of the release; the name of its directory.
     type: str
     required: true
   archive:
-    description: Path of the tar on the target; needed where the release is not installed yet.
+    description: Path of the tar on the target; needed if the release is not installed yet.
     type: path
   root:
     description: Directory of all releases.
@@ -38,10 +38,10 @@ options:
     elements: str
     default: []
   previous:
-    description: The release to go back to later, with C(active); by default the one that was current.
+    description: With C(active), the release to go back to later; by default the release that was current.
     type: str
   bytes_free_min:
-    description: Refuse to install with less room than this.
+    description: Refuse to install with fewer free bytes than this.
     type: int
     default: 300000000
 author:
@@ -55,7 +55,7 @@ EXAMPLES = r"""
 """
 RETURN = r"""
 current:
-  description: Name of the release that the link names.
+  description: Name of the release to which the link C(current) points.
   type: str
   returned: always
 previous:
@@ -131,13 +131,13 @@ def examined(archive: str, name: str, signers: list) -> tuple[dict, bytes, bytes
 
 
 def misfit(identity: dict, name: str) -> str | None:
-    """Return a sentence if a release was built for hosts of another kind than this one; None if it fits."""
+    """Return a sentence if a release was built for another Python or platform than this host has; None if it fits."""
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
     if identity["python"] != here:
-        return f"Release {name} is for Python {identity['python']}, this host has {here}: build the release with the Python of the hosts."
+        return f"Release {name} is for Python {identity['python']}, but this host has {here}: build the release with the Python of the hosts."
     if identity["platform"] != platform.machine():
         return (
-            f"Release {name} is for {identity['platform']}, this host is {platform.machine()}: "
+            f"Release {name} is for {identity['platform']}, but this host is {platform.machine()}: "
             "build the release on a machine of the hosts' kind."
         )
     return None
@@ -194,7 +194,7 @@ def _compile(directory: str) -> None:
     """
     python = os.path.join(directory, "bin", "python")
     command = [python, "-m", "compileall", "-q", "-j", "0", "-x", "/tests/", os.path.join(directory, "lib")]
-    # A file that does not compile fails when a program imports it.
+    # Ignore files that cannot be compiled: they fail only if a program imports them.
     subprocess.run(command, capture_output=True, check=False)
 
 
