@@ -105,7 +105,7 @@ class ReadBarrier:
         self._missing = {each: first for each, first in self._missing.items() if each in in_sync}
         if self._missing:
             reached("coordination.followers_called_back")
-            partition.call_followers_back(self._missing)
+            partition.followers.call_back(self._missing)
             return
         self._pass()
         self._begin()

@@ -424,7 +424,7 @@ class ReplicaMoves:
         """
         if current.log_start_offset > future.log_end_offset:
             future.truncate_fully_and_start_at(current.log_start_offset)
-        while move.truncations_seen != current.truncations:
+        while move.truncations_seen != current.durability.truncations:
             epoch = future.latest_epoch
             if future.log_end_offset > future.log_start_offset and epoch >= 0:
                 found, end = current.end_offset_for_epoch(epoch)
@@ -440,13 +440,13 @@ class ReplicaMoves:
                         continue
             if future.log_end_offset > current.log_end_offset:
                 future.truncate_to(current.log_end_offset)
-            move.truncations_seen = current.truncations
+            move.truncations_seen = current.durability.truncations
         if current.log_start_offset > future.log_end_offset:
             future.truncate_fully_and_start_at(current.log_start_offset)
 
     async def _copy(self, move: Move, current: PartitionLog, future: PartitionLog) -> float:
         """Copy one chunk of records. Returns the seconds to wait before the next chunk."""
-        offset, truncations = future.log_end_offset, current.truncations
+        offset, truncations = future.log_end_offset, current.durability.truncations
         offset = max(offset, current.log_start_offset)
         owner = current.owner
         workers = owner.workers if isinstance(owner, LogDir) else move.target.workers
@@ -456,7 +456,7 @@ class ReplicaMoves:
         if (
             not self._is_wanted(move)
             or move.partition.log is not current
-            or current.truncations != truncations
+            or current.durability.truncations != truncations
             or future.log_end_offset > offset
         ):
             return 0

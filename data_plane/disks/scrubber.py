@@ -235,7 +235,7 @@ class Scrubber:
             if piece is None:
                 return
             offset = piece.base_offset + 1
-            truncations = log.truncations
+            truncations = log.durability.truncations
             try:
                 rot = await self._scrub_segment(log_dir, piece, state)
             except (FileMissing, DiskRefused):
@@ -245,7 +245,7 @@ class Scrubber:
             except DiskError as error:
                 log.home.failed(error)
                 return
-            if rot is not None and truncations == log.truncations and not log.is_closed:
+            if rot is not None and truncations == log.durability.truncations and not log.is_closed:
                 self._report(log, rot, state)
                 return
 

@@ -22,7 +22,8 @@ import attrs
 from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.data_plane.log.parts.cleaned_segment import CleanedSegment, CleaningAborted
 from odradek.data_plane.log.parts.cleaning_state import PassToken
-from odradek.data_plane.log.segments.segment import Segment, remove_if_present
+from odradek.data_plane.log.segments.segment import Segment
+from odradek.data_plane.log.segments.small_files import remove_if_present
 from odradek.env.pausing import pause
 from odradek.env.ports import File
 from odradek.named_states import reached

@@ -14,8 +14,7 @@ from odradek.data_plane.log.parts.leader_epochs import FILE_NAME as EPOCHS_FILE_
 from odradek.data_plane.log.parts.leader_epochs import LeaderEpochs, MalformedCheckpoint
 from odradek.data_plane.log.parts.producer_state import DamagedSnapshot, ProducerState
 from odradek.data_plane.log.segments.aborted_index import AbortedIndex, DamagedTransactionIndex
-from odradek.data_plane.log.segments.scan import SegmentScan
-from odradek.data_plane.log.segments.segment import (
+from odradek.data_plane.log.segments.file_names import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
@@ -23,6 +22,7 @@ from odradek.data_plane.log.segments.segment import (
     TXN_INDEX_SUFFIX,
     file_name,
 )
+from odradek.data_plane.log.segments.scan import SegmentScan
 from odradek.data_plane.log.segments.segment_index import DamagedIndex, SegmentIndex
 from odradek.env.ports import Dir, File, FileMissing
 from odradek.wire.batches.batch_header import BatchHeader

@@ -79,8 +79,8 @@ def suspected(log: PartitionLog, offset: int, bytes_max: int) -> Suspected | Non
         if error.code != ErrorCode.CORRUPT_MESSAGE:
             return None
         base = segment.base_offset
-        return Suspected(segment.pinned_file(), 0, segment.size, base, base, log.truncations)
+        return Suspected(segment.pinned_file(), 0, segment.size, base, base, log.durability.truncations)
     if found.file is None:
         return None
     end = found.position + found.count
-    return Suspected(found.file, found.position, end, segment.base_offset, offset, log.truncations)
+    return Suspected(found.file, found.position, end, segment.base_offset, offset, log.durability.truncations)

@@ -47,13 +47,17 @@ class TimeLookup:
     budget: WalkBudget
 
     def offset_for_timestamp(self, timestamp_ms: int, upper_bound: int) -> _Found | None:
-        """Find the first record whose timestamp is at least `timestamp_ms`; see
-        `PartitionLog.offset_for_timestamp`.
+        """Find the first record below `upper_bound` whose timestamp is at least `timestamp_ms`. Returns
+        (timestamp, offset, leader epoch), or None.
+
+        Call it in a worker, because it parses records, which blocks. Raises `KafkaError`, `DiskError`.
         """
         return self.segments.look(lambda: self._offset_for_timestamp(timestamp_ms, upper_bound))
 
     def offset_of_max_timestamp(self, upper_bound: int) -> _Found | None:
-        """Find the first record that has the newest timestamp; see `PartitionLog.offset_of_max_timestamp`."""
+        """Find the first record below `upper_bound` that has the newest timestamp (blocking). Returns
+        (timestamp, offset, leader epoch), or None.
+        """
         return self.segments.look(lambda: self._offset_of_max_timestamp(upper_bound))
 
     # --- the first record that is not older

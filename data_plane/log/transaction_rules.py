@@ -14,7 +14,7 @@ from odradek.data_plane.log.parts.producer_recovery import aborted_in
 from odradek.data_plane.log.parts.producer_state import ProducerState
 from odradek.data_plane.log.parts.segment_list import SegmentList
 from odradek.data_plane.log.parts.verification import VerificationGuard
-from odradek.data_plane.log.segments.aborted_index import NONE_ABORTED, AbortedTransaction
+from odradek.data_plane.log.segments.aborted_index import AbortedTransaction
 from odradek.named_states import reached
 from odradek.wire.batches.batch_header import BatchHeader
 from odradek.wire.batches.transaction_markers import parse_marker
@@ -99,12 +99,12 @@ def aborted_transactions(
     found: list[AbortedTransaction] = []
     listed = segments.segments
     for at in range(max(0, segments.index_of(offset)), len(listed)):
-        segment = listed[at]
-        if segment.aborted is NONE_ABORTED:
+        aborted = listed[at].aborted
+        if aborted is None:
             continue
-        index = segment.aborted
+        index = aborted.index
         if index is None:
-            index = aborted_in(segments.home.directory, listed, segment, index_interval_bytes)
+            index = aborted_in(aborted, segments.home.directory, listed, listed[at], index_interval_bytes)
         if index.collect(offset, end_offset, found):
             break
     return found

@@ -86,7 +86,9 @@ class AlterPartitionSender:
         proposal = partition.isr_state
         assert not isinstance(proposal, CommittedIsr), "the partition has no ISR proposal to send"
         log = partition.log
-        epochs = {broker_id: partition.broker_epoch_of(broker_id) for broker_id in proposal.proposed}
+        epochs = {
+            broker_id: partition.followers.broker_epoch_of(broker_id) for broker_id in proposal.proposed
+        }
         self._pending[TopicIdPartition(log.topic_id, log.partition)] = _Change(partition, proposal, epochs)
         if not self._is_running:
             self._is_running = True

@@ -18,7 +18,8 @@ from odradek.data_plane.replication.fetcher import LeaderFetcher
 from odradek.data_plane.replication.hosted_topics import HostedTopics
 from odradek.data_plane.replication.isr_changes import AlterPartitionSender
 from odradek.data_plane.replication.leader_connection import RECEIVE_BYTES, SharedByFetchers
-from odradek.data_plane.replication.partition import TROUBLED_LAG_MS_MAX, Partition
+from odradek.data_plane.replication.partition import Partition
+from odradek.data_plane.replication.remote_replica import TROUBLED_LAG_MS_MAX
 from odradek.data_plane.replication.replication_settings import ReplicationSettings
 from odradek.data_plane.replication.throttle import FOLLOWER, LEADER, ReplicationThrottle
 from odradek.env.ports import Env, TaskGroup
@@ -201,7 +202,7 @@ class Replication:
         image = partition.image
         if image is None or image.leader in (self.node_id, NO_LEADER) or self._is_stopped:
             self._unfollow(replica)
-            if partition.followers is not None:
+            if partition.followers:
                 self._watch_lag()
             return
         known = self._followed_at.get(replica)
@@ -335,7 +336,7 @@ class Replication:
         """List the partitions that this broker leads and that have followers. The list is a copy, because a
         woken request may change the hosted set.
         """
-        return [each for each in self._broker.hosted.partitions() if each.followers is not None]
+        return [each for each in self._broker.hosted.partitions() if each.followers]
 
     def _look_at_lag(self, partition: Partition, now_ms: int) -> None:
         log = partition.log
@@ -355,7 +356,7 @@ class Replication:
         now_ms = self.now_ms()
         for partition in self._led():
             if partition.log.owner is log_dir:
-                partition.forgive_lag(now_ms)
+                partition.followers.forgive_lag(partition.isr_state.isr, now_ms)
 
     @property
     def fetchers(self) -> dict[int, LeaderFetcher]:

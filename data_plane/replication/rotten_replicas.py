@@ -159,7 +159,7 @@ class RottenReplicas:
             log.home.failed(error)
             return
         if (
-            log.truncations != suspect.truncations
+            log.durability.truncations != suspect.truncations
             or log.is_closed
             or not self._broker.hosted.holds(partition)
         ):

@@ -40,7 +40,7 @@ class Proposal:
         proposal = partition.isr_state
         assert not isinstance(proposal, CommittedIsr)
         isr = tuple(
-            (each, node.broker_epoch if each == node.node_id else partition.broker_epoch_of(each))
+            (each, node.broker_epoch if each == node.node_id else partition.followers.broker_epoch_of(each))
             for each in proposal.proposed
         )
         return cls(

@@ -48,7 +48,9 @@ class Case:
         self.newest.image = image
         for number, partition in partitions.items():
             log = SimpleNamespace(
-                log_end_offset=10 + number, offline=False, epoch_for_offset=lambda offset: offset // 10
+                log_end_offset=10 + number,
+                offline=False,
+                epochs=SimpleNamespace(epoch_for_offset=lambda offset: offset // 10),
             )
             self.hosted[number] = SimpleNamespace(
                 log=log, image=partition, leader_epoch=partition.leader_epoch

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from odradek.data_plane.handlers.fetching.fetch_job import FetchJob, FetchRound
 from odradek.data_plane.handlers.fetching.fetch_waits import what_to_wait_for
 from odradek.data_plane.log.partition_log import PartitionLog
-from odradek.data_plane.log.segments.segment import file_name
+from odradek.data_plane.log.segments.file_names import file_name
 from odradek.data_plane.replication.waiting_fetches import Mark, Ticket, Until, WaitingFetches
 from odradek.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from odradek.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic

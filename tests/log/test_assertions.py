@@ -15,7 +15,7 @@ from odradek.data_plane.log.log_config import LogConfig
 from odradek.data_plane.log.partition_log import Origin, PartitionLog
 from odradek.data_plane.log.parts.leader_epochs import LeaderEpochs
 from odradek.data_plane.log.parts.log_offsets import LogOffsets
-from odradek.data_plane.log.segments.segment import file_name
+from odradek.data_plane.log.segments.file_names import file_name
 from odradek.data_plane.log.segments.segment_index import SegmentIndex
 from odradek.env.ports import DiskFull
 from odradek.wire.errors import ErrorCode, KafkaError

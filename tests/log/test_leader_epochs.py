@@ -119,7 +119,7 @@ def test_a_log_knows_its_epochs_from_its_leaders() -> None:
     log.assign_epoch(5)
     assert log.epochs.entries == ((0, 0), (4, 2), (6, 3))
     assert log.end_offset_for_epoch(5) == (4, 3)
-    assert log.epoch_for_offset(2) == 4
+    assert log.epochs.epoch_for_offset(2) == 4
 
 
 def test_the_epochs_of_a_log_without_records_are_not_written() -> None:

@@ -23,7 +23,7 @@ from odradek.data_plane.log.directory.checkpoints import (
 from odradek.data_plane.log.directory.log_dir import LogDir, parse_partition_name
 from odradek.data_plane.log.log_config import LogConfig
 from odradek.data_plane.log.parts.leader_epochs import MalformedCheckpoint
-from odradek.data_plane.log.segments.segment import file_name
+from odradek.data_plane.log.segments.file_names import file_name
 from odradek.env.ports import DiskError, DiskFull, DiskHung
 from odradek.env.real_dirs import open_dir
 from odradek.metadata_quorum.replica.meta_properties import META_PROPERTIES, MetaProperties, NotALogDirectory

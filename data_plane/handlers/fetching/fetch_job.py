@@ -375,7 +375,7 @@ class FetchJob:
         return self._throttle_of(partition)
 
     def _count_promise(self, fetched: FetchedPartition, partition: Partition) -> None:
-        replica = partition.follower(self.replica_id, fetched.current_leader_epoch >= 0)
+        replica = partition.followers.sender(self.replica_id, fetched.current_leader_epoch >= 0)
         log = partition.log
         if log.log_start_offset <= fetched.fetch_offset <= log.log_end_offset:
             promised = partition.note_fetch(
@@ -498,7 +498,7 @@ class FetchJob:
         if partition is None:
             return
         log = partition.log
-        replica = (partition.followers or {}).get(self.replica_id)
+        replica = partition.followers.find(self.replica_id)
         if (
             fetched.fetch_offset == log.log_end_offset
             and fetched.sent_high_watermark == log.high_watermark

@@ -59,7 +59,7 @@ def _range_is_cut(log: PartitionLog, offset: int, upper_bound: int, records: Any
     False if only a gap without records lies between `offset` and the bound, since new records will follow
     there.
     """
-    if not log.passes_segment_end(offset, upper_bound):
+    if not log.segment_list.passes_segment_end(offset, upper_bound):
         return False
     if records:
         return True

@@ -148,13 +148,15 @@ class TransactionalBatches:
         """
         log, header = self._batches[place]
         try:
-            return log.begin_verification(
+            log.load_producers()
+            return log.producers.verify(
                 header.producer_id,
                 self._name,
                 header.producer_epoch,
                 header.base_sequence,
                 self.adds,
                 now_ms,
+                log.config.verifies_transactions,
             )
         except DiskError:
             self._refused[place] = NotVerified(ErrorCode.KAFKA_STORAGE_ERROR)

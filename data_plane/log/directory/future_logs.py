@@ -42,7 +42,7 @@ from odradek.data_plane.log.loading import LoadOptions, open_partition_log, read
 from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.data_plane.log.parts.leader_epochs import LeaderEpochs
 from odradek.data_plane.log.parts.producer_state import ProducerState
-from odradek.data_plane.log.segments.segment import remove_if_present
+from odradek.data_plane.log.segments.small_files import remove_if_present
 from odradek.env.ports import Dir, DiskError, FileMissing, Log
 from odradek.named_states import reached
 from odradek.wire.topic_partition import TopicPartition

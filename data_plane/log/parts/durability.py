@@ -13,7 +13,7 @@ from itertools import pairwise
 from odradek.data_plane.log.parts.leader_epochs import LeaderEpochs
 from odradek.data_plane.log.parts.log_home import LogHome
 from odradek.data_plane.log.parts.segment_list import SegmentList
-from odradek.data_plane.log.segments.segment import SNAPSHOT_SUFFIX, file_name
+from odradek.data_plane.log.segments.file_names import SNAPSHOT_SUFFIX, file_name
 from odradek.env.pausing import pause
 from odradek.env.ports import DiskFull
 

@@ -54,7 +54,8 @@ def _write(
     old = segments.active
     # Write the transaction index first. Unlike the other indexes, it cannot be derived from the segment
     # alone. So if the disk refuses the write, no new segment begins.
-    old.write_aborted()
+    if old.aborted is not None:
+        old.aborted.write()
     fresh = segments.create(base_offset, now_ms)
     try:
         old.write_index()

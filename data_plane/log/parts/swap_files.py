@@ -24,8 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from odradek.data_plane.log.segments.scan import SegmentScan
-from odradek.data_plane.log.segments.segment import (
+from odradek.data_plane.log.segments.file_names import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
     INDEX_SUFFIX,
@@ -35,8 +34,9 @@ from odradek.data_plane.log.segments.segment import (
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
     file_name,
-    remove_if_present,
 )
+from odradek.data_plane.log.segments.scan import SegmentScan
+from odradek.data_plane.log.segments.small_files import remove_if_present
 from odradek.env.ports import Dir, FileMissing
 from odradek.named_states import reached
 

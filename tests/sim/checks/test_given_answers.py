@@ -33,8 +33,8 @@ PLANTED = {
         "acks=all: .* acknowledges all below .* which is in sync, has it up to",
     ),
     "deleted here alone": (
-        "odradek.data_plane.replication.partition:Partition._may_serve",
-        "self._cluster.is_alive(broker_id) or",
+        "odradek.data_plane.replication.remote_replica:Followers._may_serve",
+        "self._brokers.is_alive(broker_id) or",
         "False and",
         "is deleted, and broker .* would begin at .* after a restart",
     ),
