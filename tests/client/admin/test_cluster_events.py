@@ -312,7 +312,7 @@ def test_an_author_is_found_by_epoch_and_offset() -> None:
 
 
 def test_gaps_say_whose_file_is_missing() -> None:
-    """For events without an author, the report says whose file is missing or that lines are gone.
+    """For events without an author, the report says which controller's audit file is missing, or that lines are gone.
 
     Elections need no author.
     """

@@ -1,6 +1,6 @@
 """Names of kafka-python, aiokafka and confluent-kafka.
 
-Equivalents are accepted, and for other names the error says ours.
+A name with an equivalent here is accepted. The error for any other name says what to use here.
 """
 
 from __future__ import annotations
