@@ -93,7 +93,7 @@ class Mover:
     def step(self, number: int, at: int) -> None:
         """Make call `at` of transaction number `number`, which moves the group's offset to `number`.
 
-        Do nothing if it has failed.
+        Do nothing if an earlier call of the transaction has failed.
         """
         assert self.transactor is not None
         mover = self.transactor

@@ -26,9 +26,9 @@ EPOCHS = ((1, 0), (3, 10), (6, 25))
     ],
 )
 def test_an_epoch_ends_where_the_next_one_starts(asked: int, answer: tuple[int, int]) -> None:
-    """The answer for an epoch is the greatest known epoch up to it, and its end (KIP-320).
+    """A question for an epoch is answered with the greatest known epoch that is not above it, and its end (KIP-320).
 
-    Newer epochs are undefined.
+    For an epoch above all known ones the answer is undefined.
     """
     assert LeaderEpochs(EPOCHS).end_offset_for(asked, 40) == answer
 

@@ -218,7 +218,7 @@ def test_a_damaged_swap_takes_the_place_of_nothing(damage: str, clean_stop: bool
 def test_a_damaged_swap_without_sources_spares_the_last_segment() -> None:
     """A `.swap` file is damaged and its sources are gone.
 
-    Later segments stay, although its last batch has an offset beyond the log.
+    Later segments stay, although the last batch of the `.swap` file has an offset beyond the log.
     """
     directory, old, new = kafka_directory()
     cleaned = new[: len(new) - (len(old) - 3 * len(batch(2)) * 5)]

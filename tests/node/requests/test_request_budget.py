@@ -85,7 +85,7 @@ HELD = (
 """Gauges of the memory held by requests and responses. All are 0 at rest."""
 
 HOLDINGS = Holdings(partitions=2_000)
-"""The partitions are few, because elections of all partitions are expensive. `make costs` has five times as many."""
+"""What the node has. Partitions are few, as an election of all is expensive; `make costs` has five times as many."""
 HELD_THINGS = {
     ApiKey.DESCRIBE_ACLS: len(RULED) * HOLDINGS.rules,
     ApiKey.DESCRIBE_CLIENT_QUOTAS: 2 * HOLDINGS.quotas,

@@ -22,7 +22,7 @@ from testkit.virtual import Client
 STATE_TOPIC = "__transaction_state"
 IDS = 12
 AT_ONCE = 5
-"""Fewer than the number of ids, so that one check needs several decisions."""
+"""The most ids that one decision handles. They are fewer than `IDS`, so that one check needs several decisions."""
 INTERVAL_MS = 20_000
 SECONDS = INTERVAL_MS // 1000
 TIMEOUT_MS = 1_000
