@@ -140,9 +140,9 @@ def test_what_any_copy_knows_is_raised_too() -> None:
 
 
 def test_another_copy_may_know_a_later_epoch_of_a_partition() -> None:
-    """A copy that was never committed has a higher leader epoch of a partition.
+    """A copy that is not chosen has a higher leader epoch of a partition, in an uncommitted record.
 
-    The new leader epoch is higher still.
+    The recovered log raises the leader epoch above it.
     """
     log = beginning(VOTERS)
     log.append(write(log, 1, *topic(1, leader_epoch=3)))

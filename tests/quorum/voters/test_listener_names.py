@@ -32,7 +32,7 @@ def test_the_endpoint_of_the_own_listener() -> None:
 def test_an_address_that_others_name() -> None:
     """Another node announces a voter's plaintext address.
 
-    It identifies the voter, and the voter's own secured endpoint is still used.
+    The address only shows which voter leads. Requests go to that voter's secured endpoint.
     """
     known = peers("CONTROLLER_SSL", PLAIN, SECURED)
     known.note_address(2, ("two", 9093))

@@ -33,7 +33,7 @@ APIS = (ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.METADATA, ApiK
 
 
 class HeldEnv:
-    """The real machine, with a clock that the test sets."""
+    """The real environment, except for a clock that the test sets."""
 
     def __init__(self) -> None:
         self._real = RealEnv()

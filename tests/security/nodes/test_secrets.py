@@ -487,7 +487,7 @@ def test_broken_client_keys_show_no_secret(planted: Planted, tmp_path: Path) -> 
 
 
 def test_tracebacks_show_no_secret(planted: Planted) -> None:
-    """A traceback with the values of variables shows no secret, for an operator who asked for them."""
+    """A traceback that shows the values of local variables, as some tools print it, contains no secret."""
     config = NodeConfig.load(str(planted.directory / "server.properties"))
     client = AdminSettings.from_properties(
         {"bootstrap.servers": "a:1", **client_keys(planted, "PLAIN", "carol", CAROL)}
