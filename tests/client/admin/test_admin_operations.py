@@ -158,9 +158,9 @@ def fetched(**records: bytes) -> FetchResponse:
 
 
 def test_times_of_records_whose_batches_do_not_fit_one_answer() -> None:
-    """Partitions that a Fetch response leaves empty are asked for again.
+    """A Fetch response has no data for some partitions. They are fetched again.
 
-    A batch above the limit comes only as the first of a response (KIP-74).
+    A batch above the size limit is returned only if it is the first of its response (KIP-74).
     """
     two = two_brokers()
     two.leaders = [1, 1, 1]

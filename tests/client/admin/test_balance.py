@@ -145,7 +145,7 @@ def test_leaderships_even_out_over_chains() -> None:
 
 
 def test_only_what_is_named_moves() -> None:
-    """With `only`, no other partition moves. This holds for bytes, racks and leaders."""
+    """With `only`, a plan moves no other partition, whether it balances bytes, racks or leaders."""
     sites, placements = cluster(3, 30, 2, [10 * MIB])
     only = {("t0", index) for index in range(10)}
     moves = balance([*sites, Site(4, None, "h4")], placements, only=only)
@@ -165,7 +165,7 @@ def test_more_and_fewer_replicas() -> None:
 
 
 def test_traffic_and_time() -> None:
-    """The time of a plan is that of the broker that receives the most bytes."""
+    """The time of a plan is estimated from the broker that receives the most bytes."""
     moves = [
         Move("t", 0, (1, 2), (1, 3), 10),
         Move("t", 1, (1, 2), (4, 3), 5),

@@ -91,7 +91,7 @@ def test_topics_and_brokers_come_and_go() -> None:
 def test_the_death_of_a_leader_is_the_reason_for_the_next_one() -> None:
     """A leader's death is named as the reason for the next leader.
 
-    In the batch its fencing comes last, in the narration first.
+    The batch has the leader's fencing at its end, but the sentences begin with it.
     """
     log = Log()
     assert log.tell(

@@ -136,7 +136,7 @@ def test_a_sync_without_an_answer_costs_two_request_timeouts_not_a_rebalance() -
 def test_a_poll_waits_while_its_group_is_joined_though_fetched_records_lie_there() -> None:
     """Records were fetched, and the group rebalances.
 
-    A poll waits for the join: returning early with nothing would spin (seed 3007).
+    A poll waits for the join. If it returned at once and empty, its caller would spin (seed 3007).
     """
     found = member(3, enable_auto_commit="false")
     found.sleep(1)

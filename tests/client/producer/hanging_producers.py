@@ -50,7 +50,7 @@ def leave_open(
 
 @contextmanager
 def on_trust(client: Client) -> Iterator[None]:
-    """Until the block ends, let leaders accept transactions without asking the coordinators, as before KIP-890."""
+    """Let leaders accept transactions without asking coordinators until the block ends, as before KIP-890."""
     every_broker = ConfigResource(ResourceType.BROKER, "")
     client.admin.incremental_alter_configs({every_broker: [AlterConfig(_VERIFICATION, "false")]})
     try:

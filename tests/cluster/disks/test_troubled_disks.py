@@ -358,7 +358,7 @@ def test_the_only_disk_of_a_broker_hangs() -> None:
 
 
 def test_nobody_else_is_in_sync() -> None:
-    """If a partition's only replica is on a hung disk, it stays the leader and serves again when the disk answers."""
+    """If a partition's only replica is on a hung disk, the replica stays leader, and serves when the disk answers."""
 
     async def script(case: Troubled) -> None:
         assert case.seen_by(2).isr == (1,)

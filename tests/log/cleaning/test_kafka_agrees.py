@@ -404,7 +404,7 @@ def size_of(data: Path, topic: str) -> int:
 
 
 def give_partition(source: Path, target: Path, topic: str) -> None:
-    """Replace a partition in the directory of a stopped server by that of another one.
+    """Replace a partition in the directory of a stopped server by the same partition of another server.
 
     The next start recovers it as after a crash.
     """

@@ -23,7 +23,7 @@ BATCHES = 18
 
 
 def states_of(seed: int) -> tuple[list[bytes], list[int]]:
-    """Return the log's contents before a pass and after each swap, and the number of operations until then."""
+    """Return the log before a pass and after each swap, and the number of disk operations until each of these."""
     node, log, _ = written(seed, BATCHES)
     begun = node.disk.operation_count
     states, counts = [content(log)], [0]

@@ -167,7 +167,7 @@ TRANSLATED = [
 
 @pytest.mark.parametrize(("code", "version", "told"), TRANSLATED)
 def test_producers_hear_errors_that_they_know(code: ErrorCode, version: int, told: ErrorCode) -> None:
-    """A coordinator's error is translated to one that the producer's version of Produce knows, as in Kafka. Nothing is
+    """A coordinator's error is translated for old producers, which do not know each code, as in Kafka. Nothing is
     appended."""
 
     async def script(connect: Connect, client: Client) -> None:
@@ -230,8 +230,8 @@ def test_a_leader_that_adds_partitions_asks_again_after_the_marker_of_the_last_t
 
 
 def test_offsets_are_verified_again_after_the_marker_of_the_last_transaction() -> None:
-    """The same holds for TxnOffsetCommit: after the last marker, the group's coordinator asks again instead of failing
-    (KIP-890)."""
+    """The marker of the last transaction arrives during a TxnOffsetCommit of the next one. The group's coordinator asks
+    the transaction coordinator again (KIP-890)."""
     coordinator = Coordinator(ErrorCode.NONE)
     offsets = TxnOffsetCommitRequest(
         "an id",

@@ -310,7 +310,7 @@ class PowerWorld:
         return int(self.image.topic_configs("t")["min.insync.replicas"])
 
     def propose(self) -> None:
-        """Let a leader propose its ISR: the living replicas that are in it, or have all of its records."""
+        """Let a leader propose an ISR: living replicas that are in the present one, or have all of its records."""
         leader = self.leader()
         if leader is None or leader.seen is None:
             return

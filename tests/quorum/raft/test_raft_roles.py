@@ -91,9 +91,9 @@ def test_a_vote_is_for_one() -> None:
 
 
 def test_an_epoch_has_one_leader() -> None:
-    """A follower that has had an answer from its leader follows no other one in that epoch.
+    """A follower that has had an answer from its leader follows no other leader in that epoch.
 
-    Without an answer it may still change.
+    Before such an answer it may change to another leader.
     """
     heard, answered = Follower(5, None, 2, 1.0), Follower(5, None, 2, 1.0, has_fetched=True)
     other = Follower(5, None, 3, 1.0)

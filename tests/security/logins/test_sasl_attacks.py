@@ -146,7 +146,7 @@ def test_fuzzed_handshakes_in_full(secured: SecuredNode, seed: int) -> None:
 
 MESSAGES = 20
 CPU_SECONDS_MAX = 0.6
-"""The node's CPU time for all `MESSAGES` together. A single one that is parsed takes up to 0.1 s."""
+"""The node's CPU time for all `MESSAGES` together. To parse a single message takes up to 0.1 s."""
 
 
 @pytest.mark.parametrize(

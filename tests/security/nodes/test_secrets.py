@@ -447,7 +447,7 @@ def test_a_broken_configuration_shows_no_secret(planted: Planted, tmp_path: Path
 
 
 def test_the_end_of_a_start_shows_no_secret(planted: Planted, tmp_path: Path) -> None:
-    """The whole process of a refused start shows no secret: with a wrong configuration, and with a port in use."""
+    """A start is refused for a wrong configuration or a port in use. The output of the process shows no secret."""
     keys = {**planted.keys, "log.dirs": str(tmp_path / "data")}
     path = write(tmp_path / "server.properties", keys)
     odradek("storage", "format", path)
