@@ -123,7 +123,7 @@ def test_a_log_knows_its_epochs_from_its_leaders() -> None:
 
 
 def test_the_epochs_of_a_log_without_records_are_not_written() -> None:
-    """An empty log's epochs are not written. They are written with its first record."""
+    """The leader epochs of an empty log are in memory only. They are written to the file with its first record."""
     log = new_log()
     for epoch in (1, 2):
         log.assign_epoch(epoch)

@@ -416,7 +416,7 @@ def test_a_stray_is_set_aside_and_kept() -> None:
 
 
 def test_a_log_of_another_topic_with_the_same_name_becomes_a_stray() -> None:
-    """A directory has a log of another topic with the same name, by its topic id. The old log becomes a stray."""
+    """A new log has the name of an existing log, but another topic id. The existing log becomes a stray."""
     node = Node()
     log = node.log()
     fill(log, 3)

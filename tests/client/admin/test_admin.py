@@ -500,7 +500,7 @@ def test_resets_are_planned_within_what_is_there(
 
 
 def test_the_cluster(admin: Admin, bootstrap: str) -> None:
-    """A cluster's description has its brokers, and the administrator's statistics count its connections."""
+    """`describe_cluster` returns the brokers, and `statistics` counts the administrator's connections."""
     cluster = admin.describe_cluster()
     assert [f"{broker.host}:{broker.port}" for broker in cluster.brokers] == [bootstrap]
     assert admin.statistics()["connections"] >= 1

@@ -390,7 +390,7 @@ def test_offsets_without_an_answer_are_never_left_out(open_producer: Opener, lev
 def test_a_partition_that_is_refused_fails_the_transaction(open_producer: Opener) -> None:
     """AddPartitionsToTxn is refused for one partition.
 
-    The coordinator then adds none of the request's partitions, so the abort needs no EndTxn.
+    The coordinator then adds none of the request's partitions. The abort sends no EndTxn.
     """
     producer = open_producer(1)
     producer.begin()

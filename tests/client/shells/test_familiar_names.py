@@ -138,7 +138,7 @@ def test_a_name_with_two_meanings_is_that_of_the_nearer_client() -> None:
 def test_two_spellings_and_contradictions_are_named() -> None:
     """Two spellings of one key, or a value that contradicts an implied one, are an error.
 
-    It names the keys and hides secrets.
+    The error names the keys and hides secrets.
     """
     with pytest.raises(ValueError, match=r"linger\.ms and linger_ms are two names of one key"):
         ProducerSettings.from_properties({**SERVERS, "linger.ms": 1, "linger_ms": 1})

@@ -289,7 +289,7 @@ def test_a_separate_mount_point_of_the_metadata_log(take: Callable[[str], Path])
 
 
 def test_a_blank_disk_has_to_be_formatted(take: Callable[[str], Path], small_disk: Path) -> None:
-    """A mounted blank disk will not change by waiting, so the exit status asks for an operator."""
+    """Waiting does not help against a blank disk that is mounted, so the exit status asks for an operator."""
     directory = take("clean")
     properties = directory / "server.properties"
     properties.write_text(properties.read_text().replace(f"{directory / 'data'}", str(small_disk)))

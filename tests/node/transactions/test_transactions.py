@@ -39,7 +39,7 @@ PRODUCER, EPOCH = 7, 3
 SINCE_ADDING, SINCE_ABORTABLE, OLD = 12, 11, 9
 SINCE_ADDING_OFFSETS = 5
 ATTEMPTS = 50
-"""Attempts while a coordinator loads, with a pause between them."""
+"""How often a request is sent again, after a pause, while its coordinator loads."""
 COMMIT, ABORT = True, False
 
 

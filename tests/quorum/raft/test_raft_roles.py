@@ -73,7 +73,7 @@ def test_a_change_of_role_is_in_the_table_or_a_bug(before: type[Role], after: ty
 
 
 def test_a_core_holds_the_table_at_each_change() -> None:
-    """A leader would become a follower in its own epoch. This is a bug, which ends the node."""
+    """A leader is to become a follower in its own epoch. This is a bug, which ends the node."""
     leader = Replica.leader()
     with pytest.raises(AssertionError, match="Leader of epoch 1 cannot become a Follower of epoch 1"):
         leader.core.enter(Follower(1, key(1), 2, 9.0))

@@ -1,4 +1,4 @@
-"""A node connects to controllers by the listener whose name is the first of its own."""
+"""A node connects to that listener of a controller that has the same name as the node's own first listener."""
 
 from __future__ import annotations
 
