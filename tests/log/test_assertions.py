@@ -166,7 +166,7 @@ def test_a_broken_log_panics(name: str) -> None:
     )
 )
 def test_offsets_stay_in_their_order(steps: list[tuple[str, int]]) -> None:
-    """A step on the offsets raises AssertionError, or log start, high watermark and log end stay in this order."""
+    """Log start, high watermark and log end stay in this order. A step that would change it raises AssertionError."""
     offsets = LogOffsets(3)
     for step, offset in steps:
         before = offsets.high_watermark

@@ -481,7 +481,7 @@ def test_a_move_that_was_not_finished_is_told_of_when_its_new_disk_is_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A move is unfinished when its target disk is lost: the metadata names the target, but the source has the whole
-    log. The broker logs the source, and an unclean election recovers all records."""
+    log. The broker's log names the source, and an unclean election recovers all records."""
 
     told: list[dict[str, Any]] = []
     write_line = TraceLog.error

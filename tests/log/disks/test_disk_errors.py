@@ -198,7 +198,7 @@ def test_any_other_error_takes_the_directory_offline(operation: str) -> None:
 
 
 def test_an_append_that_cannot_even_be_undone_takes_the_directory_offline() -> None:
-    """An append fails on a full disk, and truncating its rest fails, too. The directory goes offline."""
+    """An append fails on a full disk, and its partial write cannot be truncated either. The directory goes offline."""
     node = Node()
     log = node.log()
     fill(log, 1)

@@ -350,7 +350,7 @@ def test_a_node_that_stops_meanwhile_leaves_the_log_to_the_next_start() -> None:
 def test_the_rest_of_a_refused_append_is_cut_off_late(is_early: bool) -> None:
     """An append is refused on a full disk, which then falls silent.
 
-    When it answers, the rest of the append is cut off.
+    When the disk answers, the partial write of the append is cut off.
     """
     case = Hanging(LogConfig(), is_early=is_early)
     log = case.log()

@@ -287,7 +287,7 @@ def test_a_lost_segment_ends_the_log() -> None:
 def test_compacted_logs_may_have_gaps_between_segments() -> None:
     """Segments of a compacted log may have gaps between them.
 
-    A follower begins a segment at the first offset it has.
+    A follower names each segment after the first offset in it.
     """
     disk, log = written()
     middle = log.segments[2]
