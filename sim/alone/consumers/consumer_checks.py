@@ -202,14 +202,11 @@ class ConsumerPromises(Promises):
         if any(len(each) > len(set(each)) for each in given.values()):
             raise SafetyViolation(f"at {offset} a target gives partitions twice: {group.targets}")
         if group.target_epoch == group.epoch and group.target_ms:
-            named = {
-                topic_id(name) for each in group.profiles.values() for name in each.subscribed_topic_names
-            }
-            for name in named & {topic_id(FIRST_TOPIC)} | given.keys():
-                count = max(
-                    FIRST_PARTITIONS if name == topic_id(FIRST_TOPIC) else 0, max(given.get(name, [0])) + 1
-                )
-                if len(given.get(name, ())) < count:
+            if any(FIRST_TOPIC in each.subscribed_topic_names for each in group.profiles.values()):
+                given.setdefault(topic_id(FIRST_TOPIC), [])
+            for name, partitions in given.items():
+                count = max([*partitions, FIRST_PARTITIONS - 1 if name == topic_id(FIRST_TOPIC) else -1]) + 1
+                if len(partitions) < count:
                     raise SafetyViolation(
                         f"at {offset} a target leaves partitions of {name!r} out: {group.targets}"
                     )
