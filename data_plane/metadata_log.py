@@ -18,10 +18,10 @@ will end. A crash may tear any of these batches and leave a later one of them co
 A log that is gone
 ------------------
 A controller that has lost its log could vote twice in one epoch. It could also vote for candidates that lack
-records which it had acknowledged. Nobody would notice. So the file `metadata-log-begun`, beside
-`meta.properties`, says that the log's directory has had a quorum's state. This file is written after the
-quorum's state is durable, so a crash leaves the file only together with the state. A controller that has the
-file but lacks the state is refused, whether or not the directory still exists.
+records which it had acknowledged. No other node would notice the loss. So the file `metadata-log-begun`,
+beside `meta.properties`, records that this node has had a log and a quorum's state. This file is written
+after the quorum's state is durable, so a crash leaves the file only together with the state. A controller
+that has the file but lacks the state is refused, whether or not the directory still exists.
 
 Both files are Odradek's own; Kafka ignores them.
 """

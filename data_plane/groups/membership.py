@@ -256,8 +256,8 @@ class Membership:
             and (group.phase is COMPLETING or group.leader != member_id)
         ):
             reached("groups.join_repeated")
-            # The member sent the same metadata again, since it lost the first answer. So repeat the answer.
-            # (But if the leader of a stable group joins again, it wants a rebalance.)
+            # The member repeats its JoinGroup, because the answer did not reach it. So repeat the answer.
+            # (The leader of a stable group is excluded, because it joins again to start a rebalance.)
             self._renew_session(turn, group, member)
             return turn.answer(ask.reply, self._joined(group, member))
         self._update(turn, member, group, ask, request)

@@ -74,8 +74,8 @@ class QuotaSettings:
 
     @property
     def burst_seconds(self) -> float:
-        """The time whose quota an idle client may use at once, in seconds. It is the length of all windows
-        except the present one, as in Kafka.
+        """The number of seconds whose quota a client may use at once after it was idle. It is the length of
+        all windows except the present one, as in Kafka.
         """
         return float(max(1, self.windows - 1) * self.window_seconds)
 

@@ -29,7 +29,7 @@ class PartitionCluster(Protocol[P_contra]):
         """
 
     def is_troubled(self, directory: bytes) -> bool:
-        """True if the broker that has this directory reports that it takes no records now."""
+        """True if this directory's broker reports that the directory takes no records now."""
 
     def registered_epoch(self, broker_id: int) -> int:
         """Return the broker epoch with which the broker of this id is registered; -1 if it is not registered."""
@@ -52,7 +52,7 @@ class PartitionCluster(Protocol[P_contra]):
 
 
 class _Nobody:
-    """The `PartitionCluster` of a partition without followers, which has no other brokers."""
+    """A `PartitionCluster` without other brokers, for a partition that has no followers."""
 
     lag_ms_max = 0
 

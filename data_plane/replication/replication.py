@@ -288,7 +288,7 @@ class Replication:
         """
         now_ms = self.now_ms()
         if self._broker.env.buggify("isr.look_ahead"):
-            now_ms += self.settings.lag_ms_max  # A replica that lacks a record now counts as lagging.
+            now_ms += self.settings.lag_ms_max  # Now every replica that lacks a record counts as lagging.
         led = self._led()
         self._watches_lag = bool(led)
         if led:
@@ -349,8 +349,8 @@ class Replication:
             )
 
     def disk_answers(self, log_dir: LogDir) -> None:
-        """Called when a hung device has answered again. Lag of followers is forgiven, because they could not
-        read its logs.
+        """Called when a hung device has answered again. Forgives the lag of the followers of its partitions,
+        because they could not fetch while the device hung.
         """
         now_ms = self.now_ms()
         for partition in self._led():
