@@ -436,7 +436,7 @@ def verify_segments(directory: Dir, synced: int = 0, write_end: int = 0) -> None
         later = names[at + 1 :]
         if later and next_offset >= int(later[0][:20]):
             reached("quorum.leftover_of_truncation_passed")
-            # These bytes are the rest of a truncation that a crash undid; the log continues in the next file.
+            # This is no damage but the rest of a truncation. The log continues in the next file.
             continue
         sound_from = write_end if synced <= next_offset < write_end else next_offset
         behind = _find_sound_batch(data, position, sound_from)
@@ -471,7 +471,7 @@ def _find_sound_batch(data: bytes, damage: int, offset_min: int) -> int | None:
     `offset_min`; None if there is no such batch.
     """
     for position in range(damage + 1, len(data) - HEADER_SIZE + 1):
-        # The magic byte is a cheap first test. The offset and then the checksum decide.
+        # Compare the magic byte first, because this is cheap. The offset and the checksum decide.
         if data[position + 16] != 2:
             continue
         base_offset = int.from_bytes(data[position : position + 8], "big")

@@ -521,7 +521,7 @@ class ReplicaMoves:
             )
         except DiskHung as error:
             reached("moves.swap_goes_on_late")
-            # Until the device answers, the replica refuses requests, and its log refuses changes.
+            # Let the replica refuse requests, and its log refuse changes, until the device answers.
             target.disk_refused(error)
             current.home.unsettle()
             if not error.goes_on:
@@ -561,7 +561,7 @@ class ReplicaMoves:
         self.given_up += 1
         if isinstance(error, DiskHung):
             reached("moves.swap_put_off_for_hung_disk")
-            # `remove_future` removes the copy when the device answers.
+            # Leave the copy alone. `remove_future` removes it when the device answers.
             target.checkpoints.expect_no_longer(current.home.key)
             target.disk_refused(error)
         else:

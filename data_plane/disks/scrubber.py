@@ -174,7 +174,7 @@ class Scrubber:
             await self._rest(log_dir, clock.monotonic() + min(interval_seconds, FIRST_ROUND_SECONDS))
         while not self._is_over(log_dir):
             if state.began_ms < 0:
-                # If the wall clock was set back, `max` limits the wait to one interval.
+                # `max` limits the wait to one interval, even if the wall clock was set back.
                 since_ms = max(0, clock.wall_ms() - state.ended_ms)
                 if state.ended_ms >= 0 and since_ms < self._interval_ms:
                     await self._rest(log_dir, clock.monotonic() + (self._interval_ms - since_ms) / 1000)

@@ -414,7 +414,7 @@ class Membership:
                 group.remove(member.member_id)
         if group.members and not group.elect_joined_leader():
             reached("groups.waits_for_static_members")
-            # Only static members remain, and none has returned. They stay until their sessions end.
+            # Only static members remain, and none has joined. Wait, as they stay until their sessions end.
             self._set_join_timer(turn, group, max(group.rebalance_timeout_ms, STATIC_WAIT_MS_MIN))
             return
         # After the largest number, generations start again at 1. Only a log that another program wrote can have
@@ -561,8 +561,8 @@ class Membership:
         turn.answer(ask.reply, LeaveGroupResponse(0, ErrorCode.NONE, results))
 
     def leave_many(self, turn: Turn, ask: Ask) -> None:
-        """Handle a `LeaveMembers` as `leave` handles a LeaveGroup, but answer with error codes, from which
-        the caller builds the response.
+        """Handle a `LeaveMembers` as `leave` handles a LeaveGroup. The answer has only error codes, and the
+        caller builds the response from them.
         """
         request: LeaveMembers = ask.request
         turn.answer(ask.reply, self._leave_all(turn, request.group_id, request.members))

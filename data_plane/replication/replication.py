@@ -363,7 +363,7 @@ class Replication:
         return {leader: fetcher for leader, fetcher in sorted(self._fetchers.items()) if fetcher.followed}
 
     def statistics(self) -> dict[str, Any]:
-        """Return figures of all parts, for metrics. Numbers of partitions count those that this broker leads."""
+        """Return figures of all parts, for metrics. Each broker counts the partitions that it leads."""
         led = [each.statistics() for each in self._broker.hosted.partitions() if each.is_leader]
         return {
             "led": len(led),

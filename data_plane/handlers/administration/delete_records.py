@@ -143,7 +143,7 @@ class DeleteRecordsHandler:
         if not pending:
             return response
         delayed = DelayedDelete(self._desk, self._partitions, response, pending, timeout_ms)
-        # Followers may have caught up between two slices, before `delayed` began to watch.
+        # Check now, because followers may have caught up before `delayed` began to watch them.
         delayed.check()
         return delayed
 

@@ -207,7 +207,7 @@ class ListOffsetsHandler:
             return _failed(asked, error.code)
         except FileClosed:
             reached("offsets.log_went_while_searched")
-            # During the search, the log was deleted or moved, or its directory failed.
+            # Return the error for a log that was deleted, moved or taken offline during the search.
             return _failed(asked, self._partitions.lost_error(partition))
         except DiskError as error:
             self._desk.disk_errors.note("list_offsets.disk_error", topic=topic, error=str(error))

@@ -114,7 +114,7 @@ class Durability:
         # logs begin an epoch.
         if epochs.is_dirty and end_offset:
             with self._home.small_files():
-                # If this log was closed, a new log may use the same path by now.
+                # Write nothing for a closed log, because a new log may use the same path by now.
                 if not self._home.is_closed:
                     try:
                         epochs.save(self._home.directory)
