@@ -99,7 +99,7 @@ class ReadBarrier:
         partition = self._partition
         if not self._round or not partition.is_leader or partition.leader_epoch != self._leader_epoch:
             reached("coordination.barrier_of_past_leadership")
-            # This leadership is over, so `end` answers its reads.
+            # The leadership of these reads is over, so `end` will answer them with False.
             return
         in_sync = set(partition.others_in_sync())
         self._missing = {each: first for each, first in self._missing.items() if each in in_sync}

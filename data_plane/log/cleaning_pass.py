@@ -180,7 +180,7 @@ class Cleaning:
     def _note_doomed(self, names: list[str]) -> None:
         if self._is_ended:
             reached("cleaner.swapped_after_its_pass")
-            # The pass ended before the device answered, so `settle` will not remove these files.
+            # Remove these files here, because the pass has ended, and `settle` will not do it.
             self._log.home.remove_later(names)
         else:
             self._doomed += names

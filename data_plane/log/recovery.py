@@ -198,8 +198,9 @@ class Recovery:
         the gap before this segment does not mean lost records either.
 
         This evidence counts only for a log without checkpoints, for example in a directory that was copied
-        without them. If the log has checkpoints, Odradek has written it. Then each segment begins at the end of
-        the previous one, even on a follower of a compacted leader. So a gap above the checkpoints is a loss.
+        without them. If the log has checkpoints, Odradek itself has written the log. Odradek begins each
+        segment at the end of the previous one, even on a follower of a compacted leader. So a gap above the
+        offsets in the checkpoints is a loss.
         """
         if self._options.is_known:
             return False

@@ -2,8 +2,7 @@
 of files.
 
 Only a part of a log that is suspected of damage is checked. Each append has checked its batch already, and
-reading all logs again would take too long. The caller passes the offset at which it has found something
-wrong.
+reading all logs again would take too long. The caller passes the offset at which reads have failed.
 """
 
 from __future__ import annotations

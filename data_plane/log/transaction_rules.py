@@ -51,8 +51,8 @@ def check_transaction(
         if duplicate is not None:
             if config.verifies_transactions and not is_open:
                 reached("log.stolen_sequence_refused")
-                # Another client has written the earlier batch in this producer's name. If the producer's own
-                # batch were taken for a duplicate, it would be in no transaction.
+                # Another client has written the earlier batch in this producer's name. So refuse this batch.
+                # As a duplicate it would be acknowledged, but be in no transaction.
                 raise KafkaError(
                     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                     f"Sequence {sequence} of producer {producer_id} was used outside of a transaction",

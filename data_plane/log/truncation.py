@@ -150,7 +150,7 @@ class Truncation:
         self.producers.truncate(offset, self.offsets.high_watermark)
         try:
             if self.producers.is_unread_at(offset):
-                # Load the producers now. If no file descriptor is left, they are loaded later.
+                # Read the producer state now. If no file descriptor is left, it is read when it is needed.
                 self.producers.load(segments, self.config.index_interval_bytes)
             roll(segments, self.producers, self.config, offset, last.created_ms)
         except DiskRefused as error:

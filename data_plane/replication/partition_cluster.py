@@ -29,7 +29,7 @@ class BrokerStates(Protocol):
         """
 
     def is_troubled(self, directory: bytes) -> bool:
-        """True if the broker that has this directory reports that it takes no records now."""
+        """True if this directory's broker reports that the directory takes no records now."""
 
     def is_alive(self, broker_id: int) -> bool:
         """True if the broker with this id is registered and not fenced."""
@@ -56,7 +56,7 @@ class PartitionCluster(BrokerStates, Protocol[P_contra]):
 
 
 class _Nobody:
-    """The `PartitionCluster` of a partition without followers, which has no other brokers."""
+    """A `PartitionCluster` without other brokers, for a partition that has no followers."""
 
     lag_ms_max = 0
 

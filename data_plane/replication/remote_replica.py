@@ -67,7 +67,8 @@ class RemoteReplica:
 
     def log_grew(self) -> None:
         """Called when the leader's log has grown. If the follower's cursor is clean, the follower had all
-        records until now. Then each fetch of its session counts as a fetch at the log's end.
+        records up to the former end of the log. Then the session's last fetch counts as a fetch at that end,
+        even if it did not name this partition.
         """
         cursor = self.cursor
         if cursor is not None:
@@ -112,8 +113,9 @@ class RemoteReplica:
         """Count repeated fetches at this offset although records lie after it. Returns True if the leader
         should search for the cause.
 
-        One repetition may be chance, because the fetch may have come before the leader had records. At the
-        second repetition, and whenever their number has doubled, the follower may be unable to use the answer.
+        The first repetition does not count, because the former fetch may have come before the leader had
+        records. A second repetition may mean that the follower cannot use the answer. After that, True is
+        returned each time that the number of repetitions has doubled.
         """
         if self.stuck_at != offset:
             self.stuck_at, self.stuck_count = offset, 1

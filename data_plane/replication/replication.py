@@ -289,7 +289,7 @@ class Replication:
         """
         now_ms = self.now_ms()
         if self._broker.env.buggify("isr.look_ahead"):
-            now_ms += self.settings.lag_ms_max  # A replica that lacks a record now counts as lagging.
+            now_ms += self.settings.lag_ms_max  # Now every replica that lacks a record counts as lagging.
         led = self._led()
         self._watches_lag = bool(led)
         if led:
@@ -350,8 +350,8 @@ class Replication:
             )
 
     def disk_answers(self, log_dir: LogDir) -> None:
-        """Called when a hung device has answered again. Lag of followers is forgiven, because they could not
-        read its logs.
+        """Called when a hung device has answered again. Forgives the lag of the followers of its partitions,
+        because they could not fetch while the device hung.
         """
         now_ms = self.now_ms()
         for partition in self._led():
@@ -364,7 +364,7 @@ class Replication:
         return {leader: fetcher for leader, fetcher in sorted(self._fetchers.items()) if fetcher.followed}
 
     def statistics(self) -> dict[str, Any]:
-        """Return figures of all parts, for metrics. Numbers of partitions count those that this broker leads."""
+        """Return figures of all parts, for metrics. Each broker counts the partitions that it leads."""
         led = [each.statistics() for each in self._broker.hosted.partitions() if each.is_leader]
         return {
             "led": len(led),

@@ -91,8 +91,8 @@ class FetchRound:
         self.ranges: list[FileRange] = []
         self.bytes_read = 0
         self.bytes_cut_off = 0
-        """Bytes that were left out, because only whole batches are returned within the limits. They count
-        towards `min_bytes`.
+        """The bytes within the limits that were left out, because a batch is returned whole or not at all.
+        They count towards `min_bytes`.
         """
         self.full: list[FetchedPartition] = []
         """Partitions in which a limit cut off further records. The fetch need not wait for more records in

@@ -47,8 +47,8 @@ TIME_QUERIES_WAITING_MAX = 64
 later.
 """
 WALK_BYTES_MAX = 512 << 20
-"""The most bytes of records that one request decompresses and walks to check timestamps in batch headers.
-This takes about a second.
+"""The most bytes of records that one request reads, over all its partitions, to check timestamps in batch
+headers. This takes about a second.
 """
 CONSUMER = -1
 """The replica id in requests of clients that are not replicas."""
@@ -62,9 +62,9 @@ READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 class Turns:
     """Queues of requests that search a log by timestamp.
 
-    On each disk one search runs at a time; others wait in the order of arrival. A search may decompress a
-    whole batch and walk its records while it holds the interpreter's lock. Two searches at once would only
-    delay all other threads.
+    On each disk one search runs at a time; further requests wait in the order of arrival. A search may
+    decompress a whole batch and read its records while it holds the interpreter's lock. If two searches of a
+    disk ran at once, they would end no earlier, and would delay all other threads.
     """
 
     def __init__(self, new_event: Callable[[], Event]) -> None:
@@ -207,7 +207,7 @@ class ListOffsetsHandler:
             return _failed(asked, error.code)
         except FileClosed:
             reached("offsets.log_went_while_searched")
-            # While the worker searched the log, the log was deleted or moved, or its directory failed.
+            # Return the error for a log that was deleted, moved or taken offline during the search.
             return _failed(asked, self._partitions.lost_error(partition))
         except DiskError as error:
             self._desk.disk_errors.note("list_offsets.disk_error", topic=topic, error=str(error))

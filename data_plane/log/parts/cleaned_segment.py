@@ -37,7 +37,7 @@ _SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 
 class CleaningAborted(Exception):
     """Raised if the cleaning pass must end, because its log was truncated, closed or given another policy.
-    The files that it has written are not needed.
+    The files that the pass has written are not needed.
     """
 
 

@@ -490,7 +490,7 @@ class SegmentList:
 
 
 def _nothing_more(done: None) -> None:
-    """Do nothing, because the list is unchanged."""
+    """Do nothing after a change of files that leaves the list as it is."""
 
 
 def _base_offset(segment: Segment) -> int:

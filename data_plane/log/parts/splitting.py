@@ -4,7 +4,8 @@ compaction had left few records. As in Kafka, they are split at a start. The nam
 (`parts/swap_files.py`), so the next start after a crash undoes or finishes the split:
 
 1. The pieces are written as `.cleaned`, and synced.
-2. They become `.swap`, the last piece first. Before the first piece is renamed, a start undoes everything.
+2. They become `.swap`, in descending order of their offsets. While the piece with the lowest offsets still
+   has its old name, a start undoes everything.
 3. The segment's files are removed, and the pieces lose their suffix.
 """
 
