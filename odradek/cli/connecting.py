@@ -221,8 +221,8 @@ def present_quorum(args: argparse.Namespace, client: Client) -> QuorumDescriptio
 
 
 def say_if_past(survey: ClusterSurvey) -> None:
-    """Print a line on stderr if no controller answered, because the output then shows an earlier state, which
-    a broker has received.
+    """Print a line on stderr if no controller answered. The output then comes from one broker's copy of the metadata,
+    which may be out of date.
     """
     if not survey.is_current:
         sys.stdout.flush()

@@ -34,8 +34,8 @@ class Replica(NamedTuple):
 
     @property
     def rank(self) -> tuple[int, int]:
-        """The rank of the replica in an unclean election. The election of a higher rank loses fewer records.
-        A later epoch counts more than a longer log.
+        """The rank of the replica in an unclean election. If a replica of a higher rank is elected, fewer records are
+        lost. The leader epoch of the newest record is compared first, then the length of the log.
         """
         if self.log is None:
             return -1, -1

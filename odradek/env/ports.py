@@ -251,8 +251,8 @@ class File(Protocol):
     def rest(self) -> bool:
         """Close the descriptor unless the file is pinned; the next use opens it again. Return True if it was closed.
 
-        Only the thread that uses the file without a pin (the loop) may call this. Another thread may call
-        this only while no thread uses the file.
+        Call this in the loop, the only thread that uses files without a pin. Any other thread may call it only while no
+        thread uses the file.
         """
 
     def close(self) -> None:
@@ -535,8 +535,9 @@ class Meter(Protocol):
         """Return the processor time, in seconds, of the turn of the loop that ends now. The turn took
         `seconds` of wall-clock time.
 
-        Call it at the end of each turn. The result is at most `seconds`. A short turn was hardly interrupted, so the
-        result may be `seconds` itself; several such turns share one reading of the thread's clock.
+        Call it at the end of each turn. The result is at most `seconds`. For a short turn the result may be `seconds`
+        itself, because such a turn was hardly interrupted. So the thread's clock need not be read after each short
+        turn.
         """
 
 

@@ -83,7 +83,7 @@ class LifecycleSettings:
     session_timeout_ms: int = setting("broker.session.timeout.ms")
     """The milliseconds without a heartbeat after which the controller fences a broker."""
     hands_over: bool = setting("controlled.shutdown.enable")
-    """True if a broker that shuts down first has its leaderships moved to other brokers."""
+    """True if a broker has its leaderships moved to other brokers before it shuts down."""
     initial_registration_ms: int = setting("initial.broker.registration.timeout.ms")
     """The milliseconds after which a broker ends if no controller has registered it."""
     log_dir_failure_ms: int = setting("log.dir.failure.timeout.ms")

@@ -1,5 +1,5 @@
-"""`odradek consume TOPIC`: print the records of a topic: all records, or only the records that a group has
-not read.
+"""`odradek consume TOPIC`: print the records of a topic, either all records or only the records that a group has not
+read.
 """
 
 from __future__ import annotations
@@ -320,8 +320,8 @@ def _read_assigned(
 
 
 def _next(consumer: Consumer, printer: _Printer, key: TopicPartition, busy: bool) -> int:
-    """Return the next offset of a partition. If a gap follows the printed records, only the consumer knows
-    the next offset. So ask the consumer when no records arrive (`busy` is false).
+    """Return the next offset of a partition. Offsets after the printed records may be missing from the log, and only
+    the consumer knows how far it has skipped them. So its position is used when no records arrive (`busy` is false).
     """
     found = printer.handed.next_offsets.get(key, -1)
     return found if busy else max(found, consumer.position(key))

@@ -367,7 +367,9 @@ def format_storage_of(
 
 
 def _warn_of_modes(paths: list[str]) -> None:
-    """Print a warning for directories that existed before and that every user of the machine can read."""
+    """Print a warning for directories that every user of the machine can read. Only directories that existed before
+    this command can have such a mode.
+    """
     from odradek.node.secret_files import chmod_remedy, open_to_everybody
 
     exposed = open_to_everybody(paths)

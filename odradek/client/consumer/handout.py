@@ -28,9 +28,7 @@ class Handout:
     poll.
     """
     done: int = 0
-    """The number of records at the beginning that the application has committed by its own call during the
-    iteration.
-    """
+    """How many of the first records the application has committed by an explicit call during the iteration."""
     left: Iterator[ConsumerRecord] = attrs.field(
         init=False, default=attrs.Factory(lambda self: iter(self.records), takes_self=True)
     )

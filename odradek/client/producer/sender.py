@@ -460,9 +460,9 @@ class Sender:
             self._split(lane, batch)
         elif code in _NUMBERS_UNKNOWN and batch.base_sequence >= 0 and not (self.transactions and oldest):
             reached("client.numbers_unknown_to_broker")
-            # The broker did not append the batch in this attempt, but may have done so in an earlier attempt
-            # that got no answer. After a restart, Apache Kafka remembers only one batch per producer, and
-            # answers a repetition of any other batch with a gap error.
+            # This attempt appended nothing, but an earlier attempt without an answer may have. A gap error is no proof:
+            # after a restart, Apache Kafka remembers only a producer's last batch, and answers repetitions of earlier
+            # batches with such an error.
             if code is ErrorCode.UNKNOWN_PRODUCER_ID:
                 batch.maybe_appended = False
             if oldest and lane.rebase is None:

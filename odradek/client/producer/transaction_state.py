@@ -34,8 +34,8 @@ __all__ = ["Step", "TransactionMachine", "TransactionState"]
 
 
 class TransactionState(Enum):
-    """The states of the table above. The value of a state is the reason that the error for a refused call
-    gives.
+    """The states of the table above. If a call is refused in a state, the error's text contains the value of this
+    state.
     """
 
     UNINITIALIZED = "init_transactions was not called"
@@ -91,7 +91,8 @@ _FENCED = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH
 class TransactionMachine:
     """The state of one producer's transactions, and the facts that are needed to end a transaction.
 
-    In the states ABORTABLE_ERROR and FATAL_ERROR calls raise `error`, whose cause is the reason.
+    In the states ABORTABLE_ERROR and FATAL_ERROR, refused calls raise `error`. Its `__cause__` is the error that led to
+    the state.
     """
 
     def __init__(self) -> None:

@@ -39,8 +39,8 @@ from odradek.client.shells.io_thread import IoThread
 __all__ = ["EXIT_SECONDS", "Leaver", "NothingToLeave", "leave_when_dropped", "weak_call"]
 
 _BEFORE_QUEUES = 1000
-"""The priority of `_at_exit` among the finalizers of `multiprocessing`. Finalizers with a higher priority run
-earlier.
+"""The priority of `_at_exit` among the finalizers of `multiprocessing`. Higher priorities run earlier, so the clients
+end before the queues of `multiprocessing` do.
 """
 EXIT_SECONDS = 5.0
 """The seconds that all clients of a process together have for their last actions when the process ends."""

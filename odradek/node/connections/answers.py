@@ -89,9 +89,9 @@ class Slot:
         self.request_bytes = request_bytes
         self.received_at = connection.last_active
         self.response: Any = None
-        """The response, until it is encoded. Only the first slot of the queue keeps it."""
+        """The response, until it is encoded. Later slots of the queue encode at once, so only the first keeps it."""
         self.chunks: list[Chunk] | None = None
-        """The encoded answer, in pieces to be sent; None until then."""
+        """The encoded answer, in pieces to be sent; None while it is not encoded."""
         self.held_bytes = 0
         """The bytes that are counted for this slot now."""
         self.parks = False
