@@ -123,8 +123,8 @@ class Directories:
         """Format a blank disk at `path` and use it in place of the old one, if the configuration allows it. Return
         true if so.
 
-        Its replicas begin empty, and leaders fill them. The new directory id shows the controller that the old disk
-        is gone.
+        The replicas on the new disk begin empty, and copy their records from the leaders. The new directory id shows
+        the controller that the old disk is gone.
         """
         env = self._env
         try:

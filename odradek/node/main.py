@@ -111,8 +111,7 @@ def serve(
 def _needs_operator(reason: BaseException) -> bool:
     """True if the next start would fail for the same reason until an operator changes something.
 
-    An exception is a log that lacks committed records according to another node's answer, because the answer
-    may have been forged.
+    `LogLeftBehind` does not count, because it rests on another node's answer, which may have been forged.
     """
     return isinstance(reason, OPERATORS_ERRORS) and not isinstance(reason, NodeCannotStartYet | LogLeftBehind)
 

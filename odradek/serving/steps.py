@@ -128,9 +128,9 @@ class Answers(Delayed):
 
 
 Wait: TypeAlias = int | Callable[[Pace], Awaitable[Any]] | Answers
-"""A value that a generator yields. A function waits, and returns a value for the generator. `Answers` waits
-for the answers to other requests. A number counts units of work done; the generator waits if they fill a
-slice.
+"""A value that a generator yields. If it is a function, the driver awaits it, and sends its result to the generator. If
+it is an `Answers`, the generator waits for the answers to other requests. If it is a number, it counts units of work
+done, and the generator waits only if they fill a slice.
 """
 Steps: TypeAlias = Generator[Wait, Any, T]
 """The work of a request: a generator that yields what it waits for, and returns the result."""
@@ -192,9 +192,9 @@ def _run_all() -> Generator[Any, Any, None]:
     """Run works one after the other: receive a work, yield its waits, receive their results, and yield the work's
     result.
 
-    At its end, a generator raises `StopIteration`, which costs as much as the rest of this module for a small
-    request. A generator that uses `yield from` gets the result without this exception. While a work runs, the
-    `gi_yieldfrom` of the outer generator is set.
+    A work that the driver ran directly would end with a `StopIteration`, which costs as much as the rest of this module
+    for a small request. With `yield from`, this generator gets the result of the work without an exception. Its
+    `gi_yieldfrom` is set while a work runs, so the driver sees whether the work has ended.
     """
     came = None
     while True:

@@ -162,8 +162,8 @@ class HeldAnswers:
                 waiter.signal_room()
 
     def to_evict(self, connections: Iterable[C], now: float) -> list[C]:
-        """Choose the connections to close, until the sum of the others is within the limit. Candidates have
-        waited longer than `HELD_SECONDS_MAX`; those that hold the most bytes come first.
+        """Choose the connections to close, so that the bytes of the remaining connections are within the limit.
+        Candidates have waited longer than `HELD_SECONDS_MAX`; those that hold the most bytes come first.
         """
         excess = self.bytes_held - self.bytes_max
         if excess <= 0:

@@ -65,7 +65,7 @@ _Right: TypeAlias = tuple[int, int, str, str]
 
 @attrs.frozen
 class Found:
-    """The rule that decides whether a client may do something; None if no rule is about this client."""
+    """The rule that decides whether a client may do something. `rule` is None if no rule applies to this client."""
 
     rule: Acl | None
     has_rules: bool
@@ -207,7 +207,9 @@ class AclIndex:
         return [acl for group in groups for rules in group.values() for acl in rules]
 
     def find_any(self, principal: str, host: str, operation: int, resource_type: int) -> Acl | None:
-        """Find a permission for at least one resource of this type that no denial cancels completely (KIP-679)."""
+        """Find a rule that permits the operation on some resource of this type, unless denials cancel the whole rule
+        (KIP-679).
+        """
         question = (resource_type, operation, principal, host)
         known = self._answers.get(question)
         if known is None:

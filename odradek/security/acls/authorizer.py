@@ -176,7 +176,7 @@ class Authorizer:
 
 class Denial(NamedTuple):
     """A refusal: the operation and the type of the resource by Kafka's numbers. The name is None if the client needed
-    the right on any one resource.
+    the right on at least one resource of the type.
     """
 
     operation: int
