@@ -276,8 +276,8 @@ def call_failure(error: Exception, *, changes: bool = False) -> CliError:
 
 
 def failure_of_some(failed: Sequence[tuple[str, Exception]]) -> CliError:
-    """Make one error from several changes that failed. Its text has the reason of the first failed change,
-    and the names of the others.
+    """Make one error from several changes that failed. Its text has the reason of the first failed change, and the
+    names of the other failed changes.
     """
     (_, error), *others = failed
     text = str(call_failure(error, changes=True))

@@ -43,9 +43,9 @@ class Replica(NamedTuple):
 
 
 class Leaderless(NamedTuple):
-    """One partition without a leader. `complete` lists the brokers whose replicas hold all acknowledged
-    records, because they are in sync or eligible. If `complete` is empty, `last` lists the last leader. Both
-    attributes are None if the brokers are too old to report them.
+    """One partition without a leader. `complete` lists the brokers whose replicas hold all acknowledged records,
+    because they are in sync or eligible. If `complete` is empty, `last` lists the last leader. `complete` and `last`
+    are None if the brokers are too old to report them.
     """
 
     key: TopicPartition

@@ -476,7 +476,7 @@ class Network(Protocol):
 
 class Workers(Protocol):
     """Threads for work off the loop: sync, cleaning, cold reads, compression. In the simulator the work runs on the
-    loop, at some moment of a virtual delay.
+    loop, at some moment during a simulated delay.
     """
 
     async def run(self, function: Callable[..., T], *args: Any) -> T: ...

@@ -56,7 +56,7 @@ _probe = (bytearray(1),)
 
 
 class Folder(Protocol):
-    """The part of a directory that its files use."""
+    """The attributes of a directory object that its files use."""
 
     @property
     def path(self) -> str: ...

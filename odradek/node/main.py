@@ -37,8 +37,8 @@ PLAINTEXT = "PLAINTEXT"
 SWITCH_SECONDS = 0.0005
 """The seconds for which a worker thread in Python code keeps the interpreter lock when the event loop needs it.
 
-CPython's 5 ms would delay each request beside a busy worker by that time. A tenth of a millisecond would
-halve the throughput of workers (figures in bench/hot_path/README.md).
+With CPython's 5 ms, each request beside a busy worker takes 5 ms longer. With 0.1 ms, workers have half the throughput
+(figures in bench/hot_path/README.md).
 """
 
 STOPPING_ERRORS = (

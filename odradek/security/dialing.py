@@ -1,7 +1,6 @@
 """Connections to listeners that authenticate clients: they are returned after TLS handshake and login. PORTED.
 
-`SecuredEnv` is an `Env` whose network connects in this way. So code that connects to other nodes needs no knowledge
-of security.
+`SecuredEnv` is an `Env` with such a network. So code that connects to other nodes needs no knowledge of security.
 
 A login may have a limited lifetime (KIP-368). Such a connection has a time after which it should be replaced. The
 code that uses it then connects again, between two requests.

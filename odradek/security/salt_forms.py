@@ -72,7 +72,7 @@ class SaltForm:
 
 
 OUR_FORM = SaltForm("bytes", 16, 4096)
-"""The form of two kinds of credentials: those that `odradek user` makes, and those of delegation tokens."""
+"""The form of the credentials that `odradek user` makes, and of the credentials of delegation tokens."""
 
 
 def _is_kafkas(salt: bytes) -> bool:

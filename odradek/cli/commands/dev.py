@@ -162,8 +162,8 @@ class _Node:
 
 
 def _end(nodes: list[_Node]) -> None:
-    """Stop all nodes: send SIGTERM to all at once, wait, then send SIGKILL. (Stopped one by one, the last
-    nodes would lose the quorum's majority.)
+    """Stop all nodes: send SIGTERM to all at once, wait, then send SIGKILL. (If the nodes were stopped one by one, the
+    last ones would be without a majority of the quorum.)
     """
     for node in nodes:
         if node.process.poll() is None:
@@ -458,8 +458,8 @@ def _report_death(node: _Node, as_json: bool) -> None:
 
 
 def _command() -> list[str]:
-    """Return the words of a command that starts this same `odradek` from the current directory. PATH may
-    contain another one.
+    """Return the words of a command that starts this same `odradek` from the current directory. (The word `odradek`
+    alone may start another version, which comes first in PATH.)
     """
     script = Path(sys.executable).parent / "odradek"
     if not script.exists():

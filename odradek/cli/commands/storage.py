@@ -154,8 +154,8 @@ def _random_uuid(args: argparse.Namespace) -> int:
 
 
 def _adopt(args: argparse.Namespace) -> int:
-    """Format blank log directories, so that they belong to the same node as the directories that are
-    formatted already. The metadata log's directory is never formatted in this way.
+    """Format blank log directories, so that they belong to the same node as the directories that are formatted already.
+    The command never formats the metadata log's directory.
     """
     from odradek.env.ports import DiskError, FileMissing
     from odradek.env.real import RealEnv

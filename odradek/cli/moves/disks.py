@@ -294,7 +294,7 @@ def _stay(client: Client, broker: int, path: str) -> None:
     while calm_looks < CALM_LOOKS:
         directories = _directories(client, broker)
         leaving = _leaving(directories, path)
-        # A directory that the broker still counts as cordoned would refuse the move.
+        # While the broker counts a directory as cordoned, it refuses moves to this directory.
         is_cordoned = any(each.path == path and each.is_cordoned for each in directories)
         calm_looks = 0 if is_cordoned or leaving else calm_looks + 1
         if leaving and not is_cordoned:

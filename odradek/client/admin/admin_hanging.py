@@ -51,7 +51,7 @@ class Prospect(Enum):
     NEVER = "hanging"
     """No coordinator has the transaction open on this partition."""
     TIMES_OUT = "open"
-    """The producer ends the transaction, or the coordinator does so after its timeout."""
+    """The producer ends the transaction, or the coordinator aborts it after the transaction's timeout."""
     PREPARED = "prepared"
     """The prepared transaction has no timeout: only its producer, or an operator, ends it (KIP-939)."""
     ENDS = "ending"

@@ -360,7 +360,9 @@ class Commits:
             self.gone[key] = ids.get(key)
 
     def _automatic(self, keys: Iterable[TopicPartition] | None) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the positions that an automatic commit would commit for these partitions (None: for all)."""
+        """Return the positions of these partitions (None: of all) for an automatic commit. Partitions of deleted topics
+        are left out.
+        """
         offsets = self._positions(keys)
         if self.gone:
             ids = self._topic_ids(self.gone)

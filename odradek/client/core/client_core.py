@@ -297,7 +297,7 @@ class ClientCore:
                 f"{connection.address_text} speaks HTTP, so its port is not a broker's listener "
                 "(perhaps it is the port of the metrics page)"
             )
-            # No broker has ever answered properly, so it would not help to wait.
+            # No broker has ever answered properly, so waiting will not help.
             self.ever_connected = self._ever_ready
             self._end(connection, reason)
         else:

@@ -15,7 +15,8 @@ Rules
 * A forked child has none of its parent's clients, and leaves them alone.
 
 A client object (`Producer`, `Consumer`, `Admin`; here called face) is dropped when nothing refers to it. A reference
-from its own thread counts as well. So code in that thread refers only to parts of the client object.
+from the client's own thread also keeps the object alive. So code in that thread refers only to parts of the client
+object.
 """
 
 from __future__ import annotations

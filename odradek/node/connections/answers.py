@@ -1,8 +1,8 @@
 """Answers that wait for an earlier answer of their connection, and how much memory they may use. PORTED.
 
-An answer behind a delayed one is encoded at once, because bytes take a fraction of the memory of objects and
-can be counted. A file range counts with its length, since it pins that much of the log. A delayed request
-counts with the length of its frame, unless it keeps no part of the frame.
+An answer behind a delayed one is encoded at once, because bytes take a fraction of the memory of objects and can be
+counted. A file range counts with its length, since it pins that much of the log. A delayed request that keeps some part
+of its frame counts with the length of the frame.
 
 Beyond `HELD_BYTES_MAX` in one connection, or with `PARKED_MAX` parked fetches, that connection's requests wait until
 there is room. Beyond `HELD_IN_ALL_BYTES_MAX` in all connections together, each connection that holds more than

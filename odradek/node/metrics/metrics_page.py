@@ -279,7 +279,9 @@ def _placed_here(broker: Broker) -> int:
 
 
 def _topics(page: MetricsText, broker: Broker, named_max: int) -> None:
-    """Add offsets and bytes of logs: the totals, and those of the first `named_max` topics by name."""
+    """Add offsets and bytes of logs: in total, and for each of the first `named_max` topics in the order of their
+    names.
+    """
     rows: list[tuple[str, list[int]]] = []
     for name in sorted(broker.topics):
         logs = [partition.log for partition in broker.topics[name].partitions.values()]
