@@ -207,7 +207,7 @@ def present_quorum(args: argparse.Namespace, client: Client) -> QuorumDescriptio
     from odradek.client.errors import RequestTimedOut
     from odradek.wire.errors import KafkaError
 
-    # Fail here, with a message of its own, if no broker can be reached.
+    # If no broker can be reached, fail here, so that the message does not speak of the quorum.
     client.admin.describe_cluster()
     try:
         return client.admin.describe_quorum(timeout=min(args.timeout, LOOK_SECONDS_MAX))

@@ -323,11 +323,11 @@ class Dir(Protocol):
     def bound_calls(self, wait_seconds: float, *, looks: bool = True) -> None:
         """Limit the time for which calls of the current thread wait for the disk of this directory.
 
-        From then on, the thread's appends and creations in or below this directory raise `DiskHung` if the
-        device does not answer in `wait_seconds`. While a call hangs, truncations raise `DiskHung` as well.
-        With `looks`, this is also true of reads, openings and listings. All other work of that thread on the
-        disk must use `in_time`. This applies to files that are opened later, from this directory or below it.
-        It does not apply to other results of `Env.open_dir` for the same path.
+        From then on, the thread's appends and creations in or below this directory raise `DiskHung` if the device does
+        not answer in `wait_seconds`. While a call hangs, truncations raise `DiskHung` as well. With `looks`, this is
+        also true of reads, openings and listings. All other work of that thread on the disk must use `in_time`. The
+        limit applies to files that are opened later, from this directory or below it. It does not apply to other
+        results of `Env.open_dir` for the same path.
         """
 
     def in_time(self, work: Callable[[], T], undo: Callable[[T], None] | None = None) -> T:

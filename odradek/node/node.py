@@ -646,7 +646,7 @@ class Node:
     # -- stop -----------------------------------------------------------------------------------------------------
 
     async def shut_down(self) -> None:
-        """Stop the node's parts in order. This is possible at any point of the start."""
+        """Stop the node's parts in order. It may also be called at any point of the start."""
         clock = self._env.clock
         began_at = clock.monotonic()
         lifecycle = self._lifecycle

@@ -160,9 +160,7 @@ def asked(ask: Callable[[], Awaitable[Any]]) -> Wait:
 
 
 def in_worker(workers: _Workers, function: Callable[..., Any], *args: object) -> Wait:
-    """Make a wait for a call in one of these threads. The client pays for the processor time, even if the call
-    raises.
-    """
+    """Make a wait for a call in a thread of `workers`. The client pays for the processor time, even if the call raises."""
 
     async def call(pace: Pace) -> Any:
         payer = pace.share.payer
@@ -242,7 +240,7 @@ class StepDriver:
         return result
 
     def first_slice(self, runner: Runner, came: Any, is_long: bool = False) -> Result:
-        """Run the first slice of started work. The result is that of `begin`."""
+        """Run the first slice of started work. Return a result as `begin` does."""
         came = self._end_slice(runner, came, SCANT_UNITS if self._long_work.is_busy else SLICE_UNITS)
         if runner.gi_yieldfrom is None:
             if not _IDLE:

@@ -275,8 +275,8 @@ def _open(args: argparse.Namespace, settings: Mapping[str, Any]) -> Iterator[Con
         "enable.auto.commit": False,
         "allow.auto.create.topics": False,
         "default.api.timeout.ms": max(1, int(args.timeout * 1000)),
-        # At the end of a partition, the broker waits this long for new records. It answers after the wait, so
-        # this time also delays the command's end.
+        # At the end of a partition, the broker delays its answer by this time, to wait for new records. The command
+        # cannot end before such an answer, so the time is short.
         "fetch.max.wait.ms": 500 if args.follow else 50,
         "max.poll.records": min(limit, _RECORDS_PER_POLL),
         "isolation.level": args.isolation,

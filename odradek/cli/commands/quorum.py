@@ -213,8 +213,8 @@ def _not_among(args: argparse.Namespace, voters: tuple[QuorumReplica, ...]) -> N
 
 def _directory_of(args: argparse.Namespace, replicas: tuple[QuorumReplica, ...], role: str) -> bytes:
     named = [each for each in replicas if each.node_id == args.node]
-    # The leader reports the replica of a lost disk for some minutes more. So a node may be listed twice, but its
-    # fetches only renew the entry of the directory in use.
+    # The leader reports the replica of a lost disk for some minutes more. So a node may be listed twice. Only the entry
+    # of the directory in use has recent fetches.
     newest_ms = max((each.last_fetch_ms for each in named), default=0)
     alive = [each for each in named if role != "observer" or newest_ms - each.last_fetch_ms <= _STALE_MS]
     found = [each.directory_id for each in alive]

@@ -47,10 +47,10 @@ __all__ = ["Commits"]
 
 _SECONDS_BEFORE_REBALANCE = 10.0
 _REBALANCE_SECONDS_MAX = 10.0
-"""The longest time, in seconds, for which a commit is repeated that a rebalance of the group made the coordinator
-refuse. It applies only while this member has no rejoin under way. With Kafka's coordinator the refusals end when the
-group's leader has sent the assignment. Other coordinators may refuse until this member joins, so the repetition must
-end.
+"""If the coordinator refuses a commit because of a rebalance, the commit is repeated for at most this number of
+seconds. This limit applies only while this member has no rejoin under way. With Kafka's coordinator the refusals end
+when the group's leader has sent the assignment. Other coordinators may refuse until this member joins, so the
+repetition must end.
 """
 _GROUP_MOVES = frozenset(
     {ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.STALE_MEMBER_EPOCH}

@@ -45,7 +45,7 @@ class FetchSession:
         self.session_id = 0
         self.epoch = 0
         self.partitions: dict[TopicPartition, Wanted] = {}
-        """The partitions that the broker's session has once the broker has processed the last request."""
+        """The partitions of the broker's session after the broker has processed the last request."""
         self.is_part = False
         """True if the last request could not name all partitions, so that the next request should follow at once."""
         self._had_turn: dict[TopicPartition, None] = {}

@@ -27,7 +27,7 @@ _NAMED_MAX = 20
 
 
 class Rebalances:
-    """The rebalances of one consumer. `stir` is called to make the background operations look for news."""
+    """The rebalances of one consumer. `stir` is called to wake the background operations, which may have new work."""
 
     def __init__(
         self, subscription: Subscription, commits: Commits, notes: Notes, stir: Callable[[], None]

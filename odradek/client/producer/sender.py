@@ -177,9 +177,7 @@ class Sender:
                 yield Wait(until=None if until == _NEVER else until, signals=(self.signal,))
 
     def sleeps_too_long(self, now: float) -> bool:
-        """True if the sender's next step comes too late for a batch that is opened now: after the batch's
-        linger time.
-        """
+        """True if the sender's next step comes after the end of the linger time of a batch that is opened now."""
         return now + self._linger < self.wake_at
 
     def statistics(self) -> dict[str, int]:

@@ -174,7 +174,7 @@ class TransactionMachine:
 
     @property
     def may_abort(self) -> bool:
-        """True if a transaction is open and the producer itself may abort it. This is false if it is prepared
-        or is ending already.
+        """True if a transaction is open and the producer itself may abort it. False for a transaction that is prepared,
+        or is being committed or aborted.
         """
         return self.state in (TransactionState.IN_TRANSACTION, TransactionState.ABORTABLE_ERROR)

@@ -35,8 +35,8 @@ __all__ = [
 ]
 
 FETCH_SESSION_EVICTION_MS = 120_000
-"""The milliseconds for which a fetch session is safe from new sessions with fewer partitions; later such a session may
-displace it. (Kafka's constant.)
+"""For this number of milliseconds, a new session with fewer partitions cannot displace a fetch session. (Kafka's
+constant.)
 """
 
 

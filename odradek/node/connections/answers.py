@@ -37,7 +37,7 @@ HELD_SECONDS_MAX = 10.0
 
 
 class Answering(Protocol):
-    """The part of a connection that slots use, and the code that encodes answers in a worker."""
+    """The methods of a connection that are called by slots, and by the code that encodes answers in a worker."""
 
     last_active: float
 

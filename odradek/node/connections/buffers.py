@@ -124,7 +124,7 @@ class ReceiveBuffers:
         return self._make(rounded, is_small, holder)
 
     def take_beyond(self, size: int, frame_bytes: int, holder: Holder) -> PooledBuffer:
-        """Return a buffer for a tail that has arrived already (at most `receive_view`), even above the limit."""
+        """Return a buffer for a tail that has arrived already (at most `receive_view`). It may exceed the limit."""
         return self._make(_rounded(size), frame_bytes <= SMALL_FRAME_BYTES, holder)
 
     async def wait_for(

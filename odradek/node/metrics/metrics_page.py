@@ -61,7 +61,7 @@ class MetricsSources:
     controller: Any
     """The controller, whose `statistics()` has the figures of the quorum and its state machine."""
     channel: Any
-    """The channel, whose `statistics()` has the figures of requests to the active controller."""
+    """The channel to the active controller; its `statistics()` has the figures of the requests."""
     lateness: LoopLateness
     auditing: Auditing
     """The counts of logins and refusals, which exist even without an audit log."""

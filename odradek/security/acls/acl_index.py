@@ -43,7 +43,7 @@ _IMPLIED_BY: Mapping[int, frozenset[int]] = {
     ),
     Operation.DESCRIBE_CONFIGS: frozenset((Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS)),
 }
-"""For each operation, the other operations whose permission also permits it. Denials imply nothing."""
+"""For an operation, all operations whose permission permits it. Denials imply no other denials."""
 PROBE_NAME = "hardcode"
 """The name of a fictitious resource, with which Kafka tests the default decision
 (`Authorizer.authorizeByResourceType`).
@@ -270,7 +270,7 @@ def _resource_of(acl: Acl) -> _Resource:
 
 
 def clients_of(principal: str, host: str) -> tuple[_Client, ...]:
-    """List the four pairs of principal and host, with wildcards, under which rules about a client can stand."""
+    """List the four pairs of principal and host, with wildcards, under which the rules about a client are found."""
     return (principal, host), (principal, ANY_HOST), (ANY_PRINCIPAL, host), (ANY_PRINCIPAL, ANY_HOST)
 
 

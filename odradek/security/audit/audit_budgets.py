@@ -49,7 +49,7 @@ ACCOUNTS_MAX = 2_000
 KINDS_MAX = 250
 """The maximum number of kinds of lines that one account remembers."""
 REPORT_SECONDS = 60.0
-"""Seconds between two lines that report how many of an account's lines were only counted."""
+"""Seconds between two reports of how many lines of an account were only counted, not written."""
 FORGET_SECONDS = 1.0
 """Seconds between two searches for accounts that are full again and can be forgotten."""
 

@@ -166,10 +166,10 @@ def survey_cluster(
     """Collect the brokers, the topics, the moves under way, and (with `measured`) the replica sizes from
     every broker.
 
-    Set `patience` (seconds) only to describe a cluster in trouble. A broker that does not answer in that time
-    is listed in `unmeasured`. If the controller does not answer, `reassignments` is empty and `is_current`
-    false. Without `patience`, a missing answer of the controller is an error. Raises `KafkaError` and
-    `ClientError`.
+    `patience` (seconds) is for commands that only describe a cluster, which may be in trouble. With `patience`, a
+    broker that does not answer in this time is listed in `unmeasured`. If the controller does not answer,
+    `reassignments` is empty and `is_current` false. Without `patience`, a missing answer of the controller is an error.
+    Raises `KafkaError` and `ClientError`.
     """
     cluster = yield from describe_cluster(core, include_fenced=True)
     topics = yield from describe_topics(core)
