@@ -92,7 +92,9 @@ class Leaderless(NamedTuple):
 def find_leaderless(
     args: argparse.Namespace, client: Client, survey: ClusterSurvey, wanted: dict[TopicPartition, Partition]
 ) -> dict[TopicPartition, Leaderless]:
-    """Find the partitions of `wanted` that have no leader; ask the brokers of their replicas for their logs."""
+    """Find the partitions of `wanted` that have no leader. Ask the brokers that have replicas of these partitions to
+    describe the logs of the replicas.
+    """
     keys = [key for key, each in wanted.items() if each.leader < 0]
     if not keys:
         return {}

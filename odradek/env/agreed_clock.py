@@ -77,8 +77,8 @@ class _Side:
 
 
 class AgreedClock:
-    """A node's wall clock, with the bounds of the right time. Jumps are found when the clock is read, so it
-    must be read every second.
+    """A node's wall clock, with bounds for the true time. Jumps are found when the clock is read, so it must be read
+    every second.
     """
 
     __slots__ = ("_backward", "_clock", "_forward", "_interval_ms", "_log")

@@ -134,7 +134,7 @@ def _without_frames(error: Exception) -> Exception:
     error.add_note("a worker thread raised this at: " + " > ".join(places[1:]))
     seen: list[BaseException] = []
     chained: BaseException | None = error
-    # An error may be its own cause. Then the chain of causes is a circle.
+    # Stop at an error that was seen before, because the chain of causes may be a circle.
     while chained is not None and chained not in seen:
         seen.append(chained)
         chained.__traceback__ = None

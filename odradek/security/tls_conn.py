@@ -248,7 +248,7 @@ class TlsConn:
         begin = filled
         filled, reads, end = self._tls.read_records(records, buffer, begin)
         if filled == len(buffer):
-            # A record that fills the buffer may have more plain bytes; any other was read whole.
+            # A record that fills the buffer may have more plain bytes; any other record was read completely.
             self._has_more = True
             self._unread += records - reads
         elif reads < records and not end:

@@ -146,7 +146,7 @@ class TokenLogins:
         return server_keys(mechanism, salted, salt, ITERATIONS_MIN)
 
     def _keep(self, named: tuple[str, str], keys: ServerKeys) -> None:
-        """Remember the keys of a token, and forget the keys that have not been used for the longest time."""
+        """Remember the keys of a token. If there are too many, forget the keys that were not used for the longest time."""
         self._keys.pop(named, None)
         self._keys[named] = keys
         if len(self._keys) > LOGINS_MAX:

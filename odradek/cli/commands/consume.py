@@ -249,8 +249,8 @@ class _Printer:
         self.handed.settle(count)
 
     def expect(self, what: str) -> None:
-        """Raise `CliError` if no record has come for --timeout. `what` is the beginning of the message, and
-        says which records were expected.
+        """Raise `CliError` if no record has arrived for the time of --timeout. `what` is the beginning of the message,
+        and says which records were expected.
         """
         if self._patience is not None and time.monotonic() - self._quiet_since > self._patience:
             raise CliError(

@@ -42,9 +42,7 @@ class Handout:
         return len(self.records) - length_hint(self.left)
 
     def positions(self, done: int) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Compute the positions after the first `done` records. Partitions without records after them are
-        left out.
-        """
+        """Compute the positions after the first `done` records. Partitions that have no further records are left out."""
         records = self.records
         keys = dict.fromkeys(TopicPartition(each.topic, each.partition) for each in records[done:])
         found = {key: self.before[key][2] for key in keys}

@@ -102,7 +102,7 @@ class Rebalances:
             membership.prepared()
 
     def _adopt(self, membership: GroupMembership) -> Operation[RebalanceEvent | None]:
-        """Adopt a join's assignment: add new partitions, after a cooperative member has revoked those that it lost."""
+        """Adopt a join's assignment: add new partitions, after a cooperative member has revoked old ones."""
         owned = self._subscription.partitions
         given = dict.fromkeys(membership.assignment)
         gone = [key for key in owned if key not in given]

@@ -89,7 +89,7 @@ _FAILED_KEPT_MAX = 1000
 _BATCHES_KNOWN = 5
 """The number of batches per producer that a broker remembers to recognize repetitions (Kafka's constant)."""
 _REQUEST_OVERHEAD = 128
-"""The approximate number of bytes that a request, and each partition in it, adds to the batches."""
+"""The approximate number of bytes that a request, and each partition in it, needs in addition to the batches."""
 _REFUSED_BEFORE_APPEND = frozenset({ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.THROTTLING_QUOTA_EXCEEDED})
 """Error codes of refusals that happen before the append. After any other retriable refusal the batch may be in the
 log. If a leader is deposed while it waits for followers, it answers NOT_LEADER_OR_FOLLOWER for an appended batch, and
