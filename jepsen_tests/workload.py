@@ -208,7 +208,7 @@ class Workload:
                 body(f"{name}.{life}", dice)
                 if over.is_set():
                     return
-        except Exception as failure:  # noqa: BLE001 - without a dead thread's client the run would prove little
+        except Exception as failure:  # noqa: BLE001 - a run without this client would prove little
             self._failures.append(f"{name}: {failure!r}")
 
     def _life_seconds(self, dice: random.Random) -> float:

@@ -88,7 +88,8 @@ class Costly:
     body: Callable[[Stage, int], bytes] | None = None
     """Makes the bytes of the last field of `grow`, of about the given size; None if any bytes will do."""
     count: int = 0
-    """The largest number of elements, if more elements are free or would cause lasting changes; 0 means no limit.
+    """An upper limit for the number of elements; 0 means no limit. It is set if more elements cost nothing more, or
+    would change the node for good.
     """
     since: int = 0
     """The first version that can express this request."""

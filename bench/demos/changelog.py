@@ -163,7 +163,7 @@ def retired_aircraft() -> list[str]:
 
 
 class Loader:
-    """A producer that counts records without an acknowledgement."""
+    """A producer that counts the records whose acknowledgement is missing."""
 
     def __init__(self, bootstrap: str) -> None:
         self._failures = failures = list[str]()

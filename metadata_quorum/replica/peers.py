@@ -125,8 +125,8 @@ class _Address:
         self.failures = 0
         self.retry_at = float("-inf")
         self.attempt: Event | None = None
-        """Set when the present attempt to connect has ended. The attempt may still be waiting for its time.
-        None if there is no attempt.
+        """An event that is set when the present attempt to connect has ended. None without an attempt. An
+        attempt may still wait for `retry_at`.
         """
 
 
