@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal
 import attrs
 
 Outcome = Literal["ok", "fail", "info"]
-"""The outcome of an operation: `ok` (it happened), `fail` (it certainly never happens), or `info` (nobody knows)."""
+"""The outcome of an operation: `ok` (it happened), `fail` (it certainly failed), or `info` (either is possible)."""
 
 Record = tuple[int, int]
 """The offset and the value of a record that a consumer has read."""
