@@ -100,7 +100,7 @@ class CountedNode:
         )
 
     def _dumped(self) -> int:
-        """Return the sum of the newest dump over all threads."""
+        """Return the number of instructions in the newest dump, added up over all threads."""
         files = sorted(self.directory.glob(f"counted.{self._dumps}*"))
         if not files:
             raise FileNotFoundError(f"callgrind wrote no dump {self._dumps} in {self.directory}")

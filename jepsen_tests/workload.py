@@ -151,8 +151,8 @@ class Workload:
     value_bytes: int
     seed: int
     acks: str = "all"
-    """The `acks` of producers: `all`, or 1. With 1 records may be lost, because the leader acknowledges records that no
-    other replica has.
+    """The `acks` of producers: `all` or `1`. With `1`, records may be lost, because the leader acknowledges records
+    that no other replica has.
     """
     steady: bool = False
     """True if clients run as long as the test, without being replaced."""

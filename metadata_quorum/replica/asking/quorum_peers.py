@@ -324,7 +324,7 @@ class QuorumPeers:
     # -- the voter's own entry ------------------------------------------------------------------------------------------
 
     def _update_voter(self) -> None:
-        """Send the leader this voter's present address, if the log has another one (KIP-853)."""
+        """Send the leader this voter's present address, if the log has a different address for it (KIP-853)."""
         driver = self._driver
         core, now = driver.core, driver.clock.monotonic()
         known = core.voters.get(self._settings.me.node_id)

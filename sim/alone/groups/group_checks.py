@@ -101,8 +101,8 @@ class GroupPromises(Promises):
         self._values: dict[OffsetAt, OffsetCommitValue] = {}
         self._groups: dict[str, GroupMetadataValue] = {}
         self._owned: dict[tuple[str, int], list[dict[str, bytes]]] = {}
-        """For each (group id, generation): the assignments by member, one entry per record of the group. A static
-        member is named by its instance id.
+        """For each (group id, generation): a list with an entry for each record of the group. The entry has the
+        assignments by member. A static member is named by its instance id.
         """
         self._acknowledged: dict[OffsetAt, dict[int, int]] = {}
         """For each key, by leader epoch: the log offset of the newest acknowledged commit."""
