@@ -333,7 +333,7 @@ def _note(plan: SinkPlan, messages: Sequence[WriterCommitMessage | None], about:
 
 
 _producers: dict[tuple[tuple[str, str], ...], Producer] = {}
-"""A producer for each configuration that this worker process has used. Worker processes run many tasks."""
+"""The producers by their configurations. Later tasks of this worker process use them again."""
 _PRODUCERS_MAX = 8
 """The largest number of producers that a process keeps. Beyond this number, the least recently used producer is closed.
 Each producer has a thread, and up to `buffer.memory` bytes.

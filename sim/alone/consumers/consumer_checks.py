@@ -194,7 +194,7 @@ class ConsumerPromises(Promises):
 
     def _check_target(self, offset: int, group: ConsumerFold) -> None:
         """Check a target that is complete: no partition is given twice. If it is the target of the group's present
-        epoch, no partition is left out. (A target without a time is the assignment of a classic group before.)
+        epoch, no partition is left out. (A target without a time comes from a classic group that was converted.)
         """
         given: dict[bytes, list[int]] = {}
         for target in group.targets.values():
