@@ -81,7 +81,7 @@ _UNITS_MS: Final = {
 
 
 class OptionError(ValueError):
-    """Raised if an option is missing, contradicts another one, or has an impossible value."""
+    """Raised if an option is missing, contradicts another option, or has an impossible value."""
 
 
 class Query(Enum):

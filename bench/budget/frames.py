@@ -41,7 +41,7 @@ class Stage:
     """The id of a group with a committed offset for each partition of `wide`."""
     groups: tuple[str, ...]
     member_id: str
-    """The id of the only member of the group `groups[0]`, in its generation `generation_id`."""
+    """The id of the only member of the group `groups[0]`, in the group's generation `generation_id`."""
     generation_id: int
     cluster_id: str
     second_broker_epoch: int
@@ -139,7 +139,7 @@ def _element(facts: WireField) -> tuple[bool, str | type[Structure]]:
 
 
 def paths_of(cls: type[Structure], version: int, prefix: str = "") -> Iterator[tuple[str, bool]]:
-    """Yield the path of every field of a version that can grow, and whether it is an array."""
+    """For each field that can grow in this version, yield the field's path, and whether it is an array."""
     for name, facts in fields_of(cls, version):
         is_array, element = _element(facts)
         path = prefix + name

@@ -127,7 +127,7 @@ def load_source() -> Source:
 
 
 def load_topic(bootstrap: str, source: Source) -> float:
-    """Produce every flight. Return the seconds until the last acknowledgement. Raises `Mismatch` if one is missing."""
+    """Produce every flight. Return the seconds until the last acknowledgement. Raises `Mismatch` if any is missing."""
     failures: list[str] = []
 
     def delivered(error: object, _: confluent_kafka.Message) -> None:

@@ -170,9 +170,9 @@ def end_transactions(
     deadline = core.now + timeout
     for begin in range(0, len(wanted), _AT_A_TIME):
         pending = list(wanted[begin : begin + _AT_A_TIME])
-        # Transactions that are certainly open before the next attempt. A request without an answer may have
-        # ended its transaction, and another attempt may use the slot now. So a transaction is removed after
-        # its first request.
+        # The transactions that are certainly still open before the next attempt. A request without an answer may have
+        # ended its transaction, and another attempt may use the slot now. So a transaction is removed after its first
+        # request.
         certain = set(pending) if all_open else set[Prepared]()
         attempt = 0
         while pending:
