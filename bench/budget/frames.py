@@ -139,7 +139,7 @@ def _element(facts: WireField) -> tuple[bool, str | type[Structure]]:
 
 
 def paths_of(cls: type[Structure], version: int, prefix: str = "") -> Iterator[tuple[str, bool]]:
-    """For each field that can grow in this version, yield the field's path, and whether it is an array."""
+    """Yield (path, True for an array) for each field that can grow in this version."""
     for name, facts in fields_of(cls, version):
         is_array, element = _element(facts)
         path = prefix + name

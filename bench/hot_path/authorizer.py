@@ -81,7 +81,7 @@ def measure(acls: int) -> dict[str, float]:
 
         guarded = GuardedHandler(alone, door, authorizer, lambda: topics).handle
         without = nanoseconds(lambda request=request: alone(context, request))  # type: ignore[misc]  # runs at once
-        behind = nanoseconds(lambda guarded=guarded, request=request: guarded(context, request))  # type: ignore[misc]  # same
+        behind = nanoseconds(lambda guarded=guarded, request=request: guarded(context, request))  # type: ignore[misc]  # too
         figures[f"the door of {name}"] = behind - without
     rights = Rights(authorizer, ANONYMOUS, HOST)
     figures["a remembered decision"] = nanoseconds(

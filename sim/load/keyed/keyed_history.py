@@ -94,7 +94,7 @@ class KeyedHistory:
         self._asked_below[partition] = max(offset, self._asked_below.get(partition, 0))
 
     def see(self, who: str, partition: int, found: Found) -> None:
-        """Note a committed record that a client has read. Raises `SafetyViolation` unless it was sent in the same form."""
+        """Note a committed record that a client has read. Raises `SafetyViolation` unless it was sent in this form."""
         sent = self._sent.get(found.record_id)
         where = f"{partition} at {found.offset}"
         if sent is None or (sent.partition, sent.key, sent.value) != (partition, found.key, found.value):
