@@ -66,7 +66,7 @@ class Controller:
 
     def _change(self, **fields: object) -> None:
         epoch = self.state.partition_epoch + 1
-        self.state = attrs.evolve(self.state, partition_epoch=epoch, **fields)  # type: ignore[arg-type]  # of its own
+        self.state = attrs.evolve(self.state, partition_epoch=epoch, **fields)  # type: ignore[arg-type]  # own fields
         self._tell()
 
     def _tell(self) -> None:

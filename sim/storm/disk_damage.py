@@ -34,8 +34,8 @@ from sim.storm.fault_atlas import places_to_rot
 from sim.storm.storm import Storm, Trouble
 
 HANG_SECONDS = 30.0
-"""The longer duration of a hang. It exceeds a session, the allowed lag of a follower, and the time for which clients
-wait for an answer.
+"""The longer of the two durations of hangs, in seconds. It exceeds a session, the allowed lag of a follower, and the
+time for which clients wait for an answer.
 """
 FLIPS_MAX = 3
 SPOILED_MAX = 4

@@ -6,7 +6,8 @@ are compared with that model.
 * Each partition has one owner at most, after each record. In one epoch, no two members have the same partition.
 * Epochs of a group and of its target never fall. The target's epoch is at most the group's. A member's epoch falls
   only when it leaves.
-* A complete target has each partition once. If members have joined or left meanwhile, partitions may be missing.
+* A complete target has no partition twice. It has every partition, unless members have joined or left since it was
+  computed.
 * A member starts to use a partition only if no present member still uses it.
 * A commit is in the log only if the member that sent it was in the group. The commit's epoch is the member's present
   epoch, or an older epoch in which the member already had the partition. Commits with the epoch -1 are in the log only
@@ -193,7 +194,7 @@ class ConsumerPromises(Promises):
 
     def _check_target(self, offset: int, group: ConsumerFold) -> None:
         """Check a target that is complete: no partition is given twice. If it is the target of the group's present
-        epoch, no partition is left out. (A target without a time is the assignment of a classic group before.)
+        epoch, no partition is left out. (A target without a time comes from a classic group that was converted.)
         """
         given: dict[bytes, list[int]] = {}
         for target in group.targets.values():

@@ -161,8 +161,8 @@ class DerivedState:
                 )
 
     def _may_be_forgotten(self, each: Hosted, last_timestamp_ms: int) -> bool:
-        """True if the product may have dropped the producer, because the producer was idle for too long. Allow for
-        clocks that were set since the last batch.
+        """True if the product may have dropped the producer, because the producer was idle for too long. The clock may
+        have been set since the last batch, by at most `CLOCKS_OFF_MS`.
         """
         broker = each.node.broker
         assert broker is not None
