@@ -205,9 +205,9 @@ class ConsumerPromises(Promises):
         if group.target_epoch == group.epoch and group.target_ms:
             if any(FIRST_TOPIC in each.subscribed_topic_names for each in group.profiles.values()):
                 given.setdefault(topic_id(FIRST_TOPIC), [])
-            for name, partitions in given.items():
-                count = max([*partitions, FIRST_PARTITIONS - 1 if name == topic_id(FIRST_TOPIC) else -1]) + 1
-                if len(partitions) < count:
+            for name, all_given in given.items():
+                count = max([*all_given, FIRST_PARTITIONS - 1 if name == topic_id(FIRST_TOPIC) else -1]) + 1
+                if len(all_given) < count:
                     raise SafetyViolation(
                         f"at {offset} a target leaves partitions of {name!r} out: {group.targets}"
                     )
