@@ -81,7 +81,7 @@ def test_a_sensitive_value_is_never_shown() -> None:
 
 
 def test_logs_get_values_that_can_be_read_again() -> None:
-    """Java reads ` gzip `, `0.5d` and ` TRUE `. A log gets such values trimmed and in canonical form."""
+    """As in Java, ` gzip `, `0.5d` and ` TRUE ` are valid values. A log gets them trimmed and in canonical form."""
     overrides = {
         "compression.type": " gzip ",
         "min.cleanable.dirty.ratio": "0.5d",
