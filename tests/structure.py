@@ -180,7 +180,7 @@ def mutual_siblings() -> list[tuple[str, str]]:
 
 
 def circles_through_parents() -> list[tuple[str, str]]:
-    """Return imports of a module in a folder above that itself imports the importing module's folder."""
+    """Return pairs (A, B): module A imports B from a folder above, and B imports a module of A's folder."""
     return sorted(
         (module, target)
         for module, targets in imports().items()

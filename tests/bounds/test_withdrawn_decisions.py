@@ -251,7 +251,7 @@ def test_a_request_that_was_held_for_records_is_answered_without_them() -> None:
 
 
 def test_a_shard_goes_on_and_tells_of_the_decision() -> None:
-    """If a commit of offsets cannot be encoded, the shard writes one log line and no record, and goes on."""
+    """If a commit of offsets cannot be encoded, the shard writes one log line, leaves the log as it is, and goes on."""
     case = Case()
     case.follower_fetches()
     run_now(case.shard.load())
