@@ -1,6 +1,6 @@
 """All attacks of strangers and clients in turns, against three nodes that serve three ordinary clients.
 
-Attacks that need all leaders and coordinators on one node go to a separate single node. Its stalls count, too.
+Attacks that need all leaders and coordinators on one node run against a separate single node, whose stalls count, too.
 
 Each attack is a process group of its own that gets half a core: the group is paused whenever it has used more. The
 nodes measure how long their loops stood still, and the ordinary clients count the records that they have lost. Both

@@ -1,8 +1,8 @@
 """A decision that cannot be encoded as records: each waiting client gets an error, and the state machine goes on as
 before.
 
-No known request leads to such a decision, as the other tests of this folder show. So the log refuses some records here,
-or the state holds a value that no record can hold.
+No known request leads to such a decision, as the other tests of this folder show. So these tests use a log that refuses
+some records, or a state with a value that no record can hold.
 """
 
 from __future__ import annotations

@@ -128,7 +128,8 @@ async def test_a_piece_that_was_held_up_holds_up_no_other_for_minutes() -> None:
 
 
 async def test_who_has_taken_least_is_next() -> None:
-    """The request that has used least is next, so one of short pieces ends long before one of long pieces."""
+    """The request that has used least time is next. So a request of short pieces ends long before a request of long
+    ones."""
     world = World()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(world.pieces, "long", 0.1, 0.1, 0.1)

@@ -49,7 +49,7 @@ class Stage:
         """The receivers of answers, in the order of the questions."""
 
     def ask(self, count: int, *behind: int) -> Steps[Any]:
-        """Ask for `count` answers and return them. After that, do work of so many units."""
+        """Ask for `count` answers and return them. After the answers, do work of the units `behind`."""
         answers = Answers()
         for _ in range(count):
             self.asked.append(answers.receiver())

@@ -13,7 +13,7 @@ Commands (times in milliseconds; clients have names in capitals, groups are call
     forget TOPIC...                       topics were deleted
     expire                                the check of `offsets.retention.check.interval.ms`
     describe [GROUP], list, delete GROUP
-    wait MS                               time passes; what is due happens in its order
+    wait MS                               time passes, and due events happen in order
     hold, release                         the high watermark stops, and moves again
     takeover                              another coordinator begins with the committed records
 
@@ -245,7 +245,7 @@ class GroupScript(ScriptedCoordinator[GroupsState, None]):
         self.runtime.resign()
         self._lead(self.log.take_over())
 
-    # -- telling ------------------------------------------------------------------------------------------------
+    # -- records and answers as text ----------------------------------------------------------------------------
 
     def tell_record(self, record: CoordinatorRecord) -> str:
         key, value = record.key, record.value

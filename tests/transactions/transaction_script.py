@@ -10,11 +10,11 @@ Commands (times in milliseconds; producers have names in capitals, the transacti
     end NAME commit|abort [v=0|2] [epoch=+N|-N] [pid=ID] [id=T]
     markers [spent] [id=T]                all partitions have the markers of the ending transaction; with `spent`, one
                                           knows a higher epoch of the producer id
-    epoch NUMBER [id=T]                   the producer's epochs are used up to this one
+    epoch NUMBER [id=T]                   the producer has used all epochs up to this one
     check                                 the check for transactions that have taken too long
     expire                                the check for transactional ids that nobody uses
     describe [T], list
-    wait MS                               time passes; what is due happens in its order
+    wait MS                               time passes, and due events happen in order
     jump MS                               the wall clock is set forward, or with a minus backward
     takeover                              another coordinator begins with the committed records
 

@@ -20,7 +20,7 @@ SECONDS = 60
 NAMES = 20
 """How many refusals of one request get an audit line with the refused name."""
 LETTER = "\U0001f600"
-"""A letter of four bytes in a request, and of twelve in JSON."""
+"""A letter that takes four bytes in a request, and twelve in JSON."""
 SLACK_BYTES = 64 << 10
 """Room for lines about other accounts, and for lines that give only a count."""
 WAIT_SECONDS = 60
