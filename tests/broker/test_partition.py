@@ -117,7 +117,7 @@ def test_a_leader_epoch_that_falls_is_a_bug() -> None:
 
 
 def test_watchers_are_woken_once_per_change_in_their_order() -> None:
-    """An append, a decision of the controller, and a configuration each wake all watchers once, in their order."""
+    """An append and a decision of the controller each wake every watcher once, the oldest watcher first."""
     partition = led(2)
     woken: list[str] = []
     partition.waiting.watch(lambda: woken.append("a"))
@@ -150,8 +150,8 @@ def test_watchers_may_unwatch_while_being_woken() -> None:
 
 
 def test_flushes_are_shared() -> None:
-    """The first waiter starts a flush. Those that come during the flush share the next one, which begins when
-    it ends."""
+    """The first waiter starts a flush. Waiters that come during a flush share the next flush, which begins
+    afterwards."""
     partition = led()
     done: list[Callable[[KafkaError | None], None]] = [lambda failure: None for _ in range(3)]
     assert partition.waiting.wait_for_sync(done[0])

@@ -92,7 +92,7 @@ def test_an_empty_replica_is_never_in_sync() -> None:
 
 
 def test_the_last_in_sync_keeps_what_it_has() -> None:
-    """The last in-sync replica leads on with its damaged log. Once another one is in sync, it is replaced."""
+    """The last in-sync replica leads on with its damaged log. Once another replica is in sync, the log is replaced."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         await write(cluster, 0, 3)
