@@ -1,5 +1,5 @@
-"""Reports about replicas without a leader: new ones go first, all are repeated, and only nodes that know them
-get any."""
+"""Reports about replicas without a leader: new ones go first, all are repeated, and only controllers that understand
+reports get them."""
 
 from __future__ import annotations
 
