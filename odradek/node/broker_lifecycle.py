@@ -25,6 +25,7 @@ from odradek.data_plane.broker import Broker
 from odradek.env.ports import ConnectionLost, Log
 from odradek.metadata_quorum.config.typed_settings import setting
 from odradek.metadata_quorum.image.metadata_image import BrokerImage
+from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from odradek.wire.messages.broker_registration import (
@@ -125,6 +126,8 @@ class BrokerLifecycle:
         self._reported: dict[bytes, None] = {}
         """Ids of the hung directories that were reported as offline since the last registration."""
         self._wants_shut_down = False
+        self._knows_more = False
+        """True if this broker should report its metadata offset at once, because another broker shuts down."""
         self._answered_at = float("-inf")
         self._rival = b""
         self._rival_since = 0.0
@@ -280,6 +283,19 @@ class BrokerLifecycle:
         if self._broker.leaderless.is_urgent:
             self.heartbeat_now()
 
+    def brokers_changed(self, broker_ids: Sequence[int]) -> None:
+        """Send the next heartbeat at once if one of these brokers has begun to shut down.
+
+        Such a broker may stop when the heartbeats of all other brokers show that they know the new leaders of its
+        partitions. So it need not wait for their regular heartbeats.
+        """
+        brokers, own_id = self._broker.image.brokers, self._broker.settings.node_id
+        changed = [brokers[each] for each in broker_ids if each in brokers and each != own_id]
+        if any(each.in_controlled_shutdown and not each.fenced for each in changed):
+            reached("broker.heartbeat_for_a_stopping_broker")
+            self._knows_more = True
+            self._heartbeat_now.set()
+
     async def shut_down(self) -> None:
         """Ask the controller to move this broker's leaderships to other brokers, and wait for its answer, at most
         `SHUTDOWN_SECONDS_MAX`.
@@ -313,6 +329,9 @@ class BrokerLifecycle:
         clock = self._broker.clock
         if self._wants_shut_down:
             await clock.sleep_until(clock.monotonic() + min(seconds, self._stop_pause_seconds))
+            return
+        if self._knows_more:
+            self._knows_more = False
             return
         self._heartbeat_now = self._broker.env.event()
         with clock.timeout_at(clock.monotonic() + seconds):
@@ -385,6 +404,7 @@ class BrokerLifecycle:
 
     async def _send_heartbeat(self) -> BrokerHeartbeatResponse | None:
         broker = self._broker
+        self._knows_more = False
         failed = [each.directory_id for each in broker.log_dirs if each.offline_reason is not None]
         hung = broker.troubles.given_up()
         # If the last directory were reported as offline, it could not come back. So if all directories hang,

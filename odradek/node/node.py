@@ -460,6 +460,7 @@ class Node:
         self._broker.apply_metadata(image, delta)
         if self._lifecycle is not None:
             self._lifecycle.metadata_applied()
+            self._lifecycle.brokers_changed(delta.changed_brokers)
 
     # -- listeners ------------------------------------------------------------------------------------------------
 

@@ -306,6 +306,7 @@ STATES: Mapping[str, str] = {
     "controller.living_double_refused": "A broker registers while another broker with its id is running.",
     "controller.broker_came_back_uncleanly": "A broker registers after an unclean stop.",
     "controller.fenced_broker_may_stop": "A fenced broker asks to stop.",
+    "broker.heartbeat_for_a_stopping_broker": "A broker sends a heartbeat at once, because another one shuts down.",
     "controller.session_expired": "A broker sends no heartbeat for longer than its session timeout.",
     "controller.stale_broker_epoch_refused": "A broker sends a request with the epoch of an earlier registration.",
     "controller.assignment_repeated": "A broker reports again in which directory a replica is.",
