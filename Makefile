@@ -170,8 +170,8 @@ jepsen: install-dev ## three real nodes under kill -9, pauses and cut links, eve
 dist: install ## our wheel and source distribution in dist: the same bytes for the same commit
 	@exec $(BIN)/python deploy/build_backend.py dist
 
-release: install-dev ## a release for deploy/ansible in dist/releases: our wheel and all that it needs (ARGS='--version 0.1.1')
-	@exec $(BIN)/python deploy/build_release.py $(ARGS)
+release: install-dev deploy-tools ## a release in dist/releases: archive for hosts, wheel, sources, collection, SBOM, hashes (FROM=0.3.0, ARGS='--version 0.3.1')
+	@exec $(BIN)/python -m deploy.make_release $(if $(filter command line,$(origin FROM)),--from $(FROM)) $(ARGS)
 
 deploy-tools: $(ANSIBLE)/.installed ## Ansible and its linter, in .cache/ansible
 
