@@ -23,7 +23,7 @@ from cyclonedx.model.bom import Bom
 from cyclonedx.model.component import Component, ComponentScope, ComponentType
 from cyclonedx.output.json import JsonV1Dot6
 from packageurl import PackageURL
-from pip._vendor.packaging.requirements import Requirement
+from packaging.requirements import Requirement
 
 from deploy.lock_wheels import normal
 
