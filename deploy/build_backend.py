@@ -2,6 +2,7 @@
 
 * The same commit gives the same bytes: times, modes and the order of files are fixed in both kinds of distribution.
 * A distribution contains the name of its commit: a wheel in `odradek/commit.txt`, a source distribution in `COMMIT`.
+  The release's tag, if the commit has it, is on a second line.
 
 A source distribution has all files of git, including links between folders. So it includes the tests and can run
 them.
@@ -34,8 +35,10 @@ __all__ = [
     "get_requires_for_build_editable",
     "get_requires_for_build_sdist",
     "get_requires_for_build_wheel",
+    "origin_of",
     "prepare_metadata_for_build_editable",
     "prepare_metadata_for_build_wheel",
+    "version_of",
 ]
 
 Config = Mapping[str, Any] | None
@@ -59,16 +62,33 @@ def get_requires_for_build_sdist(config_settings: Config = None) -> list[str]:
 
 def commit_of(root: Path = ROOT) -> str:
     """Return the commit of these sources; empty if it is unknown. If files are not committed, it ends in `+dirty`."""
+    return (origin_of(root).split() or [""])[0]
+
+
+def origin_of(root: Path = ROOT) -> str:
+    """Return the text of the file that names the commit: the commit, and on a second line the release's tag if the
+    commit has it. It is empty if the commit is unknown.
+    """
     noted = root / COMMIT
     if noted.is_file():
-        return noted.read_text().strip()
+        return noted.read_text()
     if not (root / ".git").exists():
         return ""
     try:
-        dirty = _git(root, "status", "--porcelain", "--untracked-files=no").strip()
-        return _git(root, "rev-parse", "HEAD").strip() + ("+dirty" if dirty else "")
+        if _git(root, "status", "--porcelain", "--untracked-files=no").strip():
+            return _git(root, "rev-parse", "HEAD").strip() + "+dirty\n"
+        tag = f"v{version_of(root)}"
+        tagged = tag in _git(root, "tag", "--points-at", "HEAD").split()
+        return _git(root, "rev-parse", "HEAD") + (f"{tag}\n" if tagged else "")
     except (OSError, subprocess.CalledProcessError):
         return ""  # git is not installed, or it refuses a clone that belongs to another user.
+
+
+def version_of(root: Path = ROOT) -> str:
+    """Return the version that `pyproject.toml` states."""
+    found = re.search(r'^version = "(.+)"$', (root / "pyproject.toml").read_text(), re.MULTILINE)
+    assert found is not None, "pyproject.toml names a version"
+    return found[1]
 
 
 def build_wheel(
@@ -82,9 +102,8 @@ def build_wheel(
     path = Path(wheel_directory, name)
     with zipfile.ZipFile(path) as built:
         contents = {each.filename: (built.read(each), each.external_attr >> 16) for each in built.infolist()}
-    commit = commit_of()
-    if commit:
-        contents[IN_WHEEL] = (f"{commit}\n".encode(), 0o644)
+    if origin := origin_of():
+        contents[IN_WHEEL] = (origin.encode(), 0o644)
     (record,) = (each for each in contents if each.endswith(".dist-info/RECORD"))
     contents[record] = (_record(contents, record).encode(), 0o644)
     # The file RECORD comes last, as PEP 427 demands.
@@ -122,8 +141,8 @@ def build_sdist(sdist_directory: str, config_settings: Config = None) -> str:
     name, version = (_field(metadata, each) for each in ("Name", "Version"))
     base = f"{name}-{version}"
     members = [*_sources(), ("PKG-INFO", metadata.encode(), 0o644, None)]
-    if commit := commit_of():
-        members.append((COMMIT, f"{commit}\n".encode(), 0o644, None))
+    if origin := origin_of():
+        members.append((COMMIT, origin.encode(), 0o644, None))
     packed = io.BytesIO()
     with (
         gzip.GzipFile(filename="", fileobj=packed, mode="wb", mtime=0) as compressed,

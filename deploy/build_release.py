@@ -1,7 +1,5 @@
-"""Build a release for `deploy/ansible`: our wheel, pip, all wheels that it needs (verified by locked hashes), and a
-manifest.
-
-    python deploy/build_release.py --out dist/releases [--version 0.1.1] [--sign KEY]
+"""Build the archive of a release for `deploy/ansible`: our wheel, pip, all wheels that it needs (verified by locked
+hashes), and a manifest. `deploy/make_release.py` is the command, and builds a release's other files.
 
 A host needs only one tar, `odradek-VERSION.tar`, and downloads nothing from a registry. The wheels are for the Python
 and the platform that run this program, which must be the same as on the hosts.
@@ -13,7 +11,6 @@ are not committed, the version ends in `+dirty`.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import io
 import json
@@ -31,15 +28,10 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 
 
-UNAVAILABLE = 2
-"""The exit status if the wheels of dependencies cannot be fetched."""
-
-
 _VERSION = re.compile(
     r"\d+(?:\.\d+)*(?:(?:a|b|rc)\d+)?(?:\.post\d+)?(?:\.dev\d+)?(?:\+[a-z0-9]+(?:\.[a-z0-9]+)*)?"
 )
 """Matches versions in the form that they have in wheel names (PEP 440)."""
-_PACKED = ("--", ".", ":(exclude)tests")
 _CONTENTS = ("name", "python", "platform", "requirement", "pip", "wheels")
 SIGNATURE = "MANIFEST.json.sig"
 NAMESPACE = "odradek-release"
@@ -79,7 +71,7 @@ def build_each(out: Path, names: Sequence[str], key: Path | None = None) -> Iter
         out.mkdir(parents=True, exist_ok=True)
         for name in names:
             source, own = Path(directory, f"source-{name}"), Path(directory, f"own-{name}")
-            _copy_source(source, name)
+            copy_source(source, name)
             words = ["--no-deps", "--no-build-isolation", "--wheel-dir", str(own), str(source)]
             subprocess.run([*pip, "wheel", *words], check=True)
             found = sorted([*wheels.glob("*.whl"), *own.glob("*.whl")], key=lambda wheel: wheel.name)
@@ -120,29 +112,31 @@ def version_of(version: str | None = None) -> str:
         version = found[1]
     if not _VERSION.fullmatch(version):
         raise BadArgument(f"{version!r} is no version: write it like 0.1.1, 0.2.0rc1 or 0.1.1.dev3")
-    if not _git("status", "--porcelain", *_PACKED).strip():
+    if not _git("status", "--porcelain").strip():
         return version
     return f"{version}.dirty" if "+" in version else f"{version}+dirty"
 
 
-def _copy_source(target: Path, version: str) -> None:
+def copy_source(target: Path, version: str) -> None:
     """Copy the sources into `target` and set their version there, so that the build leaves no files in the tree."""
-    listed = _git("ls-files", "-z", "--cached", "--others", "--exclude-standard", *_PACKED)
+    listed = _git("ls-files", "-z", "--cached", "--others", "--exclude-standard")
     for name in listed.split("\0"):
         # A link to a folder (`odradek/wire`) is copied as a link; git also lists the folder's own files.
         if name and ((ROOT / name).is_file() or (ROOT / name).is_symlink()):
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / name, target / name, follow_symlinks=False)
             if not (target / name).is_symlink():
-                (target / name).chmod(0o644)
+                (target / name).chmod(0o755 if (ROOT / name).stat().st_mode & 0o100 else 0o644)
     project = target / "pyproject.toml"
     text = re.sub(
         r'^version = ".+"$', f'version = "{version}"', project.read_text(), count=1, flags=re.MULTILINE
     )
     project.write_text(text)
     # There is no git in the copy: the build backend reads the commit from this file.
-    dirty = "+dirty" if version.endswith("dirty") else ""
-    (target / "COMMIT").write_text(f"{_git('rev-parse', 'HEAD').strip()}{dirty}\n")
+    dirty, tag = "+dirty" if version.endswith("dirty") else "", f"v{version}"
+    tagged = tag in _git("tag", "--points-at", "HEAD").split()
+    origin = f"{_git('rev-parse', 'HEAD').strip()}{dirty}\n" + (f"{tag}\n" if tagged else "")
+    (target / "COMMIT").write_text(origin)
 
 
 def contents_digest(manifest: dict[str, Any]) -> str:
@@ -197,32 +191,3 @@ def sign(text: bytes, key: Path) -> bytes:
         if done.returncode:
             raise BadArgument(f"ssh-keygen cannot sign with {key}: {done.stderr.strip()}")
         return Path(directory, "manifest.sig").read_bytes()
-
-
-def main() -> int:
-    """Build a release from the command line; return the exit status."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=ROOT / "dist" / "releases",
-        help="directory in which the archive is written",
-    )
-    parser.add_argument("--version", help="version of the release (default: that of pyproject.toml)")
-    parser.add_argument("--sign", type=Path, metavar="KEY", help="sign with this key, made by ssh-keygen")
-    args = parser.parse_args()
-    try:
-        print(build(args.out, version_of(args.version), args.sign))
-    except BadArgument as error:
-        print(f"no release: {error}", file=sys.stderr)
-        return 1
-    except WheelsUnavailable as error:
-        print(f"no release: {error}", file=sys.stderr)
-        return UNAVAILABLE
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

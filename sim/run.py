@@ -169,7 +169,7 @@ def signature_of_crash(error: BaseException) -> str:
     place = ""
     for frame in traceback.extract_tb(error.__traceback__):
         path = Path(frame.filename).resolve()
-        if path.is_relative_to(_REPOSITORY) and ".venv" not in path.parts:
+        if path.is_relative_to(_REPOSITORY) and "site-packages" not in path.parts:
             place = f"{path.relative_to(_REPOSITORY).as_posix()} {frame.name}"
     return f"crash: {type(error).__name__} in {place}"
 

@@ -150,6 +150,44 @@ def test_import_odradek_imports_nothing_else() -> None:
     assert "odradek.client" not in done.stdout
 
 
+PROGRAM = """
+import sys
+from odradek import Consumer, Producer
+with Producer(bootstrap_servers=sys.argv[1], compression_type="zstd") as producer:
+    producer.send("words", b"hello", key=b"k").result()
+with Consumer(bootstrap_servers=sys.argv[1], auto_offset_reset="earliest") as consumer:
+    consumer.assign([("words", 0)])
+    assert consumer.poll(10.0)[0].value == b"hello"
+print(*sorted(sys.modules))
+"""
+
+
+def test_a_client_imports_none_of_the_server() -> None:
+    """A program that produces and consumes takes attrs and the codecs along, and no other package."""
+    with LoopbackBroker() as server:
+        server.broker.add_topic("words")
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM, server.bootstrap],
+            capture_output=True,
+            text=True,
+            env={"PYTHONPATH": str(ROOT)},
+            timeout=60,
+            check=True,
+        )
+    modules = set(done.stdout.split())
+    assert forbidden_among(modules) == []
+    others = {name.partition(".")[0] for name in modules} - set(sys.stdlib_module_names)
+    assert {name for name in others if not name.startswith("_")} == {
+        "attr",
+        "attrs",
+        "cramjam",
+        "crc32c",
+        "lz4",
+        "odradek",
+        "zstandard",
+    }
+
+
 def test_public_names_are_found_where_they_live() -> None:
     """`from odradek import Client` gives the blocking client, and an unknown name raises AttributeError."""
     import odradek

@@ -207,7 +207,10 @@ def test_version() -> None:
     known = subprocess.run(
         ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    commit = f" (commit {known.stdout.strip()})" if known.returncode == 0 else ""
+    asked = ["git", "tag", "--points-at", "HEAD", "--list", f"v{package.__version__}"]
+    tags = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False).stdout.split()
+    tag = f"tag {tags[0]}, " if tags else ""
+    commit = f" ({tag}commit {known.stdout.strip()})" if known.returncode == 0 else ""
     assert odradek("--version").out == f"odradek {package.__version__}{commit}\n"
 
 

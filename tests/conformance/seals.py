@@ -82,7 +82,25 @@ def asking_code(path: Path) -> bytes:
             node.body = [
                 each for each in node.body if not _is_text(each) and not isinstance(each, ast.ImportFrom)
             ]
-    return f"{sorted(imported)}{ast.dump(tree)}".encode()
+    return f"{sorted(imported)}{dumped(tree)}".encode()
+
+
+def dumped(value: object) -> str:
+    """Return a syntax tree as text, the same on each Python. `ast.dump` has more fields since 3.12, and leaves out empty
+    lists since 3.13.
+    """
+    if isinstance(value, list):
+        return f"[{', '.join(map(dumped, value))}]"
+    if not isinstance(value, ast.AST):
+        return repr(value)
+    fields = {name: getattr(value, name) for name in value._fields if hasattr(value, name)}
+    known = {
+        name: each
+        for name, each in fields.items()
+        if (each is not None or getattr(type(value), name, ...) is not None)
+        and (name != "type_params" or each)
+    }
+    return f"{type(value).__name__}({', '.join(f'{name}={dumped(each)}' for name, each in known.items())})"
 
 
 def _is_text(statement: ast.stmt) -> bool:

@@ -243,7 +243,7 @@ def test_what_a_host_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_the_builder_says_what_is_wrong() -> None:
     """A version that is none ends the command with one line."""
-    command = [sys.executable, ROOT / "deploy" / "build_release.py", "--version", "one"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "deploy.make_release", "--version", "one"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr == "no release: 'one' is no version: write it like 0.1.1, 0.2.0rc1 or 0.1.1.dev3\n"

@@ -144,7 +144,7 @@ def _use(words: list[str], here: Path, env: dict[str, str]) -> None:
     port = base_port(12)
     server = ("--bootstrap-server", f"127.0.0.1:{port}")
     with _dev(words, here, env, port):
-        assert re.fullmatch(r"odradek \S+ \(commit [0-9a-f]{40}\)\n", run("--version"))
+        assert re.fullmatch(r"odradek \S+ \((?:tag \S+, )?commit [0-9a-f]{40}\)\n", run("--version"))
         assert "3 replicas" in run("topic", "create", "words", "--partitions", "3", *server)
         run("produce", "words", *server, stdin="hello\nworld\n")
         read = run(

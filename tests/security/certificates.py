@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import attrs
@@ -112,7 +112,32 @@ def _signed(
             x509.SubjectAlternativeName([_general_name(each) for each in hosts]), critical=False
         )
     signer = key if issuer is None else issuer.key
+    for extension, is_critical in _strict_extensions(key.public_key(), signer.public_key(), is_authority):
+        builder = builder.add_extension(extension, is_critical)
     return Issued(key, builder.sign(signer, hashes.SHA256()), () if issuer is None else (issuer.certificate,))
+
+
+def _strict_extensions(
+    own: ec.EllipticCurvePublicKey | rsa.RSAPublicKey,
+    signers: ec.EllipticCurvePublicKey | rsa.RSAPublicKey,
+    is_authority: bool,
+) -> Iterator[tuple[x509.ExtensionType, bool]]:
+    """Yield what RFC 5280 demands and default contexts since Python 3.13 check, each with whether it is critical."""
+    yield x509.SubjectKeyIdentifier.from_public_key(own), False
+    yield x509.AuthorityKeyIdentifier.from_issuer_public_key(signers), False
+    if is_authority:
+        others = dict.fromkeys(
+            (
+                "content_commitment",
+                "key_encipherment",
+                "data_encipherment",
+                "key_agreement",
+                "encipher_only",
+                "decipher_only",
+            ),
+            False,
+        )
+        yield x509.KeyUsage(digital_signature=True, key_cert_sign=True, crl_sign=True, **others), True
 
 
 def _general_name(host: str) -> x509.GeneralName:

@@ -34,14 +34,13 @@ def _columns_of_deltas() -> tuple[bytes, bytes, bytes]:
     """Return the zigzag varints of 0, 1, 2, ... as three columns: all first bytes, all second bytes, all third bytes.
     A missing byte is zero.
     """
-    first, second, third = bytearray(), bytearray(), bytearray()
-    for delta in range(_DELTAS_MAX):
-        value = 2 * delta
-        size = 1 if value < 0x80 else 2 if value < 0x4000 else 3
-        first.append(value & 0x7F | (0x80 if size > 1 else 0))
-        second.append(value >> 7 & 0x7F | (0x80 if size > 2 else 0))
-        third.append(value >> 14)
-    return bytes(first), bytes(second), bytes(third)
+    # A zigzag varint of a delta holds 2 * delta: its lowest 7 bits change with each delta, the others every 64 deltas.
+    first = bytes(range(0, 0x80, 2)) + bytes(range(0x80, 0x100, 2)) * (_DELTAS_MAX // 64 - 1)
+    second = b"".join(
+        bytes([each & 0x7F | (0x80 if each > 0x7F else 0)]) * 64 for each in range(_DELTAS_MAX // 64)
+    )
+    third = b"".join(bytes([each]) * 0x2000 for each in range(_DELTAS_MAX // 0x2000))
+    return first, second, third
 
 
 _DELTAS = _columns_of_deltas()

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["BrokerConnection", "ConnectionState"]
 
 _SOFTWARE_NAME = "odradek"
-_SOFTWARE_VERSION = "0.1.0"
+_SOFTWARE_VERSION = "0.3.0"
 
 
 class ConnectionState(Enum):

@@ -414,3 +414,16 @@ async def test_keys_are_rotated_and_outlive_their_issuer() -> None:
         await source.run()
     assert source.keys is None
     assert set(notes.events) == {"sasl.keys_not_fetched"}
+
+
+def test_a_document_takes_certificates_as_kafka_does() -> None:
+    """A certificate without key identifiers is trusted on each Python; the host's name is still checked."""
+    bare = trustme.CA().cert_pem.bytes().decode()
+    for address in (
+        DocumentAddress("https://issuer/keys"),
+        DocumentAddress("https://issuer/keys", truststore_certificates=bare),
+    ):
+        context = documents._trusted(address)
+        assert not context.verify_flags & ssl.VERIFY_X509_STRICT
+        assert context.check_hostname
+        assert context.verify_mode is ssl.CERT_REQUIRED

@@ -47,8 +47,8 @@ author:
 EXAMPLES = r"""
 - name: Install a release
   odradek.cluster.release:
-    name: "0.1.0"
-    archive: /var/tmp/odradek-0.1.0.tar
+    name: "0.3.0"
+    archive: /var/tmp/odradek-0.3.0.tar
 """
 RETURN = r"""
 identity:

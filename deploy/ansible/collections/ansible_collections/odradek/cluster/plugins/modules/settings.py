@@ -43,7 +43,7 @@ author:
 EXAMPLES = r"""
 - name: Judge
   odradek.cluster.settings:
-    odradek: /opt/odradek/versions/0.1.0/bin/odradek
+    odradek: /opt/odradek/versions/0.3.0/bin/odradek
     nodes:
       - {id: 1, content: "node.id=1\n"}
 """

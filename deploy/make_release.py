@@ -1,0 +1,98 @@
+"""Build a release: `make release`.
+
+    python -m deploy.make_release                        of this tree, under the version of pyproject.toml
+    python -m deploy.make_release --version 0.3.1        of this tree, under another version
+    python -m deploy.make_release --from 0.3.0           the release 0.3.0, of the commit that is it
+    python -m deploy.make_release --from 1a2b3c4 --version 0.3.1
+
+`--from` takes a version of CHANGELOG.md, a tag or a commit. Its sources are cloned, and the program that is in them
+builds the release. Before 0.3.0, that was the archive for hosts alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from deploy.build_release import ROOT, BadArgument, WheelsUnavailable, build, version_of
+from deploy.released import UnknownRelease, commit_named
+
+__all__ = ["main", "release_from"]
+
+UNAVAILABLE = 2
+"""The exit status if the wheels of dependencies cannot be fetched."""
+
+
+def release_from(name: str, version: str | None, out: Path, key: Path | None = None) -> int:
+    """Build the release of a version, tag or commit in a clone of it; return the exit status of the program there.
+
+    Raises `UnknownRelease`.
+    """
+    commit, released = commit_named(name, ROOT)
+    if released and version not in (None, released):
+        raise UnknownRelease(f"{name} is the release {released}, and has no other version")
+    version = released or version
+    with tempfile.TemporaryDirectory() as directory:
+        clone = Path(directory, "sources")
+        git = ["git", "-C", str(clone)]
+        subprocess.run(["git", "clone", "-q", "--no-checkout", str(ROOT), str(clone)], check=True)
+        subprocess.run([*git, "checkout", "-q", "--detach", commit], check=True)
+        if released:
+            # The wheel names the tag, also in a clone that tags did not reach.
+            subprocess.run(
+                [*git, "tag", "--force", f"v{released}", commit], check=True, stdout=subprocess.PIPE
+            )
+        (clone / ".cache").mkdir(exist_ok=True)
+        if (ROOT / ".cache" / "ansible").exists():
+            (clone / ".cache" / "ansible").symlink_to(ROOT / ".cache" / "ansible")
+        program = "make_release" if (clone / "deploy" / "make_release.py").exists() else "build_release"
+        command = [sys.executable, "-m", f"deploy.{program}", "--out", str(out.resolve())]
+        command += ["--version", version] if version else []
+        command += ["--sign", str(key.resolve())] if key else []
+        return subprocess.run(command, cwd=clone, check=False).returncode
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, prog="make release"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=ROOT / "dist" / "releases", help="the directory of the files"
+    )
+    parser.add_argument("--version", help="the version, in place of the version in pyproject.toml")
+    parser.add_argument(
+        "--from", dest="origin", metavar="NAME", help="a version of CHANGELOG.md, a tag or a commit"
+    )
+    parser.add_argument("--sign", type=Path, metavar="KEY", help="sign by this key, as ssh-keygen makes them")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Build a release from the command line; return the exit status."""
+    args = _parse()
+    try:
+        if args.origin:
+            return release_from(args.origin, args.version, args.out, args.sign)
+        name = version_of(args.version)
+        # The libraries of the other files are those of development; a wrong version is refused without them.
+        from deploy.release_files import GALAXY, write_beside
+
+        if not GALAXY.exists():
+            raise BadArgument("ansible-galaxy builds the collection: run make deploy-tools")
+        archive = build(args.out, name, args.sign)
+        for path in [archive, *write_beside(archive, name, args.sign)]:
+            print(path)
+    except (BadArgument, UnknownRelease) as error:
+        print(f"no release: {error}", file=sys.stderr)
+        return 1
+    except WheelsUnavailable as error:
+        print(f"no release: {error}", file=sys.stderr)
+        return UNAVAILABLE
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
