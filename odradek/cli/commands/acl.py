@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from odradek.security.acls.authorizer import Authorizer
     from odradek.security.acls.rules import Acl
 
-__all__ = ["register"]
+__all__ = ["principal_of", "register"]
 
 _RESOURCES = ("topic", "group", "transactional-id", "delegation-token", "user-resource")
 """Names of the options that select a resource (`--topic` and so on). The option `--user` names the acting
@@ -100,8 +100,9 @@ def _add_rule_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prefixed", action="store_true", help="treat the names as prefixes")
 
 
-def _principal(text: str) -> str:
-    return text if ":" in text else f"User:{text}"
+def principal_of(user: str) -> str:
+    """Return the principal of a user who was given by name alone, or as TYPE:NAME."""
+    return user if ":" in user else f"User:{user}"
 
 
 def _resources(args: argparse.Namespace) -> list[tuple[int, str]]:
@@ -117,16 +118,12 @@ def _resources(args: argparse.Namespace) -> list[tuple[int, str]]:
 
 
 def _operations(args: argparse.Namespace) -> list[int]:
-    from odradek.security.acls.rules import Operation
+    from odradek.security.acls.rules import operation_named
 
-    known = [each.name.lower().replace("_", "-") for each in Operation if each > Operation.ANY]
-    codes = []
-    for text in args.operation or ():
-        name = text.lower().replace("_", "-")
-        if name not in known:
-            raise CliError(f"--operation {text} is unknown: expected one of {', '.join(known)}", USAGE)
-        codes.append(int(Operation[name.upper().replace("-", "_")]))
-    return codes
+    try:
+        return [int(operation_named(each)) for each in args.operation or ()]
+    except ValueError as error:
+        raise CliError(f"--operation {error}", USAGE) from None
 
 
 def _needed(args: argparse.Namespace) -> list[tuple[str, int, int, str]]:
@@ -135,7 +132,7 @@ def _needed(args: argparse.Namespace) -> list[tuple[str, int, int, str]]:
     if not (args.user and resources and operations):
         raise CliError("give --user, --operation and a resource, such as --topic NAME", USAGE)
     return [
-        (_principal(user), operation, kind, name)
+        (principal_of(user), operation, kind, name)
         for user in args.user
         for kind, name in resources
         for operation in operations
@@ -143,20 +140,16 @@ def _needed(args: argparse.Namespace) -> list[tuple[str, int, int, str]]:
 
 
 def _rules(args: argparse.Namespace) -> list[Acl]:
-    from odradek.security.acls.rules import SUPPORTED, Acl, Operation, PatternType, Permission, ResourceType
+    from odradek.security.acls.rules import Acl, PatternType, Permission, check_supported
 
     pattern = PatternType.PREFIXED if args.prefixed else PatternType.LITERAL
     permission = Permission.DENY if args.deny else Permission.ALLOW
     rules = []
     for principal, operation, kind, name in _needed(args):
-        supported = SUPPORTED[kind]
-        if operation != Operation.ALL and operation not in supported:
-            names = ", ".join(each.name.lower().replace("_", "-") for each in supported)
-            raise CliError(
-                f"a {ResourceType(kind).name.lower()} has no operation "
-                f"{Operation(operation).name.lower()}; possible operations are {names} and all",
-                USAGE,
-            )
+        try:
+            check_supported(kind, operation)
+        except ValueError as error:
+            raise CliError(str(error), USAGE) from None
         rules.append(Acl(kind, name, pattern, principal, args.host or "*", operation, permission))
     return rules
 
@@ -169,7 +162,7 @@ def _filters(args: argparse.Namespace) -> list[AclFilter]:
     from odradek.security.acls.rules import Operation, PatternType, Permission, ResourceType
 
     pattern = PatternType.PREFIXED if args.prefixed else PatternType.ANY
-    users: list[str | None] = [*(_principal(user) for user in args.user or ())] or [None]
+    users: list[str | None] = [*(principal_of(user) for user in args.user or ())] or [None]
     resources: list[tuple[int, str | None]] = [*_resources(args)] or [(int(ResourceType.ANY), None)]
     operations = _operations(args) or [int(Operation.ANY)]
     return [
@@ -319,7 +312,7 @@ def _authorizer_of(args: argparse.Namespace, client: Client) -> Authorizer:
     from odradek.security.acls.authorizer import Authorizer, AuthorizerSettings
 
     acls = client.admin.describe_acls(AclFilter(1, None, 1, None, None, 1, 1))
-    super_users = frozenset(_principal(user) for user in args.super_user)
+    super_users = frozenset(principal_of(user) for user in args.super_user)
     authorizer = Authorizer(AuthorizerSettings(super_users, args.allow_everyone))
     authorizer.apply(AclIndex.of({number.to_bytes(16, "big"): acl for number, acl in enumerate(acls)}))
     return authorizer

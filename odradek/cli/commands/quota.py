@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from odradek.client.admin.admin_quotas import QuotaAlteration, QuotaEntity, QuotaMatch
     from odradek.client.shells.blocking import Client
 
-__all__ = ["register"]
+__all__ = ["DEFAULT", "LIMITS", "limit_of", "register"]
 
-_KEYS = {
+LIMITS = {
     "produce-rate": ("producer_byte_rate", "bytes per second that clients may produce"),
     "fetch-rate": ("consumer_byte_rate", "bytes per second that clients may fetch"),
     "request-percentage": ("request_percentage", "processor time of the broker: 100 is one core"),
     "mutation-rate": ("controller_mutation_rate", "partitions per second that clients may create and delete"),
     "connection-rate": ("connection_creation_rate", "connections per second from an address (--ip)"),
 }
-_OPTIONS = {key: option for option, (key, _) in _KEYS.items()}
+_OPTIONS = {key: option for option, (key, _) in LIMITS.items()}
 _OF_ADDRESSES = "connection-rate"
 _OF_BYTES = ("produce-rate", "fetch-rate")
 _UNITS = {"producer_byte_rate": "B/s", "consumer_byte_rate": "B/s", "request_percentage": "%"}
@@ -50,7 +50,7 @@ def register(groups: Groups) -> None:
     add_connection_options(listing)
     setting = add_command(commands, "set", _set, "set quotas of clients")
     _add_entity_options(setting)
-    for option, (_, described) in _KEYS.items():
+    for option, (_, described) in LIMITS.items():
         is_bytes = option in _OF_BYTES
         setting.add_argument(
             f"--{option}",
@@ -64,7 +64,7 @@ def register(groups: Groups) -> None:
     add_connection_options(setting)
     remove = add_command(commands, "remove", _remove, "remove quotas of clients")
     _add_entity_options(remove)
-    for option, (_, described) in _KEYS.items():
+    for option, (_, described) in LIMITS.items():
         remove.add_argument(f"--{option}", action="store_true", help=f"remove only the quota of {described}")
     remove.add_argument("--dry-run", action="store_true", help="only show what would be removed")
     add_connection_options(remove)
@@ -86,6 +86,11 @@ def register(groups: Groups) -> None:
         help="a broker's metrics page, to show how much of each quota is used on that broker (repeat for more)",
     )
     add_connection_options(explain)
+
+
+def limit_of(option: str, text: str) -> float:
+    """Parse the value of one of the options in `LIMITS`. Raises `argparse.ArgumentTypeError`."""
+    return _byte_rate(text) if option in _OF_BYTES else _number(text)
 
 
 def _number(text: str) -> float:
@@ -190,12 +195,12 @@ def _set(args: argparse.Namespace) -> int:
 
     entity = _needed_entity(args)
     values: dict[str, float | None] = {}
-    for option, (key, _) in _KEYS.items():
+    for option, (key, _) in LIMITS.items():
         value = getattr(args, option.replace("-", "_"))
         if value is not None:
             values[key] = value
     if not values:
-        raise CliError(f"give at least one quota: {', '.join(f'--{option}' for option in _KEYS)}", USAGE)
+        raise CliError(f"give at least one quota: {', '.join(f'--{option}' for option in LIMITS)}", USAGE)
     with connected(args) as client, changing():
         _alter(client, QuotaAlteration(entity, values), validate_only=args.dry_run)
     _show({entity: values}, args, executed=not args.dry_run)
@@ -208,7 +213,7 @@ def _remove(args: argparse.Namespace) -> int:
     from odradek.client.admin.admin_quotas import QuotaAlteration
 
     entity = _needed_entity(args)
-    wanted = {key for option, (key, _) in _KEYS.items() if getattr(args, option.replace("-", "_"))}
+    wanted = {key for option, (key, _) in LIMITS.items() if getattr(args, option.replace("-", "_"))}
     with connected(args) as client:
         there = client.admin.describe_client_quotas(_matches(entity), strict=True).get(entity, {})
         gone = {key: value for key, value in there.items() if key in wanted or not wanted}
@@ -240,7 +245,7 @@ def _explain(args: argparse.Namespace) -> int:
     quotas = {(entity, key): value for entity, values in described.items() for key, value in values.items()}
     use = _use(args.metrics)
     documents: list[dict[str, Any]] = []
-    for option, (key, _) in _KEYS.items():
+    for option, (key, _) in LIMITS.items():
         if option == _OF_ADDRESSES:
             continue
         holding = holding_quota(quotas, key, args.user, args.client_id)
@@ -305,7 +310,7 @@ def _use(addresses: list[str]) -> dict[tuple[str, str, str], dict[str, float]]:
     return {
         account: {
             # Kafka counts one processor core as 100 percent.
-            "per_second": (100 if account[0] == _KEYS["request-percentage"][0] else 1)
+            "per_second": (100 if account[0] == LIMITS["request-percentage"][0] else 1)
             * max(0.0, now["used"] - before.get(account, now)["used"])
             / seconds,
             "throttled_seconds": now["throttled_seconds"],
