@@ -43,6 +43,11 @@ def evidence(choice: Choice, nodes: Sequence[FoundNode]) -> list[str]:
             "and look again. Every partition gets its leader only when this node is back, because the disk may hold replicas of it"
             for each in node.blank_directories
         ]
+        lines += [
+            f"node {node.node_id}: the log directory {each.path} cannot be read ({each.problem}). It may hold a replica of each "
+            "partition that was not found on this node: these get leaders only when the disk works again or is replaced"
+            for each in node.dead_directories
+        ]
     if choice.is_rebuilt:
         lines += _about_access(chosen.image.access)
     return lines + _about_topics(choice, chosen, nodes)

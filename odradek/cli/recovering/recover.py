@@ -220,7 +220,8 @@ def _inspect(args: argparse.Namespace) -> int:
 
 def _about_node(node: FoundNode) -> str:
     copy = node.copy_problem or "has a copy of the metadata log"
-    return f"{copy}, {len(node.replicas)} replicas"
+    dead = "".join(f", {each.path} cannot be read: {each.problem}" for each in node.dead_directories)
+    return f"{copy}, {len(node.replicas)} replicas{dead}"
 
 
 def _write_for_owner(path: str, data: bytes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -80,7 +81,8 @@ def read_nodes(facts: Sequence[NodeFacts]) -> list[FoundNode]:
         except NotReadable as error:
             raise CliError(str(error)) from error
         except DiskError as error:
-            hint = ": stop the node first" if error.operation == "lock" else ""
+            is_locked = (error.operation, error.errno) == ("lock", errno.EWOULDBLOCK)
+            hint = ": stop the node first" if is_locked else ""
             raise CliError(f"node {each.node_id}: {error}{hint}") from error
     return found
 
