@@ -504,7 +504,12 @@ def _show_plan(plan: RecoveryPlan) -> None:
             ("nodes", ", ".join(str(each.node_id) for each in plan.nodes)),
         ]
     )
-
+    if plan.voters is not None and len(plan.voters.voters) % 2 == 0:
+        count = len(plan.voters.voters)
+        say(
+            f"an even number of voters: {count} can lose {(count - 1) // 2}, as many as {count - 1} can. After the start, take a "
+            f"vote away by `odradek quorum remove {plan.voters.voters[-1].key.node_id}`, or add one"
+        )
 
 
 def _conclude(args: argparse.Namespace, plan: RecoveryPlan, done: Sequence[int]) -> None:
