@@ -58,8 +58,8 @@ def _about_access(access: AccessImage) -> list[str]:
     lines = []
     if not access.scram_credentials:
         lines.append(
-            "users are missing (--access FILE gives them): a cluster whose brokers log in to each other by SCRAM cannot "
-            "start, and clients that log in by SCRAM are refused"
+            "users are missing (--access FILE gives them): every login by SCRAM is refused, of clients and of brokers. So "
+            "brokers that log in to each other by SCRAM copy nothing from each other"
         )
     if not access.acls:
         lines.append(

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from odradek.cli.access.access_words import principal_of
 from odradek.cli.connecting import changing, connected
 from odradek.cli.failure import USAGE, CliError
 from odradek.cli.output import YELLOW, counted, paint, print_json, print_table, say
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from odradek.security.acls.authorizer import Authorizer
     from odradek.security.acls.rules import Acl
 
-__all__ = ["principal_of", "register"]
+__all__ = ["register"]
 
 _RESOURCES = ("topic", "group", "transactional-id", "delegation-token", "user-resource")
 """Names of the options that select a resource (`--topic` and so on). The option `--user` names the acting
@@ -98,11 +99,6 @@ def _add_rule_options(parser: argparse.ArgumentParser) -> None:
         )
     parser.add_argument("--cluster", action="store_true", help="the cluster itself")
     parser.add_argument("--prefixed", action="store_true", help="treat the names as prefixes")
-
-
-def principal_of(user: str) -> str:
-    """Return the principal of a user who was given by name alone, or as TYPE:NAME."""
-    return user if ":" in user else f"User:{user}"
 
 
 def _resources(args: argparse.Namespace) -> list[tuple[int, str]]:

@@ -6,32 +6,24 @@ import argparse
 import re
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from odradek.cli.access.access_words import DEFAULT, LIMITS, LIMITS_OF_BYTES, limit_of
 from odradek.cli.connecting import changing, connected
 from odradek.cli.failure import USAGE, CliError
-from odradek.cli.moves.plans import byte_count
 from odradek.cli.output import YELLOW, counted, paint, print_json, print_table, say
-from odradek.cli.parsing import Groups, add_command, add_connection_options, decimal
+from odradek.cli.parsing import Groups, add_command, add_connection_options
 
 if TYPE_CHECKING:
     from odradek.client.admin.admin_quotas import QuotaAlteration, QuotaEntity, QuotaMatch
     from odradek.client.shells.blocking import Client
 
-__all__ = ["DEFAULT", "LIMITS", "limit_of", "register"]
+__all__ = ["register"]
 
-LIMITS = {
-    "produce-rate": ("producer_byte_rate", "bytes per second that clients may produce"),
-    "fetch-rate": ("consumer_byte_rate", "bytes per second that clients may fetch"),
-    "request-percentage": ("request_percentage", "processor time of the broker: 100 is one core"),
-    "mutation-rate": ("controller_mutation_rate", "partitions per second that clients may create and delete"),
-    "connection-rate": ("connection_creation_rate", "connections per second from an address (--ip)"),
-}
 _OPTIONS = {key: option for option, (key, _) in LIMITS.items()}
 _OF_ADDRESSES = "connection-rate"
-_OF_BYTES = ("produce-rate", "fetch-rate")
 _UNITS = {"producer_byte_rate": "B/s", "consumer_byte_rate": "B/s", "request_percentage": "%"}
-DEFAULT = "<default>"
 LOOK_SECONDS = 1.0
 """The time over which the command measures how much of a quota is used."""
 _TEXT = r'"((?:[^"\\]|\\.)*)"'
@@ -51,10 +43,10 @@ def register(groups: Groups) -> None:
     setting = add_command(commands, "set", _set, "set quotas of clients")
     _add_entity_options(setting)
     for option, (_, described) in LIMITS.items():
-        is_bytes = option in _OF_BYTES
+        is_bytes = option in LIMITS_OF_BYTES
         setting.add_argument(
             f"--{option}",
-            type=_byte_rate if is_bytes else _number,
+            type=partial(limit_of, option),
             metavar="BYTES" if is_bytes else "NUMBER",
             help=f"{described}, like 10M" if is_bytes else described,
         )
@@ -86,24 +78,6 @@ def register(groups: Groups) -> None:
         help="a broker's metrics page, to show how much of each quota is used on that broker (repeat for more)",
     )
     add_connection_options(explain)
-
-
-def limit_of(option: str, text: str) -> float:
-    """Parse the value of one of the options in `LIMITS`. Raises `argparse.ArgumentTypeError`."""
-    return _byte_rate(text) if option in _OF_BYTES else _number(text)
-
-
-def _number(text: str) -> float:
-    """Parse a number above 0, or infinity, which Kafka accepts for quotas of type double."""
-    number = float("inf") if text.lower() in ("inf", "infinity") else decimal(text)
-    if number <= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
-    return number
-
-
-def _byte_rate(text: str) -> float:
-    """Parse bytes as a number, or with a unit: 10000000, 10M."""
-    return float(byte_count(text))
 
 
 def _add_entity_options(parser: argparse.ArgumentParser) -> None:

@@ -7,11 +7,11 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from odradek.cli.access.scram_users import DEFAULT_ITERATIONS, DEFAULT_MECHANISM, read_password
 from odradek.cli.connecting import changing, connected
 from odradek.cli.failure import CliError
 from odradek.cli.output import YELLOW, counted, paint, print_json, print_table, say
 from odradek.cli.parsing import Groups, add_command, add_connection_options, file_path, whole_number
-from odradek.cli.scram_users import DEFAULT_ITERATIONS, DEFAULT_MECHANISM, read_password
 
 if TYPE_CHECKING:
     from odradek.client.admin import ScramDeletion, ScramUpsertion

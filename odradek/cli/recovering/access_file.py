@@ -13,11 +13,15 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from odradek.cli.commands.acl import principal_of
-from odradek.cli.commands.quota import DEFAULT, LIMITS, limit_of
+from odradek.cli.access.access_words import DEFAULT, LIMITS, limit_of, principal_of
+from odradek.cli.access.scram_users import (
+    DEFAULT_MECHANISM,
+    read_password,
+    record_of_password,
+    warn_of_readers,
+)
 from odradek.cli.failure import CliError
 from odradek.cli.recovering.given_files import GivenJson, json_in, refuse_mistakes
-from odradek.cli.scram_users import DEFAULT_MECHANISM, read_password, record_of_password, warn_of_readers
 
 if TYPE_CHECKING:
     from odradek.security.acls.rules import Acl

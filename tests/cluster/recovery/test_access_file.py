@@ -224,7 +224,7 @@ def test_the_dry_run_names_what_comes_and_what_is_missing(tmp_path: Path) -> Non
     nodes = [found(1, None, replica(1, 1))]
     without = rebuild(nodes, Named())
     assert review(without, nodes) == []
-    assert [each for each in evidence(without, nodes) if "cannot start" in each]
+    assert [each for each in evidence(without, nodes) if "every login by SCRAM is refused" in each]
     assert [each for each in evidence(without, nodes) if "nobody has any rights" in each]
     access = records_of(
         tmp_path,
