@@ -56,46 +56,47 @@ WARM_BYTES = 1 << 30
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Parse the command line: the measurements to make, and how."""
+    """Parse the command line: the measurements to make, and their settings."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=(__doc__ or "").partition("\n")[0])
     measures = parser.add_argument_group("what to measure (default: throughput, --requests and --stages)")
-    measures.add_argument("--throughput", action="store_true", help="produce and consume through librdkafka")
-    measures.add_argument("--requests", action="store_true", help="CPU per small request")
-    measures.add_argument("--stages", action="store_true", help="where a request's microseconds go")
-    measures.add_argument("--startup", action="store_true", help="seconds until ready, and memory then")
-    measures.add_argument("--connections", type=int, metavar="N", help="memory of N idle connections")
-    measures.add_argument("--partitions", type=int, metavar="N", help="memory of N empty partitions")
+    measures.add_argument("--throughput", action="store_true", help="produce and consume with librdkafka")
+    measures.add_argument("--requests", action="store_true", help="the CPU time of a small request")
+    measures.add_argument("--stages", action="store_true", help="the CPU time of a request, by stage")
+    measures.add_argument("--startup", action="store_true", help="time to start, and memory after it")
+    measures.add_argument("--connections", type=int, metavar="N", help="the memory of N idle connections")
+    measures.add_argument("--partitions", type=int, metavar="N", help="the memory of N empty partitions")
     measures.add_argument(
-        "--recovery", action="store_true", help="serving again after kill -9 with 1 GiB of log"
+        "--recovery", action="store_true", help="time to restart after kill -9 with 1 GiB of log"
     )
     measures.add_argument(
-        "--all", action="store_true", help="all of these, with 5000 connections and 1000 partitions"
+        "--all", action="store_true", help="all measurements, with 5000 connections and 1000 partitions"
     )
-    how = parser.add_argument_group("how")
+    how = parser.add_argument_group("how to measure")
     how.add_argument(
-        "--quick", action="store_true", help="fewer and smaller passes: an impression, no verdict"
+        "--quick", action="store_true", help="run fewer and smaller passes: too imprecise for a verdict"
     )
-    how.add_argument("--passes", type=int, help="measured passes per server (default: 5, quick: 2)")
+    how.add_argument("--passes", type=int, help="measured passes per server (default: 5, with --quick: 2)")
     how.add_argument("--workloads", help="comma-separated: " + ", ".join(each.name for each in WORKLOADS))
     how.add_argument(
-        "--topic-partitions", type=int, default=1, metavar="N", help="partitions per topic, e.g. 1 or 6"
+        "--topic-partitions", type=int, default=1, metavar="N", help="partitions of each topic (default: 1)"
     )
-    how.add_argument("--no-kafka", action="store_true", help="leave Apache Kafka out")
-    how.add_argument("--no-mock", action="store_true", help="leave librdkafka's mock cluster out")
+    how.add_argument("--no-kafka", action="store_true", help="do not measure Apache Kafka")
+    how.add_argument("--no-mock", action="store_true", help="do not measure librdkafka's mock cluster")
     how.add_argument(
         "--pinning",
         choices=("deployed", "split", "none"),
         default="none",
-        help="none: servers and clients alike on all CPUs; deployed: our node on one CPU and its client on the "
-        "others, Kafka and its client on all; split: every server on one CPU, its client on the others (default: none)",
+        help="the CPUs of servers and clients. none: all processes use all CPUs. deployed: our node has one CPU and "
+        "its client the others; Kafka and its client use all. split: each server has one CPU, and its client the "
+        "others (default: none)",
     )
     how.add_argument(
-        "--small-segments", action="store_true", help="in a network namespace with segments of 8 KiB"
+        "--small-segments", action="store_true", help="run on a separate loopback with segments of 8 KiB"
     )
     how.add_argument(
         "--data", type=Path, help="put the servers' data below this directory (default: temporary)"
     )
-    how.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
+    how.add_argument("--json", type=Path, metavar="FILE", help="write all figures to this file")
     how.add_argument(
         "--record", action="store_true", help="add the ratios to bench/history, for docs/benchmarks.md"
     )
@@ -223,8 +224,8 @@ class Bench:
         return costs
 
     def stages(self, plain: Sequence[report.RequestCost]) -> list[report.StageCost]:
-        """Repeat the small requests against an instrumented node. The CPU time of the plain node that no
-        other stage accounts for is the stage `wake`.
+        """Repeat the small requests against an instrumented node, and return the CPU time of each stage. The stage
+        `wake` is the rest of the plain node's CPU time.
         """
         costs = []
         for cost in plain:
@@ -265,10 +266,10 @@ class Bench:
                 self.say(f"startup of {key}")
                 figures += footprint.startup(key)
             if self.options.connections and key == "odradek":
-                self.say(f"{self.options.connections} connections to {key}")
+                self.say(f"memory of {self.options.connections} idle connections to {key}")
                 figures += footprint.idle_connections(key, self.options.connections)
             if self.options.partitions:
-                self.say(f"{self.options.partitions} partitions at {key}")
+                self.say(f"memory of {self.options.partitions} empty partitions of {key}")
                 figures += footprint.empty_partitions(key, self.options.partitions)
             if self.options.recovery:
                 self.say(f"recovery of {key}")
@@ -299,14 +300,17 @@ class Bench:
 
 
 def kafka_is_here(options: argparse.Namespace) -> bool:
-    """True if Apache Kafka can be measured, too; if not, the reason is printed."""
+    """True if Apache Kafka can be measured, too. Otherwise print the reason."""
     if options.no_kafka:
-        print("Apache Kafka is left out, as asked: no ratios beside it.", file=sys.stderr)
+        print(
+            "Apache Kafka is not measured because of --no-kafka, so there are no ratios to it.",
+            file=sys.stderr,
+        )
         return False
     try:
         ensure_jars()
     except KafkaUnavailable as reason:
-        print(f"Apache Kafka is SKIPPED, so there are no ratios beside it: {reason}", file=sys.stderr)
+        print(f"Apache Kafka is SKIPPED, so there are no ratios to it: {reason}", file=sys.stderr)
         return False
     return True
 
@@ -317,7 +321,7 @@ def main() -> int:
     with_kafka = kafka_is_here(options)
     own_network = options.small_segments and enter_own_network()
     if options.small_segments and not own_network:
-        print("No network namespace is allowed here: the host's loopback it is.", file=sys.stderr)
+        print("This machine allows no network namespace, so the host's loopback is used.", file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="odradek-bench-", dir=options.data) as name:
         bench = Bench(
             options=options,

@@ -144,8 +144,8 @@ def ask(bootstrap: str, frame: bytes, requests: int, depth: int) -> None:
 
 
 def instructions_per_request(node: CountedNode, kind: Kind, depth: int, requests: int) -> list[float]:
-    """Count four periods of `requests` requests each. Return the instructions per request, without those of an idle
-    node.
+    """Count four periods of `requests` requests each. Return the instructions per request, without the instructions of
+    an idle node.
     """
     bootstrap = node.server.bootstrap
     create_topic(bootstrap, topic := f"{kind.name}-{depth}", kind)
@@ -219,12 +219,12 @@ def main() -> None:
     tree.
     """
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--before", type=Path, help="the odradek command of another checkout's environment")
-    parser.add_argument("--processes", type=int, default=3, help="of each tree, in turns (default: 3)")
-    parser.add_argument("--requests", type=int, default=400, help="in one window (default: 400)")
+    parser.add_argument("--before", type=Path, help="command `odradek` of the checkout to compare with")
+    parser.add_argument("--processes", type=int, default=3, help="node processes of each tree (default: 3)")
+    parser.add_argument("--requests", type=int, default=400, help="requests in one period (default: 400)")
     arguments = parser.parse_args()
     if not shutil.which("valgrind"):
-        sys.exit("valgrind is missing: apt-get install valgrind")
+        sys.exit("valgrind is not installed; install it, for example with: apt-get install valgrind")
     now, before = [], []
     for _ in range(arguments.processes):
         now.append(measure(ODRADEK, arguments.requests))

@@ -89,9 +89,7 @@ class Broker:
         self.produce_workers = ProduceWorkers(env)
         self.woken: list[Callable[[], None]] = []
         self.loop_work = LoopWork(lambda refill: self.woken.append(refill))
-        """Runs the checks of clients' batches that the event loop makes itself, up to a limit per turn of a
-        connection.
-        """
+        """The checks of clients' batches on the event loop, up to a limit per turn of a connection."""
         self.timers = Timers(env.clock, env.event, log, self.run_woken)
         self.steps = StepDriver(env.long_work, lambda: self.run_woken(), tasks)
         self.producer_ids = ProducerIds(self)
@@ -115,9 +113,7 @@ class Broker:
         )
         self.leaderless = LeaderlessReplicas(self.node_id, self.newest, hosted, controller)
         self.transaction_verifier: TransactionVerifier = self.transactions.verifier
-        """The part that asks the coordinator whether a transaction is open. It asks before the transaction's
-        first append to a partition.
-        """
+        """Asks the coordinator whether a transaction is open, before its first append to a partition."""
         self.troubles = DirectoryTroubles(self)
         self.cleaner = LogCleaner(env, log_dirs, tasks, log, self._cleaner_settings)
         self.replication = Replication(self, ReplicationSettings.of(settings.config_layers))

@@ -68,7 +68,7 @@ def commit_of(root: Path = ROOT) -> str:
         dirty = _git(root, "status", "--porcelain", "--untracked-files=no").strip()
         return _git(root, "rev-parse", "HEAD").strip() + ("+dirty" if dirty else "")
     except (OSError, subprocess.CalledProcessError):
-        return ""  # git is not installed, or refuses a clone of somebody else
+        return ""  # git is not installed, or it refuses a clone that belongs to another user.
 
 
 def build_wheel(
@@ -94,7 +94,7 @@ def build_wheel(
 
 
 def _record(contents: Mapping[str, tuple[bytes, int]], record: str) -> str:
-    """Return the text of RECORD: each file with its hash and size in bytes (PEP 376), but RECORD itself without them."""
+    """Return the text of RECORD: each file with its hash and its size in bytes (PEP 376). RECORD itself has neither."""
     lines = []
     for name in sorted(contents):
         content = contents[name][0]
@@ -115,7 +115,9 @@ def _zipped(members: list[tuple[str, bytes, int]]) -> bytes:
 
 
 def build_sdist(sdist_directory: str, config_settings: Config = None) -> str:
-    """Pack the files of git, or those of an unpacked source distribution, into an archive. Return its file name."""
+    """Pack all files that git tracks, or all files of an unpacked source distribution, into an archive. Return its file
+    name.
+    """
     metadata = _metadata()
     name, version = (_field(metadata, each) for each in ("Name", "Version"))
     base = f"{name}-{version}"

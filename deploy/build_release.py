@@ -24,6 +24,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,26 +60,48 @@ def build(out: Path, name: str, key: Path | None = None) -> Path:
 
     Raises `WheelsUnavailable` and `BadArgument`, and `CalledProcessError` if our own wheel cannot be built.
     """
+    (archive,) = build_each(out, [name], key)
+    return archive
+
+
+def build_each(out: Path, names: Sequence[str], key: Path | None = None) -> Iterator[Path]:
+    """Build an archive for each version in turn, and yield its path. The wheels that all of them need are fetched once.
+
+    Raises the errors of `build`.
+    """
     with tempfile.TemporaryDirectory() as directory:
-        source, wheels = Path(directory, "source"), Path(directory, "wheels")
-        _copy_source(source, name)
-        builder = Path(directory, "builder")
-        # A pip of its own would cost the environment more time than our wheel does, so the pip that is here works in it.
+        wheels, builder = Path(directory, "wheels"), Path(directory, "builder")
+        # To install pip into the new environment would take longer than to build our wheel. So the present pip is used.
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(builder)], check=True)
         pip = [sys.executable, "-m", "pip", "--python", str(builder / "bin" / "python")]
         pip += ["--disable-pip-version-check", "--quiet"]
-        locked = ["--require-hashes", "--no-deps", "--only-binary", ":all:"]
-        files = ["-r", str(ROOT / "wheels.txt"), "-r", str(ROOT / "deploy" / "wheels.txt")]
-        for command in (
-            ["download", *locked, "--dest", str(wheels), *files],
-            ["install", *locked, "-r", str(ROOT / "wheels-build.txt")],
-        ):
-            if subprocess.run([*pip, *command], check=False).returncode:
-                raise WheelsUnavailable("pip cannot get the pinned wheels: is the index in reach?")
-        own = ["--no-deps", "--no-build-isolation", "--wheel-dir", str(wheels), str(source)]
-        subprocess.run([*pip, "wheel", *own], check=True)
+        _fetch(pip, wheels)
         out.mkdir(parents=True, exist_ok=True)
-        return pack(out / f"odradek-{name}.tar", sorted(wheels.glob("*.whl")), name, key)
+        for name in names:
+            source, own = Path(directory, f"source-{name}"), Path(directory, f"own-{name}")
+            _copy_source(source, name)
+            words = ["--no-deps", "--no-build-isolation", "--wheel-dir", str(own), str(source)]
+            subprocess.run([*pip, "wheel", *words], check=True)
+            found = sorted([*wheels.glob("*.whl"), *own.glob("*.whl")], key=lambda wheel: wheel.name)
+            yield pack(out / f"odradek-{name}.tar", found, name, key)
+
+
+def _fetch(pip: list[str], wheels: Path) -> None:
+    """Download the wheels of dependencies, and at the same time install what builds our own wheel. Raises
+    `WheelsUnavailable`.
+    """
+    locked = ["--require-hashes", "--no-deps", "--only-binary", ":all:"]
+    files = ["-r", str(ROOT / "wheels.txt"), "-r", str(ROOT / "deploy" / "wheels.txt")]
+    commands = (
+        ["download", *locked, "--dest", str(wheels), *files],
+        ["install", *locked, "-r", str(ROOT / "wheels-build.txt")],
+    )
+    running = [subprocess.Popen([*pip, *command]) for command in commands]
+    statuses = [process.wait() for process in running]
+    if any(statuses):
+        raise WheelsUnavailable(
+            "pip cannot fetch the pinned wheels. Check that the package index can be reached."
+        )
 
 
 def _git(*words: str) -> str:
@@ -172,7 +195,7 @@ def sign(text: bytes, key: Path) -> bytes:
         command = ["ssh-keygen", "-Y", "sign", "-q", "-f", str(key), "-n", NAMESPACE, str(signed)]
         done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
         if done.returncode:
-            raise BadArgument(f"ssh-keygen cannot sign by {key}: {done.stderr.strip()}")
+            raise BadArgument(f"ssh-keygen cannot sign with {key}: {done.stderr.strip()}")
         return Path(directory, "manifest.sig").read_bytes()
 
 
@@ -182,10 +205,13 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--out", type=Path, default=ROOT / "dist" / "releases", help="the directory of the archive"
+        "--out",
+        type=Path,
+        default=ROOT / "dist" / "releases",
+        help="directory in which the archive is written",
     )
-    parser.add_argument("--version", help="the version, in place of the version in pyproject.toml")
-    parser.add_argument("--sign", type=Path, metavar="KEY", help="sign by this key, as ssh-keygen makes them")
+    parser.add_argument("--version", help="version of the release (default: that of pyproject.toml)")
+    parser.add_argument("--sign", type=Path, metavar="KEY", help="sign with this key, made by ssh-keygen")
     args = parser.parse_args()
     try:
         print(build(args.out, version_of(args.version), args.sign))

@@ -3,9 +3,9 @@
     python deploy/lock_wheels.py            from the packages of this environment; fetches the hashes from pip's index
 
 `wheels.txt` has the packages that a node needs, at the versions of `constraints.txt`; pip installs them with
-`--require-hashes --no-deps`. `wheels-build.txt` has the packages that build our own wheel, and `deploy/wheels.txt`
-has pip for the hosts. Each version has the hashes of all its wheels, for any Python and platform. Run this with the
-oldest supported Python, because it may need packages that newer ones do not need.
+`--require-hashes --no-deps`. `wheels-build.txt` has the packages that build our own wheel, and `deploy/wheels.txt` has
+pip for the hosts. Each version has the hashes of all its wheels, for any Python and platform. Run this with the oldest
+supported Python, because it may need packages that newer Pythons do not need.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ def _add_setup(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="a key for the properties files of the nodes (repeat for more)",
+        help="property for the nodes' properties files (may be repeated)",
     )
     parser.add_argument(
         "--keep", type=Path, metavar="DIR", help="keep data, logs and history in this new directory"
@@ -118,7 +118,7 @@ def main() -> int:
     network: Network = namespaces(numbers) if isolated else Loopback()
     kinds = [kind for kind in options.nemesis.split(",") if kind not in ("", "none")]
     if not network.can_partition and "partition" in kinds:
-        print("no network namespaces here: links are not cut", file=sys.stderr)
+        print("this machine allows no network namespaces, so links are not cut", file=sys.stderr)
         kinds.remove("partition")
     directory = options.keep or Path(tempfile.mkdtemp(prefix="jepsen-"))
     try:
@@ -148,10 +148,10 @@ def main() -> int:
         print(wrong, file=sys.stderr)
         return EXIT_USAGE
     except Unavailable as missing:
-        print(f"{options.system} is unavailable: {missing}", file=sys.stderr)
+        print(f"{options.system} cannot run here: {missing}", file=sys.stderr)
         return EXIT_UNAVAILABLE
     except ClusterFailed as failure:
-        print(f"{options.system} did not come up: {failure}", file=sys.stderr)
+        print(f"{options.system} did not start: {failure}", file=sys.stderr)
         return EXIT["liveness"]
     finally:
         network.close()
@@ -169,7 +169,7 @@ def report(result: Result) -> None:
     for trouble in result.troubles:
         print(f"trouble: {trouble}")
     for error, count in sorted(result.errors.items()):
-        print(f"error surfaced: {error} x{count}")
+        print(f"error reported to a client: {error} x{count}")
     print(f"faults: {json.dumps(result.faults)}")
     print(f"figures: {json.dumps(result.figures)}")
     print(f"verdict: {result.verdict}")
@@ -185,7 +185,7 @@ def report_anomalies(sentences: list[str]) -> None:
         if shown[name] <= _EVIDENCE_MAX:
             print(sentence)
     for name, count in counts.items():
-        print(f"{name}: {count} in all")
+        print(f"{name}: {count} in total")
 
 
 if __name__ == "__main__":

@@ -6,9 +6,10 @@ records, offsets of failed attempts. So checks for skipped records compare these
 checker is a function from the history and its orders to anomalies; `check` runs all of them. An operation with
 outcome `info` proves only what it has read.
 
-These checkers are Jepsen's, with the names that its results have: `inconsistent-offsets`, `duplicate`, `lost-write`, `unseen`, `G1a`, `poll-skip`,
-`nonmonotonic-poll`, `int-poll-skip`, `int-nonmonotonic-poll`, `nonmonotonic-send`. The two checks that compare polls of
-different calls apply only to consumers that assign by hand. In a group, a partition may move to another member and back.
+These checkers are Jepsen's, with the names that its results have: `inconsistent-offsets`, `duplicate`, `lost-write`,
+`unseen`, `G1a`, `poll-skip`, `nonmonotonic-poll`, `int-poll-skip`, `int-nonmonotonic-poll`, `nonmonotonic-send`. The
+two checks that compare polls of different calls apply only to consumers that assign partitions to themselves. In a
+group, a partition may move to another member and back.
 
 These checkers are ours:
 * `vanished`: a value that was acknowledged or read, and which the final complete reading of its key does not show.
@@ -21,8 +22,7 @@ These checkers find anomalies of operations with several parts (`Send.txn`): `pr
 information flow over reads (`G1c`, `G1c-process`, `G1c-realtime`, see `cycles.py`).
 
 `ALLOWED` finds anomalies that Jepsen reports and we accept, because Kafka's sends are not isolated from each other.
-These are `int-send-skip`, and `G0` and `G1c` over the order of writes, the latter named `G1c-ww`. `observe` returns
-them.
+These are `int-send-skip`, `G0`, and `G1c` over the order of writes, which is named `G1c-ww`. `observe` returns them.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def excused_duplicates(history: History) -> int:
 
 
 def _stored_twice(history: History, orders: Orders) -> Iterator[tuple[str, int, list[int], bool]]:
-    """Yield each value that is stored at several offsets: its key, the value, the offsets, and whether a
+    """Yield (key, value, offsets, excused) for each value that is stored at several offsets. `excused` is True if a
     restart of the producer explains this.
     """
     restarts: dict[str, list[float]] = {}
@@ -295,7 +295,7 @@ def precommitted_read(history: History, orders: Orders) -> Iterator[Anomaly]:
 
 
 def circular_information_flow(history: History, orders: Orders) -> Iterator[Anomaly]:
-    """Find G1c: operations that depend on each other in a circle, by the values that they have read."""
+    """Find G1c: operations that depend on each other in a circle, because of the values that they have read."""
     yield from _circles("G1c", lambda order: cycles(history, orders, order, with_ww=False))
 
 

@@ -5,13 +5,14 @@ Theory of operation. An operation (all sends and polls of one `txn`, or a single
 * `wr`: the sender of a value -> every operation that read it.
 * `ww`: the sender of a value -> the sender of the next value in the order of the key.
 * process: an operation -> the next one of the same process.
-* real time: an operation that had ended -> an operation that began later (without edges that others imply).
+* real time: an operation that had ended -> an operation that began later. Edges that follow from other edges are left
+  out.
 
 A strongly connected component with more than one vertex contains a cycle. A cycle without a `ww` edge (G1c,
-G1c-process, G1c-realtime) is always wrong. It means that a poll has read a value that depends on the poll, or that
-was sent only afterwards. With `ww` edges it may be legal: G0 and its relatives, and G1c over such edges. They are
-frequent in Kafka, because it does not isolate operations with several sends. `order_cycles` reports them; `check`
-does not count them as anomalies.
+G1c-process, G1c-realtime) is always wrong. It means that a poll has read a value that depends on the poll, or that was
+sent only afterwards. A cycle with `ww` edges may be legal: G0 and its variants, and G1c over `ww` edges. They are
+frequent in Kafka, because it does not isolate operations with several sends. `order_cycles` reports them; `check` does
+not count them as anomalies.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def cycles(
     history: History, orders: Mapping[str, VersionOrder], order: Order, *, with_ww: bool, with_wr: bool = True
 ) -> Iterator[list[Step]]:
     """Yield each set of operations that depend on each other in a circle. The flags choose the kinds of edges, and
-    `order` the additional ones.
+    `order` the additional edges.
     """
     steps = operations(history)
     edges: list[list[int]] = [[] for _ in steps]
@@ -121,7 +122,9 @@ def _add(edges: list[list[int]], source: int | None, target: int | None) -> None
 
 
 def _add_real_time(steps: Sequence[Step], edges: list[list[int]]) -> None:
-    """Add an edge from each operation to those that began after its end, unless a third operation lies between them."""
+    """Add an edge from each operation to the operations that began after its end, unless a third operation lies between
+    them.
+    """
     moments: list[tuple[float, int, int]] = []
     for index, step in enumerate(steps):
         moments.append((step.invoked, 1, index))

@@ -42,7 +42,7 @@ KINDS_OF_TROUBLE = {
     ),
     "never written": ("wrong-bytes", "G1a"),
 }
-"""The names of anomalies, by what they mean for the writer of the records: lost, doubled and so on."""
+"""The names of anomalies, by their effect on the records: lost, doubled and so on."""
 
 EVERYWHERE = ("assign", "restart")
 """Kinds of operations that are part of every key's history."""
@@ -69,11 +69,13 @@ def parts(line: str) -> Iterator[tuple[str, str]]:
             for key, offset in fields["offsets"].items():
                 yield key, json.dumps({**fields, "offsets": {key: offset}})
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise ValueError(f"a line is no operation of a history ({error!r}): {line[:200]}") from None
+        raise ValueError(f"a line is not an operation of a history ({error!r}): {line[:200]}") from None
 
 
 def judge(key: str, lines: Iterable[str]) -> list[Anomaly]:
-    """Check the history of one key: its lines and those of the kinds `EVERYWHERE`, in order. Return the anomalies."""
+    """Check the history of one key: the lines of the key and the lines of the kinds `EVERYWHERE`, in order. Return the
+    anomalies.
+    """
     history = History.from_lines(lines)
     for operation in history.operations:
         if hasattr(operation, "keys"):

@@ -5,9 +5,9 @@ the checkers of `jepsen_tests` check the parts in parallel. The exit status is 0
 
     python -m jepsen_tests.history_check run/history.jsonl
 
-The longest part determines the memory, whatever the length of the history. A part has the operations of one key (one
-partition) of one run. It must fit into a worker, at about 500 bytes for each operation. Cycles between operations are
-not checked, because that needs all keys at the same time (`histories.py`).
+The longest part determines the memory; the length of the whole history does not matter. A part has the operations of
+one key (one partition) of one run. It must fit into a worker, at about 500 bytes for each operation. Cycles between
+operations are not checked, because that needs all keys at the same time (`histories.py`).
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class Nemesis:
         self.heal()
 
     def heal(self) -> None:
-        """Undo all remaining faults: restore links, resume paused nodes, start dead ones."""
+        """Undo all remaining faults: restore links, resume paused nodes, and start dead nodes."""
         for cuts in self._cuts.values():
             for source, target in cuts:
                 self.cluster.network.unblock(source, target)

@@ -1,5 +1,5 @@
-"""The network between the nodes: one network namespace per node, connected by a bridge; or loopback if that is not
-allowed.
+"""The network between the nodes: one network namespace per node, connected by a bridge. If the machine allows no
+namespaces, the nodes use loopback.
 
 `enter_own_network` moves the calling process into a new namespace, which has the bridge and the clients of the run.
 Each node gets a namespace of its own, which a sleeping process keeps open. A veth pair connects it with the bridge.
@@ -7,8 +7,8 @@ All this disappears when the processes end, for any reason.
 
 A policy rule on a packet's source address drops the packet silently at the target, as a dead cable does (`ip rule add
 from ADDRESS blackhole`). This needs iproute2, but no netfilter. Two settings make it work for open connections, too.
-The kernel's rule for local addresses is moved behind ours, and early demultiplexing, which would bypass the rules, is
-off.
+The kernel's rule for local addresses is moved behind this rule. Early demultiplexing is switched off, since it would
+bypass the rules.
 """
 
 from __future__ import annotations
@@ -73,10 +73,10 @@ class Loopback:
         return []
 
     def block(self, source: int, target: int) -> None:
-        raise AssertionError("no links on loopback")
+        raise AssertionError("links on loopback cannot be cut")
 
     def unblock(self, source: int, target: int) -> None:
-        raise AssertionError("no links on loopback")
+        raise AssertionError("links on loopback cannot be cut")
 
     def close(self) -> None:
         """Return at once: loopback has no resources to release."""

@@ -93,8 +93,8 @@ class Node:
 class Cluster:
     """The nodes of one system on one network. `settings` override all properties except addresses.
 
-    If `controllers` is above 0, the first `size` nodes are brokers only, and so many further nodes are controllers
-    only.
+    If `controllers` is above 0, the first `size` nodes are only brokers, and `controllers` further nodes are only
+    controllers.
     """
 
     system: System
@@ -242,8 +242,8 @@ class Cluster:
         ]
 
     def active_controller(self) -> int | None:
-        """Return the active controller: of the leaders that the nodes name, the one with the highest epoch; None if
-        there is none.
+        """Ask all nodes for the quorum's leader, and return the leader with the highest epoch; None if no node names a
+        leader.
         """
         found = [
             answer

@@ -17,10 +17,9 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "pause": ("one", "leader", "leader", "controller", "majority"),
     "partition": ("isolate", "isolate-leader", "isolate-controller", "one-way", "bridge", "all"),
 }
-"""The targets that may be drawn for each kind of fault; a target that occurs twice is drawn twice as often.
-
-isolate: all links of a node are cut in both directions. one-way: only in one direction. bridge: one link is cut, and
-the third node still reaches both others. all: all links are cut.
+"""The targets that may be drawn for each kind of fault. A target that occurs twice is drawn twice as often. The targets
+of partitions: `isolate` cuts all links of a node in both directions, `one-way` in one direction. `bridge` cuts the link
+between two nodes, so that the third node still reaches both. `all` cuts all links.
 """
 KINDS = tuple(TARGETS)
 INTERVAL_SECONDS = 8.0
@@ -59,11 +58,11 @@ def plan(
     found = []
     for kind in kinds:
         if kind not in TARGETS:
-            raise ValueError(f"no fault is called {kind!r}; there are {', '.join(KINDS)}")
+            raise ValueError(f"unknown kind of fault {kind!r}; the kinds are {', '.join(KINDS)}")
         drawn = [target for target in TARGETS[kind] if not targets or target in targets]
         if not drawn:
             raise ValueError(
-                f"{kind} has none of the targets {', '.join(targets)}: its targets are {', '.join(TARGETS[kind])}"
+                f"the fault {kind} has none of the targets {', '.join(targets)}; it has {', '.join(TARGETS[kind])}"
             )
         generator = random.Random(f"{seed} {kind}")
         at = interval * generator.uniform(0.3, 0.8)

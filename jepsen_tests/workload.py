@@ -151,8 +151,8 @@ class Workload:
     value_bytes: int
     seed: int
     acks: str = "all"
-    """The `acks` of producers: `all`, or 1 to provoke losses, because records that only the leader has are lost with
-    it.
+    """The `acks` of producers: `all`, or 1. With 1 records may be lost, because the leader acknowledges records that no
+    other replica has.
     """
     steady: bool = False
     """True if clients run as long as the test, without being replaced."""
@@ -208,7 +208,7 @@ class Workload:
                 body(f"{name}.{life}", dice)
                 if over.is_set():
                     return
-        except Exception as failure:  # noqa: BLE001 - a thread that dies silently would make the run vacuous
+        except Exception as failure:  # noqa: BLE001 - without a dead thread's client the run would prove little
             self._failures.append(f"{name}: {failure!r}")
 
     def _life_seconds(self, dice: random.Random) -> float:
@@ -266,7 +266,7 @@ class Workload:
         except (BufferError, KafkaException) as refused:
             send.outcome, send.error = "fail", str(refused)
 
-    # Consumers that assign by hand
+    # -- consumers with assigned partitions
 
     def _read(self, name: str, dice: random.Random) -> None:
         consumer = confluent_kafka.Consumer(
@@ -327,7 +327,7 @@ class Workload:
             poll.final = True
         return ""
 
-    # Members of the group
+    # -- members of the group
 
     def wait_for_group(self, timeout_seconds: float) -> str:
         """Wait until group members have read all acknowledged records. Return a text about missing offsets; empty if

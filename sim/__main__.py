@@ -92,12 +92,15 @@ def _parser() -> _Parser:
     )
     parser.add_argument("--seed", type=int, required=True, help="the number that determines the whole run")
     parser.add_argument(
-        "--profile", choices=PROFILES, default="default", help="the amount of trouble (default: %(default)s)"
+        "--profile",
+        choices=PROFILES,
+        default="default",
+        help="how many faults to inject (default: %(default)s)",
     )
     parser.add_argument(
         "--options",
         metavar="JSON|FILE",
-        help="options that are given instead of drawn from the seed: any part of the JSON that a run prints as `options:`",
+        help="options that replace drawn options: any part of the JSON object that a run prints as `options:`",
     )
     parser.add_argument(
         "--workload", metavar="FILE", help="Python file with your own workload (docs/simulation.md)"
@@ -142,7 +145,7 @@ def _read_options(text: str) -> dict[str, Any]:
     """
     given = json.loads(text if text.lstrip().startswith("{") else Path(text).read_text())
     if not isinstance(given, dict):
-        raise ValueError("options are an object in JSON")
+        raise ValueError(f"--options must be a JSON object, not {type(given).__name__}")
     return given
 
 
@@ -193,7 +196,7 @@ def _print_failure(result: RunResult, workload: str | None, *, with_end: bool) -
     print(f"{result.verdict}: {result.message.rstrip()}")
     print(f"signature: {result.signature}")
     own = "" if workload is None else f" --workload {shlex.quote(workload)}"
-    print(f"again: {replay_command(result.seed, result.options)}{own} (commit {commit()})")
+    print(f"repeat with: {replay_command(result.seed, result.options)}{own} (commit {commit()})")
 
 
 def _print_end(verdict: str, digest: str, virtual_seconds: float, real_seconds: float) -> None:
@@ -214,7 +217,7 @@ def _run_alone(part: str, seed: int, knobs: Mapping[str, int], given: list[str])
         verdict = _verdict_of(lambda: run_part(part, seed, knobs))
     print(f"states: {dict(sorted(states.items()))}")
     if verdict != "ok":
-        print(f"again: {shlex.join(['python', '-m', 'sim', *given])} (commit {commit()})")
+        print(f"repeat with: {shlex.join(['python', '-m', 'sim', *given])} (commit {commit()})")
     print(f"verdict: {verdict}")
     return EXIT_STATUS[verdict]
 
@@ -228,7 +231,7 @@ def _run_one_node(options: argparse.Namespace, given: list[str]) -> int:
     began = time.monotonic()
     verdict = _verdict_of(scenario.run)
     if verdict != "ok":
-        print(f"again: {shlex.join(['python', '-m', 'sim', *given])} (commit {commit()})")
+        print(f"repeat with: {shlex.join(['python', '-m', 'sim', *given])} (commit {commit()})")
     _print_end(verdict, scenario.world.digest(), scenario.world.now, time.monotonic() - began)
     return EXIT_STATUS[verdict]
 
@@ -243,7 +246,7 @@ def _run_recoveries(options: argparse.Namespace) -> int:
         began = time.monotonic()
         verdict = _verdict_of(scenario.run)
         if verdict != "ok":
-            print(f"again: python -m sim --recover --seed {seed} (commit {commit()})")
+            print(f"repeat with: python -m sim --recover --seed {seed} (commit {commit()})")
         _print_end(verdict, scenario.world.digest(), scenario.world.now, time.monotonic() - began)
         if verdict != "ok":
             return EXIT_STATUS[verdict]

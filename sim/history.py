@@ -32,12 +32,14 @@ from odradek.wire.topic_partition import TopicPartition
 
 
 class SafetyViolation(AssertionError):
-    """Raised if the product has broken a guarantee. The message is one line that says which."""
+    """Raised if the product has broken a guarantee. The message is one line that describes the broken guarantee."""
 
 
 @attrs.frozen
 class Told:
-    """A record that a client received, or that was acknowledged to it, at a virtual time in seconds."""
+    """A record that a client has received, or whose send was acknowledged to the client. `time` is the virtual time of
+    that event in seconds.
+    """
 
     partition: TopicPartition
     offset: int
@@ -51,7 +53,7 @@ class History:
 
     synced_topics: tuple[str, ...]
     sent: dict[TopicPartition, dict[bytes, int]] = attrs.Factory(dict)
-    """By partition: the values in the order in which their producers sent them, each with its index in that order."""
+    """By partition: the index of each value in the order in which producers sent the values."""
     acknowledged: list[Told] = attrs.Factory(list)
     read: list[Told] = attrs.Factory(list)
     power_losses: list[float] = attrs.Factory(list)
@@ -63,10 +65,12 @@ class History:
     its request. The time of the request is infinity if the record is synced.
     """
     copies_max: dict[tuple[TopicPartition, bytes], float] = attrs.Factory(dict)
-    """How often a record of a producer without idempotence may occur at most."""
+    """The largest number of copies of each record that a producer without idempotence has sent."""
 
     operations: Operations = attrs.Factory(Operations)
-    """The same operations in the form of Jepsen's checkers. There the number of its `Send` stands for a value."""
+    """The same operations in the form that Jepsen's checkers use. In this form each value is replaced by the number of
+    its `Send`.
+    """
     _sends: dict[tuple[TopicPartition, bytes], Send] = attrs.Factory(dict)
 
     def send(
@@ -79,8 +83,8 @@ class History:
         operation: int | None = None,
         idempotent: bool = True,
     ) -> None:
-        """Record that a client is about to send a record. Values are unique. `operation` is the number of the call, if
-        it sends several records.
+        """Record that a client is about to send a record. Values are unique. If one call of the client sends several
+        records, `operation` is the number of that call.
 
         Without `idempotent` the order of records may change, and the record may occur several times. `attempted`
         records how often the record was sent.

@@ -161,8 +161,8 @@ LATER_AGED_WORKLOADS = ("group", "varied", "keyed", "copy", *JOINT_WORKLOADS)
 LATER_AGED_SHARE = 0.3
 LATER_AGED_MAX = 2
 LATER_AGED_TIME = 0.35
-"""The duration of a run of hours is multiplied by this if the run has any of `LATER_AGED_WORKLOADS`. So such a run
-costs about as much as others.
+"""The duration of a run of hours is multiplied by this if the run has any of `LATER_AGED_WORKLOADS`. So the run costs
+about as much as other runs of hours.
 """
 KEEPING_WORKLOADS = ("group", "copy")
 """Workloads whose groups need their committed offsets until the end, even if commits are rare."""
@@ -205,7 +205,7 @@ class RunOptions:
         unknown profile.
         """
         if profile not in PROFILES:
-            raise ValueError(f"unknown profile {profile!r}: one of {', '.join(PROFILES)}")
+            raise ValueError(f"unknown profile {profile!r}; the profiles are {', '.join(PROFILES)}")
         weather = _drawn_weather(seed, profile)
         random = Random(f"{seed}/cluster")
         shape = Shape.draw(random, nodes or NODES, controllers)
@@ -223,8 +223,7 @@ class RunOptions:
         shape = shape.with_small_intervals(Random(f"{seed}/small intervals"))
         if nodes is None and controllers is None and profile in ("default", "lite", "calm"):
             shape = shape.widened(Random(f"{seed}/shapes"))
-            # The more machines a cluster has, the shorter is the storm. So a run costs about as much as with few
-            # machines.
+            # The storm is shorter if the cluster has more machines. So a run costs about as much as with few machines.
             if seconds is None:
                 storm = attrs.evolve(storm, seconds=storm.seconds * NODES / shape.nodes)
         releases = Random(f"{seed}/releases")
@@ -364,7 +363,9 @@ class RunOptions:
         return found
 
     def _with_fewer_knobs(self) -> list[tuple[str, RunOptions]]:
-        """List (name, copy): a copy without knobs, copies with half of the knobs, and copies with one knob less."""
+        """List (name, copy): one copy without knobs, copies with half of the knobs, and copies in which one knob is
+        missing.
+        """
         paths = tuple(self.knobs)
         if not paths:
             return []

@@ -53,7 +53,8 @@ def replay_command(seed: int, options: RunOptions) -> str:
     drawn = RunOptions.draw(seed, options.profile)
     given = difference(drawn, options)
     nodes = given.get("shape", {}).get("nodes")
-    if nodes is not None:  # many options depend on the number of nodes, so the seed draws them again
+    # Many drawn options depend on the number of nodes, so it is an argument of its own.
+    if nodes is not None:
         words += ["--nodes", str(nodes)]
         given = difference(RunOptions.draw(seed, options.profile, nodes=nodes), options)
     if given:

@@ -1,5 +1,5 @@
-"""Ports that a test controls by hand, without the simulator: a clock, workers that run at once, a log that keeps its
-events.
+"""Ports that a test controls directly, without the simulator: a clock, workers that run at once, and a log that keeps
+its events.
 """
 
 from __future__ import annotations
@@ -81,4 +81,4 @@ def finish(coroutine: Coroutine[object, None, T]) -> T:
     except StopIteration as stop:
         result: T = stop.value
         return result
-    raise AssertionError("the coroutine waits for something")
+    raise AssertionError("the coroutine waits, but may await only ports that return at once")

@@ -42,8 +42,8 @@ class HeldLog(Generic[S]):
         return len(self.records)
 
     def encode_batch(self, records: Sequence[CoordinatorRecord]) -> Sequence[CoordinatorRecord]:
-        """Check that all records can be encoded, and return them as the batch. Raises the error of a value that fits
-        no field.
+        """Check that all records can be encoded, and return them as the batch. Raises an error if a value does not fit
+        into its field.
         """
         for each in records:
             each.encoded_key(), each.encoded_value()
@@ -65,7 +65,7 @@ class HeldLog(Generic[S]):
                 listener(self.high_watermark)
 
     def take_over(self) -> S:
-        """Remove uncommitted records, as a change of leader may; return the state with which the new leader's
+        """Remove uncommitted records, as a change of leader may do. Return the state with which the new leader's
         coordinator begins.
         """
         del self.records[self.high_watermark :]
@@ -101,7 +101,7 @@ class _Deadlines(Protocol):
 
 
 class ScriptedCoordinator(ABC, Generic[S, D]):
-    """A coordinator that a test sends requests to. `lines` collects what it does, as text."""
+    """A coordinator to which a test sends requests. `lines` describes its records, answers and timers as text."""
 
     def __init__(self, log: HeldLog[S]) -> None:
         self.log = log

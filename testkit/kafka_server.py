@@ -246,7 +246,7 @@ def main() -> int:
         else:
             _run_until_interrupted(options.port, options.data, options.settings)
     except KafkaUnavailable as reason:
-        print(f"Apache Kafka is unavailable: {reason}", file=sys.stderr)
+        print(f"Apache Kafka cannot run here: {reason}", file=sys.stderr)
         return 3
     return 0
 

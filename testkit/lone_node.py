@@ -60,7 +60,7 @@ def play(
     log: KeptLog | None = None,
     **settings: str,
 ) -> None:
-    """Start a node with a new disk in a simulation, and run `script` beside it.
+    """Start a node with a new disk in a simulation, and run `script` at the same time.
 
     Received frames are overwritten after their dispatch. `made` is called with the node before it starts. The node
     stops cleanly once `stop` is set.

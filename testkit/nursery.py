@@ -116,7 +116,7 @@ class Nursery:
             return False
         data = self._control.recv(MESSAGE_BYTES_MAX)
         if not data:
-            raise ChildProcessError("the nursery has died")
+            raise ChildProcessError("the nursery process has died, so it can start no more nodes")
         message: dict[str, int] = json.loads(data)
         if "status" in message:
             self._ended[message["pid"]] = message["status"]
@@ -241,7 +241,7 @@ def _become(wanted: Wanted, streams: Sequence[int], nursery: int) -> None:
     for each, number in zip(streams, (1, 2), strict=True):
         os.dup2(each, number)
         os.close(each)
-    # Make the streams as Python does at its start. Those of the nursery may be seekable, which a pipe is not.
+    # Make the streams as Python does at its start. The nursery's own streams may be seekable, but a pipe is not.
     sys.stdout = io.TextIOWrapper(io.BufferedWriter(io.FileIO(1, "w", closefd=False)))
     sys.stderr = io.TextIOWrapper(
         io.BufferedWriter(io.FileIO(2, "w", closefd=False)), errors="backslashreplace", line_buffering=True

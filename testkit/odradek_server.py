@@ -108,7 +108,7 @@ def spawn_node(
 
 
 def _plaintext(listeners: str) -> str:
-    """Return the address of the listener PLAINTEXT, or of the last one: the address at which to wait for the start."""
+    """Return the address at which to wait for the start: the listener PLAINTEXT, or else the last listener."""
     addresses = dict(each.split("://", 1) for each in listeners.split(","))
     return addresses.get("PLAINTEXT", listeners.rpartition("//")[2])
 

@@ -45,8 +45,8 @@ class ServerProcess:
     def cpu_seconds(self) -> float:
         """Return the CPU time (user and system) of all threads so far, in seconds.
 
-        The process CPU clock counts nanoseconds, while /proc/PID/stat counts ticks of 10 ms. Both are the sum of
-        utime and stime over all threads, including the ended ones.
+        The process CPU clock counts nanoseconds, while /proc/PID/stat counts ticks of 10 ms. Both are the sum of utime
+        and stime over all threads, including threads that have ended.
         """
         return time.clock_gettime(((~self.pid) << 3) | 2)
 
@@ -93,12 +93,13 @@ def free_ports(count: int) -> list[int]:
 
 
 def base_port(nodes: int, distances: Sequence[int] = (0, 500, 1000)) -> int:
-    """Find a port p such that for each distance d, the `nodes` ports from p + d on are free.
+    """Find a port p with free ports at several distances: for each distance d, the `nodes` ports from p + d on are
+    free.
 
-    The default distances are those of `odradek dev`: clients, metrics, controllers. The ports are below those that
+    The default distances are those of `odradek dev`: clients, metrics, controllers. The ports are below the range that
     the kernel uses for outgoing connections. Otherwise such a connection could take a port before a server starts, or
-    while a node is dead. No port is returned to two callers, even in different processes, as long as the first
-    process lives.
+    while a node is dead. No port is returned to two callers, even in different processes, as long as the first process
+    lives.
     """
     ephemeral, _ = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
     while True:

@@ -76,7 +76,7 @@ def check_answer(response: Message) -> None:
     text = repr(response)
     codes = {part.partition(",")[0].rstrip(")]") for part in text.split("error_code=")[1:]}
     if codes - {"0"}:
-        raise RuntimeError(f"the request is answered with an error: {text[:500]}")
+        raise RuntimeError(f"the server returned an error: {text[:500]}")
 
 
 class RawClient:
@@ -100,7 +100,7 @@ class RawClient:
         while len(parts) < count:
             part = self.socket.recv(count - len(parts))
             if not part:
-                raise ConnectionError("closed by the node")
+                raise ConnectionError("the node closed the connection")
             parts += part
         return bytes(parts)
 
@@ -157,7 +157,7 @@ class RawConnection:
         """Read the bytes that are available, or wait for some. Raises `ConnectionError` at the end of the stream."""
         part = self.socket.recv(_RECEIVED_BYTES)
         if not part:
-            raise ConnectionError("closed by the node")
+            raise ConnectionError("the node closed the connection")
         self._received += part
 
     def _next_frame(self) -> bytes | None:

@@ -121,7 +121,7 @@ class Client:
         self._received = bytearray()
 
     async def send(self, data: bytes) -> None:
-        """Send all of the data, in as many pieces as the connection accepts."""
+        """Send all data, in pieces of the sizes that the connection accepts."""
         while data:
             taken = self.conn.send([data])
             data = data[taken:]
@@ -135,7 +135,7 @@ class Client:
             buffer = bytearray(1 << 16)
             count = self.conn.recv_into(memoryview(buffer))
             if count == 0:
-                raise ConnectionLost("closed by the node")
+                raise ConnectionLost("the node closed the connection")
             self._received += buffer[: count or 0]
         end = 4 + int.from_bytes(self._received[:4])
         body = bytes(self._received[8:end])

@@ -48,7 +48,7 @@ WORLD = frozenset(
         ),
     }
 )
-"""Modules that reach the world, or whose effects hang on the collector or on addresses."""
+"""Modules with IO, and modules whose results depend on the garbage collector or on memory addresses."""
 
 _ORDERED_USES = frozenset(
     {"list", "tuple", "iter", "enumerate", "zip", "map", "filter", "reversed", "next", "dict"}
@@ -58,7 +58,7 @@ _SET_TYPES = frozenset({"set", "frozenset", "Set", "AbstractSet", "FrozenSet", "
 
 @attrs.frozen
 class Finding:
-    """A rule that a line breaks."""
+    """A line that breaks a rule."""
 
     line: int
     rule: str
@@ -74,19 +74,19 @@ _SCOPES = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def findings(tree: ast.Module) -> list[Finding]:
-    """The uses in this module of what only SHELL may do."""
+    """Return the lines of a module that use what only SHELL modules may use."""
     nodes: list[ast.AST] = []
     scopes: list[tuple[ast.AST, int, int]] = []
     _flatten(tree, nodes, scopes)
     found = [*_imports(nodes), *_calls(nodes), *_global_random(nodes)]
-    # The module and its classes (for attributes of `self`), and each function.
+    # Each function is a scope. The module and its classes are, too, for attributes of `self`.
     for scope, start, end in scopes:
         found += _set_iterations(scope, nodes[start:end])
     return sorted(set(found), key=lambda finding: (finding.line, finding.rule))
 
 
 def _flatten(node: ast.AST, nodes: list[ast.AST], scopes: list[tuple[ast.AST, int, int]]) -> None:
-    """Append the node and all below it, parents first; note where the nodes of each scope begin and end."""
+    """Append a node and all nodes below it, parents first. Record where the nodes of each scope begin and end."""
     start = len(nodes)
     nodes.append(node)
     for name in node._fields:
@@ -99,7 +99,7 @@ def _flatten(node: ast.AST, nodes: list[ast.AST], scopes: list[tuple[ast.AST, in
 
 
 _WITHOUT_MEANING = (ast.expr_context, ast.operator, ast.cmpop, ast.boolop, ast.unaryop)
-"""Nodes of the tree that no rule looks at."""
+"""Kinds of nodes that no rule reads."""
 
 
 def _imports(nodes: list[ast.AST]) -> Iterator[Finding]:
@@ -138,7 +138,7 @@ def _calls(nodes: list[ast.AST]) -> Iterator[Finding]:
 
 
 def _global_random(nodes: list[ast.AST]) -> Iterator[Finding]:
-    """Uses of the module `random` but for its type; a parameter of that name is an injected generator."""
+    """Find uses of the module `random` other than its type. A parameter named `random` is an injected generator."""
     aliases = {
         alias.asname or alias.name
         for node in nodes
@@ -163,7 +163,8 @@ def _global_random(nodes: list[ast.AST]) -> Iterator[Finding]:
 
 
 def _set_iterations(scope: ast.AST, nodes: list[ast.AST]) -> Iterator[Finding]:
-    """Iterations over what is visibly a set: a display, a call of `set`, a name or attribute that holds one."""
+    """Find iterations over an expression that is plainly a set: a literal, a call of `set`, or a name that
+    holds one."""
     of_class = isinstance(scope, ast.ClassDef)
     known = _names_of_sets(nodes, attributes=of_class)
     for node in nodes:
@@ -173,7 +174,7 @@ def _set_iterations(scope: ast.AST, nodes: list[ast.AST]) -> Iterator[Finding]:
 
 
 def _ordered_uses(node: ast.AST) -> Iterator[ast.expr]:
-    """Expressions whose order `node` makes use of."""
+    """Return the expressions on whose order `node` depends."""
     if isinstance(node, (ast.For, ast.AsyncFor)):
         yield node.iter
     elif isinstance(node, (ast.ListComp, ast.DictComp)):
@@ -201,7 +202,7 @@ def _ordered_uses(node: ast.AST) -> Iterator[ast.expr]:
 
 
 def _names_of_sets(nodes: list[ast.AST], *, attributes: bool) -> frozenset[str]:
-    """Names (or attributes of `self`) that hold sets, by annotation or assignment; not those with other values."""
+    """Return the names (or attributes of `self`) that hold only sets, by annotation or assignment."""
     sets: set[str] = set()
     others: set[str] = set()
     for node in nodes:

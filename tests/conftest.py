@@ -1,4 +1,4 @@
-"""Fixtures that tests of several folders share: a running node, Apache Kafka beside it, scripts to rewrite."""
+"""Fixtures that tests of several folders share: a running node, Apache Kafka, and the choice to rewrite scripts."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from tests.schedule import Scheduling, begin_with_the_longest, share_of
 
 __all__ = ["apache_kafka", "fresh_topic", "kafka_jars", "node"]
 
-# Where this is set, each of the hundreds of processes that the tests start would compile our sources anew: half a second of
-# CPU for a node.
+# With this variable, each of the hundreds of processes that tests start would compile our sources again. That takes
+# half a second of CPU for a node.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 use_nursery()
 
-# No test asserts times: how long an example takes says how busy the machine is.
+# Tests make no claims about time. How long an example takes depends on the load of the machine.
 settings.register_profile(
     "odradek", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
@@ -40,25 +40,25 @@ settings.load_profile("odradek")
 
 ROOT = Path(__file__).resolve().parent.parent
 SERVERS = {"apache_kafka", "node", "spark"}
-"""Fixtures that start a process of their own."""
+"""Fixtures that start a server process."""
 ON_REQUEST = ("attack", "ecosystem", "install")
-"""Marked tests run only where `-m` names their marker."""
+"""Markers of tests that run only if `-m` names the marker."""
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # A shell without job control starts what runs in its background like this, and a child would inherit it: the commands
-    # that tests interrupt would go on for ever.
+    # A shell without job control starts background commands with SIGINT ignored, and children inherit that. Then the
+    # commands that tests interrupt would run for ever.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Measure how long scopes take, in the process that sees all tests."""
+    """Measure how long each scope takes, in the process that sees all tests."""
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Measuring(config), "odradek-durations")
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Fail a test that is marked with `reaches` where it does not reach these named states (`sim/census/states.py`)."""
+    """Fail a test marked with `reaches` if it does not reach the named states (`sim/census/states.py`)."""
     names = [name for mark in item.iter_markers("reaches") for name in mark.args]
     if not names:
         return (yield)
@@ -72,7 +72,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
-    """Collected tests stay to the end: the collector of garbage need not look at them during each test."""
+    """Exclude the collected tests from garbage collection, since they live to the end of the run."""
     gc.disable()
     try:
         if session.config.args_source is pytest.Config.ArgsSource.TESTPATHS:
@@ -85,9 +85,9 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
 
 
 def compile_a_share(worker: dict[str, Any] | None) -> None:
-    """Import a worker's share of the test files, which compiles them where that has not been done before.
+    """Import a worker's share of the test files, so that they are compiled once.
 
-    All workers collect all files, each in the same order. In a new clone each of them would compile each file.
+    All workers collect all files in the same order. Without this, each worker in a new clone would compile each file.
     """
     if worker is None:
         return
@@ -95,7 +95,7 @@ def compile_a_share(worker: dict[str, Any] | None) -> None:
     files = sorted(Path(__file__).parent.rglob("test_*.py"))
     for path in share_of(files, number, count):
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-        # The collection tells what is wrong with it, or why it is skipped.
+        # The collection that follows reports errors and skips.
         with suppress(Exception, pytest.skip.Exception):
             import_module(name)
 
@@ -111,19 +111,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def rewrite(request: pytest.FixtureRequest) -> bool:
-    """True if scripts are to be written anew with what they print; review the difference."""
+    """True if scripts are to be rewritten with their actual output. The developer then reviews the difference."""
     return bool(request.config.getoption("--rewrite"))
 
 
 @pytest.fixture(scope="session")
 def whole_matrix(request: pytest.FixtureRequest) -> bool:
-    """True if tests run in their long form, as `make test-transactions`, `test-recovery` and `test-spark` do."""
+    """True if tests run in their long form, as in `make test-transactions`, `test-recovery` and `test-spark`."""
     return bool(request.config.getoption("--matrix"))
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark tests that use a server as long. Leave out full attacks and programs of others unless they were asked for.
+    """Mark tests that use a server as long. Leave out full attacks and third-party programs unless `-m` names them.
 
     On a worker of xdist the longest scopes come first, so that all end together.
     """
@@ -141,7 +141,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Files stay whole, the longest begin first, and none of these waits behind another one."""
+    """Schedule whole files, the longest first, so that no long file waits behind another one."""
     if config.getvalue("dist") != "loadfile":
         return None
     measuring = config.pluginmanager.get_plugin("odradek-durations")

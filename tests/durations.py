@@ -1,7 +1,8 @@
-"""The seconds that each scope of tests took when it last ran: a run measures them, and the next one begins with the longest.
+"""The seconds that each scope of tests took when it last ran. A run measures them, and the next run begins with the
+longest.
 
-They lie in `.cache/test_durations.json`, and decide the order alone. For scopes without a figure, `schedule.py` says which
-ones begin first.
+They are kept in `.cache/test_durations.json` and decide only the order. For scopes that were never measured,
+`schedule.py` decides it.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ __all__ = ["PATH", "Durations", "Measuring", "merged", "read", "write"]
 
 PATH = Path(__file__).resolve().parent.parent / ".cache" / "test_durations.json"
 Durations: TypeAlias = dict[str, tuple[float, int]]
-"""For each scope its seconds, and how many tests ran in them."""
+"""The seconds and the number of tests of each scope."""
 
 
 def read(path: Path = PATH) -> Durations:
-    """Return the figures of earlier runs; an empty table where the file is missing or damaged."""
+    """Return the figures of earlier runs, or none if the file is missing or damaged."""
     try:
         kept = json.loads(path.read_text())
         return {str(scope): (float(seconds), int(tests)) for scope, (seconds, tests) in kept.items()}
@@ -34,7 +35,7 @@ def read(path: Path = PATH) -> Durations:
 
 
 def write(durations: Mapping[str, tuple[float, int]], path: Path = PATH) -> None:
-    """Replace the file at once, since other runs may read it meanwhile."""
+    """Replace the file in one step, since other runs may be reading it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f"{path.name}.{os.getpid()}")
     rounded = {scope: (round(seconds, 2), tests) for scope, (seconds, tests) in sorted(durations.items())}
@@ -43,10 +44,10 @@ def write(durations: Mapping[str, tuple[float, int]], path: Path = PATH) -> None
 
 
 def merged(kept: Durations, measured: Durations, *, is_whole: bool) -> Durations:
-    """Return the figures after a run; `is_whole`: it ran all tests, so any other scope is gone.
+    """Return the figures after a run. If the run `is_whole`, it ran all tests, and other scopes are dropped.
 
-    A run of some tests says little about the whole one: it has the machine for itself, or shares it with other work. So
-    it adds what was never measured, and scopes that have more tests now.
+    A run of some tests says little about a whole run, since the load of the machine differs. So it adds only scopes
+    that were never measured or that have more tests now.
     """
     if is_whole:
         return dict(measured)
@@ -54,7 +55,7 @@ def merged(kept: Durations, measured: Durations, *, is_whole: bool) -> Durations
 
 
 class Measuring:
-    """The plugin of the process that runs or distributes the tests."""
+    """The pytest plugin that measures, in the process that runs or distributes the tests."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -63,22 +64,22 @@ class Measuring:
 
     @property
     def seconds(self) -> dict[str, float]:
-        """The seconds that each scope took."""
+        """Return the seconds that each scope took."""
         return {scope: seconds for scope, (seconds, _) in self.known.items()}
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        """Give each worker the same figures: they must all sort alike, also if another run ends meanwhile."""
+        """Give each worker the same figures, so that all sort alike even if another run ends meanwhile."""
         node.workerinput["seconds"] = self.seconds
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Add what one step of a test took."""
+        """Add the time of one step of a test."""
         scope = scope_of(report.nodeid)
         seconds, tests = self.measured.get(scope, (0.0, 0))
         self.measured[scope] = (seconds + report.duration, tests + (report.when == "call"))
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
-        """Keep what was measured, unless the run was broken off."""
+        """Save the measurements, unless the run was interrupted."""
         if exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) or not self.measured:
             return
         option = self._config.option
@@ -88,6 +89,6 @@ class Measuring:
             and not option.markexpr
             and option.maxfail == 0
         )
-        # A checkout that nobody may write to has its tests in the order of the guesses.
+        # A checkout without write permission keeps the order that `schedule.py` guesses.
         with suppress(OSError):
             write(merged(read(), self.measured, is_whole=is_whole))

@@ -1,4 +1,4 @@
-"""Files of a user: parts of Odradek once had these names at the top, or might have. To import one ends the process."""
+"""A user's files with names that top-level modules of Odradek had or might have. Importing one ends the process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PACKAGES = ("sim", "jepsen_tests", "bench", "testkit", "env", "tests")
 
 
 def lay_out(folder: Path) -> None:
-    """Write them all into a folder."""
+    """Write all these files into a folder."""
     for name in MODULES:
         (folder / f"{name}.py").write_text(TRAP)
     for name in PACKAGES:

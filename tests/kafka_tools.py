@@ -1,7 +1,8 @@
-"""Apache Kafka's command line tools in one JVM for all calls: each start of a JVM costs a second of CPU, a call a tenth.
+"""Apache Kafka's command line tools in one JVM for all calls. Starting a JVM costs a second of CPU, and a call a tenth
+of that.
 
-py4j, which PySpark brings, makes each call in the JVM. So nothing is compiled, and a JRE is enough. A tool may end its process
-by `Exit.exit`: here that notes the status and throws an error, which ends the call alone.
+py4j, which PySpark brings, makes each call in the JVM. So nothing is compiled, and a JRE is enough. A tool may end its
+process by `Exit.exit`. Here that records the status and throws an error, which ends only the call.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ __all__ = ["jvm", "run_tool_here", "tool_here"]
 _EXIT = "org.apache.kafka.common.utils.Exit"
 _ENDED = "the tool called Exit.exit"
 _CALL_SECONDS_MAX = 120.0
-"""A call that takes longer is a failure of the test."""
+"""The longest time for a call. Beyond it the test fails."""
 
 
 @functools.cache
 def _launched() -> tuple[int, str]:
-    """Start the JVM with Kafka's classes, which ends with this process; its port and its token."""
+    """Start the JVM with Kafka's classes, which ends with this process. Return its port and its token."""
     started: tuple[int, str] = launch_gateway(
         java_path=java_command(),
         classpath=f"{ensure_jars()}/*",
@@ -60,14 +61,14 @@ def _place() -> _Place:
 
 
 class _Place:
-    """The JVM's streams, and its end, in our hands."""
+    """Replaces the JVM's standard streams and its exit."""
 
     def __init__(self, gateway: JavaGateway) -> None:
         self.gateway = gateway
         self.java = gateway.jvm.java
         self.status = self.java.util.concurrent.atomic.AtomicReference()
         self.out, self.err = (self.java.io.ByteArrayOutputStream() for _ in range(2))
-        # Scala's `println` keeps the stream that it finds first, so each call gets the same one, emptied.
+        # Scala's `println` keeps the first stream that it finds. So each call gets the same stream, emptied.
         self.java.lang.System.setOut(self.java.io.PrintStream(self.out, True, "UTF-8"))
         self.java.lang.System.setErr(self.java.io.PrintStream(self.err, True, "UTF-8"))
         self._take_exit()
@@ -82,7 +83,7 @@ class _Place:
         return array
 
     def _take_exit(self) -> None:
-        """Give Kafka an end of the process that notes the status and throws."""
+        """Replace Kafka's exit by a function that records the status and throws."""
         handles, method_type = self.java.lang.invoke.MethodHandles, self.java.lang.invoke.MethodType
         proxies, lookup = self.java.lang.invoke.MethodHandleProxies, handles.publicLookup()
         whole, nothing = self.java.lang.Integer.TYPE, self.java.lang.Void.TYPE
@@ -97,7 +98,7 @@ class _Place:
             "compareAndSet",
             method_type.methodType(self.java.lang.Boolean.TYPE, classes(anything, anything)),
         )
-        # A tool may catch the error and exit again: its process would have had the first status.
+        # A tool may catch the error and exit again. A process would have ended with the first status.
         note = handles.insertArguments(
             note.bindTo(self.status), 0, self._array(self.java.lang.Object, [None])
         )
@@ -111,7 +112,7 @@ class _Place:
         kafka.setHaltProcedure(procedure)
 
     def call(self, class_name: str, arguments: Sequence[str], stdin: str) -> subprocess.CompletedProcess[str]:
-        """Call `main`, and return what it wrote."""
+        """Call `main` with the arguments, and return its output."""
         for each in (self.out, self.err):
             each.reset()
         self.status.set(None)
@@ -131,7 +132,7 @@ class _Place:
 
     @contextmanager
     def _ended(self) -> Iterator[None]:
-        """Take the error that stands for the end of the process; any other is a failure, as in a process of its own."""
+        """Handle the error that stands for the tool's exit. Any other error means status 1, as in a process."""
         try:
             yield
         except Py4JJavaError as raised:
@@ -144,7 +145,7 @@ class _Place:
 
 
 def tool_here(class_name: str, *arguments: str | Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    """Call a tool's `main` in the JVM that all calls share; what it wrote, and the status that it ended with.
+    """Call a tool's `main` in the JVM that all calls share. Return its output and its exit status.
 
     A tool that runs until a signal comes needs a process of its own.
     """
@@ -152,7 +153,7 @@ def tool_here(class_name: str, *arguments: str | Path, stdin: str = "") -> subpr
 
 
 def run_tool_here(class_name: str, *arguments: str | Path) -> str:
-    """Call a tool in the JVM that all calls share; its standard output.
+    """Call a tool in the JVM that all calls share. Return its standard output.
 
     Raises `subprocess.CalledProcessError` when the tool fails, like `testkit.kafka_server.run_tool`.
     """

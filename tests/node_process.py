@@ -1,7 +1,7 @@
-"""Our node as a real process on a free loopback port, ended by its pid.
+"""Our node as a real process on a free loopback port. It is stopped by its pid.
 
-`ODRADEK_TEST_BOOTSTRAP=host:port` makes the `node` fixture use a server that runs already: with Apache
-Kafka's address, the client tests prove themselves against the original.
+With `ODRADEK_TEST_BOOTSTRAP=host:port` the `node` fixture uses a server that already runs. With the address of an
+Apache Kafka, the client tests show that they are right about the original.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from tests.kafka_jars import GROUPS, NO_RETENTION, TRANSACTIONS
 
 @attrs.frozen
 class RunningNode:
-    """The facts about the server that a client test needs."""
+    """The facts about a server that tests of clients need."""
 
     bootstrap: str
     process: ServerProcess | None
-    """None when the server was named by the environment and is not ours to end."""
+    """None if the environment names the server, which then must not be stopped."""
 
 
 @pytest.fixture(scope="session")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
-    """A node that serves, for the whole session (each xdist worker has its own)."""
+    """Run a node for the whole session, one for each xdist worker."""
     named = os.environ.get("ODRADEK_TEST_BOOTSTRAP")
     if named:
         yield RunningNode(named, None)
         return
     directory: Path = tmp_path_factory.mktemp("node")
-    # Short, since group tests start their members one by one; not zero, since kafka-python fetches metadata 0.1 s after it
-    # joins, and assigns nothing (and stays so) when it leads a group that is complete before.
+    # The delay is short, since group tests start their members one by one. It is not zero: kafka-python fetches
+    # metadata 0.1 s after it joins. If it leads a group that is complete before, it assigns nothing, and that stays so.
     settings = {**NO_RETENTION, **TRANSACTIONS, **GROUPS, "group.initial.rebalance.delay.ms": "300"}
     server = start_odradek(directory, settings=settings)
     try:
@@ -52,5 +52,5 @@ _SERIAL = itertools.count()
 
 @pytest.fixture
 def fresh_topic() -> Callable[[str], str]:
-    """Names that no other test uses, also when the server outlives the session."""
+    """Return names that no other test uses, even if the server outlives the session."""
     return lambda stem: f"{stem}-{os.getpid()}-{os.urandom(3).hex()}-{next(_SERIAL)}"

@@ -1,11 +1,11 @@
-"""Plain English, counted: which sentences of pages and docstrings are too long, deny twice, or use words that STYLE.md bans.
+"""Counts sentences of pages and docstrings that are too long, have two negations, or use words that STYLE.md bans.
 
     python -m tests.prose [PATH ...]      # each fault with its place, the files with the most of them last
     python -m tests.prose --lower         # write the counts as they are now; refuses to raise any
 
-Counted are the sentences of the pages of the root, of docs/ and of the README of each package. Of Python files it is
-the docstrings of modules, and of classes, functions and attributes with a public name. Generated messages are left
-out. So are code, diagrams and headings.
+It reads the pages of the root, of docs/ and the README of each package. In Python files it reads the docstrings of
+modules, and of classes, functions and attributes with a public name. Generated messages are left out. So are code,
+diagrams and headings.
 
 Faults are of three kinds:
 
@@ -16,9 +16,9 @@ Faults are of three kinds:
   `prose_verbs.txt`. Properties, fixtures, tests and `__init__` may begin with a noun. "True if" and "Called" (of a
   callback) pass as well.
 
-`prose_exceptions.tsv` has a count for each kind and file that is not clean yet. `test_prose.py` holds each file to its
-counts: more is a new fault, and fewer wants `--lower`. A file that is moved or cut takes its counts along: new files may
-have what old ones have less than before. All together never have more.
+`prose_exceptions.tsv` has a count for each kind and file that is not clean yet. `test_prose.py` compares each file with
+its counts. More is a new fault, and fewer asks for `--lower`. A file that is moved or divided keeps its counts: new
+files may have as many faults as old ones have lost. The total never rises.
 """
 
 from __future__ import annotations
@@ -67,13 +67,13 @@ WORDS_MAX = 25
 NEGATIONS_MAX = 1
 _DENIALS = "cannot|neither|never|no|nobody|nor|not|nothing|nowhere|without"
 NEGATION = re.compile(rf"(?<![\w-])(?:{_DENIALS}|{_DENIALS.title()}|none)(?![\w-])|n['’]t\b")
-"""With a capital letter `None` is a value of Python."""
+"""Finds negations. With a capital letter, `None` is Python's value and does not count."""
 BANNED = re.compile(r"\bwhoever\b|\bwhat is told\b|\bsee the module\b", re.IGNORECASE)
 VAGUE = re.compile(
     r"\b(?:tell|tells|telling|told)\b(?! (?:\w+ ){0,3}apart\b)|\bone that\b|\bthose who\b|\bwhat is\b",
     re.IGNORECASE,
 )
-"""Phrases of docstrings and comments that leave out the noun or the verb; to tell things apart is plain."""
+"""Finds phrases that leave out the noun or the verb. "Tell apart" is allowed."""
 VERBS = frozenset((ROOT / "tests/prose_verbs.txt").read_text().split())
 KINDS = ("sentence", "phrase", "verb")
 
@@ -85,12 +85,12 @@ _END = re.compile(r"(?<=[.!?])[\"'’)\]*_]*\s+")
 _ABBREVIATION = re.compile(r"(?:\b(?:e\.g|i\.e|vs|cf|etc|et al)|\b[A-Z])\.$")
 _ITEM = re.compile(r"^\s*(?:[*-]|\d+\.)\s+")
 _NO_VERB = re.compile(r"\w+ (?:that )?(?:of|whose|is|are|was|were|has|have|had|may|must|can)\b")
-"""A noun that looks like a verb: "Answer of the leader", "Record that is sent"."""
+"""Finds nouns that look like verbs at the beginning: "Answer of the leader", "Record that is sent"."""
 _UNDERLINE = re.compile(r"\s*[=-]{3,}\s*$")
 
 
 class Fault(NamedTuple):
-    """A sentence that breaks a rule, and where its paragraph begins."""
+    """A sentence that breaks a rule, and the line where its paragraph begins."""
 
     path: str
     line: int
@@ -103,7 +103,7 @@ class Fault(NamedTuple):
 
 
 class Paragraph(NamedTuple):
-    """Text that belongs together: a paragraph, an item of a list, a cell of a table."""
+    """A text that is read as one: a paragraph, an item of a list, or a cell of a table."""
 
     line: int
     text: str
@@ -113,7 +113,7 @@ class Paragraph(NamedTuple):
 
 
 def pages(root: Path = ROOT) -> list[Path]:
-    """List the Markdown pages that are held to the rules."""
+    """Return the Markdown pages that must keep the rules."""
     found = [root / name for name in PAGES]
     for folder in FOLDERS:
         pattern = "**/*.md" if folder == "docs" else "**/README.md"
@@ -122,7 +122,7 @@ def pages(root: Path = ROOT) -> list[Path]:
 
 
 def modules(root: Path = ROOT) -> list[Path]:
-    """List the Python files that are held to the rules."""
+    """Return the Python files that must keep the rules."""
     found = [path for folder in FOLDERS for path in sorted((root / folder).rglob("*.py"))]
     return [path for path in found if not path.relative_to(root).as_posix().startswith(GENERATED)]
 
@@ -150,7 +150,8 @@ def paragraphs_of_page(text: str) -> Iterator[Paragraph]:
 
 
 def paragraphs_of_docstring(text: str, first_line: int) -> Iterator[Paragraph]:
-    """Yield paragraphs and items of a docstring; text that is set apart by four spaces is code, a diagram, or a list of errors."""
+    """Yield paragraphs and items of a docstring. Text indented by four spaces is code, a diagram or a list of
+    errors."""
     lines: list[tuple[int, str]] = []
     rows = text.expandtabs().splitlines() or [""]
     margin = min((len(row) - len(row.lstrip()) for row in rows[1:] if row.strip()), default=0)
@@ -175,12 +176,12 @@ def paragraphs_of_docstring(text: str, first_line: int) -> Iterator[Paragraph]:
 
 
 def _cells(number: int, row: str) -> Iterator[Paragraph]:
-    """Yield the cells of a table's row; a semicolon parts the fragments in a cell."""
+    """Yield the cells of a table's row. A semicolon separates fragments in a cell."""
     return (Paragraph(number, cell) for cell in re.split(r"(?<!\\)\||;", row) if cell.strip())
 
 
 def _joined(lines: list[tuple[int, str]]) -> Iterator[Paragraph]:
-    """Yield the lines so far as one paragraph; the list is empty afterwards."""
+    """Yield the lines collected so far as one paragraph, and empty the list."""
     if lines:
         number, first = lines[0]
         texts = [_ITEM.sub("", first, count=1), *(text for _, text in lines[1:])]
@@ -189,12 +190,12 @@ def _joined(lines: list[tuple[int, str]]) -> Iterator[Paragraph]:
 
 
 def docstrings(source: str) -> Iterator[tuple[int, str]]:
-    """Yield line and text of each docstring of a module, and of its public classes, functions and attributes."""
+    """Yield line and text of the docstrings of a module and of its public classes, functions and attributes."""
     yield from _docstrings(ast.parse(source).body, is_named=True)
 
 
 def _docstrings(body: Sequence[ast.stmt], *, is_named: bool) -> Iterator[tuple[int, str]]:
-    """Yield them; with `is_named`, a string at the beginning belongs to something with a public name."""
+    """Yield line and text of docstrings. With `is_named`, a leading string belongs to something with a public name."""
     for statement in body:
         if isinstance(statement, ast.Expr):
             value = statement.value
@@ -228,7 +229,7 @@ Functions = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def begins_with_a_verb(docstring: str) -> bool:
-    """True if the first word is a verb in the imperative, or one of the other beginnings that are allowed."""
+    """True if the first word is an imperative verb, or if the docstring begins in another allowed way."""
     text = docstring.lstrip()
     first = re.split(r"[^\w-]", text, maxsplit=1)[0]
     if text.startswith(("True if", "True while", "Called ")):
@@ -243,7 +244,7 @@ def _may_begin_with_a_noun(function: Functions) -> bool:
 
 
 def functions_without_verb(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Yield line and first words of each docstring of a function that should begin with a verb and does not."""
+    """Yield line and first words of each function's docstring that should begin with a verb and does not."""
     for node in ast.walk(tree):
         if isinstance(node, Functions) and not _may_begin_with_a_noun(node):
             text = ast.get_docstring(node)
@@ -252,7 +253,7 @@ def functions_without_verb(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def comments_and_docstrings(source: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Yield first line and text of all docstrings, also private ones, and of all comments that have lines of their own."""
+    """Yield first line and text of all docstrings, private ones included, and of all comments on lines of their own."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr) and isinstance(value := node.value, ast.Constant):
             yield value.lineno, value.value if isinstance(value.value, str) else ""
@@ -269,7 +270,7 @@ def comments_and_docstrings(source: str, tree: ast.Module) -> Iterator[tuple[int
 
 
 def sentences(text: str) -> list[str]:
-    """Split a paragraph into sentences; code counts as one word, so does a list of it, and a link as its text."""
+    """Split a paragraph into sentences. Code, or a list of code, counts as one word, and a link as its text."""
     plain = _LINK.sub(r"\1", _CODE_LIST.sub("CODE", _CODE.sub("CODE", text)))
     found: list[str] = []
     for part in _END.split(plain):
@@ -281,7 +282,7 @@ def sentences(text: str) -> list[str]:
 
 
 def reasons(sentence: str) -> list[str]:
-    """Name the faults of a sentence, in a few words each."""
+    """Return the faults of a sentence, in a few words each."""
     words = len(_WORD.findall(sentence)) if len(sentence) > 2 * WORDS_MAX else 0
     denials = [word.lower() for word in NEGATION.findall(sentence)]
     negations = len(denials) - (denials.count("nor") if "neither" in denials else 0)
@@ -295,19 +296,19 @@ def reasons(sentence: str) -> list[str]:
 
 
 def faults_of(path: str, paragraphs: Iterator[Paragraph]) -> Iterator[Fault]:
-    """Yield all faults of these paragraphs; `path` is the name that the reader sees."""
+    """Yield all faults of these paragraphs. `path` is the file's name in the output."""
     for line, text in paragraphs:
         for sentence in sentences(text):
             yield from (Fault(path, line, reason, sentence) for reason in reasons(sentence))
 
 
 def faults_of_page(path: str, text: str) -> list[Fault]:
-    """Find all faults of a Markdown page."""
+    """Return all faults of a Markdown page."""
     return list(faults_of(path, paragraphs_of_page(text)))
 
 
 def faults_of_module(path: str, source: str) -> list[Fault]:
-    """Find all faults in a module's docstrings."""
+    """Return all faults of the kind `sentence` in a module's docstrings."""
     found: list[Fault] = []
     for line, text in docstrings(source):
         if re.match(r"Of\b", text.lstrip()):
@@ -317,7 +318,7 @@ def faults_of_module(path: str, source: str) -> list[Fault]:
 
 
 def faults_of_habits(path: str, source: str) -> list[Fault]:
-    """Find the faults of the kinds `phrase` and `verb`."""
+    """Return the faults of the kinds `phrase` and `verb`."""
     tree = ast.parse(source)
     found = [
         Fault(path, line, "begins with no verb in the imperative", text, "verb")
@@ -339,9 +340,9 @@ def faults_of_habits(path: str, source: str) -> list[Fault]:
 
 
 def all_faults(root: Path = ROOT, kept: Path | None = None) -> dict[str, list[Fault]]:
-    """Find the faults by the path of each file that has some.
+    """Return the faults of each file that has some, by its path.
 
-    A file `kept` remembers them by the digest of each text and of the rules, so that only what has changed is read again.
+    The file `kept` stores them by the digest of each text and of the rules, so that only changed texts are read again.
     """
     rules = _digest(*(path.read_bytes() for path in (Path(__file__), ROOT / "tests/prose_verbs.txt")))
     before = _remembered(kept, rules) if kept is not None else {}
@@ -364,7 +365,8 @@ def _digest(*parts: bytes) -> str:
 
 
 def _remembered(kept: Path, rules: str) -> dict[str, list[Fault]]:
-    """Read the faults by the digests of their texts; none where the file is missing, damaged, or of other rules."""
+    """Return the stored faults by the digests of their texts, or none if the file is missing, damaged, or of other
+    rules."""
     try:
         stored = json.loads(kept.read_text())
         found = stored["faults"].items() if stored["rules"] == rules else ()
@@ -374,7 +376,7 @@ def _remembered(kept: Path, rules: str) -> dict[str, list[Fault]]:
 
 
 def _remember(kept: Path, rules: str, found: Mapping[str, Sequence[Fault]]) -> None:
-    """Replace the file at once, since other runs may read it meanwhile. A checkout may refuse to be written to."""
+    """Replace the file in one step, since other runs may be reading it. The checkout may be read-only."""
     with suppress(OSError):
         kept.parent.mkdir(parents=True, exist_ok=True)
         new = kept.with_name(f"{kept.name}.{os.getpid()}")
@@ -386,7 +388,7 @@ def _remember(kept: Path, rules: str, found: Mapping[str, Sequence[Fault]]) -> N
 
 
 Counts = Mapping[tuple[str, str], int]
-"""Numbers of faults by their kind and file."""
+"""Numbers of faults, by kind and file."""
 
 
 def counts_of(found: Mapping[str, Sequence[Fault]]) -> dict[tuple[str, str], int]:
@@ -410,9 +412,9 @@ def write_exceptions(counts: Counts, root: Path = ROOT) -> None:
 
 
 def raised(before: Counts, now: Counts) -> dict[tuple[str, str], int]:
-    """Find by how much files are above their counts, kind by kind.
+    """Return by how much files exceed their counts, for each kind.
 
-    New files first use up the faults of a kind that old ones have less than before.
+    New files may first use up the faults that old files have lost.
     """
     known = {path for _, path in before}
     left = Counter[str]()
@@ -432,7 +434,7 @@ def raised(before: Counts, now: Counts) -> dict[tuple[str, str], int]:
 
 
 def main(arguments: Sequence[str], root: Path = ROOT) -> int:
-    """Print faults, or lower the counts; 1 where that would raise one."""
+    """Print faults, or lower the counts. Return 1 if a count would rise."""
     found = all_faults(root)
     if list(arguments) == ["--lower"]:
         now = counts_of(found)

@@ -1,10 +1,12 @@
-"""The order of tests on xdist's workers: those that stay together, that begin first, or that `make quick` leaves out.
+"""The order of tests on xdist's workers: which ones stay together, which begin first, and which `make quick` leaves
+out.
 
 A scope is a file, or several files that share a costly server. The longest begin first, so that the workers end at about the
 same time. How long a scope takes is measured by each run for the next one (`durations.py`).
 
-xdist gives a worker its next scope while the last test of the one before still runs, so what comes next waits for that test.
-Behind a long scope comes one of the shortest, therefore: a long one would begin late, and its worker would end last.
+xdist gives a worker its next scope while the last test of the previous scope still runs, so the next scope waits for
+that test. Therefore one of the shortest scopes follows a long one. A second long one would begin late, and its worker
+would end last.
 """
 
 from __future__ import annotations
@@ -22,14 +24,14 @@ from xdist.workermanage import WorkerController
 
 _ROOT = Path(__file__).resolve().parent.parent
 OWN_SPARK = "tests/spark/kills/test_sink_kills.py"
-"""It needs a Spark of its own, and so nothing of what others share."""
+"""Files of Spark's folder that need a Spark of their own, and share no server."""
 _ASKS_FOR_SPARK = re.compile(r"\b(spark: SparkSession|jvm_connector: |apache_kafka: )")
 SPARK = frozenset(
     str(path.relative_to(_ROOT))
     for path in (_ROOT / "tests" / "spark").rglob("test_*.py")
     if _ASKS_FOR_SPARK.search(path.read_text())
 )
-"""Their tests run on the folder's Spark, or beside Apache Kafka: one start of each for all."""
+"""Files whose tests share the folder's Spark or an Apache Kafka, so that each is started once."""
 APACHE_KAFKA = frozenset(
     (
         "tests/client/admin/test_admin.py",
@@ -43,10 +45,10 @@ APACHE_KAFKA = frozenset(
         "tests/docs/walks/test_client.py",
     )
 )
-"""Their tests run against Apache Kafka, as some of Spark's do: one start for all."""
+"""Files whose tests share an Apache Kafka, also with some of Spark's tests."""
 JAVA = "Spark and Apache Kafka"
 SHAPE = ("tests/test_architecture.py", "tests/test_structure.py")
-"""They read the same syntax trees."""
+"""Files that read the same syntax trees."""
 
 FIRST = (
     JAVA,
@@ -67,15 +69,15 @@ FIRST = (
     "tests/node/life/test_stop_while_starting.py",
     "tests/sim/test_seeds.py",
 )
-"""The scopes that begin first, in this order, where no run has measured them yet; behind them those of many long tests."""
+"""The scopes that begin first, in this order, if no run has measured them. Scopes with many long tests follow."""
 GUESSED_SECONDS_MAX = 180
-"""The most that a scope is guessed to take."""
+"""The largest guess for the time of a scope."""
 SHORT_SECONDS_MAX = 3.0
-"""The most that a scope may take for which a long one can wait."""
+"""The most that a scope may take if a long one is to wait for it."""
 
 
 def scope_of(nodeid: str) -> str:
-    """Return the scope that stays together with this test: its file, one Spark and one Apache Kafka, or the syntax trees."""
+    """Return the scope of a test: its file, the shared Spark and Apache Kafka, or the syntax trees."""
     path = nodeid.partition("::")[0]
     if path in APACHE_KAFKA or path in SPARK:
         return JAVA
@@ -85,9 +87,9 @@ def scope_of(nodeid: str) -> str:
 
 
 def expected_seconds(scope: str, measured: Mapping[str, float], long_tests: int) -> float:
-    """Return what a scope is expected to take: what it took last, or else a guess that is right in its order.
+    """Return the expected seconds of a scope: its last time, or else a guess that puts it in the right order.
 
-    `long_tests` is the number of its tests that are marked so.
+    `long_tests` is the number of its tests with the marker `long`.
     """
     if scope in measured:
         return measured[scope]
@@ -97,7 +99,7 @@ def expected_seconds(scope: str, measured: Mapping[str, float], long_tests: int)
 
 
 def begin_with_the_longest(items: list[pytest.Item], measured: Mapping[str, float]) -> None:
-    """Sort tests by the scope that they belong to. Workers that get the same tests and figures sort alike."""
+    """Sort tests by their scopes, the longest first. Workers with the same tests and figures sort alike."""
     scopes = {item.nodeid: scope_of(item.nodeid) for item in items}
     long_tests = Counter(scopes[item.nodeid] for item in items if item.get_closest_marker("long") is not None)
     expected = {
@@ -108,15 +110,15 @@ def begin_with_the_longest(items: list[pytest.Item], measured: Mapping[str, floa
 
 
 def waits_long(pending: Iterable[str], measured: Mapping[str, float]) -> bool:
-    """Return True if a worker that still has tests of these scopes may not begin another one for long."""
+    """Return True if a worker that still has tests of these scopes would start another one late."""
     return any(expected_seconds(scope, measured, 0) > SHORT_SECONDS_MAX for scope in pending)
 
 
 class Scheduling(LoadFileScheduling):
-    """Files stay whole, as with `--dist loadfile`, and so do the scopes of several files that share a server."""
+    """A scheduler that keeps files whole, as with `--dist loadfile`, and also scopes of several files."""
 
     def __init__(self, config: pytest.Config, log: Any, measured: Mapping[str, float]) -> None:
-        # The order of the workers is kept, where xdist would begin with the scopes of most tests.
+        # Keep the order of the workers. xdist would begin with the scopes that have most tests.
         config.option.loadscopereorder = False
         super().__init__(config, log)
         self._measured = measured
@@ -125,7 +127,7 @@ class Scheduling(LoadFileScheduling):
         return scope_of(nodeid)
 
     def _assign_work_unit(self, node: WorkerController) -> None:
-        """Give a worker the longest scope that is left, or the shortest where it would wait behind a long one."""
+        """Give a worker the longest scope that is left, or the shortest if it would wait behind a long one."""
         work = self.assigned_work.get(node, {})
         if waits_long((scope for scope, tests in work.items() if not all(tests.values())), self._measured):
             self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
@@ -133,15 +135,15 @@ class Scheduling(LoadFileScheduling):
 
 
 def share_of(files: Sequence[Path], number: int, count: int) -> Sequence[Path]:
-    """The files of worker `number` of `count`: neighbours, which import the same modules."""
+    """Return the files of worker `number` of `count`. They are neighbours, which import the same modules."""
     return files[len(files) * number // count : len(files) * (number + 1) // count]
 
 
 def seeds(count: int, quick: int = 2) -> list[Any]:
-    """Parameters for `count` seeds, of which `make quick` runs the first `quick`."""
+    """Return parameters for `count` seeds, of which `make quick` runs the first `quick`."""
     return [seed if seed < quick else pytest.param(seed, marks=pytest.mark.long) for seed in range(count)]
 
 
 def examples(count: int) -> int:
-    """The number of examples that Hypothesis makes for `count` of `make test`: the profile `quick` makes a fifth."""
+    """Return how many examples Hypothesis makes: `count` in `make test`, and a fifth of it in `make quick`."""
     return max(1, count * settings().max_examples // 100)

@@ -1,6 +1,6 @@
 """The shape of the code, read from its syntax trees: lengths, arguments, circles of imports, widths of folders.
 
-`python -m tests.structure` prints the figures that `tests/test_structure.py` holds. `python -m tests.structure --lines
+`python -m tests.structure` prints the figures that `tests/test_structure.py` checks. `python -m tests.structure --lines
 COMMIT` prints the lines of code of each package, in that commit and now.
 """
 
@@ -32,7 +32,7 @@ PACKAGES = (
 )
 GENERATED = "wire/messages/"
 BESIDE = ("testkit", "bench", "tests", "examples", "deploy")
-"""What runs from a checkout beside the packages."""
+"""Programs beside the packages that run from a checkout."""
 LINES_MAX = 60
 PARAMETERS_MAX = 8
 FOLDER_MAX = 20
@@ -41,14 +41,14 @@ NOT_COUNTED = ("__init__.py", "README.md", "py.typed", "__pycache__")
 
 @cache
 def modules() -> tuple[str, ...]:
-    """List all modules that people wrote, relative to the root of the repository."""
+    """Return all modules written by hand, relative to the root of the repository."""
     found = (str(path.relative_to(ROOT)) for name in PACKAGES for path in (ROOT / name).rglob("*.py"))
     return tuple(sorted(module for module in found if not module.startswith(GENERATED)))
 
 
 @cache
 def tree_of(module: str) -> ast.Module:
-    """A module's syntax tree."""
+    """Return a module's syntax tree."""
     return ast.parse((ROOT / module).read_text(), module)
 
 
@@ -78,7 +78,7 @@ def _functions(
 
 @cache
 def functions() -> tuple[Function, ...]:
-    """List all functions and methods. `self` is no parameter; a docstring's lines count."""
+    """Return all functions and methods. `self` does not count as a parameter, and docstrings count as lines."""
     found = []
     for module in modules():
         for name, node, is_method in _functions(tree_of(module)):
@@ -98,14 +98,14 @@ def _by_dotted_name() -> dict[str, str]:
 
 
 def dotted_name(module: str) -> str:
-    """The name by which a module is imported: some folders at the top are also folders of `odradek`."""
+    """Return the name by which a module is imported. Some top-level folders are also folders of `odradek`."""
     name = module.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     return f"odradek.{name}" if (ROOT / "odradek" / name.partition(".")[0]).is_symlink() else name
 
 
 @cache
 def imports() -> Mapping[str, frozenset[str]]:
-    """The modules of ours that each module imports, at any place in it; imports for type checkers alone included."""
+    """Return the modules of this project that each module imports anywhere, even only for type checkers."""
     names = _by_dotted_name()
     found: dict[str, frozenset[str]] = {}
     for module in modules():
@@ -124,7 +124,7 @@ def imports() -> Mapping[str, frozenset[str]]:
 
 
 def circles(graph: Mapping[str, frozenset[str]]) -> list[list[str]]:
-    """Strongly connected sets of more than one node (Tarjan, SIAM Journal on Computing 1972), sorted."""
+    """Return strongly connected sets of more than one node, sorted (Tarjan, SIAM Journal on Computing 1972)."""
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
@@ -160,7 +160,7 @@ def _folder(module: str) -> str:
 
 @cache
 def folder_imports() -> Mapping[tuple[str, str], tuple[tuple[str, str], ...]]:
-    """For two folders, the pairs of modules by which the first imports of the second."""
+    """Return, for two folders, the pairs of modules by which the first imports the second."""
     found: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for module, targets in imports().items():
         for target in sorted(targets):
@@ -170,7 +170,7 @@ def folder_imports() -> Mapping[tuple[str, str], tuple[tuple[str, str], ...]]:
 
 
 def mutual_siblings() -> list[tuple[str, str]]:
-    """Pairs of folders with one parent that import each other."""
+    """Return pairs of folders with the same parent that import each other."""
     known = folder_imports()
     return sorted(
         (one, other)
@@ -180,7 +180,7 @@ def mutual_siblings() -> list[tuple[str, str]]:
 
 
 def circles_through_parents() -> list[tuple[str, str]]:
-    """Modules that import a module of a folder above them which imports that very room: a friend, and no foundation."""
+    """Return imports of a module in a folder above that itself imports the importing module's folder."""
     return sorted(
         (module, target)
         for module, targets in imports().items()
@@ -192,7 +192,7 @@ def circles_through_parents() -> list[tuple[str, str]]:
 
 
 def widths() -> dict[str, int]:
-    """Count the names that a reader sees in each folder: modules, data and folders, less those that all have."""
+    """Count the names that a reader sees in each folder: modules, data and folders, without those that all have."""
     found: dict[str, int] = {}
     ahead = [ROOT / name for name in (*PACKAGES, *BESIDE)]
     while ahead:
@@ -204,7 +204,7 @@ def widths() -> dict[str, int]:
 
 
 def dead_mentions(texts: Sequence[str]) -> list[str]:
-    """Paths of Python files that pages or docstrings name and that are not there."""
+    """Return paths of Python files that pages or docstrings name but that do not exist."""
     known = {
         str(path.relative_to(ROOT)) for name in (*PACKAGES, *BESIDE) for path in (ROOT / name).rglob("*.py")
     }
@@ -220,7 +220,7 @@ def dead_mentions(texts: Sequence[str]) -> list[str]:
 
 
 def says_any(tree: ast.AST) -> bool:
-    """True if `Any` stands in a module, or `Callable[..., T]`, which takes anything."""
+    """True if a module uses `Any`, or `Callable[..., T]`, which accepts any arguments."""
     return any(
         (isinstance(node, ast.Name) and node.id == "Any")
         or (isinstance(node, ast.Constant) and node.value == "Any")
@@ -235,7 +235,7 @@ def says_any(tree: ast.AST) -> bool:
 
 
 def modules_with_any() -> set[str]:
-    """Find the modules, by their dotted names, of whose types mypy cannot know all."""
+    """Return the dotted names of modules whose types mypy cannot fully check."""
     more = (
         str(path.relative_to(ROOT)) for name in ("bench", "testkit") for path in (ROOT / name).rglob("*.py")
     )
@@ -243,7 +243,7 @@ def modules_with_any() -> set[str]:
 
 
 def modules_freed_from_any_rule() -> list[str]:
-    """List the modules that pyproject.toml lets say `Any`."""
+    """Return the modules that pyproject.toml allows to use `Any`."""
     overrides = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mypy"]["overrides"]
     (freed,) = [each["module"] for each in overrides if each.get("disallow_any_explicit") is False]
     return list(freed)
@@ -253,7 +253,7 @@ _LONE = frozenset((")", "}", "]", "),", "],", "},", "):"))
 
 
 def lines_of_code(source: str) -> int:
-    """Count lines without blanks, comments, docstrings, imports, and brackets that stand alone."""
+    """Count lines without blanks, comments, docstrings, imports, and lines with only brackets."""
     left_out: set[int] = set()
     for node in ast.walk(ast.parse(source)):
         match node:
@@ -267,13 +267,13 @@ def lines_of_code(source: str) -> int:
 
 
 def _package_of(module: str) -> str:
-    """Find the package under which a module's lines are counted; the rooms of `odradek` stand by themselves."""
+    """Return the package under which a module's lines are counted. Subfolders of `odradek` are counted separately."""
     first, _, rest = module.partition("/")
     return f"{first}/{rest.partition('/')[0]}" if first == "odradek" and "/" in rest else first
 
 
 def code_lines(commit: str = "") -> Counter[str]:
-    """Count the lines of code of each package, now or in a commit; generated messages are left out."""
+    """Count the lines of code of each package, now or in a commit, without generated messages."""
     found: Counter[str] = Counter()
     if not commit:
         for module in modules():

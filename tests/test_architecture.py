@@ -1,7 +1,7 @@
-"""The colours of code and the direction of imports, held by the machine.
+"""The colours of modules and the direction of their imports.
 
-PURE decides, and can neither wait nor reach the world. PORTED awaits ports. SHELL reaches the world and decides
-nothing. A module may do what `tests.colours` finds only if it is listed as SHELL here.
+PURE modules decide, and can neither wait nor do IO. PORTED modules await ports. SHELL modules do IO and decide nothing.
+Only modules that are listed here as SHELL may use what `tests.colours` finds.
 """
 
 from __future__ import annotations
@@ -113,17 +113,18 @@ ALLOWED = {
 
 
 def modules(packages: tuple[str, ...] = PACKAGES) -> list[str]:
-    """All modules of the product, relative to the root of the repository."""
+    """Return all modules of the product, relative to the root of the repository."""
     return sorted(str(path.relative_to(ROOT)) for name in packages for path in (ROOT / name).rglob("*.py"))
 
 
 def is_shell(module: str) -> bool:
-    """True if the module may touch the world."""
+    """True if the module is listed as SHELL."""
     return any(module == entry or (entry.endswith("/") and module.startswith(entry)) for entry in SHELL)
 
 
 def test_only_shell_touches_the_world() -> None:
-    """PURE and PORTED: no trio, clocks, files, sockets, threads, global random, id(), hash() or order of sets."""
+    """PURE and PORTED modules use no trio, clocks, files, sockets, threads, global random, id(), hash() or order of
+    sets."""
     broken = [
         f"{module}:{finding.line}: {finding.rule}"
         for module in modules()
@@ -135,12 +136,12 @@ def test_only_shell_touches_the_world() -> None:
 
 
 def test_the_wire_is_pure() -> None:
-    """A module of `wire/` converts between bytes and values, so it never waits."""
+    """Modules of `wire/` convert between bytes and values, and never wait."""
     assert [module for module in modules() if module.startswith("wire/") and is_async(tree_of(module))] == []
 
 
 def test_no_licence_outlives_its_need() -> None:
-    """A module that has gone, or no longer touches the world, leaves the lists."""
+    """The lists name only modules that exist and still need the exception."""
     for entry in SHELL:
         covered = [module for module in modules() if module == entry or module.startswith(entry)]
         assert any(findings(tree_of(module)) for module in covered), f"{entry} needs no licence"
@@ -149,7 +150,7 @@ def test_no_licence_outlives_its_need() -> None:
 
 
 def test_every_package_is_installed() -> None:
-    """A package that `pyproject.toml` does not name works in a checkout and is missing everywhere else."""
+    """Every package is in `pyproject.toml`. Otherwise it would work in a checkout and be missing in an installation."""
     named = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
     assert sorted(named) == sorted({dotted_name(str(Path(module).parent)) for module in modules(INSTALLED)})
 
@@ -182,7 +183,7 @@ def test_every_package_is_installed() -> None:
     ],
 )
 def test_each_rule_finds_its_sin(source: str, rule: str) -> None:
-    """The finder is tested on what it must find, since a finder that finds nothing looks like clean code."""
+    """Each rule finds an example that breaks it, since a broken rule would make any code look clean."""
     assert any(rule in finding.rule for finding in findings(ast.parse(source)))
 
 
@@ -203,40 +204,40 @@ def test_each_rule_finds_its_sin(source: str, rule: str) -> None:
     ],
 )
 def test_what_is_allowed_is_not_found(source: str) -> None:
-    """Sets may be asked and sorted; types may be named."""
+    """Allowed uses are not reported: membership tests and sorting of sets, and names of types."""
     assert findings(ast.parse(source)) == list[Finding]()
 
 
 def test_two_names_are_installed() -> None:
-    """So a module of the user's hides one of them only if he calls it `odradek`."""
+    """The installation adds two top-level names, so only a user's module of such a name could clash."""
     assert top_names() == ["odradek", "pyspark_odradek"]
 
 
 def top_names() -> list[str]:
-    """The names that the installation adds to those that `import` finds."""
+    """Return the top-level names that the installation adds."""
     named = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
     return sorted({name.partition(".")[0] for name in named})
 
 
 def layers() -> list[str]:
-    """The stack of layers, the highest first."""
+    """Return the layers, the highest first."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     return [layer for each in contracts if each.get("containers") == ["odradek"] for layer in each["layers"]]
 
 
 def test_imports_run_one_way(capsys: pytest.CaptureFixture[str]) -> None:
-    """The stack of layers, and the other contracts in pyproject.toml."""
+    """Imports keep to the layers and to the other contracts in pyproject.toml."""
     try:
         status = lint_imports(config_filename=str(ROOT / "pyproject.toml"), no_cache=True)
     finally:
-        # It disables all loggers of its process, and later tests look for their warnings.
+        # import-linter disables all loggers of its process. Later tests need their warnings.
         for logger in map(logging.getLogger, list(logging.root.manager.loggerDict)):
             logger.disabled = False
     assert status == 0, capsys.readouterr().out
 
 
 def main() -> None:
-    """Print the names that are installed, the layers, and the circles of files: `python -m tests.test_architecture`."""
+    """Print the installed names, the layers and the circles of files, as `python -m tests.test_architecture` does."""
     print("installed:", *top_names())
     print("layers:", *layers(), sep="\n  ")
     rings = circles(imports())

@@ -1,7 +1,7 @@
-"""'Every failure found by the simulator replays from its seed, byte for byte.'
+"""Runs of a simulated node replay from their seeds, byte for byte.
 
-The simulator seeds a private generator of trio's scheduler, so this guards the pin of trio as well. Whole clusters are held
-to the same in `tests/sim/test_seeds.py`.
+The simulator seeds a private random generator of trio's scheduler, so these tests also check the pinned version of
+trio. `tests/sim/test_seeds.py` tests the same for whole clusters.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ SEEDS = ("1", "2")
 
 
 def node_digest(seed: int) -> str:
-    """Digest of a run of the whole node, which dies and recovers while clients are at work."""
+    """Return the digest of a whole node's run, in which it dies and recovers while clients work."""
     scenario = Scenario(seed, crashes=2)
     scenario.run()
     return scenario.world.digest()
 
 
 def _digests(hash_seed: str) -> list[str]:
-    """Digests of runs in a process of its own, with another memory layout."""
+    """Return the digests of runs in a process of its own, with another memory layout."""
     script = (
         f"import sys, random; pad = [bytearray(random.randrange(1, 5000)) for _ in range({hash_seed} * 500)];"
         "from tests.sim.machine import echo_world; from tests.test_determinism import node_digest;"
@@ -47,7 +47,8 @@ def _digests(hash_seed: str) -> list[str]:
 
 @pytest.mark.long
 def test_two_processes_with_different_hash_seeds_agree() -> None:
-    """Crashes, timeouts, cancellations and torn disks included: one digest per seed, in any process."""
+    """Processes with different hash seeds give one digest per seed, with crashes, timeouts, cancellations and torn
+    disks."""
     first, second = _digests("1"), _digests("3")
     here = [" ".join(map(str, (*echo_world.run(int(text)), node_digest(int(text))))) for text in SEEDS]
     assert first == second == here
@@ -55,7 +56,7 @@ def test_two_processes_with_different_hash_seeds_agree() -> None:
 
 
 def test_the_digest_sees_a_change() -> None:
-    """One byte of one file, or a microsecond, gives another digest."""
+    """If one byte of a file or one microsecond differs, the digest differs."""
 
     def digest(data: bytes, seconds: float) -> str:
         world = World(1, Weather())

@@ -1,4 +1,4 @@
-"""STYLE.md, "Words": sentences are short and deny once at most; docstrings of functions begin with a verb."""
+"""STYLE.md, "Words": sentences are short and have at most one negation, and functions' docstrings begin with a verb."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from tests import prose
 
 
 def reasons(text: str) -> list[str]:
-    """Find the faults of a page's paragraph."""
+    """Return the faults of a page's paragraph."""
     return [fault.reason for fault in prose.faults_of_page("page", text)]
 
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, list[prose.Fault]]:
-    """The faults of the whole tree. An earlier run may have kept them for texts that are the same."""
+    """Return the faults of the whole tree. Those of unchanged texts may come from an earlier run."""
     return prose.all_faults(kept=prose.ROOT / ".cache" / "prose.json")
 
 
 def test_no_file_has_more_faults_than_it_had(found: dict[str, list[prose.Fault]]) -> None:
-    """A new sentence keeps the rules; the list of exceptions only shrinks."""
+    """No file has more faults than the list of exceptions allows."""
     above = prose.raised(prose.read_exceptions(), prose.counts_of(found))
     shown = [str(fault) for kind, path in above for fault in found[path] if fault.kind == kind]
     assert not above, "\n".join([*shown, f"above their counts: {above}"])
 
 
 def test_what_is_remembered_is_what_is_found(tmp_path: Path) -> None:
-    """A text that changes is read again; a file that is damaged, or of other rules, counts for nothing."""
+    """Stored faults are used only for unchanged texts and rules. A damaged file of them is ignored."""
     kept, page = tmp_path / "kept.json", tmp_path / "README.md"
     page.write_text("What is told here is plain.\n")
     found = prose.all_faults(tmp_path)
@@ -52,19 +52,20 @@ def test_what_is_remembered_is_what_is_found(tmp_path: Path) -> None:
 
 
 def test_no_sentence_is_excepted() -> None:
-    """Length, negations and words that are banned everywhere have no exceptions left; the other kinds have theirs."""
+    """The list has no exceptions of the kind `sentence`: length, negations, and words that are banned everywhere."""
     assert {kind for kind, _ in prose.read_exceptions()} <= {"phrase", "verb"}
 
 
 def test_what_was_mended_is_taken_off_the_list(found: dict[str, list[prose.Fault]]) -> None:
-    """The list is lowered with each mended sentence: `python -m tests.prose --lower`."""
+    """If sentences were mended, the list is lowered with `python -m tests.prose --lower`."""
     counts = prose.read_exceptions()
     now = prose.counts_of(found)
     assert {key: now.get(key, 0) for key in counts} == counts
 
 
 def test_a_sentence_has_at_most_25_words() -> None:
-    """A link counts as its text, inline code as one word; a full stop within a number or a name ends no sentence."""
+    """A sentence has at most 25 words. A link counts as its text, code as one word, and a dot in a name ends
+    nothing."""
     assert reasons(" ".join(["word"] * 25) + ".") == []
     assert reasons(" ".join(["word"] * 26) + ".") == ["26 words"]
     assert reasons(" ".join(["word"] * 20) + ". " + " ".join(["word"] * 20) + ".") == []
@@ -73,7 +74,7 @@ def test_a_sentence_has_at_most_25_words() -> None:
 
 
 def test_a_sentence_denies_at_most_once() -> None:
-    """Neither and nor are one negation; Python's None is a value."""
+    """A sentence has at most one negation. "Neither ... nor" counts once. Python's None is left out."""
     assert reasons("It never says nothing.") == ["2 negations"]
     assert reasons("It isn't there. It is not here.") == []
     assert reasons("It is neither here nor there.") == []
@@ -82,12 +83,12 @@ def test_a_sentence_denies_at_most_once() -> None:
 
 
 def test_banned_phrases_are_found() -> None:
-    """Words that a stranger has to read twice are named in STYLE.md."""
+    """The phrases that STYLE.md bans are found."""
     assert reasons("Whoever asks: see the module.") == ['"whoever"', '"see the module"']
 
 
 def test_code_and_headings_are_left_out() -> None:
-    """Fenced and indented code, headings: no prose. Cells and items are paragraphs of their own."""
+    """Code and headings are left out. Cells of tables and items of lists count as paragraphs."""
     long = " ".join(["word"] * 30)
     assert reasons(f"# {long}\n\n```\n{long}\n```\n\n    {long}\n") == []
     half = " ".join(["word"] * 15)
@@ -97,7 +98,7 @@ def test_code_and_headings_are_left_out() -> None:
 
 
 def test_docstrings_are_those_of_public_names() -> None:
-    """Modules, classes, functions and attributes; what begins with an underscore is the author's own."""
+    """Docstrings of modules and of public classes, functions and attributes are checked. Private names are left out."""
     source = '''"""Of a module."""
 
 SIZE = 1
@@ -140,7 +141,7 @@ class _Thing:
 
 
 def test_counts_are_never_raised(tmp_path: Path) -> None:
-    """`--lower` refuses a file with more faults than before, and writes fewer."""
+    """`--lower` refuses a file with more faults than before, and otherwise writes the lower counts."""
     page = tmp_path / "README.md"
     (tmp_path / prose.EXCEPTIONS).parent.mkdir()
     prose.write_exceptions({("sentence", "README.md"): 1}, tmp_path)
@@ -153,7 +154,7 @@ def test_counts_are_never_raised(tmp_path: Path) -> None:
 
 
 def test_a_moved_file_takes_its_count_along() -> None:
-    """A new file may have as many faults as gone or divided files have less; all together never have more."""
+    """A new file may have as many faults as removed or divided files have lost. The total never rises."""
     before = phrases({"gone.py": 3, "kept.py": 2})
     assert prose.raised(before, phrases({"rooms/new.py": 3, "kept.py": 2})) == {}
     assert prose.raised(before, phrases({"gone.py": 1, "part.py": 2, "kept.py": 2})) == {}
@@ -162,7 +163,7 @@ def test_a_moved_file_takes_its_count_along() -> None:
 
 
 def test_a_kind_does_not_pay_for_another() -> None:
-    """A docstring that got its verb buys no vague phrase, in its own file as little as in a new one."""
+    """Fewer faults of one kind do not allow more of another kind, in the same file or in a new one."""
     before = {("verb", "old.py"): 3}
     for path in ("old.py", "new.py"):
         assert prose.raised(before, {("phrase", path): 1}) == {("phrase", path): 1}
@@ -189,13 +190,13 @@ def phrases(counts: dict[str, int]) -> dict[tuple[str, str], int]:
     ],
 )
 def test_a_function_begins_with_a_verb(docstring: str, passes: bool) -> None:
-    """A fact of the world says nothing about what the function does; a noun that looks like a verb is found by its verb."""
+    """A function's docstring that states a fact, or begins with a noun that looks like a verb, is found."""
     faults = prose.faults_of_habits("m.py", f'def _f():\n    """{docstring}"""\n')
     assert [fault.kind for fault in faults] == ([] if passes else ["verb"])
 
 
 def test_nouns_are_for_properties_and_tests() -> None:
-    """A property is its value, a fixture the thing that it makes, a test its rule; `__init__` explains arguments."""
+    """Docstrings of properties, fixtures, tests and `__init__` may begin with a noun."""
     source = """
 class Log:
     def __init__(self): "`size` in bytes."
@@ -209,7 +210,8 @@ def test_it(): "The rule."
 
 
 def test_vague_phrases_are_found_in_docstrings_and_comments() -> None:
-    """Also those of private names, and over the end of a line; code and telling things apart are plain."""
+    """Vague phrases are found in docstrings and comments, private ones included, even across lines. Code is
+    left out."""
     source = '''
 def _f():
     """Send the one

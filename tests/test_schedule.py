@@ -1,4 +1,4 @@
-"""The order of tests, and those that stay together: the lists name files that exist."""
+"""The order of tests, and the tests that stay together. The lists name files that exist."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def test_scopes_name_files_that_exist() -> None:
-    """A file that moved takes its line along: it would begin last otherwise, or start a server of its own."""
+    """The lists of scopes name existing files. A moved file would begin last, or start a server of its own."""
     named = {*schedule.FIRST, *schedule.APACHE_KAFKA, *schedule.SHAPE, *schedule.SPARK}
     scopes = {scope_of(path) for path in (*schedule.APACHE_KAFKA, *schedule.SHAPE)}
     assert [name for name in sorted(named - scopes) if not (ROOT / name).exists()] == []
 
 
 def test_tests_that_share_a_server_stay_together() -> None:
-    """One Spark for its folder, and one Apache Kafka with it for the client's files; any other file is a scope of its own."""
+    """Spark's folder and the client's tests with Apache Kafka share a scope. Any other file is a scope of its own."""
     assert scope_of("tests/spark/writing/test_sink.py::test_a[1]") == scope_of(
         "tests/spark/test_guide.py::test_b"
     )
@@ -37,7 +37,7 @@ def test_tests_that_share_a_server_stay_together() -> None:
 
 
 def test_tests_that_ask_for_spark_share_it() -> None:
-    """Files of Spark's folder that ask for the session, or for Apache Kafka, are one scope; the others start no server."""
+    """Files of Spark's folder that use the session or Apache Kafka are one scope. The others start no server."""
     assert "tests/spark/reading/test_source_batch.py" in schedule.SPARK
     assert "tests/spark/reading/test_decode.py" not in schedule.SPARK
     assert schedule.OWN_SPARK not in schedule.SPARK
@@ -45,7 +45,7 @@ def test_tests_that_ask_for_spark_share_it() -> None:
 
 
 def test_the_longest_scopes_begin_first() -> None:
-    """What was measured decides; what was not is guessed: the known long ones, then those of many long tests."""
+    """The longest scopes begin first: measured ones by their time, others by a guess."""
     measured = {"tests/a.py": 700.0, FIRST[1]: 0.5}
     scopes = {
         "tests/a.py": 0,
@@ -61,7 +61,7 @@ def test_the_longest_scopes_begin_first() -> None:
 
 
 class FakeWorker:
-    """Runs the tests that it was given in their order; the last one only when it knows that there is none behind it."""
+    """A worker that runs its tests in order. It starts the last one only when it knows that no other follows."""
 
     def __init__(self, name: str) -> None:
         self.gateway = SimpleNamespace(id=name)
@@ -78,7 +78,7 @@ class FakeWorker:
 
 
 def test_no_long_scope_waits_behind_another(pytestconfig: pytest.Config) -> None:
-    """A worker gets its next tests before its last one ends: what comes behind a long test is short."""
+    """After a long scope a worker gets a short one, since it gets its next tests before the last one ends."""
     long = {f"tests/long_{number}.py": 100.0 - number for number in range(6)}
     measured = long | {f"tests/short_{number}.py": 0.1 for number in range(20)}
     nodeids = [f"{scope}::test" for scope in measured]
@@ -103,7 +103,7 @@ def test_no_long_scope_waits_behind_another(pytestconfig: pytest.Config) -> None
 
 
 def test_a_run_keeps_what_it_measured(tmp_path: Path) -> None:
-    """A whole run replaces all figures, a part of one only those of scopes of which it ran more than before."""
+    """A whole run replaces all figures. A partial run replaces only those of scopes that have more tests now."""
     path = tmp_path / "cache" / "durations.json"
     assert read(path) == {}
     kept: Durations = {"a": (10.0, 5), "b": (20.0, 5), "gone": (1.0, 1)}
@@ -123,7 +123,7 @@ def test_a_run_keeps_what_it_measured(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 20])
 def test_each_file_is_in_one_share(count: int) -> None:
-    """However many workers there are, each file is compiled by one of them."""
+    """Each file is compiled by exactly one worker, whatever number of workers there is."""
     files = [Path(f"test_{number}.py") for number in range(10)]
     shares = [schedule.share_of(files, number, count) for number in range(count)]
     assert [path for share in shares for path in share] == files
@@ -131,14 +131,14 @@ def test_each_file_is_in_one_share(count: int) -> None:
 
 
 def test_quick_runs_the_first_seeds() -> None:
-    """The others are left to `make test`."""
+    """`make quick` runs the first seeds and leaves the others to `make test`."""
     first, second, third = seeds(3)
     assert (first, second) == (0, 1)
     assert third == pytest.param(2, marks=pytest.mark.long)
 
 
 def test_the_quick_profile_makes_a_fifth_of_the_examples() -> None:
-    """Numbers in the tests are those of `make test`."""
+    """The numbers of examples in the tests are those of `make test`. The profile `quick` makes a fifth."""
     before = settings.get_current_profile_name()
     try:
         settings.load_profile("odradek")

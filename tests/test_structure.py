@@ -1,6 +1,6 @@
-"""The shape of the code, held by figures: `python -m tests.structure` prints them all.
+"""Limits on the shape of the code. `python -m tests.structure` prints all figures.
 
-Every list of exceptions only shrinks: an entry that is no longer needed fails the test as a new sin does.
+The lists of exceptions only shrink: an entry that is no longer needed fails the test, like a new violation.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ CIRCLES: dict[tuple[str, ...], str] = {
 }
 """Files that import each other, each set with its reason."""
 MODULES_WITH_ANY_MAX = 289
-"""The most modules that may say `Any`: lower it when the list in pyproject.toml has become shorter."""
+"""The most modules that may use `Any`. Lower it when the list in pyproject.toml gets shorter."""
 ANY_BY_ALIAS = {
     "bench.budget.attackers",
     "bench.budget.beside",
@@ -56,7 +56,7 @@ ANY_BY_ALIAS = {
     "sim.load.consumers.member",
     "sim.load.copying.copier",
 }
-"""Modules that say no `Any`, but a name that stands for one."""
+"""Modules that do not use `Any` itself, but a name that stands for it."""
 WIDE = {
     "tests": "a folder for each part of the product and each kind of proof: the table in tests/README.md leads to them",
     "tests/conformance/cases": "one file for each API, found by its name",
@@ -65,43 +65,43 @@ WIDE = {
 }
 """Folders of more than twenty names, each with its reason."""
 FRIENDS: dict[tuple[str, str], str] = {}
-"""Modules that import one above their room which imports the room, each with its reason."""
+"""Modules that import a module of a folder above which imports their own folder, each with its reason."""
 
 
 def test_functions_fit_a_screen() -> None:
-    """A function over 60 lines is cut along its steps, or has a reason."""
+    """Each function has at most 60 lines, or is listed with a reason."""
     long = {f"{each.module} {each.name}" for each in functions() if each.lines > LINES_MAX}
     assert long == set(LONG)
 
 
 def test_functions_take_few_arguments() -> None:
-    """More than 8 parameters want a value that says what they are together, or have a reason."""
+    """Each function has at most 8 parameters, or is listed with a reason."""
     many = {f"{each.module} {each.name}" for each in functions() if each.parameters > PARAMETERS_MAX}
     assert many == set(MANY_PARAMETERS)
 
 
 def test_files_import_in_one_direction() -> None:
-    """Files that import each other, if only for their types, are one file in several pieces."""
+    """No files import each other, even for types only, unless they are listed with a reason."""
     assert {tuple(ring) for ring in circles(imports())} == set(CIRCLES)
 
 
 def test_sibling_folders_import_in_one_direction() -> None:
-    """One of two rooms in a hall may stand on the other, never each on the other."""
+    """Two folders with the same parent never import each other."""
     assert mutual_siblings() == []
 
 
 def test_rooms_stand_on_what_does_not_know_them() -> None:
-    """A module in a room imports from the hall above only what does not import that room."""
+    """A module imports from the folder above only modules that do not import its own folder."""
     assert set(circles_through_parents()) == set(FRIENDS)
 
 
 def test_folders_show_few_names() -> None:
-    """A newcomer who opens a folder sees at most twenty names, also among tests and benchmarks; or there is a reason."""
+    """Each folder shows at most twenty names, or is listed with a reason."""
     assert {folder for folder, width in widths().items() if width > FOLDER_MAX} == set(WIDE)
 
 
 def test_few_modules_say_any() -> None:
-    """A module that is listed as saying `Any` does; a new one needs real types, since the list only shrinks."""
+    """Exactly the listed modules use `Any`, and the list only shrinks."""
     freed = modules_freed_from_any_rule()
     assert (modules_with_any() | ANY_BY_ALIAS) ^ set(freed) == set()
     assert len(freed) == len(set(freed)) <= MODULES_WITH_ANY_MAX
@@ -119,12 +119,12 @@ def test_few_modules_say_any() -> None:
     ],
 )
 def test_any_is_found(source: str, found: bool) -> None:
-    """The finder is tested on what it must find."""
+    """The search for `Any` finds examples of it."""
     assert says_any(ast.parse(source)) is found
 
 
 def test_pages_and_docstrings_name_files_that_exist() -> None:
-    """A path that a page or a docstring names leads somewhere."""
+    """Each path of a Python file in a page or a docstring exists."""
     listed = subprocess.run(
         ["git", "ls-files", "*.md", "*.py"], cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -143,12 +143,12 @@ def test_pages_and_docstrings_name_files_that_exist() -> None:
     ],
 )
 def test_circles_are_found(graph: dict[str, set[str]], found: list[list[str]]) -> None:
-    """The finder is tested on what it must find."""
+    """The search for circles of imports finds an example of one."""
     assert circles({node: frozenset(targets) for node, targets in graph.items()}) == found
 
 
 def test_lines_of_code_are_counted_without_prose_and_imports() -> None:
-    """A figure of `--lines` is what somebody has to read as code."""
+    """`--lines` counts code without prose and imports."""
     source = '''"""A page."""
 
 import ast

@@ -118,8 +118,8 @@ def _sum(met: list[Attack], cpu_seconds: float) -> Attack:
 
 
 def _serve_attacks(pipe: Connection) -> None:
-    """Run attacks by messages on the pipe: (bootstrap, frame, pause) begins one, False requests the results so far,
-    True ends it.
+    """Run the attacks that the messages on the pipe request. The message (bootstrap, frame, pause) begins an attack,
+    False requests its results so far, and True ends it.
     """
     pipe.send(None)
     while True:

@@ -61,7 +61,7 @@ def _ask_on(bootstrap: str, frame: bytes, pause_seconds: float, pipe: Connection
             while have < wanted:
                 got = connection.recv_into(answer[have:])
                 if not got:
-                    raise ConnectionError("an ordinary client lost its connection")
+                    raise ConnectionError("the node closed the connection of an ordinary client")
                 have += got
                 if have >= 4:
                     wanted = 4 + int.from_bytes(answer[:4], "big")

@@ -62,8 +62,8 @@ CLIENTS = 3
 WARM_UP_SECONDS = 0.3
 """The seconds between the end of an attack and a measurement without attack."""
 QUIET_SHARE = 2 / 3
-"""The duration of a measurement without attack, divided by that of one with attack. It can be shorter, because its
-rate is steadier.
+"""The duration of a measurement without attack, divided by the duration of a measurement with attack. The former can be
+shorter, because its rate is steadier.
 """
 LONG_WINDOW_SECONDS = 6.0
 """The most seconds of a measurement that waits for an answer on every attacking connection."""
@@ -85,7 +85,7 @@ def small_produces(node: Judged) -> list[bytes]:
 
 
 def measure_alone(node: Judged, frame: Frame, probe: Asker, settle_seconds: float) -> Cost:
-    """Measure the cost of one such frame when nothing else is sent, except by the probe."""
+    """Measure the cost of one frame while nobody else sends anything, except the probe."""
     pid = node.process.pid
     data = frame.bytes(node)
     address = node.address(frame.listener)
@@ -134,7 +134,7 @@ def _observe(clients: Sequence[Asker], *, pauses: bool = False) -> Window:
 
 
 def undisturbed(clients: Sequence[Asker], seconds: float) -> Window:
-    """Measure the clients' service when there is no attack."""
+    """Measure the clients' service without any attack."""
     time.sleep(WARM_UP_SECONDS)
     _observe(clients)
     time.sleep(seconds * QUIET_SHARE)
@@ -211,12 +211,12 @@ def _rates_beside(
 
 
 def measure_rates(node: Judged, costs: Sequence[Cost], seconds: float) -> None:
-    """Measure which share of their rate ordinary clients keep during attacks with each frame. Print each row when it
+    """Measure what share of their rate ordinary clients keep during attacks with each frame. Print each row when it
     is measured.
     """
     node.commit_offsets()
     with askers(node.process.bootstrap, small_produces(node), 0.0) as clients, attackers() as attack:
-        undisturbed(clients, seconds)  # clients and node warm up here
+        undisturbed(clients, seconds)  # The clients and the node warm up here.
         before = undisturbed(clients, seconds)
         for cost in costs:
             data = cost.frame.bytes(node)
@@ -255,7 +255,7 @@ def costliest(costs: Sequence[Cost], over_ms: float) -> list[Cost]:
 
 
 def frames_of(node: Judged, apis: Sequence[str], sizes: Sequence[str], every_version: bool) -> list[Frame]:
-    """List the frames to measure: those of every API that the node serves, on each listener."""
+    """List the frames to measure: the expensive frames of every API that the node serves, on each listener."""
     wanted = {name.lower().replace("_", "") for name in apis}
     found = []
     for listener in ("broker", "controller"):
@@ -294,7 +294,7 @@ def run(arguments: argparse.Namespace) -> list[Cost]:
 
 
 def measure_instrument(partitions: int, seconds: float) -> None:
-    """Print which share of their rate ordinary clients keep when the attackers' frames go to a sink instead of the
+    """Print what share of their rate ordinary clients keep when the attackers' frames go to a sink instead of the
     node.
     """
     data = (SIZES["1M"] - 4).to_bytes(4, "big") + bytes(SIZES["1M"] - 4)
@@ -313,8 +313,9 @@ def measure_instrument(partitions: int, seconds: float) -> None:
                 after = undisturbed(clients, seconds)
             print(
                 f"{met.ended / took:.0f} frames a second, answers of {answer_bytes >> 20} MiB: clients keep "
-                f"{2 * window.rate / (before.rate + after.rate):.0%} of {before.rate:.0f} and {after.rate:.0f} requests/s, "
-                f"with {before.cpu_share:.2f} CPUs for themselves; attackers use {met.cpu_seconds / took:.2f} CPUs"
+                f"{2 * window.rate / (before.rate + after.rate):.0%} of their {before.rate:.0f} requests/s before and "
+                f"{after.rate:.0f} requests/s after; clients use {before.cpu_share:.2f} CPUs, "
+                f"attackers {met.cpu_seconds / took:.2f} CPUs"
             )
 
 
@@ -323,22 +324,35 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--api", nargs="*", default=[], help="names, such as Metadata; all otherwise")
+    parser.add_argument("--api", nargs="*", default=[], help="names of APIs, such as Metadata (default: all)")
     parser.add_argument("--size", nargs="*", choices=SIZES, default=list(SIZES))
     parser.add_argument(
-        "--ends-only", action="store_true", help="the oldest and the newest version of each API"
+        "--ends-only", action="store_true", help="measure only the oldest and the newest version of each API"
     )
     parser.add_argument("--partitions", type=int, default=1000)
     parser.add_argument(
-        "--settle-seconds", type=float, default=60.0, help="memory may take so long to come back"
+        "--settle-seconds",
+        type=float,
+        default=60.0,
+        help="how long the node may take to free a frame's memory (default: 60)",
     )
-    parser.add_argument("--rates-seconds", type=float, default=3.0, help="of one window of a rate; 0: none")
     parser.add_argument(
-        "--rates-over-ms", type=float, default=2.0, help="rates only beside frames that take so much CPU"
+        "--rates-seconds",
+        type=float,
+        default=3.0,
+        help="length of each measurement of the clients' rate (default: 3; 0: do not measure rates)",
     )
-    parser.add_argument("--rows", type=Path, metavar="FILE", help="write every frame, tab-separated")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table to a file")
-    parser.add_argument("--instrument", action="store_true", help="measure what the instrument itself takes")
+    parser.add_argument(
+        "--rates-over-ms",
+        type=float,
+        default=2.0,
+        help="measure rates only for frames that take at least this much CPU time (default: 2)",
+    )
+    parser.add_argument("--rows", type=Path, metavar="FILE", help="write a tab-separated row for each frame")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table to this file")
+    parser.add_argument(
+        "--instrument", action="store_true", help="measure the cost of the measurement itself"
+    )
     arguments = parser.parse_args()
     if arguments.instrument:
         measure_instrument(arguments.partitions, arguments.rates_seconds)
@@ -352,7 +366,7 @@ def main() -> None:
     print(found)
     lines = by_line(costs)
     over = sum(any(cost.over for cost in of_line) for of_line in lines)
-    print(f"{len(costs)} frames, {len(lines)} lines, {over} of them over the budget")
+    print(f"{len(costs)} frames, {len(lines)} kinds of request, {over} of them over the budget")
     raise SystemExit(1 if over else 0)
 
 

@@ -23,12 +23,12 @@ CLIENT_ID = "judge"
 FRAME_OVERHEAD = 64
 
 Value = Any
-"""The value of a field: a constant, or a function of (`Stage`, index of the element) that returns one."""
+"""The value of a field: a constant, or a function that returns the value for a `Stage` and the index of the element."""
 
 
 @attrs.frozen
 class Stage:
-    """Things that exist on the measured node, for frames to name."""
+    """Names and ids of things that exist on the measured node. Expensive frames refer to them."""
 
     wide: str
     """The name of a topic with half of the node's partitions."""
@@ -53,12 +53,14 @@ class Stage:
 
 
 THINGS = ("*",)
-"""Means the innermost arrays of a request, as listed for its API in `odradek.wire.schema.anatomy_rows`."""
+"""In `Costly.grow`, stands for the innermost arrays of a request. `odradek.wire.schema.anatomy_rows` lists these arrays
+by API.
+"""
 
 
 def paths_of_things(api_key: int) -> tuple[str, ...]:
-    """Return the paths of the innermost arrays of an API's requests (`topics.partitions`), those of the newest
-    versions first.
+    """Return the paths of the innermost arrays in an API's requests, such as `topics.partitions`. The paths in the
+    newest versions come first.
     """
     found = []
     for row in reversed(ROWS.get(ApiKey(api_key), ())):
@@ -86,7 +88,8 @@ class Costly:
     body: Callable[[Stage, int], bytes] | None = None
     """Makes the bytes of the last field of `grow`, of about the given size; None if any bytes will do."""
     count: int = 0
-    """The most elements, if further ones are free or would cause lasting changes; 0 means no limit."""
+    """The largest number of elements, if more elements are free or would cause lasting changes; 0 means no limit.
+    """
     since: int = 0
     """The first version that can express this request."""
     needs_login: bool = False
@@ -117,8 +120,8 @@ _growing_names: dict[type[Structure], list[str]] = {}
 
 
 def _plan(cls: type[Structure], version: int) -> _Plan:
-    """Return facts about each field that a version encodes: its name, its wire format, whether it is an
-    array, and the type of the field or of its elements.
+    """List the fields that a version encodes: (name, wire format, True for an array, type of the field or of the
+    array's elements).
     """
     found = _plans.get((cls, version))
     if found is None:
@@ -128,7 +131,7 @@ def _plan(cls: type[Structure], version: int) -> _Plan:
 
 
 def _element(facts: WireField) -> tuple[bool, str | type[Structure]]:
-    """Return whether a field is an array, and its type or that of its elements."""
+    """Return (True for an array, type of the field or of the array's elements)."""
     if isinstance(facts.type, (str, type)):
         return False, facts.type
     return True, facts.type[0]

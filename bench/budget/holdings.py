@@ -61,8 +61,8 @@ class Holdings:
     """The number of partitions of broker 2, in addition to those that the node hosts."""
 
     def records(self) -> Iterator[Message]:
-        """Yield the metadata records of all these things, except groups and transactional ids. The metadata
-        log does not have those.
+        """Yield the metadata records of all these things, except groups and transactional ids, which are not in the
+        metadata log.
         """
         yield from self._rules()
         for number in range(self.quotas):

@@ -1,7 +1,8 @@
 """The expensive requests of every API that a node serves: one or several for each.
 
-A new API needs an entry in one of the modules `*_lines.py` (a test checks this). Consider the handler's work for each
-element of a request, existing things that are named many times, and bytes that inflate to more bytes.
+A new API needs an entry in one of the modules `*_lines.py` (a test checks this). To find expensive requests, consider
+three causes. A handler does much work for each element of a request. A request names existing things many times. Bytes
+of a request inflate to more bytes.
 """
 
 from __future__ import annotations

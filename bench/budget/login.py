@@ -28,5 +28,5 @@ def connect(address: str) -> socket.socket:
             size = connection.recv(4, socket.MSG_WAITALL)
             answer = connection.recv(int.from_bytes(size, "big"), socket.MSG_WAITALL)
             if not answer:
-                raise ConnectionError("closed during the login")
+                raise ConnectionError(f"{bootstrap} closed the connection during the login of user {user!r}")
     return connection

@@ -106,7 +106,9 @@ class Client:
         assert message.API_KEY is not None
         answer = self.exchange(framed(message, version))
         if answer is None:
-            raise ConnectionError("closed by the node")
+            raise ConnectionError(
+                f"the node closed the connection instead of answering {type(message).__name__}"
+            )
         return answered(answer, message.API_KEY, version)
 
     def ask_many(self, messages: Iterable[Message], version: int) -> Iterator[Any]:
@@ -118,7 +120,9 @@ class Client:
                 size = self._exactly(4)
                 answer = None if size is None else self._exactly(int.from_bytes(size, "big"))
                 if answer is None or message.API_KEY is None:
-                    raise ConnectionError("closed by the node")
+                    raise ConnectionError(
+                        f"the node closed the connection instead of answering {type(message).__name__}"
+                    )
                 yield answered(answer, message.API_KEY, version)
 
 
@@ -205,7 +209,9 @@ def judged_node(
 
 
 def lay_stage(bootstrap: str, controller: str, partitions: int, log_dir: str) -> Stage:
-    """Prepare a node: make topics and groups, and register a broker that does not exist. Return what frames can name."""
+    """Prepare a node: make topics and groups, and register a broker that does not exist. Return the names and ids that
+    frames can use.
+    """
     narrow = tuple(f"narrow-{number}" for number in range(partitions // 2))
     wide = partitions - len(narrow)
     with Client(bootstrap) as client:
@@ -259,7 +265,7 @@ def _init_producer(client: Client) -> int:
             if not made.error_code:
                 return int(made.producer_id)
         if time.monotonic() > deadline:
-            raise TimeoutError("the coordinator of transactions is not ready")
+            raise TimeoutError(f"the transaction coordinator was not ready within {READY_SECONDS:g} s")
         time.sleep(0.1)
 
 

@@ -8,9 +8,9 @@ from bench.budget.frames import Stage
 
 TIMEOUT_MS = 5000
 HARD_PATTERN = "(?i)" + "\\pL" * 6_000
-"""A pattern that RE2 would need most of a second to read."""
+"""A pattern that RE2 would need most of a second to compile."""
 DEAR_PATTERN = "[^a-z]\\W[a-z]" * 300
-"""A pattern that RE2 needs some milliseconds to read, which a node permits."""
+"""A pattern that a node permits, although RE2 needs some milliseconds to compile it."""
 WITH_TIMEOUT = {"timeout_ms": TIMEOUT_MS}
 
 

@@ -1,8 +1,8 @@
 """Compares our client with kafka-python, aiokafka and confluent-kafka, on one server: `python -m bench.clients`.
 
 Every pass is a separate process, and the clients take turns. Each producer writes to a new topic with one partition;
-consumers read one topic with four partitions repeatedly. Figures are medians; `x` is our rate divided by the other's.
-CPU is the client's own, in microseconds per record.
+consumers read one topic with four partitions repeatedly. Figures are medians; `x` is our rate divided by the rate of
+the other client. CPU is the client's own, in microseconds per record.
 
     python -m bench.clients                      # produce and consume at 100 B and 1 KiB on our node
     python -m bench.clients --actions consume
@@ -37,7 +37,7 @@ OURS = "odradek"
 PURE_PYTHON = ("kafka-python", "aiokafka")
 TOPIC_BYTES = 64 << 20
 RATIO_MIN = 1.5
-"""The goal: the ratio of our rate to that of the faster of the clients in pure Python."""
+"""The goal for our rate, divided by the rate of the fastest client in pure Python."""
 
 
 @attrs.frozen
@@ -59,7 +59,7 @@ def main() -> None:
         run_one(*options.run)
         return
     if options.small_segments and not enter_own_network():
-        print("No network namespace is allowed here: the host's loopback it is.", file=sys.stderr)
+        print("This machine allows no network namespace, so the host's loopback is used.", file=sys.stderr)
     figures: list[Figure] = []
     with server(options.server) as bootstrap:
         for size in options.sizes:
@@ -88,7 +88,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--server", choices=("odradek", "kafka"), default="odradek")
     parser.add_argument("--sizes", type=_sizes, default=(100, 1024), metavar="BYTES,BYTES")
     parser.add_argument("--passes", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=2.0, help="length of a pass")
+    parser.add_argument("--seconds", type=float, default=2.0, help="length of a pass (default: 2)")
     parser.add_argument(
         "--clients",
         type=lambda text: text.split(","),
@@ -98,7 +98,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--small-segments",
         action="store_true",
-        help="in a network namespace with segments of 8 KiB, where the host's large ones stall (see bench.instruments.loopback)",
+        help="run in a network namespace whose loopback has segments of 8 KiB, since on some kernels the usual large "
+        "segments delay answers (see bench.instruments.loopback)",
     )
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--run", nargs=6, help=argparse.SUPPRESS)
@@ -207,12 +208,12 @@ def _figure(name: str, action: str, size: int, results: list[dict[str, Any]]) ->
 
 def print_table(figures: list[Figure]) -> None:
     """Print the table, and whether the goal is met."""
-    print(f"{'':10} {'client':16} {'records/s':>10} {'MB/s':>7} {'CPU us':>7} {'x':>6}")
+    print(f"{'':10} {'client':16} {'records/s':>10} {'MB/s':>7} {'CPU us':>7} {'Odradek x':>9}")
     for action, size in dict.fromkeys((f.action, f.value_bytes) for f in figures):
         some = [f for f in figures if (f.action, f.value_bytes) == (action, size)]
         ours = next((f for f in some if f.client == OURS), None)
         for each in some:
-            ratio = f"{ours.records_per_second / each.records_per_second:6.2f}" if ours else ""
+            ratio = f"{ours.records_per_second / each.records_per_second:9.2f}" if ours else ""
             rate = each.records_per_second
             print(
                 f"{action:8}{size:>5} B {each.client:15} {rate:>8,.0f} {rate * size / 1e6:>7.1f} "

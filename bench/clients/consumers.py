@@ -20,15 +20,15 @@ PARTITIONS = 4
 
 STALL_SECONDS = 30.0
 WAIT_MS = 10
-"""fetch.max.wait.ms, which must be short: at the end of the log, a seek waits until the long poll under way
-has ended.
+"""The value of fetch.max.wait.ms. It must be short, since at the end of the log a seek waits until the present long
+poll has ended.
 """
 POLL_RECORDS = 500
 """max.poll.records, with the default of Java's client and of most other clients."""
 
 
 class Reading(NamedTuple):
-    """The result of a pass."""
+    """The number of records that a pass has read, with its duration and the client's CPU time."""
 
     records: int
     seconds: float

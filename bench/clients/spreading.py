@@ -1,5 +1,5 @@
-"""Compares how our producer and Java's spread records without a key over partitions, at three rates, on one node of
-ours.
+"""Compares how our producer and Java's spread records without a key over partitions, at three rates, on one of our
+nodes.
 
 Both change to another random partition after a number of bytes (KIP-794), so the shares differ at random. A share
 that is far from even indicates a fault. So the figures are the largest and the smallest share, divided by the even
@@ -39,7 +39,7 @@ def by_java(bootstrap: str, topic: str, records: int, rate: int) -> None:
 
 
 def by_us(bootstrap: str, topic: str, records: int, rate: int) -> None:
-    """Send records with our producer, paced as by the tool."""
+    """Send records with our producer, at the same pace as the performance tool."""
     value = bytes(VALUE_BYTES)
     with Producer(
         bootstrap_servers=bootstrap, batch_size=BATCH_BYTES, linger_ms=LINGER_MS, retries=2**31 - 1
@@ -67,7 +67,7 @@ def main() -> None:
     )
     parser.add_argument("--partitions", type=int, default=6)
     parser.add_argument("--rates", type=lambda text: [*map(int, text.split(","))], default=[500, 5000, 0])
-    parser.add_argument("--seconds", type=int, default=15, help="of sending at a rate")
+    parser.add_argument("--seconds", type=int, default=15, help="how long to send at each rate (default: 15)")
     options = parser.parse_args()
     producers: dict[str, Callable[[str, str, int, int], None]] = {"java": by_java, "odradek": by_us}
     print(f"{'records/s':>10} {'producer':10} {'records':>8} {'largest':>8} {'smallest':>9} {'chance':>7}")

@@ -1,1 +1,1 @@
-"""A cluster of three nodes of ours in comparison with three of Apache Kafka."""
+"""A cluster of three of our nodes in comparison with three nodes of Apache Kafka."""

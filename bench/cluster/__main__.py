@@ -1,4 +1,4 @@
-"""Compares three nodes of ours with three of Apache Kafka: replicated produce, commit latency, and failover after
+"""Compares three of our nodes with three nodes of Apache Kafka: replicated produce, commit latency, and failover after
 kill -9.
 
     python -m bench.cluster [--only produce,latency,failover] [--no-kafka] [--quick] [--json FILE]
@@ -199,7 +199,7 @@ class Bench:
         self._add("commit latency at 1,000/s: p99", result.p99_ms, "ms")
         self._add("commit latency at 1,000/s: worst", result.max_ms, "ms")
 
-    # What a kill -9 costs
+    # -- failover after kill -9
 
     def _failover(self) -> None:
         controller_seconds, serving_seconds, insync_seconds = [], [], []
@@ -286,7 +286,7 @@ class Bench:
         deadline = time.monotonic() + WAIT_SECONDS
         while not holds(*arguments):
             if time.monotonic() > deadline:
-                raise TimeoutError(f"waited {WAIT_SECONDS:.0f} s for {what}")
+                raise TimeoutError(f"waited in vain for {what}, for {WAIT_SECONDS:.0f} s")
             time.sleep(0.02)
 
 
@@ -314,15 +314,15 @@ def table(figures: Sequence[Figure]) -> str:
 def parse_arguments() -> argparse.Namespace:
     """Parse the command line: the measurements to make."""
     parser = argparse.ArgumentParser(prog="python -m bench.cluster", description=(__doc__ or "").partition("\n")[0])  # fmt: skip
-    parser.add_argument("--only", type=lambda text: text.split(","), default=list(MEASURES), help=f"of {', '.join(MEASURES)}")  # fmt: skip
-    parser.add_argument("--no-kafka", action="store_true", help="leave Apache Kafka out")
-    parser.add_argument("--no-odradek", action="store_true", help="leave our nodes out")
-    parser.add_argument("--quick", action="store_true", help="fewer records and kills: an impression")
-    parser.add_argument("--passes", type=int, default=3, help="measured passes of each produce (default: 3)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
+    parser.add_argument("--only", type=lambda text: text.split(","), default=list(MEASURES), help=f"some of {', '.join(MEASURES)}, separated by commas")  # fmt: skip
+    parser.add_argument("--no-kafka", action="store_true", help="do not measure Apache Kafka")
+    parser.add_argument("--no-odradek", action="store_true", help="do not measure our nodes")
+    parser.add_argument("--quick", action="store_true", help="send fewer records and kill fewer nodes")
+    parser.add_argument("--passes", type=int, default=3, help="measured passes of each workload (default: 3)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to this file")
     options = parser.parse_args()
     if unknown := [each for each in options.only if each not in MEASURES]:
-        parser.error(f"nothing is called {unknown[0]!r}")
+        parser.error(f"unknown measurement {unknown[0]!r} in --only")
     return options
 
 
@@ -349,7 +349,7 @@ def main() -> int:
             try:
                 figures += Bench(key, cluster, pages, options).run()
             except Unavailable as missing:
-                say(f"{NAMES[key]} is unavailable: {missing}")
+                say(f"{NAMES[key]} cannot be measured: {missing}")
             finally:
                 cluster.close()
     print(table(figures))

@@ -21,8 +21,8 @@ from bench.throughput.client import CONNECT_SECONDS, STALL_SECONDS, PassFailed, 
 
 @attrs.frozen
 class Pace:
-    """The task: `rate` records per second for `seconds`, after `warm_seconds` that are not measured, over all
-    partitions in turn.
+    """The task: send `rate` records per second to all partitions in turn, for `seconds` after a warm-up of
+    `warm_seconds`.
     """
 
     bootstrap: str

@@ -381,7 +381,8 @@ def main() -> int:
             run_demo(options.bootstrap, None, None)
             return 0
         with tempfile.TemporaryDirectory(prefix="odradek-demo-") as name, ExitStack() as ending:
-            # By default, a new group waits 3 s for more members; here, all members start together.
+            # By default, a new group waits 3 s for more members. This is not needed here, since all members start
+            # together.
             server = start_odradek(Path(name), settings={"group.initial.rebalance.delay.ms": "500"})
             ending.callback(server.stop)
             run_demo(server.bootstrap, server, Path(name) / "data")

@@ -72,7 +72,7 @@ class Load:
 
 @attrs.define
 class Contender:
-    """A server, the directory of its logs, and the times of each pass by its load."""
+    """A server, and the directory of its logs. By load: the CPU seconds and the seconds of each pass."""
 
     name: str
     server: ServerProcess
@@ -91,7 +91,9 @@ def loads(scale: float) -> list[Load]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return the CPU time (user and system) of a process and all its children, including ended ones, in seconds."""
+    """Return the CPU time (user and system) of a process and all its children in seconds. Children that have ended
+    count, too.
+    """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         children = [
@@ -130,7 +132,7 @@ def fill(bootstrap: str, topic: str, load: Load) -> None:
             producer.poll(0)
     left = producer.flush(120.0)
     if left:
-        raise RuntimeError(f"{left} records were not written")
+        raise RuntimeError(f"{left} of {load.records} records to {topic} were not acknowledged within 120 s")
 
 
 def active_base(data: Path, topic: str) -> int:
@@ -181,7 +183,7 @@ def one_pass(contender: Contender, topic: str, load: Load) -> tuple[float, float
     idle = (cpu_seconds(pid) - began) / IDLE_SECONDS
     end_offset = active_base(contender.data, topic)
     if not end_offset:
-        raise RuntimeError(f"{load} is too little for a finished segment")
+        raise RuntimeError(f"the load {load} does not fill a segment, so the cleaner has nothing to clean")
     began, started = cpu_seconds(pid), time.monotonic()
     set_policy(bootstrap, topic, "compact")
     wait_until_clean(contender, topic, end_offset)
@@ -307,7 +309,7 @@ def private_kib(pid: int) -> int:
 
 
 def memory(contender: Contender, gibibytes: float) -> tuple[float, float, float]:
-    """Clean once, and return the peak of memory above the idle node's, in MiB; the seconds and the CPU seconds."""
+    """Clean once. Return the peak of memory above that of the idle node in MiB, the seconds, and the CPU seconds."""
     bootstrap, pid = contender.server.bootstrap, contender.server.pid
     records = int(gibibytes * (1 << 20))
     # Few keys are repeated, so that the cleaner's map of keys is as full as possible.
@@ -336,11 +338,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m bench.disks.cleaner", description=(__doc__ or "").partition("\n")[0]
     )
-    parser.add_argument("--passes", type=int, default=3, help="of each server over each load (default: 3)")
-    parser.add_argument("--scale", type=float, default=1.0, help="more records, or fewer (default: 1)")
-    parser.add_argument("--beside", action="store_true", help="also what our cleaner costs a producer")
-    parser.add_argument("--pairs", type=int, default=5, help="of that (default: 5)")
-    parser.add_argument("--memory", type=float, metavar="GIB", help="only the memory of a pass over so much")
+    parser.add_argument("--passes", type=int, default=3, help="passes per server and load (default: 3)")
+    parser.add_argument("--scale", type=float, default=1.0, help="scale the number of records (default: 1)")
+    parser.add_argument("--beside", action="store_true", help="measure another topic's producer, too")
+    parser.add_argument("--pairs", type=int, default=5, help="measurements for --beside (default: 5)")
+    parser.add_argument("--memory", type=float, metavar="GIB", help="only the memory to clean this much")
     parser.add_argument("--json", type=Path, help="write the figures to this file, too")
     options = parser.parse_args()
     chosen = loads(options.scale)
@@ -352,14 +354,14 @@ def main() -> int:
             try:
                 server = start(directory, settings=SETTINGS)
             except KafkaUnavailable as reason:
-                print(f"without Apache Kafka: {reason}", file=sys.stderr)
+                print(f"Apache Kafka is not measured: {reason}", file=sys.stderr)
                 continue
             stack.callback(server.kill)
             contenders.append(Contender(name, server, directory / "data"))
         if options.memory:
             grown, took, used = memory(contenders[0], options.memory)
             print(
-                f"a pass over {options.memory:g} GiB: {grown:.0f} MiB more, {took:.0f} s, {used:.0f} s of CPU"
+                f"cleaning {options.memory:g} GiB: {grown:.0f} MiB of memory, {took:.0f} s, {used:.0f} s of CPU time"
             )
             return 0
         compare(contenders, chosen, options.passes)
@@ -379,7 +381,8 @@ def main() -> int:
             for throttle, found in ratios.items():
                 told = ", ".join(f"{ratio:.2f}" for ratio in found)
                 print(
-                    f"p99 of another topic's producer, {throttle}: {statistics.median(found):.2f} times ({told})"
+                    f"p99 latency of another topic's producer, {throttle}: {statistics.median(found):.2f} times that "
+                    f"without the cleaner ({told})"
                 )
             document["beside"] = ratios
         if options.json:

@@ -94,7 +94,7 @@ def heartbeat_answer(wire: socket.socket, frame: bytes) -> bytes:
     body = stream.read(int.from_bytes(size))
     code = decoded(body, ApiKey.HEARTBEAT, HEARTBEAT_VERSION).error_code
     if code:
-        raise RuntimeError(f"a heartbeat is answered {ErrorCode(code).name}")
+        raise RuntimeError(f"Heartbeat returned {ErrorCode(code).name}")
     return size + body
 
 
@@ -112,7 +112,7 @@ def fill_groups(bootstrap: str, groups: Sequence[str]) -> None:
         for wire, answers in zip(wires, joined, strict=True):
             for name, answer in zip(names, answers, strict=True):
                 if answer.error_code:
-                    raise RuntimeError(f"a join is answered {ErrorCode(answer.error_code).name}")
+                    raise RuntimeError(f"JoinGroup for {name} returned {ErrorCode(answer.error_code).name}")
                 given = [SyncGroupRequestAssignment(each.member_id, bytes(60)) for each in answer.members]
                 wire.send(
                     SyncGroupRequest(name, answer.generation_id, answer.member_id, None, None, None, given),
@@ -122,7 +122,7 @@ def fill_groups(bootstrap: str, groups: Sequence[str]) -> None:
             for _ in names:
                 answer = wire.receive(SyncGroupRequest, SYNC_VERSION)
                 if answer.error_code:
-                    raise RuntimeError(f"a sync is answered {ErrorCode(answer.error_code).name}")
+                    raise RuntimeError(f"SyncGroup returned {ErrorCode(answer.error_code).name}")
     for wire in wires:
         wire.socket.close()
 
@@ -136,11 +136,13 @@ def wait_until_described(bootstrap: str, groups: Sequence[str]) -> None:
         if codes == {ErrorCode.NONE}:
             break
         if codes - {ErrorCode.NONE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR}:
-            raise RuntimeError(f"groups are described with {sorted(codes)}")
+            raise RuntimeError(f"DescribeGroups returned the error codes {sorted(codes)}")
         time.sleep(0.01)
     for each in answer.groups:
         if each.group_state != "Stable" or len(each.members) != RESTORED_MEMBERS:
-            raise RuntimeError(f"{each.group_id}: {each.group_state} with {len(each.members)} members")
+            raise RuntimeError(
+                f"{each.group_id} is {each.group_state} with {len(each.members)} members instead of {RESTORED_MEMBERS}"
+            )
 
 
 def measure_restore(properties: Path, server: ServerProcess, count: int) -> dict[str, float]:
@@ -183,8 +185,8 @@ def fresh_node() -> Iterator[tuple[Path, ServerProcess]]:
 def main() -> int:
     """Measure and print; the exit status is 1 if a figure misses its goal."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
-    parser.add_argument("--quick", action="store_true", help="fewer runs")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to this file")
+    parser.add_argument("--quick", action="store_true", help="make fewer and shorter runs")
     options = parser.parse_args()
     runs, seconds = (1, 1.0) if options.quick else (5, 4.0)
     figures: dict[str, Any] = {}

@@ -8,7 +8,7 @@ after kill -9.
   all members have it. `group.consumer.assignment.interval.ms` is one second on both servers.
 * **Newcomer.** One more member joins this group, after the interval has passed. The figure is the time in ms from its
   first heartbeat until a heartbeat has the epoch of the new target assignment. It is the median of several newcomers.
-* **Heartbeat.** CPU of the server for a heartbeat without changes, minus that for ApiVersions on the same
+* **Heartbeat.** CPU of the server for a heartbeat without changes, minus the CPU for ApiVersions on the same
   connections. Many are pipelined over 16 connections.
 * **Restore.** A server with 1,000 groups of 10 members each is killed (kill -9). The figures are the seconds until all groups are described
   with all their members: from the start of the process, and from its first answer.
@@ -72,12 +72,12 @@ STARTING = {
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_COORDINATOR,
 }
-"""Errors of a coordinator that is not there yet; a member joins again."""
+"""Errors of a coordinator that is not ready yet. A member that receives such an error joins again."""
 
 
 @attrs.define
 class BenchMember:
-    """A group member: its epoch, its partitions, and what it sends in the next heartbeat."""
+    """A group member: its epoch and its partitions. `says` is True if the next heartbeat reports these partitions."""
 
     group: str
     member_id: str
@@ -101,7 +101,7 @@ class BenchMember:
         if answer.error_code in STARTING and not self.epoch:
             return
         if answer.error_code:
-            raise RuntimeError(f"a heartbeat is answered {ErrorCode(answer.error_code).name}")
+            raise RuntimeError(f"a heartbeat of {self.group} returned {ErrorCode(answer.error_code).name}")
         self.epoch, self.says = answer.member_epoch, False
         if answer.assignment is not None:
             self.has, self.says = answer.assignment.topic_partitions, True
@@ -200,13 +200,13 @@ def measure_cpu(server: ServerProcess, request: Message, version: int, seconds: 
 
 
 def measure_heartbeat(server: ServerProcess, seconds: float) -> float:
-    """Return the CPU microseconds of a heartbeat minus those of ApiVersions."""
+    """Return the CPU microseconds of a heartbeat minus the CPU microseconds of an ApiVersions request."""
     create_topic(server.bootstrap, "beaten", 4)
     wire = RawConnection(server.bootstrap)
     member = BenchMember("beaten", "member", ["beaten"])
 
     def is_quiet() -> bool:
-        # The question lets the server create the topic of coordinators.
+        # The first FindCoordinator makes the server create `__consumer_offsets`.
         wire.send(FindCoordinatorRequest("", 0, [member.group]), FIND_VERSION)
         wire.receive(FindCoordinatorRequest, FIND_VERSION)
         beat_all(wire, [member])
@@ -242,7 +242,9 @@ def wait_until_restored(bootstrap: str, groups: Sequence[str]) -> float:
                 if each.error_code:
                     return False
                 if len(each.members) != MEMBERS_OF_EACH:
-                    raise RuntimeError(f"{each.group_id} has {len(each.members)} members")
+                    raise RuntimeError(
+                        f"{each.group_id} has {len(each.members)} members after the restart, not {MEMBERS_OF_EACH}"
+                    )
         return True
 
     seconds = wait_for("groups are not restored", are_all_there)
@@ -296,9 +298,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m bench.groups.consumers", description=(__doc__ or "").partition("\n")[0]
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
-    parser.add_argument("--quick", action="store_true", help="shorter, with a fifth of the groups")
-    parser.add_argument("--without-kafka", action="store_true", help="ours alone")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to this file")
+    parser.add_argument("--quick", action="store_true", help="make shorter runs with a fifth of the groups")
+    parser.add_argument("--without-kafka", action="store_true", help="do not measure Apache Kafka")
     options = parser.parse_args()
     figures: dict[str, dict[str, float]] = {}
     for name in ("Odradek",) if options.without_kafka else ("Odradek", "Apache Kafka 4.3"):
@@ -307,7 +309,7 @@ def main() -> int:
             try:
                 figures[name] = measure(name, directory, quick=options.quick)
             except KafkaUnavailable as reason:
-                print(f"without Apache Kafka: {reason}", file=sys.stderr)
+                print(f"Apache Kafka is not measured: {reason}", file=sys.stderr)
     names = list(figures)
     rows = []
     for key, text in ROWS.items():

@@ -95,7 +95,7 @@ def run_until_assigned(members: Sequence[EagerMember]) -> None:
         while len({member.assigned for member in members}) > 1 or members[0].assigned < 0:
             now = time.monotonic()
             if now > deadline:
-                raise TimeoutError("the rebalance does not end")
+                raise TimeoutError(f"the rebalance has not ended after {TIMEOUT_SECONDS:g} s")
             for member in members:
                 member.look(now)
             for key, _ in selector.select(HEARTBEAT_SECONDS / 4):

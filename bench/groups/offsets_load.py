@@ -82,7 +82,7 @@ def run_commits(bootstrap: str, random: Random, go_on: Callable[[int], bool]) ->
         answer = wire.receive(OffsetCommitRequest, COMMIT_VERSION)
         codes = {each.error_code for topic in answer.topics for each in topic.partitions}
         if codes != {ErrorCode.NONE}:
-            raise RuntimeError(f"commits are answered with {sorted(codes)}")
+            raise RuntimeError(f"OffsetCommit returned the error codes {sorted(codes)}")
         waiting.popleft()
 
     while go_on(commits):
@@ -139,7 +139,7 @@ def seconds_to_load(server: ServerProcess) -> float:
     """Measure the seconds from now until a server that has just started returns a committed offset."""
     began = time.perf_counter()
     if told_offset(server.bootstrap) < 0:
-        raise RuntimeError("a committed offset is lost")
+        raise RuntimeError(f"{server.name} has lost a group's committed offset in the restart")
     return time.perf_counter() - began
 
 
@@ -179,8 +179,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m bench.groups.offsets_load", description=(__doc__ or "").partition("\n")[0]
     )
-    parser.add_argument("--commits", type=int, default=10_000_000, help="at least (default: 10,000,000)")
-    parser.add_argument("--without-kafka", action="store_true", help="ours alone")
+    parser.add_argument(
+        "--commits", type=int, default=10_000_000, help="smallest number of commits (default: 10,000,000)"
+    )
+    parser.add_argument("--without-kafka", action="store_true", help="do not measure Apache Kafka")
     options = parser.parse_args()
     rows = []
     for name in ("Odradek",) if options.without_kafka else ("Odradek", "Apache Kafka 4.3"):
@@ -189,7 +191,7 @@ def main() -> int:
             try:
                 rows.append(measure(name, directory, options.commits))
             except KafkaUnavailable as reason:
-                print(f"without Apache Kafka: {reason}", file=sys.stderr)
+                print(f"Apache Kafka is not measured: {reason}", file=sys.stderr)
     heading = ["", "commits", "MiB clean", "MiB active", "seconds until served", "load alone"]
     print(table(heading, rows))
     return 0

@@ -25,7 +25,7 @@ class NotRecordable(Exception):
 
 @attrs.frozen
 class Measured:
-    """One figure of ours with the reference's, both in `unit`."""
+    """One of our figures and the reference's figure, both in `unit`."""
 
     name: str
     unit: str
@@ -71,7 +71,7 @@ class RecordedRun:
 
 
 def figures_of(found: Mapping[str, object]) -> tuple[Measured, ...]:
-    """Return those figures of a run of `python -m bench` that have a reference. `found` is the run's JSON."""
+    """Return the figures of a run of `python -m bench` for which there is a reference. `found` is the run's JSON."""
     measured = cattrs.structure(found, _Found)
     return (
         *_of_throughput(measured.throughput),
@@ -139,7 +139,7 @@ class _Request:
 
 @attrs.frozen
 class _Found:
-    """Those parts of a run's JSON that are recorded."""
+    """The parts of a run's JSON that are recorded."""
 
     machine: Machine
     method: Method

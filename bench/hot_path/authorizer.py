@@ -116,7 +116,9 @@ def _refusal(authorizer: Authorizer) -> float:
 def main() -> int:
     """Print the figures."""
     parser = argparse.ArgumentParser(description="What an authorizer costs each request.")
-    parser.add_argument("--acls", type=int, default=10_000, help="how many ACLs there are (default: 10,000)")
+    parser.add_argument(
+        "--acls", type=int, default=10_000, help="number of ACLs on the node (default: 10,000)"
+    )
     for name, figure in measure(parser.parse_args().acls).items():
         print(f"{name:24} {figure:8,.0f} ns")
     return 0

@@ -7,10 +7,10 @@ One connection has a fake socket that costs nothing. It receives a Produce of on
 per receive. The handler always returns the same answer. The figure is the minimum of many short runs, so that two
 versions of the code can be compared even on a busy machine.
 
-The same is measured with quotas that the client never reaches: first one for bytes, then also one for processor time.
-The difference to the figure without quotas is their cost per request; the goal is a microsecond. The code for quotas
-costs something even if no quota is set. This is measured by a connection without that code (`without_quotas`, goal
-0.3 us). All variants take turns, so that other work disturbs them equally.
+The cost is also measured with quotas that the client never reaches: first with a quota for bytes, then with another
+quota for processor time. The difference from the figure without quotas is the cost of the quotas per request. The goal
+is a microsecond. The code for quotas costs something even if no quota is set. This is measured by a connection without
+that code (`without_quotas`, goal 0.3 us). All variants take turns, so that other work disturbs them equally.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ CUTS = {
     answer_queue: ("_answer", "_queue_slot", "_encode"),
     connection_loop: ("run", "_dispatch", "_dispatch_frame"),
 }
-"""The methods of a request's path that have such steps."""
+"""The methods of a request's path that have steps for quotas."""
 CUTS_COUNT = 9
 """The number of statements and conditions that `without_quotas` removes from these methods."""
 
@@ -77,7 +77,7 @@ class FreeConn:
             raise ConnectionLost("done")
 
     async def writable(self) -> None:
-        raise AssertionError("it takes everything at once")
+        raise AssertionError("the fake connection accepts every answer at once, so nothing waits for it")
 
     def wait_for(self, count: int) -> None:
         """Do nothing, because all bytes are available already."""
@@ -94,7 +94,7 @@ class FreeConn:
         return sum(map(len, chunks))
 
     def sendfile(self, file: File, offset: int, count: int) -> int:
-        raise AssertionError("a Produce has no file in its answer")
+        raise AssertionError("an answer to Produce contains no file")
 
     def close(self) -> None:
         self._turns = 0
@@ -194,7 +194,7 @@ def without_quotas() -> type[Connection]:
         names.update(_rebuilt(module, transformer, names))
         count += transformer.count
     if count != CUTS_COUNT:
-        raise RuntimeError(f"{count} steps of a request ask for quotas, and not {CUTS_COUNT}")
+        raise RuntimeError(f"a request's path has {count} steps for quotas; CUTS_COUNT says {CUTS_COUNT}")
     made: type[Connection] = names["Connection"]
     return made
 

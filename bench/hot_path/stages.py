@@ -144,7 +144,7 @@ def instrument(watch: Stopwatch) -> None:
         entry.handle = watch.wrap("handle", "dispatch", entry.handle)
         entry.encode = watch.wrap("encode", "encode", entry.encode)
 
-    setattr(ApiEntry, "__init__", build_instrumented)  # noqa: B010  # mypy refuses the assignment to a method
+    setattr(ApiEntry, "__init__", build_instrumented)  # noqa: B010 - mypy forbids assignment to a method
 
 
 def main() -> int:

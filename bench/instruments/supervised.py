@@ -34,7 +34,7 @@ def run_client(
     cpus: Sequence[int] | None,
     during: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> tuple[dict[str, Any], float]:
-    """Run `python -m module JSON(task)`. Return its figures, and the CPU seconds that the server used meanwhile.
+    """Run `python -m module JSON(task)`. Return its figures, and the CPU seconds that the server used during its work.
 
     `during` is entered when the client is connected, just before the measurement. Raises `RuntimeError` with the
     client's output if it fails.

@@ -3,9 +3,9 @@ tool.
 
     python -m bench.programs.commands [--passes N] [--no-kafka]
 
-Each command is a process that connects to one node of ours, which has a topic with two partitions. The empty program
-takes turns with them. The figure is user and system time of the process, as a median. `topic describe` is compared
-with Kafka's `TopicCommand --describe` against the same node.
+Each command is a process that connects to one of our nodes, which has a topic with two partitions. The empty program
+takes turns with them. The figure is user and system time of the process, as a median. `topic describe` is compared with
+Kafka's `TopicCommand --describe` against the same node.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def kafka_seconds(bootstrap: str) -> float | None:
     try:
         java = java_arguments()
     except KafkaUnavailable as missing:
-        print(f"Apache Kafka's tool is left out: {missing}")
+        print(f"Apache Kafka's tool is not measured: {missing}")
         return None
     words = ("--bootstrap-server", bootstrap, "--describe", "--topic", TOPIC)
     return median_seconds((*java, "org.apache.kafka.tools.TopicCommand", *words), KAFKA_PASSES)
@@ -65,7 +65,7 @@ def main() -> int:
         prog="python -m bench.programs.commands", description=(__doc__ or "").partition("\n")[0]
     )
     parser.add_argument("--passes", type=int, default=PASSES)
-    parser.add_argument("--no-kafka", action="store_true", help="leave Kafka's tool out")
+    parser.add_argument("--no-kafka", action="store_true", help="do not measure Kafka's tool")
     options = parser.parse_args()
     with odradek_server() as node:
         os.environ["ODRADEK_BOOTSTRAP"] = node.bootstrap
@@ -75,7 +75,7 @@ def main() -> int:
         )
         bare = median_seconds((sys.executable, "-c", "pass"), options.passes)
         print(
-            f"| command | own CPU, ms | of a bare interpreter ({bare * 1000:.0f} ms) |\n| --- | --- | --- |"
+            f"| command | CPU time, ms | ratio to an empty program ({bare * 1000:.0f} ms) |\n| --- | --- | --- |"
         )
         for words in COMMANDS:
             seconds = median_seconds((*client, *words), options.passes)

@@ -88,7 +88,7 @@ def main() -> None:
     )
     parser.add_argument("--operations", type=int, default=10_000_000)
     parser.add_argument("--keys", type=int, default=400)
-    parser.add_argument("--directory", help="for the history, and Spark's own files")
+    parser.add_argument("--directory", help="directory for the history and Spark's own files")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=arguments.directory) as name:
         history = Path(name, "history.jsonl")
@@ -105,7 +105,7 @@ def main() -> None:
         seconds = time.monotonic() - began
         print(
             f"{arguments.operations:,} operations, {history.stat().st_size >> 20:,} MiB: {seconds:.0f} s, "
-            f"{largest.get('python', 0):.0f} MiB the largest Python process, {largest.get('java', 0):.0f} MiB Java"
+            f"the largest Python process took {largest.get('python', 0):.0f} MiB, Java {largest.get('java', 0):.0f} MiB"
         )
         sys.exit(job.returncode)
 

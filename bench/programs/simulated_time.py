@@ -108,7 +108,7 @@ def _print(
         [package, f"{spent / seconds:.1%}"]
         for package, spent in sorted(own.items(), key=lambda item: -item[1])
     ]
-    sys.stdout.write(table(["package", "share of its own"], rows) + "\n")
+    sys.stdout.write(table(["package", "share of time in its own code"], rows) + "\n")
 
 
 if __name__ == "__main__":

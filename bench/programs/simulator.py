@@ -10,11 +10,12 @@ trees run each seed in turn. Each tree has a separate process, which has made a 
 ones. All checks are included.
 
 CPU time is user and system time of that process. On a shared machine it differs by a third from run to run. So
-`--counts` counts what does not depend on the machine: calls of functions (`cProfile`), and steps of trio's tasks.
+`--counts` counts two figures that do not depend on the machine: calls of functions (`cProfile`), and steps of trio's
+tasks.
 
 A run is chaotic: if one step is omitted, faults hit other records. So a single seed shows little. `--rounds` runs the
-same options with more seeds (100, 1100, 2100, ...), and the sums are compared. The last table divides them by what
-was done: virtual seconds, acknowledged records, and requests that nodes answered.
+same options with more seeds (100, 1100, 2100, ...), and the sums are compared. The last table divides the work by the
+costs. The work is virtual seconds, acknowledged records, and requests that nodes answered.
 """
 
 from __future__ import annotations
@@ -148,7 +149,7 @@ def measure(
     simulators = [Simulator(root) for root in roots]
     costs = {name: [Cost() for _ in simulators] for name in chosen}
     try:
-        for simulator in simulators:  # a first run, so that modules and codecs are loaded
+        for simulator in simulators:  # The first run loads modules and codecs, and is not measured.
             simulator.run(104, pinned["104"], counts=False)
         for number in range(rounds):
             for name, options in chosen.items():
@@ -180,10 +181,19 @@ def _rates(totals: Sequence[Cost], measured: str) -> list[list[str]]:
 def main() -> None:
     """Print the costs of each run, and the work relative to the sum of the costs."""
     parser = argparse.ArgumentParser(prog="python -m bench.programs.simulator", description=__doc__)
-    parser.add_argument("--before", metavar="COMMIT", help="a commit to compare with")
-    parser.add_argument("--rounds", type=int, default=1, help="how many seeds for each of the six options")
-    parser.add_argument("--seeds", nargs="*", default=[], help="some of the six seeds")
-    parser.add_argument("--counts", action="store_true", help="count calls and steps in place of time")
+    parser.add_argument("--before", metavar="COMMIT", help="commit to compare with")
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=1,
+        help="number of seeds for each of the six sets of options (default: 1)",
+    )
+    parser.add_argument(
+        "--seeds", nargs="*", default=[], help="the seeds to run, among the six (default: all)"
+    )
+    parser.add_argument(
+        "--counts", action="store_true", help="count function calls and task steps instead of CPU time"
+    )
     arguments = parser.parse_args()
     measured = "calls" if arguments.counts else "cpu_seconds"
     with tempfile.TemporaryDirectory(prefix="odradek-bench-") as directory:

@@ -1,5 +1,5 @@
-"""Measures whether quotas work, compared with Kafka's: the rates of clients with a quota, and of other clients beside
-an abusive one.
+"""Measures whether quotas work, compared with Kafka's: the rates of clients with a quota, and the rates of other
+clients while one client is abusive.
 
     python -m bench.quotas rates [--short] [--no-kafka]
     python -m bench.quotas neighbours [--short] [--no-kafka]
@@ -124,7 +124,9 @@ def rates(server: ServerProcess, seconds: tuple[float, float]) -> dict[tuple[str
             assert process.stdout is not None
             assert process.stdin is not None
             if process.stdout.readline().strip() != "ready":
-                raise RuntimeError(f"a client of {server.name} has failed")
+                raise RuntimeError(
+                    f"a client of {server.name} ended before it was ready; its output has the reason"
+                )
         for process in started:
             assert process.stdin is not None
             process.stdin.write("go\n")
@@ -224,8 +226,8 @@ def show_neighbours(name: str, server: ServerProcess, short: bool) -> bool:
     alone, beside = neighbours(server, 4.0 if short else 30.0)
     share, factor = beside.rate / alone.rate, beside.p99_ms / alone.p99_ms
     print(
-        f"{name}: {100 * share:.0f} % of {alone.rate:,.0f} requests/s, "
-        f"p99 {alone.p99_ms:.2f} ms alone, {beside.p99_ms:.2f} ms beside: {factor:.2f} times"
+        f"{name}: the normal clients keep {100 * share:.0f} % of {alone.rate:,.0f} requests/s; "
+        f"p99 {alone.p99_ms:.2f} ms alone, {beside.p99_ms:.2f} ms beside the abusive client: {factor:.2f} times"
     )
     return share >= KEPT_SHARE and factor <= P99_FACTOR_MAX
 
@@ -236,8 +238,10 @@ def main() -> int:
         prog="python -m bench.quotas", description=(__doc__ or "").split("\n")[0]
     )
     parser.add_argument("what", choices=("rates", "neighbours"))
-    parser.add_argument("--short", action="store_true", help="seconds, with a burst of one second")
-    parser.add_argument("--no-kafka", action="store_true", help="leave Apache Kafka out")
+    parser.add_argument(
+        "--short", action="store_true", help="measure for seconds, with a burst of one second's quota"
+    )
+    parser.add_argument("--no-kafka", action="store_true", help="do not measure Apache Kafka")
     args = parser.parse_args()
     show = show_rates if args.what == "rates" else show_neighbours
     holds = True
@@ -246,7 +250,7 @@ def main() -> int:
             try:
                 server = start(name, Path(directory), SHORT_WINDOWS if args.short else {})
             except KafkaUnavailable as missing:
-                print(f"Apache Kafka is left out: {missing}")
+                print(f"Apache Kafka is not measured: {missing}")
                 continue
             try:
                 is_as_wanted = show(name, server, args.short)

@@ -165,7 +165,7 @@ BYTES: dict[str, Callable[[Use], Iterator[float]]] = {
 
 
 def measure(use: Use) -> Used:
-    """Use the server for the warm-up and the measurement; return the rate of the latter."""
+    """Use the server for the warm-up and the measurement. Return the rate during the measurement."""
     moves = BYTES[use.kind](use)
     next(moves)
     print("ready", flush=True)

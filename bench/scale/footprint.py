@@ -103,7 +103,7 @@ def idle_connections(key: str, count: int) -> list[Figure]:
             connection = open_connections.enter_context(connect(server.bootstrap))
             connection.sendall(frame)
             if len(connection.recv(65536)) < 10:
-                raise RuntimeError(f"{server.name} does not answer on connection {count}")
+                raise RuntimeError(f"{server.name} did not answer ApiVersions on one of {count} connections")
         after = settled_rss_kib(server)
     limit = 4.0 if key == "odradek" else 0.0
     return [Figure(key, f"RSS per idle connection ({count})", (after - before) / count, "KiB", limit)]
@@ -161,7 +161,9 @@ def recovery(key: str, log_bytes: int) -> list[Figure]:
             server.kill()
             shutil.rmtree(directory / "data", ignore_errors=True)
     if stored != records + 1:
-        raise RuntimeError(f"{server.name} has {stored} of {records + 1} records after kill -9")
+        raise RuntimeError(
+            f"{server.name} has only {stored} of {records + 1} records after kill -9 and a restart"
+        )
     gibibytes = log_bytes / (1 << 30)
     limit = 2.0 * max(1.0, gibibytes) if key == "odradek" else 0.0
     return [Figure(key, f"serving again after kill -9 with {gibibytes:g} GiB", seconds, "s", limit)]
@@ -176,7 +178,9 @@ def _wait_for_directories(data: Path, topic: str, count: int, timeout_seconds: f
     deadline = time.monotonic() + timeout_seconds
     while sum(1 for _ in data.glob(f"{topic}-*")) < count:
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{topic} does not have {count} directories after {timeout_seconds:.0f} s")
+            raise TimeoutError(
+                f"topic {topic} has fewer than {count} directories after {timeout_seconds:.0f} s"
+            )
         time.sleep(0.05)
 
 
@@ -191,5 +195,8 @@ def _wait_for_end_offset(bootstrap: str, topic: str, timeout_seconds: float = 12
         if partition.error_code == 0:
             return int(partition.offset)
         if time.monotonic() > deadline:
-            raise TimeoutError(f"error {partition.error_code} for {timeout_seconds:.0f} s after the restart")
+            raise TimeoutError(
+                f"ListOffsets for {topic} still returns error {partition.error_code} "
+                f"{timeout_seconds:.0f} s after the restart"
+            )
         time.sleep(0.02)

@@ -2,9 +2,9 @@
 
     python -m bench.scale.metadata [--topics 100] [--partitions 100] [--disks 4] [--json FILE]
 
-The measurements use one node of ours with `topics` x `partitions` partitions. While they are created, another
-connection sends ApiVersions continuously: its slowest answer shows how long the event loop was blocked. The
-metadata log writes a snapshot every few hundred KiB, so that restarts begin with a snapshot.
+The measurements use one of our nodes with `topics` x `partitions` partitions. While they are created, another
+connection sends ApiVersions continuously: its slowest answer shows how long the event loop was blocked. The metadata
+log writes a snapshot every few hundred KiB, so that restarts begin with a snapshot.
 
 With several disks (directories of one disk here) there are also quotas, and `MOVING` partitions move slowly to
 another disk. Then the CPU of the idle node is measured as well.
@@ -159,11 +159,11 @@ def create(server: ServerProcess, data: Path, topics: int, partitions: int) -> l
             response = exchange(server.bootstrap, frame, ApiKey.CREATE_TOPICS, _CREATE_TOPICS_VERSION)
             codes = {topic.error_code for topic in response.topics}
             if codes != {0}:
-                raise RuntimeError(f"topics were not created: error codes {codes}")
+                raise RuntimeError(f"CreateTopics returned the error codes {sorted(codes)}")
         decided = time.monotonic() - started
         while sum(1 for _ in data.glob("data*/topic-*")) < count:
             if time.monotonic() - started > CREATE_SECONDS_MAX:
-                raise TimeoutError(f"there are not {count} logs after {CREATE_SECONDS_MAX:.0f} s")
+                raise TimeoutError(f"the node has fewer than {count} logs after {CREATE_SECONDS_MAX:.0f} s")
             time.sleep(0.05)
         seconds = time.monotonic() - started
     return [
@@ -197,7 +197,7 @@ def begin_moves(server: ServerProcess, disks: Sequence[Path], partitions: int) -
             *filter(None, client.admin.alter_replica_log_dirs(moves).values()),
         ]
     if refused:
-        raise RuntimeError(f"not set up: {refused}")
+        raise RuntimeError(f"the node refused throttles, quotas or moves: {refused}")
     while sum(1 for disk in disks for _ in disk.glob("*-future")) < MOVING:
         time.sleep(0.1)
 
@@ -250,9 +250,12 @@ def main() -> None:
     """Measure and print the table; the exit status is 1 if a limit is exceeded."""
     parser = argparse.ArgumentParser(prog="python -m bench.scale.metadata")
     parser.add_argument("--topics", type=int, default=100)
-    parser.add_argument("--partitions", type=int, default=100, help="per topic")
+    parser.add_argument("--partitions", type=int, default=100, help="partitions per topic (default: 100)")
     parser.add_argument(
-        "--disks", type=int, default=1, help="data directories; with several, quotas and moves"
+        "--disks",
+        type=int,
+        default=1,
+        help="data directories (default: 1); with several, quotas are set and replicas are moved",
     )
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()

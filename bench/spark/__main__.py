@@ -57,7 +57,7 @@ def writes(found: Mapping[str, Sequence[float]]) -> list[Figure]:
 
 
 def reads(found: Mapping[tuple[int, int, str], Mapping[str, float]], rows: int) -> list[Figure]:
-    """Return those figures of `bench.spark.source` that have a goal."""
+    """Return the figures of `bench.spark.source` for which there is a goal."""
     goals = (("batch -> noop", 2.0), ("batch -> Parquet", 1.6), ("AvailableNow -> noop", 1.2))
     figures = []
     for name, least in goals:
@@ -94,7 +94,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="try that it runs")
+    parser.add_argument("--quick", action="store_true", help="only check that the benchmark runs")
     parser.add_argument("--server", choices=("odradek", "kafka"), default="odradek")
     arguments = parser.parse_args()
     formats, jars = [_OURS], None
@@ -102,7 +102,7 @@ def main() -> None:
         jars = spark_jars()
         formats.append(_CONNECTOR)
     except KafkaUnavailable as reason:
-        print(f"without the JVM connector: {reason}", file=sys.stderr)
+        print(f"Spark's JVM connector is not measured: {reason}", file=sys.stderr)
     starting: AbstractContextManager[ServerProcess] = (
         kafka_server() if arguments.server == "kafka" else odradek_server()
     )

@@ -92,8 +92,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seconds", type=float, default=1.0, help="for each figure")
-    parser.add_argument("--records", type=int, default=16384, help="in a fetch answer")
+    parser.add_argument("--seconds", type=float, default=1.0, help="length of each measurement (default: 1)")
+    parser.add_argument(
+        "--records", type=int, default=16384, help="records in a fetch answer (default: 16384)"
+    )
     arguments = parser.parse_args()
     print(f"{'records':18} {'odradek.spark.decode':>14} {'odradek.wire.batches.records':>14}  rows/s")
     for case in CASES:

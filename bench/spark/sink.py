@@ -121,7 +121,7 @@ def main() -> None:
     try:
         jars: str | None = spark_jars()
     except KafkaUnavailable as reason:
-        print(f"without the JVM connector: {reason}", file=sys.stderr)
+        print(f"Spark's JVM connector is not measured: {reason}", file=sys.stderr)
         jars = None
     starting: AbstractContextManager[ServerProcess] = (
         kafka_server() if arguments.server == "kafka" else odradek_server()

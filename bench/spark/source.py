@@ -232,12 +232,13 @@ def latency(spark: SparkSession, bootstrap: str, formats: list[str], seconds: fl
             query.stop()
         ages.sort()
         if not ages:
-            print(f"{which}: no record came")
+            print(f"{which}: no latency, since the query received no record")
             continue
         p50, p99 = ages[len(ages) // 2], ages[int(len(ages) * 0.99)]
         medians[which] = p50
         print(
-            f"micro-batch at {RATE:,} msg/s, {which}: p50 {p50:.0f} ms, p99 {p99:.0f} ms ({batches} last batches)"
+            f"age of records in micro-batches at {RATE:,} msg/s, {which}: p50 {p50:.0f} ms, p99 {p99:.0f} ms (the last "
+            f"{batches} batches)"
         )
     return medians
 
@@ -266,15 +267,25 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rows", type=int, default=2_000_000, help="of 100 B; a quarter of 1 KiB")
     parser.add_argument(
-        "--long-rows", type=int, default=8_000_000, help="of 100 B, for AvailableNow again; 0: not"
+        "--rows", type=int, default=2_000_000, help="rows of 100 B; with rows of 1 KiB, a quarter"
+    )
+    parser.add_argument(
+        "--long-rows",
+        type=int,
+        default=8_000_000,
+        help="rows of 100 B for a longer streaming query with AvailableNow; 0: no such query",
     )
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--warm", type=int, default=1, help="rounds that are not counted")
+    parser.add_argument("--warm", type=int, default=1, help="first rounds that are not counted (default: 1)")
     parser.add_argument("--server", choices=("odradek", "kafka"), default="odradek")
-    parser.add_argument("--only", default="", help="ways with this in their name")
-    parser.add_argument("--latency-seconds", type=float, default=30.0, help="0: not at all")
+    parser.add_argument("--only", default="", help="measure only formats whose names contain this text")
+    parser.add_argument(
+        "--latency-seconds",
+        type=float,
+        default=30.0,
+        help="length of the latency measurement (default: 30; 0: do not measure latency)",
+    )
     return parser
 
 
@@ -287,7 +298,7 @@ def main() -> None:
         jars = spark_jars()
         formats.insert(1, "kafka")
     except KafkaUnavailable as reason:
-        print(f"without the JVM connector: {reason}", file=sys.stderr)
+        print(f"Spark's JVM connector is not measured: {reason}", file=sys.stderr)
     starting: AbstractContextManager[ServerProcess] = (
         kafka_server() if arguments.server == "kafka" else odradek_server()
     )

@@ -49,7 +49,7 @@ class Pass:
 
 @attrs.frozen
 class PassResult:
-    """The seconds from the start to the last acknowledgement or record, and the client's CPU seconds meanwhile."""
+    """The seconds from the start to the last acknowledgement or record, and the client's CPU seconds in this time."""
 
     seconds: float
     client_cpu_seconds: float

@@ -83,8 +83,8 @@ WORKLOADS = (
 
 @attrs.frozen
 class Contender:
-    """A server to measure: its data directory (None: in memory), the number of its warm-up passes, and the CPUs of
-    its clients.
+    """A server to measure, with its data directory, the number of its warm-up passes, and the CPUs of its clients. The
+    directory is None for a server that stores in memory.
     """
 
     key: str

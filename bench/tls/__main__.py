@@ -206,7 +206,7 @@ class TlsBench:
             found[kind.name] = {key: _median(each) for key, each in drives.items()}
             for key, driven in found[kind.name].items():
                 print(
-                    f"{kind.title} in whole records of TLS, {report.NAMES[key]}: {driven.per_second:,.0f} requests/s, "
+                    f"{kind.title} in full TLS records, {report.NAMES[key]}: {driven.per_second:,.0f} requests/s, "
                     f"{driven.cpu_us:.0f} us of CPU each, {driven.cpu_us * 1e3 / FETCH_BYTES:.2f} CPU-s/GB"
                 )
             if "kafka" in found[kind.name]:
@@ -235,12 +235,12 @@ class TlsBench:
                     with temporary_topic(each.process.bootstrap, topic, 1):
                         task = Producing(client, each.address, str(each.authority), topic, seconds)
                         figures, cpu_seconds = run_client("bench.tls.producers", task, each.process, None)
-                    if number:  # the first pass only warms up
+                    if number:  # The first pass only warms up.
                         sent = figures["records"] * task.value_bytes
                         costs.setdefault(each.key, []).append(cpu_seconds / sent * 1e9)
             found[client] = {key: statistics.median(each) for key, each in costs.items()}
             shown = ", ".join(f"{report.NAMES[key]} {cost:.2f}" for key, cost in found[client].items())
-            print(f"produce by {client}, CPU-s/GB of the server: {shown}", flush=True)
+            print(f"producing with {client}, CPU-s/GB of the server: {shown}", flush=True)
             if "kafka" in found[client]:
                 ratio = found[client]["odradek"] / found[client]["kafka"]
                 print(f"    CPU {ratio:.2f}x", flush=True)
@@ -255,7 +255,7 @@ class TlsBench:
             for each in self.servers:
                 task = Handshaking(each.address, str(each.authority), 300 if self.options.quick else 2_000)
                 figures, cpu_seconds = run_client("bench.tls.handshakes", task, each.process, None)
-                if number:  # the first pass only warms up
+                if number:  # The first pass only warms up.
                     rates.setdefault(each.key, []).append(figures["done"] / cpu_seconds)
         found = {key: statistics.median(each) for key, each in rates.items()}
         for key, rate in found.items():
@@ -311,10 +311,10 @@ class TlsBench:
             done = statistics.median(each.done / each.seconds for each in shaken)
             kept = beside.per_second / alone.per_second
             print(
-                f"{kind.title}, beside {tried:,.0f} hellos/s of which {done:,.0f} get a signature, "
-                f"{report.NAMES[server.key]}: {_verdict(kept, KEPT_MIN)} of {alone.per_second:,.0f} requests/s; the "
-                f"server used {alone.cpus:.2f} CPUs, then {beside.cpus:.2f}; of its CPU-seconds "
-                f"{alone.cpu_us / beside.cpu_us:.2f} are left for them",
+                f"{kind.title} during {tried:,.0f} ClientHellos/s, {done:,.0f} of them answered, "
+                f"{report.NAMES[server.key]}: connected clients keep {_verdict(kept, KEPT_MIN)} of their "
+                f"{alone.per_second:,.0f} requests/s; the server used {alone.cpus:.2f} CPUs before the flood and "
+                f"{beside.cpus:.2f} during it; {alone.cpu_us / beside.cpu_us:.2f} of its CPU time is left for them",
                 flush=True,
             )
             self.found[f"flood_{kind.name}_{server.key}"] = {
@@ -358,24 +358,36 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m bench.tls", description=(__doc__ or "").partition("\n")[0]
     )
-    parser.add_argument("--only", default=",".join(MEASURES), help=f"some of {', '.join(MEASURES)}")
-    parser.add_argument("--no-kafka", action="store_true", help="leave Apache Kafka out")
-    parser.add_argument("--quick", action="store_true", help="small passes: an impression, no verdict")
-    parser.add_argument("--passes", type=int, help="measured passes per server (default: 5, quick: 2)")
-    parser.add_argument("--connections", type=int, default=2_000, metavar="N", help="idle connections")
+    parser.add_argument(
+        "--only", default=",".join(MEASURES), help=f"some of {', '.join(MEASURES)}, separated by commas"
+    )
+    parser.add_argument("--no-kafka", action="store_true", help="do not measure Apache Kafka")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="run small passes, whose figures are too imprecise for a verdict",
+    )
+    parser.add_argument("--passes", type=int, help="measured passes per server (default: 5, with --quick: 2)")
+    parser.add_argument(
+        "--connections",
+        type=int,
+        default=2_000,
+        metavar="N",
+        help="number of idle connections whose memory is measured (default: 2000)",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
     options.passes = options.passes or (2 if options.quick else 5)
     chosen = options.only.split(",")
     if unknown := set(chosen) - set(MEASURES):
-        parser.error(f"no such measures: {', '.join(sorted(unknown))}")
+        parser.error(f"unknown measurements in --only: {', '.join(sorted(unknown))}")
     keys = ["odradek"]
     if not options.no_kafka:
         try:
             ensure_jars()
             keys.append("kafka")
         except KafkaUnavailable as reason:
-            print(f"Apache Kafka is SKIPPED, so there are no ratios beside it: {reason}", file=sys.stderr)
+            print(f"Apache Kafka is SKIPPED, so there are no ratios to it: {reason}", file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="odradek-tls-") as name, ExitStack() as ending:
         home = Path(name)
         servers = [ending.enter_context(tls_server(key, home / key)) for key in keys]

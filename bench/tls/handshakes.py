@@ -43,8 +43,8 @@ _HANDSHAKE = b"\x16"
 
 @attrs.frozen
 class Handshaking:
-    """The task: the number of handshakes (0: until standard input ends), and their rate per second (0: as fast as
-    possible).
+    """The task: the number of handshakes, and their rate per second. With the number 0, handshakes are made until
+    standard input ends. With the rate 0, they are made as fast as possible.
     """
 
     address: str

@@ -116,7 +116,7 @@ def fill(bootstrap: str, topic: str, records: int) -> None:
             except BufferError:
                 made.poll(0.1)
     if made.flush(WAIT_SECONDS):
-        raise RuntimeError(f"{topic} could not be filled")
+        raise RuntimeError(f"not all records to {topic} were acknowledged within {WAIT_SECONDS:g} s")
 
 
 def copy(side: Side, seconds: float, number: int, client: str = "librdkafka") -> None:
@@ -148,7 +148,9 @@ def commit(side: Side, seconds: float, number: int) -> None:
 
 
 def large(side: Side, seconds: float, number: int) -> None:
-    """Measure the records per second in transactions of 10,000, divided by those of plain idempotent produce."""
+    """Measure the records per second in transactions of 10,000 records, divided by the records per second of plain
+    idempotent produce.
+    """
     bootstrap, topic = side.bootstrap, f"large-{number}"
     side.create(topic)
     rates: list[float] = []
@@ -173,8 +175,8 @@ def large(side: Side, seconds: float, number: int) -> None:
 
 
 def committed(side: Side, seconds: float, number: int) -> None:
-    """Measure fetches per second with read_committed, divided by those with read_uncommitted, in a topic written by
-    transactions.
+    """Measure the fetches per second with read_committed, divided by the fetches per second with read_uncommitted, in a
+    topic written by transactions.
 
     Fetch requests are made by hand, because the work of a client library would hide the broker's cost of the
     isolation level.
@@ -192,7 +194,7 @@ def committed(side: Side, seconds: float, number: int) -> None:
         else:
             made.commit_transaction(WAIT_SECONDS)
     wire = RawConnection(bootstrap)
-    _read_whole(wire, topic, READ_COMMITTED)  # the first read has additional costs
+    _read_whole(wire, topic, READ_COMMITTED)  # Not measured: the first read has additional costs.
     rates: dict[int, list[float]] = {READ_UNCOMMITTED: [], READ_COMMITTED: []}
     for turn in range(20):
         for isolation, of_level in sorted(rates.items(), reverse=turn % 2 == 1):
@@ -221,7 +223,7 @@ def _read_whole(wire: RawConnection, topic: str, isolation: int) -> float:
         )
         [found] = wire.receive(FetchRequest, FETCH_VERSION).responses[0].partitions
         if found.error_code:
-            raise RuntimeError(f"a fetch is answered with {found.error_code}")
+            raise RuntimeError(f"Fetch returned the error code {found.error_code}")
         fetches += 1
         for _, header in iter_batches(found.records):
             offset = header.next_offset
@@ -239,7 +241,7 @@ def init_ids(bootstrap: str) -> None:
             if not code:
                 break
             if code not in (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR):
-                raise RuntimeError(f"InitProducerId is answered with {code}")
+                raise RuntimeError(f"InitProducerId for id-{number} returned the error code {code}")
             time.sleep(0.02)
     wire.socket.close()
 
@@ -328,7 +330,7 @@ def run_single_nodes(options: argparse.Namespace, wanted: Sequence[str]) -> list
                 servers.append((KAFKA, start_kafka(directory / "kafka", settings=SETTINGS)))
                 stack.callback(servers[1][1].stop)
             except KafkaUnavailable as error:
-                print(f"without Apache Kafka: {error}", file=sys.stderr)
+                print(f"Apache Kafka is not measured: {error}", file=sys.stderr)
         sides = [Side(name, server.bootstrap, 1) for name, server in servers]
         for name in wanted:
             for number in range(options.pairs):
@@ -359,7 +361,7 @@ def run_clusters(options: argparse.Namespace, wanted: Sequence[str]) -> list[Sid
                         print(f"{name}: {measure} {side.found[measure][-1]:.3g}", file=sys.stderr, flush=True)
                 sides.append(side)
             except Unavailable as error:
-                print(f"without {name}: {error}", file=sys.stderr)
+                print(f"{name} is not measured: {error}", file=sys.stderr)
             finally:
                 cluster.close()
     return sides
@@ -367,15 +369,19 @@ def run_clusters(options: argparse.Namespace, wanted: Sequence[str]) -> list[Sid
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", default=",".join(MEASURES), help="measures, separated by commas")
-    parser.add_argument("--nodes", type=int, choices=(1, 3), default=1, help="nodes of each system")
-    parser.add_argument("--seconds", type=float, default=6.0, help="of one pass")
-    parser.add_argument("--pairs", type=int, default=2, help="passes of each system")
-    parser.add_argument("--without-kafka", action="store_true", help="ours alone")
+    parser.add_argument(
+        "--only", default=",".join(MEASURES), help="measurements to make, separated by commas"
+    )
+    parser.add_argument(
+        "--nodes", type=int, choices=(1, 3), default=1, help="nodes of each system (default: 1)"
+    )
+    parser.add_argument("--seconds", type=float, default=6.0, help="length of a pass (default: 6)")
+    parser.add_argument("--pairs", type=int, default=2, help="passes of each system (default: 2)")
+    parser.add_argument("--without-kafka", action="store_true", help="do not measure Apache Kafka")
     options = parser.parse_args()
     asked = options.only.split(",")
     if unknown := [each for each in asked if each not in MEASURES]:
-        parser.error(f"nothing is called {unknown[0]!r}")
+        parser.error(f"unknown measurement {unknown[0]!r} in --only")
     wanted = [each for each in RUNS if each in asked]
     rows: list[list[str]] = []
     sides: list[Side] = []

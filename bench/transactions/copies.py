@@ -57,7 +57,7 @@ def _librdkafka(bootstrap: str, source: str, sink: str, seconds: float) -> float
         found = [each for each in read.consume(COPIED, 1.0) if each.error() is None]
         if not found:
             if position or time.perf_counter() > wait_until:
-                raise RuntimeError("the source is too short for so many seconds, or cannot be read")
+                raise RuntimeError(f"{source} cannot be read, or has too few records for {seconds:g} s")
             continue
         began = began or time.perf_counter()
         made.begin_transaction()
@@ -95,7 +95,7 @@ def _odradek(bootstrap: str, source: str, sink: str, seconds: float) -> float:
             found = read.poll(1.0)
             if not found:
                 if began or time.perf_counter() > wait_until:
-                    raise RuntimeError("the source is too short for so many seconds, or cannot be read")
+                    raise RuntimeError(f"{source} cannot be read, or has too few records for {seconds:g} s")
                 continue
             began = began or time.perf_counter()
             with made.transaction():

@@ -424,9 +424,7 @@ class LeaderFetcher:
             if log.offline:
                 reached("replication.append_put_off_for_hung_disk")
                 # The disk hangs. Any call to the disk would block the event loop, and so the whole node.
-                raise KafkaError(
-                    ErrorCode.KAFKA_STORAGE_ERROR, "the follower's log directory does not answer"
-                )
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the follower's disk does not answer")
             if answer.diverging_epoch.end_offset >= 0:
                 self._truncate(
                     followed,
@@ -544,9 +542,7 @@ class LeaderFetcher:
                 continue
             try:
                 if log.offline:
-                    raise KafkaError(
-                        ErrorCode.KAFKA_STORAGE_ERROR, "the follower's log directory does not answer"
-                    )
+                    raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the follower's disk does not answer")
                 if end < log.log_end_offset:
                     self._truncate(followed, end)
                 elif start > log.log_end_offset:

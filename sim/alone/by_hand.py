@@ -75,7 +75,7 @@ class _Log:
     """Log that raises an exception for each error line. A coordinator with a bug would only log an error and go on."""
 
     def info(self, event: str, /, **fields: Any) -> None:
-        """Ignore a log line that is no error."""
+        """Ignore a log line below the level of errors."""
 
     warning = info
 
@@ -113,7 +113,7 @@ class ByHand:
         self._coroutines: list[Coroutine[Any, Any, Any]] = []
 
     def workers_for(self, log: PartitionLog) -> _Workers:
-        """Return simulated workers; `log` makes no difference here."""
+        """Return simulated workers. `log` is ignored."""
         return _Workers()
 
     def run_woken(self) -> None:

@@ -25,8 +25,8 @@ class _Coordinator(Protocol):
 
 
 class _Host(Protocol):
-    """A coordinator and its simulated broker (`sim.alone.by_hand`): the members that the schedules of all
-    coordinators use.
+    """A coordinator with its simulated broker (`sim.alone.by_hand`). This protocol has the methods that the schedules
+    of all kinds of coordinators use.
     """
 
     @property
@@ -44,7 +44,7 @@ HostT = TypeVar("HostT", bound=_Host)
 
 
 def draw_partition(random: Random, steps: int, weights: Mapping[str, tuple[float, ...]]) -> ReplicationPlan:
-    """Draw the plan of a partition in which each kind of step is rare, common or absent, independently (swarm
+    """Draw the plan of a partition. Independently of the others, each kind of step is rare, common or absent (swarm
     testing).
     """
     drawn = {name: random.choice(choices) for name, choices in weights.items()}
@@ -59,7 +59,7 @@ def draw_partition(random: Random, steps: int, weights: Mapping[str, tuple[float
 
 
 class CoordinatorRun(PartitionRun, ABC, Generic[HostT]):
-    """Base class for one run of a schedule: brokers, each with a coordinator that starts and ends with the broker's
+    """Base class for one run of a schedule. Each broker has a coordinator, which starts and ends with the broker's
     process.
     """
 

@@ -29,13 +29,13 @@ class LoggedRecord:
 
     @property
     def data(self) -> bytes:
-        """Key and value as one byte string, which `decoded` splits again."""
+        """The key and the value as one byte string, which `decoded` splits again."""
         value = NO_VALUE if self.value is None else SOME_VALUE + self.value
         return len(self.key).to_bytes(4, "big") + self.key + value
 
 
 def logged_records(log: PartitionLog, start: int, end: int) -> dict[int, LoggedRecord]:
-    """Read all records from offset `start` to before `end`, by offset."""
+    """Read all records whose offsets are at least `start` and below `end`. Return them by offset."""
     found: dict[int, LoggedRecord] = {}
     offset = max(start, log.log_start_offset)
     while offset < end:

@@ -28,7 +28,7 @@ PARTS: Mapping[str, Callable[[int], object]] = {
     "consumers": consumers_alone.run,
     "transactions": transactions_alone.run,
 }
-"""By the name of the part in `python -m sim --alone PART`: the function that runs one schedule from a seed."""
+"""The function that runs one schedule from a seed, by the name of the part in `python -m sim --alone PART`."""
 SCHEDULES: Mapping[str, int] = {
     "raft": 16,
     "quorum": 10,
@@ -91,6 +91,6 @@ def run_schedules(seed: int) -> FailedSchedule | None:
             return FailedSchedule(part, each, "liveness", str(error))
         except SafetyViolation as error:
             return FailedSchedule(part, each, "safety", str(error))
-        except Exception as error:  # noqa: BLE001 - however else it fails, it is a crash of the product
+        except Exception as error:  # noqa: BLE001 - any other exception counts as a crash of the product
             return FailedSchedule(part, each, "crash", f"{type(error).__name__}: {error}")
     return None

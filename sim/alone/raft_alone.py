@@ -6,8 +6,8 @@ of the schedule. Voters are added and removed. Snapshots replace the log. `sim.a
 safety properties (figure 3 of the paper) after each step. At the end the network heals; then a leader must be elected
 and its records committed on every node.
 
-Such a schedule covers less than a simulated cluster, since it has neither bytes nor disks. But thousands of schedules
-run per minute, so they find faults that need a rare order of few events.
+Each schedule covers less than a simulated cluster, since it has neither bytes nor disks. But thousands of schedules run
+per minute, so they find faults that need a rare order of few events.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class RaftPlan:
 
     @classmethod
     def draw(cls, random: Random, steps: int = STEPS_DEFAULT) -> RaftPlan:
-        """Draw a plan in which each kind of step is rare, common or absent, independently (swarm testing)."""
+        """Draw a plan. Independently of the others, each kind of step is rare, common or absent (swarm testing)."""
         weights = {name: random.choice(choices) for name, choices in _WEIGHTS.items()}
         return cls(
             random.choice((1, 2, 3, 3, 3, 3, 5)),

@@ -107,7 +107,9 @@ class Node:
 
 @attrs.define
 class Cluster:
-    """A simulated cluster: the nodes by id, messages on their way, and everything that was ever elected or committed."""
+    """A simulated cluster: the nodes by id, the messages on their way, and all leaders and batches that were ever
+    elected or committed.
+    """
 
     nodes: dict[int, Node]
     initial: VoterSet
@@ -173,8 +175,8 @@ class Cluster:
         self.nodes[node_id] = Node(ReplicaKey(node_id, directory_id), life=old.life)
 
     def tick(self, node_id: int, seconds: float) -> None:
-        """Advance time by `seconds`. Let this node handle its deadlines. Fail those of its requests that crashed
-        nodes had received.
+        """Advance time by `seconds`. Fail this node's requests that crashed nodes had received. Let the node handle its
+        deadlines.
         """
         self.now += seconds
         node = self.nodes[node_id]
@@ -315,7 +317,7 @@ class Cluster:
                 case SaveState(state):
                     must(
                         state.leader_epoch >= (node.stored.leader_epoch if node.stored else 0),
-                        "a replica forgets an epoch",
+                        "a replica saved a lower epoch than before",
                     )
                     node.stored = state
                 case Send(node_id, request):
@@ -349,7 +351,9 @@ class Cluster:
     def _check_promise(self, node: Node, request: Request) -> None:
         if isinstance(request, Fetch):
             synced = node.entries[node.synced - 1].last_offset + 1 if node.synced else node.base
-            must(request.offset <= synced, "a replica promised what it had not synced")
+            must(
+                request.offset <= synced, "a replica fetched from an offset below which its log is not synced"
+            )
 
     def _check_vote(self, node: Node, request: Request, response: Response) -> None:
         """Check that a vote is saved before it is granted (Raft, figure 2)."""
@@ -359,7 +363,7 @@ class Cluster:
             saved = (stored.leader_epoch, stored.voted_id)
             must(
                 not response.granted or saved == (request.epoch, request.sender.node_id),
-                f"a vote for {request.sender.node_id} in epoch {request.epoch} is given, and not saved",
+                f"a vote for {request.sender.node_id} in epoch {request.epoch} is granted, but not saved",
             )
 
     def _answer(self, node: Node, request_id: int, response: Response, read_offset: int | None) -> None:

@@ -56,7 +56,7 @@ class ReplicationPlan:
 
     @classmethod
     def draw(cls, random: Random, steps: int = STEPS_DEFAULT) -> ReplicationPlan:
-        """Draw a plan in which each kind of step is rare, common or absent, independently (swarm testing)."""
+        """Draw a plan. Independently of the others, each kind of step is rare, common or absent (swarm testing)."""
         weights = {name: random.choice(choices) for name, choices in _WEIGHTS.items()}
         return cls(
             steps,
@@ -179,7 +179,7 @@ class PartitionRun:
         if asked.code is None:
             self._controller.decide(asked)
             if self.random.random() < 0.1:
-                self.proposals.remove(asked)  # the answer is lost; the leader asks again
+                self.proposals.remove(asked)  # The answer is lost, and the leader asks again.
                 self._ask_again(asked)
             return
         self.proposals.remove(asked)

@@ -1,7 +1,7 @@
 """A broker with one replica of the simulated partition, without the product's IO layers. PURE.
 
-`Partition`, the log on its simulated disk and both ends of fetch sessions are the product's. This module replaces the
-product's `LeaderFetcher` and Fetch handler: it calls these parts as they do.
+`Partition`, the log on its simulated disk and both ends of fetch sessions are the product's. This module takes the
+place of the product's `LeaderFetcher` and Fetch handler, and calls these parts as they would.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ BATCH_BYTES_MAX = 1 << 20
 __all__ = ["BATCH_BYTES_MAX", "START_MS", "Answer", "Broker", "Fetching", "Image", "Surroundings"]
 
 Image = tuple[PartitionImage, Mapping[int, tuple[int, bool]]]
-"""The partition's metadata, and by broker id a pair: the broker's epoch, and True if the broker is unfenced."""
+"""The partition's metadata, and the state of each broker by id: (broker epoch, True if the broker is unfenced)."""
 
 
 class Surroundings(Protocol):
@@ -145,7 +145,7 @@ class Broker:
         self.broker_epoch = -1
         self.images_seen = 0
         self.synced = 0
-        """The log end offset that must have survived the last power loss."""
+        """The recovery point at the last power loss. The next start must find all records below this offset."""
         self.high_watermark_kept = 0
         """The high watermark in the checkpoint; it may be older than the real one."""
         self.recovery_point_kept = 0
@@ -171,7 +171,7 @@ class Broker:
         )
         if self.log.log_end_offset < self.synced:
             raise SafetyViolation(
-                f"{self.node_id} had synced all below {self.synced}, but its log ends at {self.log.log_end_offset}"
+                f"{self.node_id} had synced the records below {self.synced}, but its log ends at {self.log.log_end_offset}"
             )
         self.synced = 0
         self.partition = Partition(self.log, self)

@@ -26,8 +26,8 @@ class Promises:
         self._seen: dict[int, bytes] = {}
         self._checked: dict[tuple[int, int], int] = {}
         self._led: dict[int, tuple[tuple[int, int] | None, int]] = {}
-        """By broker id, from the previous check: (process run, leader epoch) if it led, else None; and its high
-        watermark.
+        """The state of each broker at the previous check, by broker id. The first part is (process run, leader epoch),
+        or None if the broker did not lead. The second part is the broker's high watermark.
         """
 
     def acknowledge(self, base_offset: int, values: Iterable[bytes]) -> None:
@@ -37,7 +37,9 @@ class Promises:
                 raise SafetyViolation(f"offset {offset} was acknowledged twice, for different records")
 
     def look(self, living: Iterable[Broker]) -> None:
-        """Check that each committed record equals what was committed at its offset before, on every living broker."""
+        """Check on every living broker that each committed record equals the record that was committed at the same
+        offset before.
+        """
         for node in living:
             key = (node.node_id, node.life)
             checked = self._checked.get(key, 0)
@@ -98,5 +100,5 @@ class Promises:
 
 
 def contents(log: PartitionLog, start: int, end: int) -> dict[int, bytes]:
-    """Read the values of all records from offset `start` to before `end`, by offset."""
+    """Read the values of all records whose offsets are at least `start` and below `end`. Return them by offset."""
     return {offset: record.value or b"" for offset, record in logged_records(log, start, end).items()}

@@ -1,9 +1,9 @@
 """`python -m sim --census DIR`: prints the named states of the product that the runs of a campaign have reached.
 SHELL.
 
-The exit status is 4 in two cases. The runs have missed a state that is marked as certain. Or 2,000 seeds have missed
-a state that is neither in `DRIVEN` nor in `UNREACHABLE` (`sim.census.states`). The status is 64 for a wrong command
-line, and otherwise 0.
+The exit status is 4 if the runs have missed a state that is marked as certain. It is also 4 if 2,000 seeds have missed
+a state that is neither in `DRIVEN` nor in `UNREACHABLE` (`sim.census.states`). It is 64 after a wrong command line, and
+otherwise 0.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ def main(arguments: list[str]) -> int:
     for line in (*report_of(tally), "", *screen_of(tally)):
         print(line)
     print(
-        f"frequent: {len(tally.may_be_certain())} may be marked as certain: "
+        f"frequent: {len(tally.may_be_certain())} states may be marked as certain: "
         + ", ".join(tally.may_be_certain())
     )
     if tally.seeds < CERTAIN_SEEDS:
-        print(f"judged:   nothing, because {tally.seeds} seeds are too few")
+        print(f"skipped:  the check for missed states, because {tally.seeds} seeds are too few")
     unexplained = tally.seeds >= ALL_SEEDS and tally.unexplained()
     return UNREACHED if tally.certain_missing() or unexplained else 0

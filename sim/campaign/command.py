@@ -49,8 +49,7 @@ class _Parser(argparse.ArgumentParser):
 def main(arguments: list[str]) -> int:
     """Run a campaign, and return the exit status of the worst run of this session.
 
-    The status is 4 if no run failed, but the runs have missed a certain state (`CERTAIN`) although there were enough
-    seeds.
+    The status is 4 if no run failed, but enough seeds were run and all of them missed a certain state (`CERTAIN`).
     """
     parser = _Parser(prog="python -m sim --campaign", description=__doc__.partition("\n")[0])
     parser.add_argument("--hours", type=float, default=1 / 6, help="how long to run (default: ten minutes)")
@@ -58,7 +57,10 @@ def main(arguments: list[str]) -> int:
         "--workers", type=int, default=2, help="number of processes side by side (default: %(default)s)"
     )
     parser.add_argument(
-        "--profile", choices=PROFILES, default="default", help="the amount of trouble (see sim/options.py)"
+        "--profile",
+        choices=PROFILES,
+        default="default",
+        help="how many faults to inject (see sim/options.py)",
     )
     parser.add_argument(
         "--out",
@@ -67,7 +69,7 @@ def main(arguments: list[str]) -> int:
         help="directory of the results (default: %(default)s)",
     )
     parser.add_argument("--first-seed", type=int, default=0, help="the first seed (default: %(default)s)")
-    parser.add_argument("--seeds", type=int, help="the largest number of seeds")
+    parser.add_argument("--seeds", type=int, help="run at most this many seeds")
     parser.add_argument(
         "--nodes", type=int, help="number of brokers in each cluster (default: drawn from the seed)"
     )
@@ -79,7 +81,7 @@ def main(arguments: list[str]) -> int:
     )
     given = parser.parse_args(arguments)
     if given.workers < 1 or given.hours <= 0 or (given.nodes is not None and given.nodes < 3):
-        parser.error("a campaign needs a worker, some time and clusters of three nodes")
+        parser.error("--workers must be at least 1, --hours more than 0, and --nodes at least 3")
     try:
         given.out.mkdir(parents=True, exist_ok=True)
         results = _read(given.out / "results.jsonl")
@@ -181,7 +183,7 @@ class Campaign:
                     file.flush()
                     if isinstance(found, Shrunk):
                         print(
-                            f"explained: {found.signature}\n  again: {found.command}\n  see {found.timeline}"
+                            f"explained: {found.signature}\n  repeat with: {found.command}\n  see {found.timeline}"
                         )
                         self._write_report()
                     elif self._note(found):
@@ -213,7 +215,7 @@ class Campaign:
         return RunOptions.draw(seed, self._profile, nodes=self._nodes)
 
     def _added(self, seed: int) -> tuple[str, ...]:
-        """Choose the options to add to those that the seed draws. A repeated seed gets the same additional options
+        """Choose options to add to the options that the seed draws. A repeated seed gets the same additional options
         again.
         """
         known = self._results.outcomes.get(seed)

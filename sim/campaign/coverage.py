@@ -97,8 +97,8 @@ def _imported_from(package: str) -> Path:
 
 @contextmanager
 def _following() -> Iterator[dict[CodeType, set[Branch]]]:
-    """Trace the packages in `PACKAGES` while the context lasts. Yields by code object the pairs of lines that were
-    executed one after the other.
+    """Trace the packages in `PACKAGES` while the context lasts. Yields a dict: by code object, the pairs of lines that
+    were executed one after the other.
     """
     arcs: dict[CodeType, set[Branch]] = {}
     prefixes = tuple(f"{_imported_from(package)}/" for package in PACKAGES)
@@ -162,7 +162,7 @@ def lines_of(path: Path) -> tuple[set[int], set[Branch]]:
     while waiting:
         code = waiting.pop()
         waiting += [each for each in code.co_consts if isinstance(each, CodeType)]
-        if code.co_flags & 0x02:  # a function: CO_NEWLOCALS, which modules and classes lack
+        if code.co_flags & 0x02:  # CO_NEWLOCALS: functions have this flag, modules and classes do not.
             first = code.co_firstlineno
             lines |= {line for _, _, line in code.co_lines() if line is not None and line != first}
             branches |= branches_of(code)

@@ -42,7 +42,7 @@ def options_named(options: RunOptions) -> tuple[str, ...]:
 
 @attrs.define
 class RareStates:
-    """Counts, for each option and each named state, of the runs with that option that have reached that state."""
+    """Counts of runs: for each option and each named state, how many runs with the option have reached the state."""
 
     runs: int = 0
     reached: dict[str, int] = attrs.Factory(dict)
@@ -96,7 +96,7 @@ def _options_of(outcome: Outcome) -> tuple[str, ...]:
 def added_for(
     seed: int, options: RunOptions, news: Mapping[str, int], rare: Mapping[str, float]
 ) -> tuple[str, ...]:
-    """Choose at most `ADDED_MAX` options to add to those that a seed draws; for most seeds none.
+    """Choose at most `ADDED_MAX` options to add to the options that a seed draws. For most seeds choose none.
 
     `news` has for each option how much new code the runs with it have reached. `rare` has for each option the weight
     of the rare states that these runs have reached.

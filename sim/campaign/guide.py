@@ -18,7 +18,7 @@ from sim.campaign.guidance import added_for, options_named
 from sim.options import RunOptions
 
 COVERED_EVERY = 20
-"""The coverage of one run in this many is recorded."""
+"""The campaign records the coverage of one run in this many runs."""
 _REPOSITORY = Path(__file__).resolve().parent.parent.parent
 
 __all__ = ["COVERED_EVERY", "Guide", "everything"]
@@ -65,7 +65,7 @@ class Guide:
         return new
 
     def added_for(self, seed: int, options: RunOptions, rare: Mapping[str, float]) -> tuple[str, ...]:
-        """Choose options to add to those that a seed draws. `rare` has the weight of each option, which
+        """Choose options to add to the options that a seed draws. `rare` has the weight of each option, which
         `RareStates.weights` computes.
         """
         with self._lock:

@@ -177,8 +177,8 @@ class Results:
         return dict(sorted(groups.items(), key=lambda item: (-len(item[1]), item[0])))
 
     def next_seeds(self, first: int, commit: str) -> Iterator[int]:
-        """Yield the seeds to run, without end. The first ones are the seeds that failed with another commit. After
-        them come all seeds from `first` on that have no result yet.
+        """Yield the seeds to run, without end. The seeds that failed with another commit come first. After them come
+        all seeds from `first` on that have no result yet.
         """
         again = [
             outcome.seed

@@ -20,8 +20,8 @@ __all__ = ["Shrinking", "shrink"]
 
 @attrs.frozen
 class Shrinking:
-    """The result: the smallest options that still fail in the same way, the names of the steps that led there, and the
-    number of runs.
+    """The smallest options with which the run still fails in the same way. `taken_away` names the steps that led to
+    these options.
     """
 
     options: RunOptions

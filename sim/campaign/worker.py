@@ -2,8 +2,8 @@
 
 A job is `{"seed", "options", "commit"}`. `"timeline"` is the name of an output file for `sim.campaign.observing`,
 `"coverage"` is the name of an output file for `sim.campaign.coverage`. With `"parts"` the seed's schedules of single
-parts are run as well (`sim.alone.parts`), unless the run has failed. The answer is a line that `results.line_of`
-makes. The nodes' output goes to standard error.
+parts (`sim.alone.parts`) are run after the cluster, unless the run has failed. The answer is a line that
+`results.line_of` makes. The nodes' output goes to standard error.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ from sim.options import RunOptions
 JOBS_MAX = 50
 """How many jobs a process runs before a new process replaces it. A process may leak memory."""
 CPU_SECONDS_MAX = 600.0
-"""The most CPU time in seconds that a run may take. A run also ends after as many real seconds in which it used no
-CPU time. Most runs take some seconds.
+"""The most CPU time in seconds that a run may take. A run also ends if it uses no CPU time for this number of real
+seconds. Most runs take some seconds.
 """
 LOOK_SECONDS = 5.0
 COVERAGE_FACTOR = 4
@@ -79,7 +79,7 @@ class Worker:
         assert process.stdin is not None
         assert process.stdout is not None
         line = None
-        with suppress(BrokenPipeError):  # the exit status of the process shows why
+        with suppress(BrokenPipeError):  # The process has died. Its exit status shows why.
             process.stdin.write(json.dumps(job).encode() + b"\n")
             process.stdin.flush()
             line = self._line(process, seconds_max)
@@ -105,7 +105,7 @@ class Worker:
                 stderr=subprocess.DEVNULL,
                 cwd=_REPOSITORY,
                 env=os.environ | {"PYTHONHASHSEED": hash_seed},
-                start_new_session=True,  # an interrupt from the keyboard must reach only the campaign
+                start_new_session=True,  # Ctrl-C must interrupt only the campaign, not its workers.
             )
         return self._process
 

@@ -488,8 +488,8 @@ DRIVEN: Mapping[str, str] = {
     "decisions.withdrawn": "tests/quorum/test_state_machine.py::test_a_decision_that_fits_no_record_is_an_answer_and_changes_nothing",
     "decisions.refused_for_slow_log": "tests/quorum/test_state_machine.py::test_a_log_without_room_refuses",
 }
-"""By named state: the ordinary test that makes the product reach the state. The test has the mark `reaches`, which
-checks that it does so.
+"""By named state: the ordinary test that makes the product reach the state. The pytest mark `reaches` on the test
+checks that the state is reached.
 """
 
 UNREACHABLE: Mapping[str, str] = {

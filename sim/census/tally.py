@@ -30,8 +30,8 @@ __all__ = ["ALL_SEEDS", "CERTAIN_SEEDS", "CERTAIN_SHARE", "Counted", "Tally", "r
 
 
 class Counted(Protocol):
-    """The part of a run's outcome that is counted: how often the cluster, and how often schedules of single parts,
-    reached each state.
+    """The part of a run's outcome that is counted. It says how often the cluster reached each state, and how often
+    schedules of single parts reached it.
     """
 
     @property
@@ -43,7 +43,9 @@ class Counted(Protocol):
 
 @attrs.define
 class Tally:
-    """How many seeds reached each state: in the cluster, in schedules of single parts, or in either of the two."""
+    """Counts of the seeds that reached each state: in the cluster, in schedules of single parts, or in at least one of
+    the two.
+    """
 
     seeds: int = 0
     by_cluster: dict[str, int] = attrs.Factory(dict)

@@ -77,7 +77,7 @@ def _is_about(rule: Acl, topic: str) -> bool:
 
 @attrs.define(eq=False)
 class _Replayed:
-    """The images of one process, each with the virtual time since which the image was in force."""
+    """The images of one process, each with the virtual time at which the process began to use it."""
 
     node: Node
     images: list[tuple[float, AccessImage]] = attrs.Factory(list)
@@ -85,7 +85,7 @@ class _Replayed:
     """By (user, topic), for users without READ: the end offset of each partition when the user lost READ."""
 
     def during(self, since: float) -> list[AccessImage] | None:
-        """Return the images that were in force at or after time `since`; None if the first known image is newer than
+        """Return the images that the process used at or after time `since`; None if the first known image is newer than
         `since`.
         """
         if since < self.images[0][0]:
@@ -146,7 +146,7 @@ class Access:
         """
         if self.slowest_seconds > CALM_SECONDS_MAX:
             raise SafetyViolation(
-                f"without any trouble a rule came to a node {self.slowest_seconds:.3f} s late"
+                f"in a run without faults a node replayed a rule {self.slowest_seconds:.3f} s late"
             )
 
     def _replay(self, process: _Replayed, image: MetadataImage, delta: MetadataDelta) -> None:
@@ -157,8 +157,8 @@ class Access:
             self._see(process, image)
 
     def _catch_up(self, process: _Replayed) -> None:
-        """Record the process's present image at once. This check is notified of images later than other listeners,
-        which may already have answered requests by the image.
+        """Record the process's present image at once. Other listeners are notified of a new image before this check.
+        They may already have answered requests by that image.
         """
         metadata = process.node.metadata
         if metadata is not None and metadata.committed_image.access is not process.images[-1][1]:
@@ -297,7 +297,7 @@ class Access:
         right = [each is not None and made.get(each.stored_key) == login.password for each in known]
         self.judged["login refused" if answer.error_code else "logged in"] += 1
         if answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED and all(right):
-            raise SafetyViolation(f"{told}: the login is refused, and its password is right")
+            raise SafetyViolation(f"{told}: the login is refused, although its password is right")
         if not answer.error_code and not any(right):
             raise SafetyViolation(f"{told}: the login succeeds with a wrong password")
 

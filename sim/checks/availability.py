@@ -1,16 +1,16 @@
 """Check of availability: no avoidable outage of a quorum leader, partition leader or coordinator lasts too long. PURE.
 
 An outage is avoidable if some node could serve: that node is up, and reaches the nodes that it needs.
-`sim.checks.fitness` has the state of machines and links. The duration of an outage counts from its start. It counts
-anew from each fault that begins or ends at a node that could serve, or between two such nodes. When the duration
-exceeds the bound (`sim.checks.bounds`), the verdict is `liveness`.
+`sim.checks.fitness` has the state of machines and links. The duration of an outage counts from its start. The count
+restarts at each fault that begins or ends at a node that could serve, or on a link between two of these nodes. When the
+duration exceeds the bound (`sim.checks.bounds`), the verdict is `liveness`.
 
 * **Quorum.** If a majority of the voters is fit, and so are all links between these voters, then one voter leads and
   reaches a majority.
-* **Partition.** Suppose that the quorum's leader is fit, did not change, and has links to a majority. Suppose also
-  that an in-sync replica (or, without one, an ELR member) is fit, with a link to that leader. Then the broker that
-  the metadata name as the leader leads in the epoch of the metadata. This broker is not paused, and reaches the
-  quorum's leader.
+* **Partition.** Suppose that the quorum's leader is fit, did not change, and has links to a majority. Suppose also that
+  an in-sync replica is fit, with a link to that leader. If there is no in-sync replica, a member of the ELR may take
+  its place. Then the broker that the metadata name as the leader leads in the epoch of the metadata. This broker is not
+  paused, and reaches the quorum's leader.
 * **Coordinator.** If the leader of a partition of `__consumer_offsets` is fit, then it has loaded the log.
 
 Two cases are left out. A broker that an operator has unregistered does not serve, as in Kafka. A quorum leader
@@ -165,8 +165,8 @@ class Availability:
         if last is None:
             return "other"
         if last.env.lost_power:
-            # This is the reason even after a restart. The restarted broker reports the power loss at once, unless
-            # it stops again or a link is cut first.
+            # The power loss remains the reason even after a restart. The restarted broker reports the loss at once,
+            # unless it stops again or a link is cut first.
             return "without power"
         return self._why(last.member, last.node, has_lost_reach=True)
 
@@ -293,8 +293,8 @@ class Availability:
         image: MetadataImage,
         living: Mapping[int, tuple[Member, Node]],
     ) -> Broker | None:
-        """Return the broker that the metadata name as a partition's leader; None if this broker does not lead, is
-        paused or cannot reach the quorum's leader.
+        """Return the broker that is a partition's leader according to the metadata. Return None if this broker does not
+        lead, is paused or cannot reach the quorum's leader.
 
         After a restart the broker counts only once it is registered. A broker with new disks can register only after
         its former session has expired.
@@ -398,7 +398,7 @@ class Availability:
             member, node = found
             broker = node.broker
             if broker_id not in image.brokers and broker is not None and broker.replication.broker_epoch >= 0:
-                continue  # an operator has unregistered it
+                continue  # An operator has unregistered this broker.
             yield since, member.name
 
     # --- coordinators

@@ -18,13 +18,14 @@ Subject = Literal["quorum", "partition", "coordinator", "group"]
 LOST_SECONDS = 1.4
 """How many seconds a TCP segment is delayed if it is lost three times in a row."""
 TURNS = 4
-"""How many long turns of event loops, in any of the processes, may delay a few successive steps."""
+"""How many long turns of event loops may delay a few successive steps, counted over all processes."""
 WORK_PIECES = 2
-"""How many pieces of slow disk work may follow each other in an election or in the load of a log."""
+"""How many pieces of slow disk work may follow each other while a leader is elected or a log is loaded."""
 
 JOIN_GRACE_SECONDS = 5.0
-"""How many seconds after the rebalance timeout a member gives up a JoinGroup (Kafka's rule). A member waits that long
-if its connection was silently lost. Then it finds the coordinator over another connection, within a request timeout.
+"""How many seconds after the rebalance timeout a member gives up a JoinGroup request (Kafka's rule). A member waits
+that long if its connection was silently lost. Afterwards it finds the coordinator over another connection, within a
+request timeout.
 """
 
 HANGS = "with a disk that hangs"

@@ -1,15 +1,15 @@
 """The state of a cluster's machines and links: which of them are fit, and since when. PURE.
 
-The state is read from the simulated machines, disks and links, without the product's code. The time since which a
-machine or link is fit counts anew whenever a fault of that machine or link begins or ends.
+The state is read from the simulated machines, disks and links, without the product's code. Whenever a fault of a
+machine or link begins or ends, the time since which the machine or link is fit starts again.
 
 These are unfit:
 
-* a machine whose process is dead, paused or asked to stop. With a new process the machine is fit from the launch on;
-* a machine that is slow, until the work that it started meanwhile is done;
+* a machine whose process is dead, paused or asked to stop. The machine is fit again once a new process is launched;
+* a machine that is slow, until the work that it started while it was slow is done;
 * a machine whose disk hangs, is full, has died or reports errors;
 * a link that is cut, slow, narrow or closed, in either direction. The silent loss of connections counts as a fault
-  of that moment: the product detects it by timeouts.
+  that begins and ends at the same moment, since the product detects the loss by timeouts.
 
 A machine with a wrong clock is fit, since nothing may depend on clocks.
 """

@@ -39,16 +39,16 @@ __all__ = ["CommittedBatches", "EqualAtOffsets", "NeverFalls", "OneForEach", "St
 
 @attrs.define
 class OneForEach:
-    """Check that each term has a single holder. Rules 1, 5 and 8 use it with different terms. `what` begins the
-    error's text.
+    """Check that each key has a single holder. Rules 1, 5 and 8 use this check with different keys, such as a partition
+    with its leader epoch. The error's text begins with `what`.
     """
 
     what: str
     _held: dict[Hashable, Hashable] = attrs.Factory(dict)
 
     def see(self, term: Hashable, holder: Hashable, told: str) -> None:
-        """Record that `holder` has the term. `told` describes this in words. Raises `SafetyViolation` if another
-        holder had the same term.
+        """Record that `holder` holds the key `term`, which `told` describes in words. Raises `SafetyViolation` if the
+        key already has another holder.
         """
         before = self._held.setdefault(term, holder)
         if before != holder:
@@ -57,14 +57,14 @@ class OneForEach:
 
 @attrs.define
 class NeverFalls:
-    """Check of figures that never decrease (rules 2, 6 and 8). `what` begins the error's text."""
+    """Check of values that never decrease (rules 2, 6 and 8). The error's text begins with `what`."""
 
     what: str
     _highest: dict[Hashable, tuple[object, int]] = attrs.Factory(dict)
 
     def see(self, who: Hashable, bearer: object, value: int, told: str) -> None:
-        """Record that the figure of `who` is `value`. Raises `SafetyViolation` if the figure has decreased. After a
-        change of `bearer` (a new process or replica) the figure may start lower.
+        """Record the present value of `who`; `told` describes it in words. Raises `SafetyViolation` if the value has
+        decreased. With a new `bearer` (a new process or replica) the value may start lower.
         """
         before = self._highest.get(who)
         if before is not None and before[0] is bearer and before[1] > value:
@@ -74,14 +74,14 @@ class NeverFalls:
 
 @attrs.define
 class EqualAtOffsets:
-    """Check of states that depend only on an offset (rule 7). `what` begins the error's text."""
+    """Check that all nodes have the same state at the same offset (rule 7). The error's text begins with `what`."""
 
     what: str
     _states: dict[int, tuple[str, object]] = attrs.Factory(dict)
 
     def see(self, who: str, offset: int, state: object) -> None:
-        """Record the state of `who` after the record at `offset`. Raises `SafetyViolation` if another node had a
-        different one there.
+        """Record the state of node `who` after the record at `offset`. Raises `SafetyViolation` if another node had a
+        different state after that record.
         """
         first, known = self._states.setdefault(offset, (who, state))
         if known is not state and known != state:

@@ -1,6 +1,6 @@
 """Check of `min.insync.replicas`: with fewer in-sync replicas, no record is committed (KIP-966). PURE.
 
-The minimum is the one in the leader's own image. Suppose that two successive calls of `look` find too few in-sync
+The check uses the minimum in the leader's own image. Suppose that two successive calls of `look` find too few in-sync
 replicas, in the same partition epoch and with the same minimum. Then the high watermark must not have advanced
 between these two calls.
 """

@@ -34,13 +34,15 @@ class Server:
 
 @attrs.define(eq=False)
 class Outage:
-    """When an outage began, and its reason: the fault that hit the process which served before."""
+    """An outage, with the time when it began and its reason. The reason is the fault that hit the process which served
+    before.
+    """
 
     since: float
     why: str
     able: dict[int, float] = attrs.Factory(dict)
-    """The brokers that may be elected according to the committed metadata, each with the virtual time since when. An
-    operator may add a broker late.
+    """The brokers that may be elected according to the committed metadata, each with the virtual time from which on it
+    may be elected. An operator may add a broker late.
     """
 
 
@@ -74,7 +76,7 @@ class Outages:
         could: str,
         group: GroupTimeouts | None = None,
     ) -> None:
-        """Raise `Liveness` if an outage exceeds its bound. The outage counts from its begin or from `since`,
+        """Raise `Liveness` if an outage exceeds its bound. The outage counts from its beginning or from `since`,
         whichever is later. `since` is the virtual time since which the nodes that could serve have been fit.
         """
         begins = max(outage.since, since)

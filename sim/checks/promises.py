@@ -1,4 +1,4 @@
-"""Check of Vote and Fetch between nodes: a message implies facts about its sender's disk, which must be true when the
+"""Check of Vote and Fetch between nodes. A message implies facts about its sender's disk. They must be true when the
 message is sent. PURE.
 
 1. A voter requests votes in an epoch, or grants its vote, only after its own vote is synced to disk (Raft, figure

@@ -1,5 +1,5 @@
-"""A client that asks for the quorum's committed offset every second, so that the records committed by then are
-compared with those seen committed before. PORTED.
+"""A client that asks for the quorum's committed offset every second. The records below that offset are compared with
+the records that were committed at the same offsets before. PORTED.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Check of ListOffsets: answers agree with the offsets that were committed and deleted before the request. PURE.
 
 1. The latest offset is at or above every high watermark that a leader had before the request. So it never decreases,
-   and all acknowledged records are below it (KIP-207). High watermarks of later leader epochs than the answer's do
-   not count. A deposed leader answers by its own state until it learns of the election.
-2. The earliest offset is at or above each offset below which DeleteRecords has reported records as deleted before the
-   request, even after restarts and elections. Answers of leaders with an earlier epoch than that report are not
-   checked.
+   and all acknowledged records are below it (KIP-207). A deposed leader answers by its own state until it learns of the
+   election. So high watermarks of leader epochs after the epoch of the answer do not count.
+2. DeleteRecords reports that records below an offset are deleted. The earliest offset in a later request's answer is
+   at or above that offset, even after restarts and elections. The answers of leaders with an earlier epoch than that of
+   the report are not checked.
 3. For a timestamp, the answer is the offset of the first record with this timestamp or a later one. This rule is
    checked at the end of the run, against the final log.
 
@@ -98,7 +98,7 @@ class AnswerByTime:
 
 @attrs.define
 class _Question:
-    """What was known about the partitions when a request was sent."""
+    """The known state of the partitions at the time when a request was sent."""
 
     epochs: Mapping[TopicIdPartition, int]
     """The leader epochs in which the receiver of the request leads."""

@@ -58,7 +58,7 @@ class _Walk:
     controls: list[tuple[int, int]] = attrs.Factory(list)
     """(position, size) of each control batch."""
     joined: int = -1
-    """The number of entries in the directory when this segment was last found to have no gap before it; -1 if it was
+    """The number of entries in the directory when this segment was last checked and had no gap before it; -1 if it was
     never checked.
     """
 

@@ -4,8 +4,8 @@ PORTED.
 `Watch` reads the nodes' own objects and the bytes on their disks. It leaves all messages, disk operations and random
 numbers unchanged, so the run is the same without it. The first violated rule ends the run.
 
-Each call of `look` checks only what may have changed since the last call. That is each node of which a task has run,
-and each partition with a changed replica.
+Each call of `look` checks only the nodes on which a task has run since the last call. It checks only the partitions
+of which a replica has changed.
 
 Rule 3 counts a replica as in sync if the leader does, under two conditions. The leader has the newest partition epoch
 that any node has. The replica's broker is registered with its present process. The second condition exists because a
@@ -206,7 +206,7 @@ class Watch:
             self._world.refute(error)
 
     def look(self, *, also_unmoved: bool = False) -> None:
-        """Check all nodes of which a task has run since the last call, or with `also_unmoved` all nodes. Raises
+        """Check the nodes on which a task has run since the last call. With `also_unmoved` check all nodes. Raises
         `SafetyViolation`.
         """
         self.looks += 1

@@ -45,8 +45,8 @@ class Hosted:
 
 
 class Replicas(list[Hosted]):
-    """All replicas that living brokers host. A check that depends on nothing but a replica's state needs only the
-    replicas in `moved`.
+    """All replicas that living brokers host. A check that depends only on a replica's state needs only the replicas in
+    `moved`.
     """
 
     __slots__ = ("moved", "moved_keys")
@@ -82,12 +82,12 @@ class Processes:
         self._known: dict[Partition, tuple[Hosted, _State]] = {}
         """By partition object: the replica, and its state at the last look."""
         self._nodes: dict[str, tuple[object, ...]] = {}
-        """By machine: the last seen state of a broker that concerns all its replicas."""
+        """By machine: the part of the broker's last seen state that concerns all its replicas."""
         self._looks = 0
 
     def look(self, *, anyway: bool = False) -> Replicas:
-        """List all replicas, and in `moved` those that have changed since the last call. With `anyway` all count as
-        changed.
+        """List all replicas, and in `moved` the replicas that have changed since the last call. With `anyway` all
+        replicas count as changed.
         """
         self._looks += 1
         anyway = anyway or self._looks % LOOKS_PER_ROUND == 0

@@ -1,7 +1,7 @@
 """A tap on all simulated connections: it decodes requests and answers at the moment when they are sent. PURE.
 
 Checks register for the APIs that they check. A listener is called with each request when its last byte is sent, and
-with each answer when the answer's last byte is sent. Bytes that are no valid message are ignored here; the
+with each answer when the answer's last byte is sent. Bytes that do not form a valid message are ignored here; the
 receiving node handles them.
 """
 

@@ -1,1 +1,1 @@
-"""Constants of the product that some runs change, mostly to small values, so that their limits are reached."""
+"""Constants of the product that some runs change. Most changed values are small, so that runs reach the limits."""

@@ -205,8 +205,8 @@ def draw_knobs(random: Random, *, may_be_many: bool = True) -> dict[str, int]:
 
 
 def _draw_value(random: Random, knob: Knob) -> int:
-    """Draw a value from the knob's range. The logarithms of the values are about equally frequent; the lowest value
-    is the most frequent.
+    """Draw a value from the knob's range. The values are distributed about evenly on a logarithmic scale, but the
+    lowest value is the most frequent.
     """
     if random.random() < LOWEST_PROBABILITY:
         return knob.low

@@ -39,14 +39,14 @@ def turned(knobs: Mapping[str, int]) -> Iterator[None]:
     """Set the constants to these values while the context lasts. Raises `ValueError` for an unknown knob."""
     unknown = [path for path in knobs if path not in KNOBS]
     if unknown:
-        raise ValueError(f"no knobs: {', '.join(unknown)}")
+        raise ValueError(f"unknown knobs: {', '.join(unknown)}")
     usual = {path: usual_value(KNOBS[path]) for path in knobs}
     try:
         for path, value in knobs.items():
             _put(KNOBS[path], value)
         yield
     finally:
-        # `_put` searches again, since modules that were imported in the meantime have the drawn values.
+        # `_put` searches for references again, since modules that were imported in the meantime have the drawn values.
         for path, value in usual.items():
             _put(KNOBS[path], value)
 

@@ -33,8 +33,8 @@ __all__ = ["Churning"]
 
 
 class Churning:
-    """A client that creates its own topic, writes to it, looks up timestamps, deletes records and deletes the topic,
-    again and again.
+    """A client that repeats these steps: it creates its own topic, writes to it, looks up timestamps, deletes records,
+    and deletes the topic.
     """
 
     def __init__(self, load: Workload, name: str, replicas: int) -> None:

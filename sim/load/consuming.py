@@ -120,8 +120,8 @@ class GroupReading:
             **{
                 "group.id": GROUP,
                 "session.timeout.ms": str(SLOW_SESSION_MS if load.is_slow else session_ms),
-                # If a firewall has silently dropped the connection, the client gives up its JoinGroup after this
-                # time, as other clients do.
+                # If a firewall has silently dropped the connection, the client gives up its JoinGroup request after
+                # this time, as Kafka's clients do.
                 "max.poll.interval.ms": str(self._rebalance_ms),
                 "heartbeat.interval.ms": str(SLOW_HEARTBEAT_MS if load.is_slow else HEARTBEAT_MS),
                 "max.poll.records": "200",

@@ -225,7 +225,7 @@ class Fetcher:
         if self.config.reset_to is None:
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"{keys[0]} has no offset {self.positions[keys[0]]}",
+                f"offset {self.positions[keys[0]]} of {keys[0]} is out of range, and `reset_to` is not set",
             )
         wanted = dict.fromkeys(keys, self.config.reset_to)
         found = yield from list_offsets(self._core, wanted, timeout=self.config.unavailable_timeout)

@@ -33,6 +33,6 @@ def found_in(names: dict[str, object]) -> OwnWorkload:
     found = names.get("workload")
     missing = [name for name in ("setup", "run", "check") if not callable(getattr(found, name, None))]
     if found is None or missing:
-        raise ValueError(f"the file must say `workload = ...`, something with {', '.join(missing)}")
-    workload: OwnWorkload = found  # type: ignore[assignment]  # it has the three methods
+        raise ValueError(f"the file must define `workload`, an object with the methods {', '.join(missing)}")
+    workload: OwnWorkload = found  # type: ignore[assignment]  # The object has the three methods.
     return workload

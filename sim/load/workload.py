@@ -32,7 +32,9 @@ REQUEST_SECONDS = 20.0
 UNAVAILABLE_SECONDS = 300.0
 """How many seconds a reader tolerates partitions without a leader: longer than any storm."""
 FETCH_BYTES_MAX = 1 << 18
-"""The largest Fetch answer in bytes. Even the slowest link transfers such an answer well within `REQUEST_SECONDS`."""
+"""The largest Fetch answer in bytes. Even the slowest link transfers an answer of this size well within
+`REQUEST_SECONDS`.
+"""
 _EXISTS = ErrorCode.TOPIC_ALREADY_EXISTS
 ROT_SECONDS = 0.5
 END_SECONDS_MAX = 90.0
@@ -79,7 +81,7 @@ class Workload:
 
     @property
     def is_slow(self) -> bool:
-        """True in a run that lasts for hours. In such a run clients send requests seldom and wait for a long time."""
+        """True in a run that lasts for hours. Clients of a slow run send requests seldom and wait for a long time."""
         return self.pace > 1.0
 
     @property
@@ -164,7 +166,8 @@ class Workload:
                     TopicPartition(topic, partition), value, name, self.world.now, operation=operation
                 )
                 records.append(RecordToSend(topic, value, partition=partition, timestamp_ms=clock.wall_ms()))
-            began = self.world.now  # a batch may be acknowledged long before the whole operation returns
+            # Some batches may be acknowledged long before the whole operation returns.
+            began = self.world.now
             try:
                 deliveries = await client.run(producing.produce(records, timeout=self.delivery_seconds))
             except (KafkaError, ClientError):
@@ -260,8 +263,8 @@ class Workload:
                 if not is_retriable(error):
                     raise
                 self.world.trace.record(self.world.now, name, "poll", error)
-                # From then on the fetcher raises the error at once, so a pause is needed to let virtual time
-                # advance.
+                # Once the fetcher has raised this error, later polls raise it at once. So only a pause lets virtual
+                # time advance.
                 await self.world.sleep(ROT_SECONDS)
                 continue
             for fetched in polled:

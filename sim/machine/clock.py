@@ -22,7 +22,9 @@ from sim.machine.events import Agenda, Owner, Timer
 from sim.machine.waiting import Signal, Waiter, checkpoint
 
 EVENTS_WITHOUT_A_TASK_MAX = 1000
-"""The largest number of successive events without a wake of a task. After so many events control returns to trio."""
+"""The largest number of successive events without a wake of a task. After this number of events control returns to
+trio.
+"""
 ROUNDS_WITHOUT_TIME_MAX = 200_000
 """How many rounds of trio's loop may pass without any advance of virtual time."""
 EPOCH_MS = 1_750_000_000_000
@@ -182,7 +184,7 @@ class NodeClock:
             await checkpoint()
             return
         signal = Signal(self._owner)
-        while self.monotonic() < deadline:  # once, unless the rate is changed meanwhile
+        while self.monotonic() < deadline:  # Wait again only if the clock's rate was changed during the wait.
             timer = self._agenda.at(self._virtual(deadline), signal.wake, self._owner)
             try:
                 await signal.wait()

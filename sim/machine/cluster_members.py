@@ -1,9 +1,9 @@
 """A simulated cluster: the roles of its nodes, their configuration and formatting, and the comparison of their
 metadata. PORTED.
 
-A cluster has `nodes` brokers. With `controllers` = 0 the first `voters` of them are also controllers (0: all of
-them). Otherwise as many separate machines form the quorum, with ids from 101 on. Some settings are drawn from the
-seed: Kafka's defaults, or shorter times, so that a run has more elections.
+A cluster has `nodes` brokers. With `controllers` = 0 the first `voters` of them are also controllers (0: all of them).
+Otherwise `controllers` separate machines form the quorum, with ids from 101 on. Some settings are drawn from the seed:
+either Kafka's defaults, or shorter times with which a run has more elections.
 """
 
 from __future__ import annotations
@@ -417,7 +417,7 @@ class Cluster:
                     features=self._first_levels,
                 ),
             )
-            world.crash(member.name, "random")  # all that was written must be durable by now
+            world.crash(member.name, "random")  # The format must have synced everything that it wrote.
 
     def replace_disks(self, member: Member, paths: Sequence[str]) -> None:
         """Replace disks of a stopped node by empty disks, and format them for a node that joins an existing cluster.

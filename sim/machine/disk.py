@@ -269,7 +269,7 @@ class SimDisk:
         former = above.entries.get(name, Folder())
         assert isinstance(former, Folder)
         above.entries[name] = above.durable[name] = device
-        self.crash("all")  # this also counts the bytes in use again
+        self.crash("all")  # `crash` also updates the number of bytes in use.
         return former
 
     def peek(self, path: str) -> dict[str, bytes]:

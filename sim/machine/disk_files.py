@@ -396,8 +396,8 @@ class SimDir:
         self._disk.bounded_roots[self._root] = None
 
     def in_time(self, work: Callable[[], T], undo: Callable[[T], None] | None = None) -> T:
-        """Run a change. On a silent device the call fails with `DiskHung`. In that case the change happens at a
-        random one of two moments: at once, or when `settle` is called.
+        """Run a change. On a silent device the call fails with `DiskHung`. In that case the change happens either at
+        once or when `settle` is called; a random draw decides.
         """
         disk = self._disk
         if not disk.keeps_waiting(self._root):
@@ -411,7 +411,7 @@ class SimDir:
             def end() -> None:
                 result, error = early or _outcome(work)
                 if error is None and undo is not None:
-                    undo(result)  # type: ignore[arg-type]  # there is one, as there is no error
+                    undo(result)  # type: ignore[arg-type]  # Without an error there is a result.
                 if error is not None and not isinstance(error, DiskRefused | FileMissing):
                     raise error
 

@@ -1,13 +1,14 @@
 """The links between simulated hosts, and their faults: cuts, losses, delays and refusals. `sim.machine.network` is
 built on this module.
 
-A link is one direction between two hosts. It may have these faults, independently:
+A link is one direction between two hosts. It may have any combination of these faults:
 
 * cut: all segments are held until the link is healed, since TCP would retransmit them;
 * slow: each segment takes up to some seconds longer;
 * narrow: all connections together have a limit of bytes per second; later bytes wait behind earlier bytes;
-* closed: new connections are refused at once, or never answered; open connections continue;
-* and the weather may lose a segment, which delays the stream until the segment is sent again.
+* closed: new connections are refused at once, or never answered; open connections continue.
+
+In addition the weather may lose a segment, which delays the stream until the segment is sent again.
 
 The ends of a connection do not notice a cut link. `sim.machine.network` has the faults of single connections:
 resets, and silently lost connections.
@@ -37,7 +38,7 @@ from sim.machine.weather import Weather
 RETRANSMISSION_SECONDS_MIN = 0.2
 """Linux's shortest wait in seconds before a segment is sent again. The wait doubles with each further loss."""
 LOSSES_MAX = 6
-"""The largest number of successive losses of one segment. After so many losses the segment arrives."""
+"""The largest number of successive losses of one segment. After that the segment arrives."""
 
 REPEAT_SECONDS_MIN = 1.0
 """The shortest time in seconds between two requests that arrive twice, for each pair of nodes. It lets the nodes make
@@ -198,15 +199,15 @@ class Repeat:
 
 
 class Repeats:
-    """The choice of requests between nodes that arrive twice. `counts` has the number of such requests by API and
-    way.
+    """The choice of requests between nodes that arrive twice. `counts` has the number of these requests, by API and by
+    the way in which they arrive.
     """
 
     def __init__(self, random: Random, probability: float) -> None:
         self._random = random
         self._probability = probability
         self.nodes: frozenset[str] = frozenset()
-        """Only requests between these hosts arrive twice."""
+        """The hosts between which requests may arrive twice."""
         self.is_over = False
         self.counts: dict[str, int] = {}
         self._next_at: dict[tuple[str, str], float] = {}

@@ -91,42 +91,42 @@ class Member:
         self.name = name
         self.config = self.newest_config = config
         self.older_config = config if older_config is None else older_config
-        """Its configuration before an operator tuned it."""
+        """The node's configuration before an operator tuned it."""
         self.release: Release = THIS_RELEASE
         """The release that is installed on the machine."""
         self.speaks: Release = THIS_RELEASE
-        """The release of its present or last process."""
+        """The release of the node's present or last process."""
         self.disk_is_bad = False
         self.log = TraceLog(world, name)
         self.may_be_damaged = False
-        """True if the fault model was broken on purpose. Then it may fail for any reason that it logs."""
+        """True if the fault model was broken on purpose. Then the node may fail for any reason that it logs."""
         self.failures: list[str] = []
         self.answers = AnswerCounts()
-        """Counts of the answers of its processes that have ended."""
+        """Counts of the answers that the node's earlier processes have sent."""
         self._errors = 0
         self.node: Node | None = None
-        """The node object of its present or last process, for the checks."""
+        """The node object of the present or last process, for the checks."""
         self._stop: Event | None = None
         self._started: Event | None = None
         self._serves = False
 
     @property
     def running(self) -> Running | None:
-        """Its present or last process; None before the first start."""
+        """The node's present or last process; None before the first start."""
         return self.world.machine(self.name).running
 
     def is_up(self) -> bool:
-        """True while its process lives."""
+        """True while the node's process lives."""
         running = self.running
         return running is not None and not running.ended.is_set()
 
     def serves(self) -> bool:
-        """True if its process lives and serves clients."""
+        """True if the node's process lives and serves clients."""
         return self.is_up() and self._serves
 
     @property
     def is_stopping(self) -> bool:
-        """True if its process was asked to stop."""
+        """True if the node's process was asked to stop."""
         return self._stop is not None and self._stop.is_set()
 
     def launch(self) -> Event:
@@ -202,7 +202,7 @@ class Member:
     # -- ways to end the process
 
     def ask_to_stop(self) -> None:
-        """Ask the process to stop cleanly; `running.ended` is set when it has."""
+        """Ask the process to stop cleanly. `running.ended` is set when the process has stopped."""
         assert self._stop is not None
         self._stop.set()
 
@@ -210,7 +210,7 @@ class Member:
         """Kill the process (`keep` is `all`), or cut the machine's power. Has an effect only while a process runs."""
         running = self.running
         if running is not None and not running.ended.is_set():
-            if running.env.alive:  # false if another task has killed it at the same moment
+            if running.env.alive:  # Another task may have killed the process at the same moment.
                 self.world.crash(self.name, keep)
             await running.ended.wait()
 
@@ -236,14 +236,14 @@ class Member:
         disk = world.machine(self.name).disk
         self.disk_is_bad = True
         aimed = random.choice(("", "", "sync", "read", "append", "rename"))
-        if aimed:  # the next operations of this kind, such as a sync that fails or reads of a bad sector
+        if aimed:  # Fail the next operations of one kind: a failed sync, or reads of a bad sector.
             disk.fail_next(errno.EIO, operation=aimed, times=random.choice((1, 3)))
         else:
             for _ in range(random.choice((1, 1, 3))):
                 disk.fail_at(disk.operation_count + random.randint(1, 200), errno.EIO)
         await world.sleep(random.uniform(0.0, 5.0))
         disk.forget_faults()
-        world.node_env(self.name)  # after a failed process the machine is still up
+        world.node_env(self.name)  # The machine is still up, even if its process has failed.
         world.crash(self.name, random.choice(("synced", "random")))
         await running.ended.wait()
         self.disk_is_bad = False

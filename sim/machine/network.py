@@ -104,7 +104,7 @@ class Fabric(Links):
         storm.
         """
         self.on_sent: Callable[[SimConn, bytes], None] | None = None
-        """Called with an end of a connection and the bytes that it has sent. It must change nothing."""
+        """Called with an end of a connection and the bytes that this end has sent. The function must change nothing."""
         self.repeats: Repeats | None = None
         """The choice of requests between nodes that arrive twice; None if none do."""
 
@@ -328,7 +328,7 @@ class SimConn:
 
     def sendfile(self, file: File, offset: int, count: int) -> int:
         if not isinstance(file, SimFile):
-            raise TypeError(f"{file!r} is not a file of this world")
+            raise TypeError(f"{file!r} is not a file on a simulated disk")
         self._check_open()
         wanted = min(count, self._window, _SENDFILE_BYTES_MAX)
         if wanted <= 0:
@@ -348,7 +348,7 @@ class SimConn:
         if self._fabric.may_close_late and self._chance(self._fabric.weather.late_probability):
             late = self._fabric.random.uniform(0.0, self._fabric.weather.late_seconds)
             peer._late_until = max(peer._late_until, self._fabric.agenda.now + late)
-        if self._received:  # the kernel sends a reset if it must discard unread bytes
+        if self._received:  # A kernel that must discard unread bytes sends a reset.
             self._transmit(lambda: peer.reset("the peer reset the connection"), peer.node, self.line)
         else:
             self._transmit(peer.end, peer.node, self.line)

@@ -83,11 +83,11 @@ class SimEnv:
         self.weather: Weather = fabric.weather
         self.operation_count = 0
         self.work_factor = 1.0
-        """The factor by which work of workers takes longer than the weather's times."""
+        """The factor by which the times of calls to workers are multiplied, in addition to the weather."""
         self.hangs_until = 0.0
         """The virtual time before which no work of workers finishes."""
         self.slow_until = 0.0
-        """The virtual time until which work lasts that began while the machine was slow."""
+        """The virtual time at which the last call to a worker ends that began while the machine was slow."""
         self._trace = trace
         self._live_points = live_points
         self._ports_random = Random(f"{random.random()}")
@@ -111,7 +111,9 @@ class SimEnv:
         return SimCompanion(self, factory, args)
 
     def open_dir(self, path: str, *, create: bool = False) -> Dir:
-        if not self.alive:  # killed before its first step: the directory would be opened for a later process
+        # A process that was killed before its first step must not open a directory, since the open directory would
+        # belong to the next process.
+        if not self.alive:
             raise NodeCrashed
         return self.disk.open_dir(path, create)
 

@@ -1,4 +1,5 @@
-"""trio's run loop, reduced to what a simulation needs: kernel events, idle waits and instruments are left out. SHELL.
+"""trio's run loop, reduced to the parts that a simulation needs. Kernel events, idle waits and instruments are left
+out. SHELL.
 
 `trio.run` drives the generator that `_run.unrolled_run` creates. This generator takes the same steps in the same
 order. It polls the kernel only every `ROUNDS_PER_LOOK` rounds, since only signals can arrive. A batch of one task
@@ -51,7 +52,7 @@ def task_loop(
     except trio.TrioInternalError:
         raise
     except BaseException as error:
-        raise trio.TrioInternalError("the loop of the virtual world has failed") from error
+        raise trio.TrioInternalError("the event loop of the simulation has failed") from error
     finally:
         runner.close()
         GLOBAL_RUN_CONTEXT.__dict__.clear()
@@ -78,7 +79,7 @@ def _run_batch(runner: Any) -> None:
             message = task.context.run(resume, outcome)
         except StopIteration as stop:
             final = Value(stop.value)
-        except BaseException as error:  # noqa: BLE001 - the nursery in which the task was started gets it
+        except BaseException as error:  # noqa: BLE001 - passed to the nursery in which the task was started
             traceback = error.__traceback__
             final = Error(error.with_traceback(traceback and traceback.tb_next))
             del traceback

@@ -1,4 +1,5 @@
-"""CPU work that takes virtual time, in some weathers. In all others code runs without any advance of virtual time.
+"""CPU work that takes virtual time, in some weathers. In all other weathers code runs without any advance of virtual
+time.
 
 Each wake of a process costs `Weather.wake_seconds`, and now and then a turn of its event loop lasts up to
 `long_turn_seconds`. These costs are charged every `LOOK_SECONDS`. The process's events are held back for as long as

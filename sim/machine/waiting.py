@@ -68,7 +68,8 @@ class Signal:
         owner.waits[task] = self
 
         def abort(_: RaiseCancelT) -> Abort:
-            if shielded:  # a cancel scope with a shield does the same, but costs more than the wait itself
+            # A shielded cancel scope would have this effect, too, but it costs more than the wait.
+            if shielded:
                 return Abort.FAILED
             self._tasks.remove(task)
             del owner.waits[task]

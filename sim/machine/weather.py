@@ -78,7 +78,7 @@ class Weather:
 
     @classmethod
     def draw(cls, random: Random) -> Weather:
-        """Draw a weather in which each kind of fault is off, light or heavy, independently (swarm testing)."""
+        """Draw a weather. Independently of the others, each kind of fault is off, light or heavy (swarm testing)."""
 
         def chance(light: float, heavy: float) -> float:
             return random.choice((0.0, light, heavy))

@@ -423,7 +423,7 @@ class World:
     def _fail(self, reason: str) -> None:
         """End the run from outside any task; `run` then raises `Liveness` with this reason."""
         if self._failure is not None or self._scope is None:
-            raise RuntimeError(f"the world cannot end: {self._failure}, {reason}")
+            raise RuntimeError(f"the run has not ended after the failure {self._failure!r}; now: {reason}")
         self._failure = reason
         self._scope.cancel()
 

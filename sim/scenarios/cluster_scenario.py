@@ -4,9 +4,9 @@ The seed draws the weather, the cluster's shape, the workload and the storm (`si
 model). Then all faults end, and these are checked:
 
 1. Liveness: within `HEAL_SECONDS_MAX` all nodes are up, and every replica is in sync.
-2. All answers to clients are true (`sim.history`): no acknowledged record is lost, moved, duplicated or out of order.
-   Records that a consumer has read are still there. Readers receive everything in order, and groups receive all
-   acknowledged records.
+2. The final records agree with all answers to clients (`sim.history`): no acknowledged record is lost, moved,
+   duplicated or out of order. Records that a consumer has read are still there. Readers receive everything in order,
+   and groups receive all acknowledged records.
 3. The replicas on the disks are equal, byte for byte (`sim.replicas`).
 4. The metadata logs match, and have all records that were seen committed in them during the storm.
 """
@@ -167,7 +167,7 @@ class ClusterScenario:
         except (SafetyViolation, Liveness) as error:
             told = self._errors_told()
             if not told:
-                raise SafetyViolation(f"silent damage: no node has told an error, but {error}") from error
+                raise SafetyViolation(f"silent damage: no node has logged an error, but {error}") from error
             return {"harmed": 1, "told": told}
         return {**summary, "harmed": 0, "told": self._errors_told()}
 
@@ -355,7 +355,9 @@ class ClusterScenario:
         for topic, partition in self.load.partitions:
             logs = self.cluster.replica_logs(topic, partition)
             if len(logs) != self.shape.replicas:
-                raise SafetyViolation(f"{topic}-{partition}: {', '.join(logs)} have it")
+                raise SafetyViolation(
+                    f"{topic}-{partition}: the replicas are on {', '.join(logs)}, but there must be {self.shape.replicas}"
+                )
             check_replicas_equal(f"{topic}-{partition}", logs, max(map(end_of, logs.values())))
         self._clientele.check_disks(self.cluster)
         metadata = self.cluster.metadata_logs()

@@ -93,8 +93,8 @@ class Scenario:
     ) -> None:
         """Create the scenario. Values that are not given are drawn from the seed.
 
-        `churners` is the number of clients that create and delete topics (`sim.load.churning`). The scenario uses
-        nothing but the settings of `shape`.
+        `churners` is the number of clients that create and delete topics (`sim.load.churning`). The scenario uses only
+        the settings of `shape`.
         """
         self.world = World(seed, weather)
         self.history = History((SYNCED,))
@@ -118,7 +118,7 @@ class Scenario:
     async def _main(self) -> Mapping[str, int]:
         world = self.world
         format_node(world, self.config)
-        world.crash(NODE, "random")  # all files that the format has written must be durable by now
+        world.crash(NODE, "random")  # The format must have synced all files that it wrote.
         await self._member.start()
         load = self.load
         admin = load.client("admin")
@@ -153,7 +153,7 @@ class Scenario:
             while random.random() < 0.4:
                 await self._vex(random.choice(("full", "pause", "partition", "clock")))
             await self._kill(random.choice(self._deaths))
-            while random.random() < 0.3:  # crash again before it is up
+            while random.random() < 0.3:  # Sometimes crash again before the node is up.
                 self._member.launch()
                 await world.sleep(random.uniform(0.0, 0.2))
                 await self._kill(random.choice(("all", "synced", "random")))

@@ -7,7 +7,7 @@ The seed draws shape, weather and workload. Each of the two rounds has these ste
    topics.
 2. Some nodes are killed, so that their copies of the metadata log become stale. The others continue: ISRs shrink,
    leaders change, moves finish, topics are created and deleted, and clients write with acks=all.
-3. All other nodes are killed at once. So many metadata disks are destroyed that the remaining voters are no majority.
+3. All other nodes are killed at once. After the loss of metadata disks, the remaining voters are less than a majority.
    Often these are the disks with the newest copies, sometimes all disks. One voter may also lose its data disks, if
    other in-sync replicas remain.
 4. The operator recovers the quorum from the other disks (`sim.load.operators.quorum_recovery`), sometimes without a
@@ -176,7 +176,7 @@ class RecoveryScenario:
         for member in self.cluster.members:
             if not member.is_up():
                 member.launch()
-        # Wait in some rounds until the cluster is whole. In the others the effects of the storm remain.
+        # Wait in some rounds until the cluster is whole. In the other rounds the effects of the storm remain.
         if self._random.random() < 0.6:
             await self._must_be_whole("after a storm", HEAL_SECONDS_MAX)
 
@@ -367,7 +367,9 @@ class RecoveryScenario:
             if not running.ended.is_set():
                 raise SafetyViolation(f"{member.name} goes on with the old metadata log")
             if not member.failures or LEFT_BEHIND not in member.failures[-1]:
-                raise SafetyViolation(f"{member.name} has not said why it ends: {member.failures[-1:]}")
+                raise SafetyViolation(
+                    f"{member.name} has ended without an error about the recovery: {member.failures[-1:]}"
+                )
             member.may_be_damaged = False
 
     async def _old_voters_return(self, lost: Lost) -> None:

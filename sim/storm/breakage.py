@@ -80,7 +80,7 @@ def misdirect(data: bytearray, random: Random) -> bytes:
     position, size = places[-1]
     damaged = bytearray(data)
     damaged[position : position + size] = bytes(size)
-    if len(places) > 1:  # with a single batch, the write went into another file
+    if len(places) > 1:  # If there is only one batch, assume that the write went into another file.
         target = random.choice(places[:-1])[0]
         damaged[target : target + size] = data[position : position + size]
     return bytes(damaged[: len(data)])

@@ -5,7 +5,7 @@
 | machines | the fault model permits it if |
 | --- | --- |
 | some brokers or controllers | each partition has a keeper that keeps its power |
-| all but one; that one is asked to stop cleanly | the one machine's broker is in the ISR of each partition; the machine alone is no majority of the voters |
+| all but one; the last stops cleanly | the last machine's broker is in the ISR of each partition, and is not a majority of the voters |
 | all | brokers sync everything before they acknowledge it (`log.flush.interval.messages=1`) |
 
 A keeper is a broker in the ISR or ELR (KIP-966). Its registered process lives, and keeps its page cache. Afterwards

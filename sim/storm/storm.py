@@ -14,10 +14,10 @@ sync, and no other trouble is active. Until the cluster is whole again, each par
 other replica whose broker stays up. A broker with the only replica of a partition keeps its power and its disks. In
 short: guarantees hold while one in-sync replica keeps its synced data and its page cache.
 
-The same rules hold for a broker whose disks are replaced by empty ones, with one exception. The processes of all
+These rules also apply to a broker whose disks are replaced by empty disks, with one exception. The processes of all
 other brokers may die together after that, since their page caches survive. If a partition's last leader has the new
 disk, the partition waits for an operator, who elects the replica with the longest log (`Operator.recover`). A machine
-that loses some of its disks keeps the page caches of the others.
+that loses some of its disks keeps the page caches of its other disks.
 
 Several machines may lose power at once, even if the cluster is not whole. Each partition then keeps a replica that
 may lead (`sim.storm.power_cuts`). All machines may lose power if brokers sync everything before they acknowledge
@@ -94,8 +94,8 @@ class Storm:
         self._replica_sets: frozenset[frozenset[str]] = frozenset()
         """For each partition: the names of its brokers when the page cache was lost."""
         self.may_wait_for_operator = False
-        """True once a partition may be without a leader because the last one lost its disk while it alone was in the
-        ISR.
+        """True once a partition may need an operator to get a leader again. In that case the former leader was the only
+        replica in the ISR when it lost its disk.
         """
         self.died_since: tuple[str, ...] = ()
         """The names of brokers that have died since the page cache was lost, including `lost_power`."""
@@ -159,7 +159,9 @@ class Storm:
         return self.world.now < self._ends_at
 
     async def last(self, random: Random, seconds: float | None = None) -> None:
-        """Wait while a trouble lasts: `seconds` if given, otherwise a moment, some seconds, or longer than a session."""
+        """Wait while a trouble lasts. It lasts for `seconds` if given. Otherwise the duration is drawn: a moment, some
+        seconds, or longer than a session.
+        """
         if seconds is None:
             seconds = random.uniform(0.0, random.choice((0.1, 3.0, LONG_SECONDS_MAX)))
         await self.world.sleep(max(0.0, min(seconds, self._ends_at - self.world.now)))
@@ -243,7 +245,7 @@ class Storm:
         await self.last(random)
         if not member.is_up():
             member.launch()
-        while random.random() < 0.2:  # crash again before it is up
+        while random.random() < 0.2:  # Sometimes crash again before the node is up.
             await self.world.sleep(random.uniform(0.0, 0.5))
             if member.is_up() and self.may_die(member):
                 await member.kill("all")
@@ -295,8 +297,8 @@ class Storm:
         self._without_cache |= {member.name}
 
     async def may_lose_power(self, member: Member) -> bool:
-        """True if this broker's machine may lose power: the cluster is whole, other trouble is over, and each of the
-        broker's partitions has other replicas.
+        """True if this broker's machine may lose power. The cluster must be whole, all other trouble must be over, and
+        each of the broker's partitions must have other replicas.
         """
         if self._under_way or not self.atlas.is_clear:
             return False

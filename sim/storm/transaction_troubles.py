@@ -19,8 +19,8 @@ fault.
 The kind `handovers` makes markers late. They wait in the link while their coordinator is frozen, and arrive after
 another coordinator has ended the transaction.
 
-Like other troubles, these obey the fault model of `sim.storm.storm`. A process is killed, asked to stop, or frozen.
-Or it is cut off from all others, or in one direction from one other. Inspection changes nothing.
+Like other troubles, these obey the fault model of `sim.storm.storm`. A fault may kill, stop or freeze a process. It may
+also cut a node off from all other nodes, or from one other node in one direction. Inspection changes nothing.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ async def _until(storm: Storm, look: Callable[[], list[_Found]], seconds_max: fl
     found, seen = look(), world.wakes
     while not found and world.now < gives_up_at:
         await world.sleep(LOOK_SECONDS)
-        if seen != world.wakes:  # otherwise no process has run meanwhile
+        if seen != world.wakes:  # If no process has run since the last call, `look` would find nothing new.
             found, seen = look(), world.wakes
     return found
 

@@ -65,7 +65,7 @@ async def closed_links(storm: Storm, random: Random) -> None:
         for source in sources:
             world.fabric.close_link(source, target, "refuses" if how == "refuses" else "swallows")
         if random.random() < 0.5:
-            # Lose open connections as well, so that processes must connect again.
+            # Lose open connections, too, so that processes must connect again.
             for source in sources:
                 world.fabric.sever(source, target)
         await storm.last(random)

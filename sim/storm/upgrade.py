@@ -50,7 +50,7 @@ async def rolling_upgrade(storm: Storm, random: Random) -> None:
             member = behind.pop()
             storm.begin(f"upgrade {member.name}")
             member.release = THIS_RELEASE
-            if member.is_up():  # a node that is down will start with the new release
+            if member.is_up():  # A node that is down will start with the new release.
                 await storm.stop(member)
                 if not member.is_up():
                     member.launch()
@@ -86,7 +86,7 @@ async def _raise_level(cluster: Cluster) -> str:
     behind = _behind(cluster)
     if behind:
         told = ", ".join(behind)
-        cluster.world.refute(SafetyViolation(f"{NEW_LEVELS} was finalized, and {told} does not speak it"))
+        cluster.world.refute(SafetyViolation(f"{NEW_LEVELS} was finalized, but {told} does not support it"))
     return "raised"
 
 

@@ -28,7 +28,7 @@ async def rolling_restarts(storm: Storm, random: Random) -> None:
                 continue
             await storm.stop(member)
             if member.is_up():
-                continue  # another task has started it
+                continue  # Another task has started the node.
             serving = member.launch()
             if waits:
                 await storm.world.wait(serving, LONG_SECONDS_MAX)
@@ -46,7 +46,8 @@ async def unregistered_brokers(storm: Storm, random: Random) -> None:
         storm.begin(f"unregister {member.name}")
         storm.note_death(member)
         storm.doomed.add(member.name)
-        if random.random() < 0.8:  # otherwise it is unregistered while it runs, and restarted later
+        # In the other cases the broker is unregistered while it runs, and restarted later.
+        if random.random() < 0.8:
             await storm.stop(member)
         try:
             await client.run(unregister_broker(client.core, node_id, timeout=CALL_SECONDS))

@@ -1,1 +1,2 @@
-"""Attacks on a secured cluster: each a program of its own, which exits with 0 if the node held, and 1 if it did not."""
+"""Attacks on a secured cluster. Each attack is a program of its own: it exits with 0 if the node held, and with 1 if
+not."""

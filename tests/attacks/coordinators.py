@@ -1,4 +1,4 @@
-"""The way of a client to its coordinator, and the few rights that it is given for it."""
+"""How a client reaches its coordinator, and the few rights that it needs there."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _NAMED = (_PRINCIPAL, "*", Operation.ALL, Permission.ALLOW)
 
 @contextmanager
 def allowed(place: Place, resources: Sequence[tuple[ResourceType, str]]) -> Iterator[None]:
-    """Let `client` do everything with these resources until the block ends."""
+    """Let `client` do everything with these resources while the block runs."""
     rules = [AclCreation(kind, name, PatternType.LITERAL, *_NAMED) for kind, name in resources]
     filters = [DeleteAclsFilter(kind, name, PatternType.LITERAL, *_NAMED) for kind, name in resources]
     with place.admin() as admin:
@@ -42,13 +42,13 @@ def allowed(place: Place, resources: Sequence[tuple[ResourceType, str]]) -> Iter
     try:
         yield
     finally:
-        # Of a node that is gone the outcomes tell.
+        # If the node has died, the outcomes of the attack say so.
         with suppress(OSError), place.admin() as admin:
             admin.call(DeleteAclsRequest(filters), 3)
 
 
 def answered(ask: Callable[[], Any], code: Callable[[Any], int]) -> Any:
-    """The first answer whose code is none of those that pass, or the last one."""
+    """Ask until the error code is not a retriable one, or the time is up. Return the last answer."""
     until = time.monotonic() + PATIENCE_SECONDS
     while True:
         answer = ask()
@@ -58,7 +58,7 @@ def answered(ask: Callable[[], Any], code: Callable[[Any], int]) -> Any:
 
 
 def at_coordinator(place: Place, kind: int, key: str) -> Conn:
-    """A connection of `client` to the coordinator of a group or a transactional id."""
+    """Connect `client` to the coordinator of a group or a transactional id."""
     with place.client() as client:
         found = answered(
             lambda: client.call(FindCoordinatorRequest(key_type=kind, coordinator_keys=[key]), 4),
@@ -69,6 +69,6 @@ def at_coordinator(place: Place, kind: int, key: str) -> Conn:
 
 
 def make_topic(place: Place, name: str) -> None:
-    """Make a topic of one partition, unless it is there."""
+    """Make a topic of one partition if it does not exist."""
     with place.admin() as admin:
         admin.call(CreateTopicsRequest([CreatableTopic(name, 1, -1, [], [])], 20_000, False), 7)

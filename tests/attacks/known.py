@@ -1,4 +1,4 @@
-"""The attacks: each module in a room of this folder is one, and has a function `attack`."""
+"""The list of attacks. Each module in a subfolder of this folder is an attack, and has a function `attack`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.attacks.outcome import Outcome
 from tests.attacks.place import Place
 
 ROOMS = {"strangers": "stranger", "clients": "client", "administrators": "administrator"}
-"""The rooms, and who carries out the attacks in each."""
+"""The subfolders, and who carries out the attacks in each."""
 
 
 @attrs.frozen
@@ -24,13 +24,13 @@ class Attack:
     purpose: str
     run: Callable[[Place, float], Iterator[Outcome]]
     settings: Mapping[str, str]
-    """Keys of the node that the attack needs; those that need none also run in a siege."""
+    """Node settings that the attack needs. A siege runs only attacks without any."""
     is_for_one_node: bool = False
     """True if all leaders and coordinators have to be on the node that is attacked."""
 
 
 def attacks() -> dict[str, Attack]:
-    """Return all attacks by name, in the order of the alphabet."""
+    """Return all attacks by name, in alphabetical order."""
     here = Path(__file__).parent
     found = {path.stem: path.parent.name for room in ROOMS for path in (here / room).glob("*.py")}
     return {name: _load(found[name], name) for name in sorted(found)}

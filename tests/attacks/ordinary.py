@@ -38,7 +38,7 @@ class Account:
     """The longest time from a send to its acknowledgement."""
 
     def settle(self, number: int, since: float, error: object) -> None:
-        """Note how a send ended."""
+        """Record how a send ended, and how long it took."""
         if error is not None:
             self.failed.append(str(error))
             return
@@ -63,7 +63,7 @@ class Account:
 
 
 def paced(rate: float) -> Iterable[None]:
-    """Come round `rate` times a second, until standard input ends."""
+    """Yield `rate` times a second, until standard input ends."""
     due = time.monotonic()
     while True:
         due += 1 / rate
@@ -74,7 +74,7 @@ def paced(rate: float) -> Iterable[None]:
 
 
 def run(account: Account, rate: float, send: Callable[[int, float], None], read: Callable[[], None]) -> None:
-    """Send at the rate and read beside it; at the end, read until nothing is missing or the time is up."""
+    """Send at the rate and read beside it. Then read on until nothing is missing or the time is up."""
     stop = threading.Event()
 
     def reading() -> None:
@@ -99,7 +99,7 @@ def run(account: Account, rate: float, send: Callable[[int, float], None], read:
 
 
 def wait_for_threads(seconds: float) -> None:
-    """Wait for the client's own threads, which settle and read."""
+    """Wait until the client's own threads have settled all sends and read all records."""
     threading.Event().wait(seconds)
 
 

@@ -1,6 +1,6 @@
 """The place of an attack: a secured cluster of real processes, with a listener of each kind.
 
-It is what `odradek dev --secure` makes, and more listeners beside it. `admin` may do everything, `client` nothing, and
+It is like the cluster of `odradek dev --secure`, with more listeners. `admin` may do everything, `client` nothing, and
 `carol` and `dora` log in by PLAIN at the listener SASL. Honest clients come from 127.0.0.1, attackers from 127.0.0.3.
 """
 
@@ -31,7 +31,7 @@ PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 
 @attrs.frozen
 class Ports:
-    """A node's listeners. TLS takes a client's certificate where there is one; BROKERS and CONTROLLER demand it."""
+    """The ports of a node's listeners. TLS accepts a client certificate; BROKERS and CONTROLLER demand one."""
 
     PLAINTEXT: int
     SASL: int
@@ -44,7 +44,7 @@ class Ports:
 
 @attrs.frozen
 class NodeProcess:
-    """A node's process, which need not be our child: attacks of a siege run in processes of their own."""
+    """A node's process. It need not be a child of this process, since a siege runs each attack in another one."""
 
     pid: int
     log_path: Path
@@ -58,7 +58,7 @@ class NodeProcess:
         return memory_kib(self.pid, "VmRSS")
 
     def is_running(self) -> bool:
-        """Return True unless the process is gone, or a corpse that waits for its parent."""
+        """Return False if the process has ended, also while it is still a zombie."""
         try:
             return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
         except FileNotFoundError:
@@ -95,7 +95,8 @@ class AttackedNode:
         return text
 
     def stalls(self) -> dict[float, int]:
-        """Return how often the loop was late, by the upper bound in seconds, as the node's own meter has it."""
+        """Return how often the node's loop was late, by the upper bound of the delay in seconds. The node
+        measures it."""
         found = re.findall(r'odradek_loop_late_seconds_bucket{le="([^"]+)"} (\d+)', self.page())
         stalls, below = {}, 0
         for bound, count in found:
@@ -106,14 +107,14 @@ class AttackedNode:
 
 @attrs.frozen
 class Place:
-    """A cluster under attack."""
+    """A cluster under attack, and the secrets of its users."""
 
     nodes: tuple[AttackedNode, ...]
     security: DevSecurity
 
     @property
     def node(self) -> AttackedNode:
-        """Return the node that attacks go to; in a cluster of several, the first one."""
+        """Return the attacked node: the first one of the cluster."""
         return self.nodes[0]
 
     @property
@@ -132,7 +133,7 @@ class Place:
         return self.security.directory / f"{name}.pem"
 
     def admin(self) -> Conn:
-        """Connect as the user who may do everything, from an honest address."""
+        """Connect from an honest address as the user who may do everything."""
         return Conn(self.ports.SASL, source=HOST, client_id="admin").login("admin", self.password("admin"))
 
     def client(self, *, tls: bool = False, source: str = ATTACKERS_HOST) -> Conn:
@@ -141,7 +142,7 @@ class Place:
         return Conn(port, tls=tls, source=source).login("client", self.password("client"))
 
     def stranger(self, listener: str = "SASL", *, source: str = ATTACKERS_HOST) -> Conn:
-        """Connect without a login; TLS is spoken where the listener wants it."""
+        """Connect without a login, over TLS if the listener asks for it."""
         tls = listener in ("TLS", "SASL_SSL", "BROKERS", "CONTROLLER")
         return Conn(getattr(self.ports, listener), tls=tls, source=source)
 
@@ -153,7 +154,7 @@ class Place:
 
 @contextmanager
 def attacked(directory: Path, count: int = 1, settings: Mapping[str, str] | None = None) -> Iterator[Place]:
-    """Format and start a cluster, which ends with the block. `settings` are keys of all nodes beside ours."""
+    """Format and start a cluster, and stop it after the block. `settings` are added to the properties of all nodes."""
     directory.mkdir(parents=True, exist_ok=True)
     security = DevSecurity(directory)
     ports = [Ports(*free_ports(7)) for _ in range(count)]
@@ -169,7 +170,7 @@ def attacked(directory: Path, count: int = 1, settings: Mapping[str, str] | None
         )
         yield Place(nodes, security)
     finally:
-        # All at once: the last ones would find no majority, and wait for it.
+        # Stop all at once: if they stopped in turn, the last ones would find no majority and wait for it.
         for process in processes:
             if process.is_running():
                 process.process.terminate()
@@ -189,7 +190,7 @@ def _launched(properties: Path, ports: Ports) -> ServerProcess:
 def _formatted(
     directory: Path, security: DevSecurity, ports: Sequence[Ports], more: Mapping[str, str]
 ) -> list[Path]:
-    """Write each node's properties and format its directory; the files."""
+    """Write each node's properties file and format its directory. Return the files."""
     new_uuid = RealEnv().new_uuid
     cluster_id = uuid_to_text(new_uuid())
     voters = ",".join(

@@ -1,4 +1,5 @@
-"""A raw connection over TLS, SASL or neither: what an attacker sends is what the caller says, byte for byte."""
+"""A raw connection over plain TCP or TLS, with or without a login. It sends exactly the bytes that the caller
+gives it."""
 
 from __future__ import annotations
 
@@ -18,12 +19,12 @@ from odradek.wire.messages.sasl_handshake import SaslHandshakeRequest
 
 HOST = "127.0.0.1"
 ATTACKERS_HOST = "127.0.0.3"
-"""The address that attackers come from, so that honest clients are never taken for them."""
+"""The address of all attackers. Honest clients use another one, so the node never confuses the two."""
 TIMEOUT_SECONDS = 60.0
 
 
 class LoginRefused(Exception):
-    """The server says no to a login; the text has its code and its words."""
+    """The server refused a login. The text has its error code and its message."""
 
 
 class Conn:
@@ -61,10 +62,13 @@ class Conn:
     def login(
         self, user: str, password: str, mechanism: str = "SCRAM-SHA-512", *, by_token: bool = False
     ) -> Self:
-        """Go through a whole exchange. Raises `LoginRefused`, or `ConnectionError` if the server closes instead."""
+        """Log in by a whole SASL exchange. Raises `LoginRefused`, or `ConnectionError` if the server closes the
+        connection."""
         answer = self.call(SaslHandshakeRequest(mechanism), 1)
         if answer.error_code:
-            raise LoginRefused(f"mechanism: code {answer.error_code}, {answer.mechanisms}")
+            raise LoginRefused(
+                f"the server refused the SASL mechanism: code {answer.error_code}, {answer.mechanisms}"
+            )
         if mechanism == "PLAIN":
             self.authenticate(f"\0{user}\0{password}".encode())
             return self
@@ -76,14 +80,14 @@ class Conn:
         return self
 
     def authenticate(self, data: bytes, version: int = 2) -> Any:
-        """Send one step of an exchange. Raises `LoginRefused`."""
+        """Send one step of a SASL exchange and return the answer. Raises `LoginRefused`."""
         answer = self.call(SaslAuthenticateRequest(data), version)
         if answer.error_code:
             raise LoginRefused(f"code {answer.error_code}: {answer.error_message}")
         return answer
 
     def frame(self, api_key: int, version: int, body: bytes) -> bytes:
-        """Put size and header before a body; the correlation id is one more than the last."""
+        """Put the size and the request header before a body. Each header has the next correlation id."""
         self._correlation_id += 1
         name = self.client_id.encode()
         head = struct.pack(">hhih", api_key, version, self._correlation_id, len(name)) + name
@@ -92,7 +96,7 @@ class Conn:
         return struct.pack(">i", len(head) + len(body)) + head + body
 
     def send(self, message: Any, version: int | None = None) -> int:
-        """Send a request; the version that it has."""
+        """Send a request. Return its version."""
         version = newest(message) if version is None else version
         self.socket.sendall(self.frame(message.API_KEY, version, bytes(encode(message, version))))
         return version
@@ -102,13 +106,13 @@ class Conn:
         return self._exactly(struct.unpack(">i", self._exactly(4))[0])
 
     def receive(self, api_key: int, version: int) -> Any:
-        """Read the next answer, decoded."""
+        """Read and decode the next answer."""
         data = self.receive_frame()
         start = 5 if response_header_version(api_key, version) >= 1 else 4
         return decode(response_class(api_key), version, memoryview(data), start)
 
     def call(self, message: Any, version: int | None = None) -> Any:
-        """Send a request, read its answer."""
+        """Send a request and return the decoded answer."""
         return self.receive(message.API_KEY, self.send(message, version))
 
     def _exactly(self, count: int) -> bytes:

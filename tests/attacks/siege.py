@@ -1,10 +1,10 @@
 """All attacks of strangers and clients in turns, against three nodes that serve three ordinary clients.
 
-Attacks that need all leaders and coordinators in one place go to a node of its own, whose meter counts as well.
+Attacks that need all leaders and coordinators on one node go to a separate single node. Its stalls count, too.
 
-Each attack is a process group of its own, held to half a core: it is stopped while it is ahead of that. The nodes' own
-meter says how long the loop stood still; ordinary clients say what they have lost. Both are looked at after each attack,
-so that the last lines name the attack beside which the longest stall was seen.
+Each attack is a process group of its own that gets half a core: it is stopped while it has used more. The nodes measure
+how long their loops stood still, and the ordinary clients count what they have lost. Both figures are read after each
+attack. So the last lines can name the attack during which the longest stall was seen.
 
     python -m tests.attacks.siege NAME PLACE    # one attack, in a process that a siege has started
 """
@@ -36,12 +36,12 @@ from tests.attacks.place import PLAIN_USERS, AttackedNode, Place, attacked
 from tests.attacks.raw import HOST
 
 SHARE = 0.5
-"""The part of one core that all attackers have together."""
+"""The share of one core that all attackers together may use."""
 TURN_SECONDS = 300.0
-"""The longest turn of one attack; it is cut off then."""
+"""The longest time that one attack may take. It is cut off then."""
 STALL_SECONDS_MAX = 0.5
 RATE = 40.0
-"""Records that each ordinary client writes in a second."""
+"""How many records each ordinary client writes in a second."""
 TICK_SECONDS = 0.01
 SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
@@ -61,7 +61,7 @@ class Turn:
 
 
 def lay_siege(known: Sequence[Attack], directory: Path, seconds: float) -> int:
-    """Run the attacks in turns for so long; the exit status."""
+    """Run the attacks in turns for `seconds`. Return the exit status."""
     outsiders = [each for each in known if each.who != "administrator" and not each.settings]
     with attacked(directory / "three", 3) as place, attacked(directory / "one") as alone:
         make_ordinary_users(place)
@@ -98,7 +98,7 @@ def _turns(outsiders: Sequence[Attack], place: Place, alone: Place, deadline: fl
 
 @attrs.define
 class StallMeter:
-    """The difference between two looks at a node's meter."""
+    """A reader of a node's own measurements of its loop, which compares each reading with the one before."""
 
     node: AttackedNode
     _before: dict[float, int] = attrs.field(init=False)
@@ -107,7 +107,7 @@ class StallMeter:
         self._before = self.node.stalls()
 
     def longest_since_last(self) -> float:
-        """Return an upper bound of the longest stall since the last look, in seconds."""
+        """Return an upper bound of the longest stall since the last reading, in seconds."""
         now = self.node.stalls()
         longest = max(
             (bound for bound, count in now.items() if count > self._before.get(bound, 0)), default=0.0
@@ -117,7 +117,7 @@ class StallMeter:
 
 
 def _attack_at_half_a_core(name: str, place: Place) -> tuple[list[str], bool]:
-    """Run one attack; its lines, and whether it was cut off."""
+    """Run one attack. Return its lines, and whether it was cut off."""
     file = place.security.data / "place"
     file.write_bytes(pickle.dumps(place))
     command = [*command_prefix(), sys.executable, "-m", "tests.attacks.siege", name, str(file)]
@@ -135,7 +135,8 @@ def _attack_at_half_a_core(name: str, place: Place) -> tuple[list[str], bool]:
 
 
 def _hold_to_share(process: subprocess.Popen[bytes]) -> bool:
-    """Stop the group while it is ahead of its share; False if its time ran out, and it was killed."""
+    """Stop the process group while it has used more than its share. Return False if its time ran out and it was
+    killed."""
     began = time.monotonic()
     stopped = False
     while process.poll() is None:
@@ -166,7 +167,7 @@ def _group_cpu_seconds(group: int) -> float:
 
 
 def make_ordinary_users(place: Place) -> None:
-    """Make a user, and give all ordinary users their rights and topics."""
+    """Create a SCRAM user, and give all ordinary users their rights and topics."""
     keys = {
         "bootstrap.servers": ",".join(f"{HOST}:{node.ports.SASL}" for node in place.nodes),
         "security.protocol": "SASL_PLAINTEXT",
@@ -222,7 +223,7 @@ def ordinary_clients(place: Place, directory: Path) -> Iterator[list[subprocess.
 
 
 def _report(client: subprocess.Popen[str]) -> dict[str, Any]:
-    """End a client's sending, and read its account."""
+    """Make a client stop sending, and return its final report."""
     output, _ = client.communicate(timeout=3 * READ_TO_THE_END_SECONDS)
     if client.returncode or not output:
         return {"failed": f"the client ended with status {client.returncode}"}
@@ -237,7 +238,7 @@ def _verdict(turns: Sequence[Turn], reports: Sequence[dict[str, Any]]) -> int:
     holes = sum(len(turn.holes) for turn in turns)
     lost = [each for each in reports if each["failed"] or each["missing"] or each["twice"]]
     print(
-        f"{len(turns)} turns, {holes} holes; longest stall <= {worst.stall_seconds:g} s, beside {worst.name}"
+        f"{len(turns)} turns, {holes} holes; longest stall <= {worst.stall_seconds:g} s, during {worst.name}"
     )
     held = not holes and not lost and worst.stall_seconds <= STALL_SECONDS_MAX
     print(f"verdict: {'held' if held else 'hole'}")

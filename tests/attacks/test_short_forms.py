@@ -1,4 +1,4 @@
-"""Each attack in its short form, against one secured node; the full forms are run by hand, or by `make test-security`."""
+"""Each attack in its short form against one secured node. `make test-security` runs the full forms."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ ATTACKS = attacks()
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """A node for all attacks that need no settings of their own."""
+    """Start a node for all attacks that need no settings of their own."""
     with attacked(tmp_path_factory.mktemp("attacked")) as place:
         yield place
         place.check_alive()
 
 
 def check(attack: Attack, place: Place, scale: float) -> None:
-    """Run an attack and fail with what did not hold."""
+    """Run an attack, and fail with the rules that did not hold."""
     outcomes = list(attack.run(place, scale))
     place.check_alive()
     assert outcomes, f"{attack.name} looked at nothing"
@@ -33,7 +33,7 @@ def check(attack: Attack, place: Place, scale: float) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("name", list(ATTACKS))
 def test_a_node_holds_against_each_attack(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    """An attack gets nothing beyond its rights; the node and its other clients go on."""
+    """An attacker gets nothing beyond its rights, and the node goes on serving its other clients."""
     attack = ATTACKS[name]
     if not attack.settings:
         check(attack, request.getfixturevalue("place"), SHORT)
@@ -45,6 +45,6 @@ def test_a_node_holds_against_each_attack(name: str, request: pytest.FixtureRequ
 @pytest.mark.attack
 @pytest.mark.parametrize("name", list(ATTACKS))
 def test_a_node_holds_against_each_attack_in_full(name: str, tmp_path: Path) -> None:
-    """The same at the size that once was enough to do harm, each on a node of its own."""
+    """Each attack runs at the size that once did harm, on a fresh node. The node holds."""
     with attacked(tmp_path, settings=ATTACKS[name].settings) as place:
         check(ATTACKS[name], place, 1.0)

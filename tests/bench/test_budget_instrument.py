@@ -1,4 +1,5 @@
-"""The instrument of `make costs`: attackers count what they meet, clients tell their rate by their own clock, rows keep the worst."""
+"""The measurement of `make costs`: counts of the attackers, the clients' own rate, and table rows with the worst
+figures."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ def cost(version: int, size: str = "1M", stall_ms: float = 1.0, cpu_ms: float = 
 
 
 def test_a_line_leaves_to_the_row_what_the_row_says() -> None:
-    """A line names a path only if something else grows than the things of the API."""
+    """A line names paths only if they differ from the things that its API's row already names."""
     for key, lines in LINES.items():
         for line in lines:
             if line.grow != THINGS:
@@ -35,7 +36,7 @@ def test_a_line_leaves_to_the_row_what_the_row_says() -> None:
 
 
 def test_things_are_those_of_the_newest_row_first() -> None:
-    """A version has the lists of one row; OffsetFetch has groups around its topics since version 8."""
+    """The things of an API are the lists that a request repeats, those of the newest version first."""
     assert paths_of_things(ApiKey.FETCH) == ("topics.partitions",)
     assert paths_of_things(ApiKey.OFFSET_FETCH) == (
         "groups.topics.partition_indexes",
@@ -46,7 +47,7 @@ def test_things_are_those_of_the_newest_row_first() -> None:
 
 
 def test_every_frame_is_counted_with_its_whole_answer() -> None:
-    """An exchange under way when the attack ends is finished, however long it takes, and counted."""
+    """An exchange that is under way when the attack ends is finished, however long it takes, and counted."""
     with sink(ANSWER_BYTES, 0.2) as address, attackers() as attack:
         attack.begin(address, FRAME, 0.0)
         met = attack.end()
@@ -57,7 +58,7 @@ def test_every_frame_is_counted_with_its_whole_answer() -> None:
 
 
 def test_a_connection_that_is_closed_is_opened_anew_and_counted() -> None:
-    """A refused connection comes again: each frame is sent on a new one."""
+    """If the server closes a connection, the attacker sends its next frame on a new one."""
     accepted = threading.Semaphore(0)
     with socket.create_server(("127.0.0.1", 0)) as listener, attackers() as attack:
 
@@ -84,7 +85,7 @@ def test_a_connection_that_is_closed_is_opened_anew_and_counted() -> None:
 
 
 def test_a_window_waits_for_the_answers_of_back_to_back_frames() -> None:
-    """Frames that take longer than the window are in it; the clients' rate is over the time that it lasted."""
+    """Frames that take longer than the window still count, and the clients' rate is over the window's real length."""
     with (
         sink(10, 1.0) as slow,
         sink(10, 0.0) as quick,
@@ -98,7 +99,7 @@ def test_a_window_waits_for_the_answers_of_back_to_back_frames() -> None:
 
 
 def test_a_row_has_the_worst_of_each_figure_and_says_whose_it_is() -> None:
-    """A line is over its budget if one of its frames is, in any figure."""
+    """A row shows the worst of each figure with its version, and is over its budget if one frame is, in any figure."""
     costs = [
         cost(0, stall_ms=120.0),
         cost(13, cpu_ms=9.0),
@@ -115,7 +116,7 @@ def test_a_row_has_the_worst_of_each_figure_and_says_whose_it_is() -> None:
 
 
 def test_the_rows_are_told_whole(tmp_path: Path) -> None:
-    """Every frame has its row in the file."""
+    """Every measured frame has its own row in the file."""
     path = tmp_path / "rows.tsv"
     write_rows(path, [cost(0), cost(13)])
     lines = path.read_text().splitlines()

@@ -115,7 +115,7 @@ def test_ratios_beyond_the_scale_stay_in_their_row() -> None:
 
 
 def test_the_page_is_drawn_from_the_recorded_runs() -> None:
-    """There is a page as soon as there is a run."""
+    """The page and the drawing exist as soon as a run is recorded, and show all runs."""
     runs, page, drawing = recorded_runs(), DOCS / "benchmarks.md", DOCS / "benchmarks.svg"
     assert page.exists() == drawing.exists() == bool(runs)
     if runs:

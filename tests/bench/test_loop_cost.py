@@ -1,4 +1,4 @@
-"""The comparison of the connection loop with code that has no quotas."""
+"""The benchmark that compares the connection loop with a copy that has no quotas."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from odradek.node.connections.connection_loop import Connection
 
 
 def test_code_without_quotas_can_be_made() -> None:
-    """A step of a request that newly asks for quotas would make the comparison a lie: it is counted."""
+    """The copy of the loop leaves out every step that charges quotas. With such a step the comparison would be
+    wrong."""
     made = without_quotas()
     assert made is not Connection
     assert "charging" not in made._dispatch_frame.__code__.co_names

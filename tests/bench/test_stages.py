@@ -1,4 +1,4 @@
-"""The stage clocks stand where the request path is, and add up."""
+"""The stage clocks of the benchmark wrap functions that exist, and their times add up."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from bench.hot_path.stages import POINTS, STAGES, Stopwatch, locate
 
 @pytest.mark.parametrize(("stage", "point"), POINTS, ids=[point for _, point in POINTS])
 def test_point_exists(stage: str, point: str) -> None:
-    """A renamed function would silently leave its time to `wake`."""
+    """Each measured function exists. If one were renamed, its time would silently go to the stage `wake`."""
     holder, name = locate(point)
     assert callable(getattr(holder, name))
     assert stage in STAGES
 
 
 def test_own_time_leaves_out_wrapped_calls() -> None:
-    """A caller's own time excludes that of wrapped functions inside it, and counts them."""
+    """A caller's own time excludes that of the wrapped functions that it calls. The calls are counted."""
     watch = Stopwatch()
     inner = watch.wrap("inner", "append", lambda: sum(range(20_000)))
     outer = watch.wrap("outer", "dispatch", lambda: [inner() for _ in range(10)])
@@ -27,7 +27,7 @@ def test_own_time_leaves_out_wrapped_calls() -> None:
 
 
 def test_a_failing_function_is_counted() -> None:
-    """An exception passes through and leaves the stack as it was."""
+    """If a wrapped function raises, the exception passes through, the call is counted, and the stack is as before."""
     watch = Stopwatch()
 
     def fail() -> None:

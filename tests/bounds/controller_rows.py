@@ -1,4 +1,4 @@
-"""The metadata log: which request to the controller leads to each field of each record type."""
+"""The table of the metadata log: which request to the controller leads to each field of each record type."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ SETTINGS = ControllerSettings(has_authorizer=True, token_secrets=SECRETS)
 RETIRING = "odradek.retiring.log.dirs"
 GROUP, BROKER = 32, 4
 PRODUCER_IDS = 1000
-"""The producer ids of one block."""
+"""The number of producer ids in one block."""
 UNKNOWN_SERVER_ERROR = ErrorCode.UNKNOWN_SERVER_ERROR.name
 INVALID_REGISTRATION = ErrorCode.INVALID_REGISTRATION.name
 UNSUPPORTED_VERSION = ErrorCode.UNSUPPORTED_VERSION.name
@@ -83,7 +83,7 @@ STALE_EPOCH = ErrorCode.STALE_BROKER_EPOCH.name
 
 
 def small_cluster() -> MetadataImage:
-    """Two brokers and a topic `t` of one partition."""
+    """Make an image of two brokers and a topic `t` of one partition."""
     script = ControllerScript()
     script.run("join 1 2")
     script.run("create t assign=0:1,2")
@@ -96,7 +96,7 @@ EPOCH = IMAGE.brokers[1].epoch
 
 
 class Cluster:
-    """A controller over a log that holds the small cluster, and maybe more."""
+    """A controller over a log that holds the small cluster and records of the caller."""
 
     def __init__(self, before: Sequence[Any] = (), settings: ControllerSettings = SETTINGS) -> None:
         builder = ImageBuilder(IMAGE)
@@ -118,7 +118,7 @@ class Cluster:
         )
 
     def decide(self, request: Any) -> tuple[list[Any], Any]:
-        """The records of a decision, and its answer."""
+        """Submit a request. Return the records of the decision, and the response."""
         before = len(self.log.records)
         deferred = self.machine.submit(request, 0)
         self.log.commit()
@@ -338,7 +338,7 @@ def update_feature(name: str, level: int) -> list[Any]:
 
 
 def append(value: str) -> list[Any]:
-    """Two requests, each within the bound."""
+    """Set and append a value in two requests, each of which is within the bound."""
     return [
         *configure(BROKER, "", RETIRING, value[:3]),
         *configure(BROKER, "", RETIRING, value[4:], Operation.APPEND),
@@ -346,7 +346,7 @@ def append(value: str) -> list[Any]:
 
 
 def appended(value: str) -> str:
-    """A comma takes the place of a letter."""
+    """Return the value that `append` stores: a comma joins the parts, in the place of a letter."""
     return value[:3] + "," + value[4:]
 
 
@@ -383,7 +383,7 @@ _SINGLES: dict[str, Row] = {
 
 
 def user(value: str) -> str:
-    """A principal of as many bytes as `value`."""
+    """Return a principal that has as many bytes as `value`."""
     return "User:" + value[5:]
 
 

@@ -1,4 +1,4 @@
-"""`__consumer_offsets` and `__transaction_state`: which request to a coordinator leads to each field of each record type."""
+"""The tables of `__consumer_offsets` and `__transaction_state`: which request to a coordinator leads to each field."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ WALL_MS = 1_700_000_000_000
 FAR_MS = 2 * WALL_MS
 UUID = b"\x11" * 16
 SUFFIX = "-11111111-1111-1111-1111-111111111111"
-"""The end of each member's id here."""
+"""The end of each member id in these tests, where a real coordinator puts a random UUID."""
 CLIENT_ID_BYTES_MAX = 32_767
 UNKNOWN_SERVER_ERROR = ErrorCode.UNKNOWN_SERVER_ERROR.name
 PRODUCER_FENCED = ErrorCode.PRODUCER_FENCED.name
@@ -61,7 +61,8 @@ PRODUCER_FENCED = ErrorCode.PRODUCER_FENCED.name
 
 @attrs.frozen
 class Step:
-    """A request, as its handler gives it to a coordinator. `message` is what a client has sent, None for a timer's."""
+    """A request, as its handler gives it to a coordinator. `message` is the client's message, or None if a
+    timer asks."""
 
     request: Any
     message: Message | None = None
@@ -70,13 +71,13 @@ class Step:
 
     @property
     def arrives(self) -> bool:
-        """True if bytes hold it."""
+        """True if the message and the client id can be encoded."""
         is_message = self.message is None or sent(self.message, self.version) is not None
         return is_message and len(self.client_id.encode()) <= CLIENT_ID_BYTES_MAX
 
 
 class Coordinator:
-    """A machine over a log; a second passes with each request."""
+    """A coordinator's state machine over a log. Each request comes a second after the one before."""
 
     def __init__(
         self,
@@ -105,7 +106,7 @@ class Coordinator:
         )
 
     def ask(self, step: Step) -> tuple[list[Any], KeptReply]:
-        """The records of a decision, and who hears its answer now or later."""
+        """Submit a request. Return the records of the decision, and a reply that gets the answer now or later."""
         self.now_ms += 1000
         reply = KeptReply()
         before = len(self.log.records)
@@ -123,7 +124,7 @@ class Coordinator:
 
 
 Steps: TypeAlias = list[Step | Callable[[Coordinator], Step]]
-"""Requests one after the other; a function makes one from what the coordinator has said."""
+"""Requests to send in turn. A function makes the request from the coordinator's earlier answers."""
 
 
 def groups(before: Sequence[CoordinatorRecord] = ()) -> Coordinator:
@@ -197,12 +198,12 @@ def sync(coordinator: Coordinator) -> Step:
 
 
 def stable(joined: Step) -> Steps:
-    """The member leads the group, and hands in its assignment."""
+    """Let the member join, lead the group and hand in its assignment."""
     return [joined, Step(TimePasses()), sync]
 
 
 def other_leads(joined: Step) -> Steps:
-    """Another one leads the group; it joins again with the newcomer, and hands in the assignment."""
+    """Let another member lead the group, join again with the new one, and hand in the assignment."""
     leader = "leader"
     known = f"{leader}{SUFFIX}"
     return [
@@ -227,9 +228,10 @@ def with_generation(value: int) -> list[CoordinatorRecord]:
 
 
 TOO_LONG = (WRITTEN, WRITTEN, UNKNOWN_SERVER_ERROR)
-"""The value is composed, so that requests hold one that is too long."""
+"""Outcomes of a value that the coordinator composes of parts: each part fits a request, but the whole may be
+too long."""
 NO_ID_OF_IT = (UNKNOWN_SERVER_ERROR, UNKNOWN_SERVER_ERROR, UNSENDABLE)
-"""A request and a record hold it, but the member's id is longer."""
+"""Outcomes of a name that a request and a record can hold, but not the member id that is made from it."""
 NO_TIME_TO_SYNC = ErrorCode.UNKNOWN_MEMBER_ID.name
 BAD_SESSION = ErrorCode.INVALID_SESSION_TIMEOUT.name
 
@@ -286,7 +288,7 @@ GROUP_TYPES_NEVER_WRITTEN = {
     "Share": "of share groups (KIP-932), which no coordinator here speaks",
     "Streams": "of streams groups (KIP-1071), which no coordinator here speaks",
 }
-"""By the beginning of the record type's name."""
+"""Record types that other brokers write and ours leaves out, by the beginning of their names, with the reason."""
 
 GROUP_PROBE = Step(HeartbeatRequest("unknown", 1, "m"), HeartbeatRequest("unknown", 1, "m"), 4)
 
@@ -315,7 +317,7 @@ def add(partitions: Sequence[tuple[str, int]]) -> Steps:
 
 
 OF_AN_EPOCH = (UNSENDABLE, UNSENDABLE, WRITTEN, WRITTEN, WRITTEN, WRITTEN)
-"""The log holds the epoch before; there is none below the lowest."""
+"""Outcomes of an epoch. The log holds the epoch before it, which the lowest epoch does not have."""
 ENDED = (UNSENDABLE, UNSENDABLE, WRITTEN, WRITTEN, WRITTEN, PRODUCER_FENCED)
 
 TRANSACTION_ROWS: dict[str, CoordinatorRow] = {

@@ -1,4 +1,4 @@
-"""Every string, number and list of a record type, as the schema has them, and the values at the bounds of each.
+"""All strings, numbers and lists of a record type by its schema, and values at the bounds of each.
 
 A path names a field: `RegisterBrokerRecord.end_points.host`. A string has at most 32,767 bytes, a number the width of its
 type. A list has no bound of its own: a request names `NAMED_PER_REQUEST_MAX` things at most.
@@ -16,7 +16,7 @@ from odradek.wire.structure import Structure
 
 STRING_BYTES_MAX = 32_767
 PREFIX_CHARACTERS = 64
-"""Every string begins with so many ASCII letters, which a table may replace by others."""
+"""How many ASCII letters each string begins with. A table may replace them by other letters."""
 LIST_BOUND = NAMED_PER_REQUEST_MAX
 NUMBERS = {
     "int8": (-(1 << 7), (1 << 7) - 1),
@@ -26,7 +26,7 @@ NUMBERS = {
     "int64": (-(1 << 63), (1 << 63) - 1),
 }
 WITHOUT_BOUND = ("bool", "uuid", "float64", "bytes")
-"""A truth value, 16 bytes and a double each have their width, whatever they are. Bytes may be as many as a frame has."""
+"""Types that need no test: all values of the first three have the same width, and bytes may fill a frame."""
 
 
 @attrs.frozen
@@ -35,12 +35,13 @@ class Field:
 
     path: str
     kind: str
-    """`string`, `list`, or the name of a number's type."""
+    """`string`, `list`, or the name of a numeric type."""
 
     def values(self) -> Iterator[tuple[str, Any]]:
-        """Names and values at the bounds: `low - 1` to `high + 1` of a number, `bound - 1` to `bound + 1` of the others.
+        """Yield names and values at the bounds: from `low - 1` to `high + 1` for a number, from `bound - 1` to `bound +
+        1` else.
 
-        The value of a list is a length. A string is tried in letters of one byte and of two.
+        For a list the value is its length. Each string comes in letters of one byte, and in letters of two.
         """
         if self.kind == "string":
             for offset in (-1, 0, 1):
@@ -61,7 +62,7 @@ class Field:
 
 
 def fields_of(cls: type[Structure], prefix: str = "") -> Iterator[Field]:
-    """The bounded fields of a record type, those of its structures included."""
+    """Yield the fields of a record type that have a bound, including fields of nested structures."""
     prefix = prefix or cls.__name__
     for field in attrs.fields(cls):
         kind: Any = field.metadata["kafka"].type
@@ -80,7 +81,7 @@ def fields_of(cls: type[Structure], prefix: str = "") -> Iterator[Field]:
 
 
 def values_at(record: Structure, path: str) -> Iterator[Any]:
-    """The values of a record's field; lengths of lists where the path names a list."""
+    """Return all values that a record has at a path. If the path names a list, return the lengths."""
     names = path.split(".")[1:]
     found: list[Any] = [record]
     for position, name in enumerate(names):

@@ -1,7 +1,7 @@
-"""A row of a table of fields: which request leads to a field, and what becomes of it at each bound. Or why none does.
+"""Rows of the tables of fields: which request leads to a field, and its outcome at each bound, or why no request does.
 
 The outcome of a value is one of
-* `unsendable`: no request holds it, since the request's own field is as narrow as the record's;
+* `unsendable`: no request can hold it, since the field of the request is as narrow as that of the record;
 * `written`: a record has it;
 * an error code, of the request or of the thing in it;
 * `nothing`: neither a record nor an error.
@@ -21,43 +21,44 @@ from tests.bounds.fields import Field
 
 WRITTEN, UNSENDABLE, NOTHING = "written", "unsendable", "nothing"
 Make: TypeAlias = Callable[[Any], Sequence[Any]]
-"""Makes the requests that lead to a value; what becomes of the last one counts."""
+"""Makes the requests that lead to a value. Only the outcome of the last request counts."""
 
 
 @attrs.frozen
 class Sent:
-    """A field that requests lead to."""
+    """A row for a field to which requests lead."""
 
     make: Make
     outcomes: tuple[str, ...]
-    """By value, in the order of `Field.values`: three for a string and a list, six for a number."""
+    """The outcomes, in the order of `Field.values`: three for a string or a list, six for a number."""
     stored: Callable[[Any], Any] = lambda value: value
-    """The value in the record."""
+    """Returns the value that the record must have, given that of the request."""
     before: Callable[[Any], Sequence[Message]] = lambda value: ()
-    """Records that the log holds already."""
+    """Returns the records that the log holds before the requests."""
 
 
 Row: TypeAlias = Sent | str
-"""A text says why no request leads to the field."""
+"""A row. A text says why no request leads to the field."""
 
 
 def freely(make: Make) -> Sent:
-    """A string of a request that is written as it is."""
+    """Make the row of a string or list that a record takes from a request without further checks."""
     return Sent(make, (WRITTEN, WRITTEN, UNSENDABLE))
 
 
 def refused(code: ErrorCode, make: Make) -> Sent:
-    """A string or a list that is refused long before its bound."""
+    """Make the row of a string or list that is refused long before its bound."""
     return Sent(make, (code.name, code.name, UNSENDABLE))
 
 
 def number(make: Make, low: str, high: str, beyond: str = UNSENDABLE) -> Sent:
-    """A number of a request that has the same type: `low` and `high` are the outcomes at either end of its range."""
+    """Make the row of a number that has the same type in the request. `low` and `high` are the outcomes at both
+    ends."""
     return Sent(make, (beyond, low, low, high, high, beyond))
 
 
 def expected(row: Sent, field: Field) -> list[tuple[str, Any, str]]:
-    """Name, value and outcome of each value at a bound."""
+    """Return name, value and expected outcome of each value at a bound."""
     values = list(field.values())
     assert len(values) % len(row.outcomes) == 0, f"{field.path} wants {len(values)} outcomes"
     each = len(values) // len(row.outcomes)
@@ -65,7 +66,7 @@ def expected(row: Sent, field: Field) -> list[tuple[str, Any, str]]:
 
 
 def sent(message: Message, version: int | None = None) -> Message | None:
-    """A request as it arrives; None where no bytes hold it."""
+    """Encode and decode a request, as on its way to a node. Return None if it cannot be encoded."""
     chosen = message.VALID_VERSIONS[1] if version is None else version
     try:
         return decode(type(message), chosen, encode(message, chosen))
@@ -74,7 +75,7 @@ def sent(message: Message, version: int | None = None) -> Message | None:
 
 
 def first_error(response: Any) -> str:
-    """The first error code in a response, `nothing` if all is well."""
+    """Return the name of the first error code in a response, or `nothing` if there is none."""
     if isinstance(response, ErrorCode):
         return response.name if response else NOTHING
     if isinstance(response, (list, tuple)):
@@ -89,6 +90,6 @@ def first_error(response: Any) -> str:
 
 
 def unaccounted(rows: Mapping[str, Row], fields: Sequence[Field]) -> tuple[list[str], list[str]]:
-    """The fields that lack a row, and the rows of fields that are gone."""
+    """Return the fields that lack a row, and the rows whose fields no longer exist."""
     paths = [field.path for field in fields]
     return [path for path in paths if path not in rows], [path for path in rows if path not in paths]

@@ -1,6 +1,7 @@
-"""The control records of the metadata log and of snapshots: each field is as wide as the request's that it comes from.
+"""Control records of the metadata log and of snapshots: each field is as wide as the request's field that it is copied
+from.
 
-They are encoded when they are written, behind the answer. So their values must fit before.
+They are encoded only after the request was answered. So it must be certain before that all values fit.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tests.bounds.fields import fields_of
 A_CONSTANT = "a constant"
 VOTERS = "the ids of the voters, which are those of a VotersRecord or of the node's configuration"
 Sources = tuple[str, ...] | str
-"""The fields of requests that a value is copied from; a text says why there is none."""
+"""The fields of requests from which a value is copied. A text says why there is none."""
 
 ROWS: dict[str, Sources] = {
     "VotersRecord.version": A_CONSTANT,
@@ -70,11 +71,11 @@ REQUEST_FIELDS = {
 
 
 def test_every_field_has_a_row() -> None:
-    """A new field of the schema says where its value comes from."""
+    """If the schema gets a new field, a row must say where its value comes from."""
     assert sorted(ROWS) == sorted(FIELDS)
 
 
 @pytest.mark.parametrize("path", [path for path, row in ROWS.items() if not isinstance(row, str)])
 def test_a_field_is_as_wide_as_its_sources(path: str) -> None:
-    """A request that holds the value has the field's own type, so the record holds it, too."""
+    """The record's field has the same type as the fields of requests, so each value of a request fits the record."""
     assert {REQUEST_FIELDS[source] for source in ROWS[path]} == {FIELDS[path]}

@@ -1,4 +1,4 @@
-"""Every string, number and list of the metadata log at its bounds, reached by requests to a controller."""
+"""All strings, numbers and lists of the metadata log at their bounds, reached by requests to a controller."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ FIELDS = [field for cls in RECORDS.values() for field in fields_of(cls)]
 
 
 def test_every_field_has_a_row() -> None:
-    """A new field of the schema says which request leads to it, or why none does."""
+    """If the schema gets a new field, a row must say which request leads to it, or why none does."""
     assert unaccounted(ROWS, FIELDS) == ([], [])
 
 
 def arrived(request: Any) -> Any:
-    """The request as the controller gets it; None where no bytes hold it."""
+    """Return the request as the controller gets it, or None if it cannot be encoded."""
     if isinstance(request, Message):
         return sent(request)
     message = sent(request.message)
@@ -44,7 +44,7 @@ def encodes(records: Iterable[Message]) -> bool:
 
 
 def outcome(row: Sent, field: Field, value: Any) -> str:
-    """What becomes of a value. The controller lives, and its answer fits its message."""
+    """Send a value and return its outcome. Check that the controller goes on and that its answer can be encoded."""
     before = row.before(value)
     if not encodes(before):
         return UNSENDABLE
@@ -71,7 +71,8 @@ def outcome(row: Sent, field: Field, value: Any) -> str:
     "field", [each for each in FIELDS if isinstance(ROWS.get(each.path), Sent)], ids=lambda each: each.path
 )
 def test_every_value_has_its_answer(field: Field) -> None:
-    """At the bound of a field a record has the value, beyond it the client is told; no value ends the controller."""
+    """At the bound of a field the record has the value, and beyond it the client gets an error. The controller
+    goes on."""
     row = ROWS[field.path]
     assert isinstance(row, Sent)
     wanted = expected(row, field)
@@ -81,7 +82,8 @@ def test_every_value_has_its_answer(field: Field) -> None:
 
 
 def test_a_token_may_last_for_ever() -> None:
-    """`delegation.token.max.lifetime.ms` may be any number of milliseconds: the last moment is that of a record's."""
+    """With the largest `delegation.token.max.lifetime.ms`, a token's expiry is the largest time that a record
+    can hold."""
     settings = attrs.evolve(SETTINGS, token_max_lifetime_ms=INT64_MAX, token_expiry_ms=INT64_MAX)
     cluster = Cluster(settings=settings)
     (record,), response = cluster.decide(token()[0])

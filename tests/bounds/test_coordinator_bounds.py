@@ -1,4 +1,5 @@
-"""Every string, number and list of the coordinators' logs at its bounds, reached by requests to their machines."""
+"""All strings, numbers and lists of the coordinators' logs at their bounds, reached by requests to their state
+machines."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ MODULES = ("coordinator_records", "share_group_records", "streams_group_records"
 
 
 def group_types() -> list[type]:
-    """The keys and values of `__consumer_offsets`, in the order of the schema."""
+    """Return the classes of the keys and values in `__consumer_offsets`, in the order of the schema."""
     modules = [import_module(f"odradek.wire.messages.{name}") for name in MODULES]
     types = dict.fromkeys(
         cls for module in modules for table in (module.KEYS, module.VALUES) for cls in table.values()
@@ -50,7 +51,7 @@ TRANSACTION_FIELDS = [field for cls in (TransactionLogKey, TransactionLogValue) 
     ids=["groups", "transactions"],
 )
 def test_every_field_has_a_row(rows: Mapping[str, CoordinatorRow], fields: Sequence[Field]) -> None:
-    """A new field of the schema says which request leads to it, or why none does."""
+    """If the schema gets a new field, a row must say which request leads to it, or why none does."""
     assert sorted(rows) == sorted(field.path for field in fields)
 
 
@@ -66,7 +67,7 @@ def encodes(records: Sequence[Any]) -> bool:
 def outcome(
     begin: Callable[[Sequence[Any]], Coordinator], probe: Step, row: Sent, field: Field, value: Any
 ) -> str:
-    """What becomes of a value. The coordinator lives, and answers everybody."""
+    """Send a value and return its outcome. Check that the coordinator goes on and answers everybody."""
     before = row.before(value)
     if not encodes(before):
         return UNSENDABLE
@@ -112,18 +113,21 @@ def reached(rows: Mapping[str, CoordinatorRow], fields: Sequence[Field]) -> list
 
 @pytest.mark.parametrize("field", reached(table.GROUP_ROWS, GROUP_FIELDS))
 def test_every_value_of_a_group_has_its_answer(field: Field) -> None:
-    """At the bound of a field a record has the value, beyond it the client is told; no value ends the coordinator."""
+    """At the bound of a field the record has the value, and beyond it the client gets an error. The coordinator goes
+    on."""
     check(table.groups, table.GROUP_PROBE, table.GROUP_ROWS[field.path], field)
 
 
 @pytest.mark.parametrize("field", reached(table.TRANSACTION_ROWS, TRANSACTION_FIELDS))
 def test_every_value_of_a_transaction_has_its_answer(field: Field) -> None:
-    """At the bound of a field a record has the value, beyond it the client is told; no value ends the coordinator."""
+    """At the bound of a field the record has the value, and beyond it the client gets an error. The coordinator goes
+    on."""
     check(table.transactions, table.TRANSACTION_PROBE, table.TRANSACTION_ROWS[field.path], field)
 
 
 def test_a_groups_record_is_no_larger_than_was_asked() -> None:
-    """A group is refused before its record exceeds a batch, whatever letters its names have: the log takes what is written."""
+    """The estimate by which a group is refused is never below its record's real size, whatever letters its
+    names have."""
     long = "\u20ac" * 10_000
     joined = table.join(long, group_instance_id=long, protocol_type=long, protocol=long)
     coordinator = table.groups()
@@ -138,7 +142,7 @@ def test_a_groups_record_is_no_larger_than_was_asked() -> None:
 
 
 def test_a_group_that_is_not_there_is_described_whatever_its_name() -> None:
-    """The words around a name that is as long as a string do not make the answer's string longer than that."""
+    """If a group's name is as long as a string may be, the answer about the missing group still fits its message."""
     name = "x" * STRING_BYTES_MAX
     _, reply = table.groups().ask(Step(DescribeGroup(name), version=6))
     answer = DescribeGroupsResponse(groups=reply.answers)
@@ -150,7 +154,8 @@ def test_a_group_that_is_not_there_is_described_whatever_its_name() -> None:
 
 @pytest.mark.parametrize("version", [-1, 0, 2, 127, 128, (1 << 15) - 1])
 def test_a_transaction_whose_markers_no_request_can_hold_is_left_out(version: int) -> None:
-    """A stranger's record may name any transaction version; the markers that it would lead to must fit their request."""
+    """A foreign record may name any transaction version. It is skipped if no request could hold the markers of that
+    version."""
     ending = Transaction("t", 7, 1, 10, TransactionStatus.PREPARE_COMMIT, frozenset({("t", 0)}))
     record = record_of(attrs.evolve(ending, client_version=version), 1)
     skipped: list[str] = []
@@ -160,7 +165,7 @@ def test_a_transaction_whose_markers_no_request_can_hold_is_left_out(version: in
 
 
 def fits(message: WriteTxnMarkersRequest) -> bool:
-    """True if bytes hold it, and the version is none that a reader refuses."""
+    """True if the request can be encoded and a reader accepts its transaction version."""
     marker = message.markers[0]
     if marker.transaction_version < 0:
         return False

@@ -1,7 +1,8 @@
-"""A decision that fits no record: everybody who waits for it hears of it, and the machine goes on as before.
+"""A decision that cannot be encoded as records: each waiting client gets an error, and the state machine goes on as
+before.
 
-Requests find no such decision any more (the other tests of this folder). So the log refuses here what the test names, or the
-state holds what no record can.
+No known request leads to such a decision, as the other tests of this folder show. So the log refuses some records here,
+or the state holds a value that no record can hold.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ NOW_MS = 1_000_000
 
 
 class RefusingLog(HeldLog[GroupsState]):
-    """A log that cannot encode some records."""
+    """A log that fails to encode the records for which `refuses` is true."""
 
     refuses: Callable[[CoordinatorRecord], bool] = staticmethod(lambda record: False)
 
@@ -65,7 +66,7 @@ class RefusingLog(HeldLog[GroupsState]):
 
 
 class Groups:
-    """A coordinator of groups over such a log."""
+    """A coordinator of groups over a log that refuses some records."""
 
     def __init__(self) -> None:
         self.log = RefusingLog(read_groups)
@@ -77,7 +78,7 @@ class Groups:
             GroupsState(),
             random=Random(1),
             new_uuid=lambda: uuids.randbytes(16),
-            fail=lambda error: pytest.fail(f"the node ends: {error}"),
+            fail=lambda error: pytest.fail(f"the coordinator failed, which would end the node: {error}"),
         )
 
     def ask(self, request: Any, version: int = 5) -> KeptReply:
@@ -92,7 +93,7 @@ class Groups:
         self.ask(TimePasses())
 
     def joined(self, group: str, *instances: str) -> list[Any]:
-        """The members of a group that has just rebalanced, the leader first."""
+        """Let members join a group and complete the rebalance. Return their answers, the leader's first."""
         first = self.ask(join(group_id=group, group_instance_id=instances[0]).request, 9)
         self.pass_ms(1)
         replies = [first]
@@ -113,7 +114,7 @@ class Groups:
 
 
 def of_group(group: str) -> Callable[[CoordinatorRecord], bool]:
-    """True for the records of a group that has members."""
+    """Match a group's records that list at least one member."""
     return lambda record: (
         getattr(record.key, "group", "") == group
         and isinstance(record.value, GroupMetadataValue)
@@ -122,7 +123,7 @@ def of_group(group: str) -> Callable[[CoordinatorRecord], bool]:
 
 
 def test_every_member_that_waits_for_an_assignment_hears_that_it_was_not_written() -> None:
-    """The leader and the others get UNKNOWN_SERVER_ERROR; a rebalance later the group is stable. Others never notice."""
+    """If an assignment cannot be written, all its members get UNKNOWN_SERVER_ERROR. Other groups go on."""
     groups = Groups()
     (bystander,) = groups.joined("other", "x")
     groups.sync("other", bystander, bystander)
@@ -145,7 +146,7 @@ def test_every_member_that_waits_for_an_assignment_hears_that_it_was_not_written
 
 
 def test_a_stable_group_stays_as_the_log_has_it() -> None:
-    """A later generation that cannot be written takes the members back to the one that is, as a new coordinator would."""
+    """If the next generation cannot be written, the group goes on in the last written one, as on a new coordinator."""
     groups = Groups()
     (member,) = groups.joined("g", "a")
     groups.sync("g", member, member)
@@ -161,7 +162,7 @@ def test_a_stable_group_stays_as_the_log_has_it() -> None:
 
 
 class RefusingTransactionLog(HeldLog[TransactionsState]):
-    """A log that cannot encode the records of some transactional ids."""
+    """A log that fails to encode the records of some transactional ids."""
 
     refused: tuple[str, ...] = ()
 
@@ -172,7 +173,7 @@ class RefusingTransactionLog(HeldLog[TransactionsState]):
 
 
 class Transactions:
-    """A coordinator of transactions over such a log, which holds what `open_ids` have begun long ago."""
+    """A coordinator of transactions over such a log. It holds old transactions of `open_ids` that are still open."""
 
     def __init__(self, *open_ids: str) -> None:
         self.log = RefusingTransactionLog(read_transactions)
@@ -190,7 +191,7 @@ class Transactions:
             self.log.state() if open_ids else TransactionsState(),
             random=Random(1),
             new_uuid=lambda: bytes(16),
-            fail=lambda error: pytest.fail(f"the node ends: {error}"),
+            fail=lambda error: pytest.fail(f"the coordinator failed, which would end the node: {error}"),
             not_encoded=self._count,
         )
 
@@ -209,7 +210,7 @@ class Transactions:
 
 
 def test_transactions_behind_one_that_cannot_be_aborted_are_timed_out() -> None:
-    """The check finds the one whose abort fits no record, leaves it out, and aborts all others."""
+    """If the abort of a timed-out transaction cannot be encoded, the check leaves it out and aborts all others."""
     names = [f"t{number:02}" for number in range(40)]
     transactions = Transactions(*names)
     transactions.log.refused = ("t07", "t23")
@@ -226,7 +227,7 @@ def test_transactions_behind_one_that_cannot_be_aborted_are_timed_out() -> None:
 
 
 def test_one_that_was_left_out_is_tried_again_when_it_has_changed() -> None:
-    """Once its state is another one, its abort may fit a record."""
+    """A transaction whose abort could not be encoded is tried again once its state has changed."""
     transactions = Transactions("a")
     transactions.log.refused = ("a",)
     assert [transactions.ask(AbortTimedOut(NOW_MS)).answers for _ in range(2)] == [[True], [False]]
@@ -237,7 +238,8 @@ def test_one_that_was_left_out_is_tried_again_when_it_has_changed() -> None:
 
 
 def test_a_request_that_was_held_for_records_is_answered_without_them() -> None:
-    """InitProducerId waits for the abort of the open transaction. It is answered at once where that fits no record."""
+    """InitProducerId waits for the abort of an open transaction. If the abort cannot be encoded, it gets an error at
+    once."""
     transactions = Transactions("a")
     transactions.log.refused = ("a",)
     assert [each.code for each in transactions.ask(InitProducer("a", 1_000)).answers] == [UNKNOWN]
@@ -249,7 +251,7 @@ def test_a_request_that_was_held_for_records_is_answered_without_them() -> None:
 
 
 def test_a_shard_goes_on_and_tells_of_the_decision() -> None:
-    """The node lives and the log is as before; one line and a count tell of it."""
+    """If a commit of offsets cannot be encoded, the shard logs one line, its log is as before, and it goes on."""
     case = Case()
     case.follower_fetches()
     run_now(case.shard.load())
@@ -264,14 +266,14 @@ def test_a_shard_goes_on_and_tells_of_the_decision() -> None:
 
 
 def test_a_controller_answers_every_request_that_it_decides() -> None:
-    """Each request that a peer sends has a response that tells of an error and nothing else."""
+    """The controller can make a response with only an error for each type of request that it decides."""
     controller = Controller(ControllerSettings())
     for cls in controller.requests:
         assert controller.refuse(cls(), UNKNOWN) is not None, cls.__name__
 
 
 def test_a_controller_goes_on_and_changes_nothing() -> None:
-    """Neither the other resources of the request nor anything of its records is written."""
+    """If one resource of a request cannot be encoded, the metadata stay as they are. The next request is decided."""
     cluster = Cluster()
     request = configure(4, "", "k", "x" * 100)[0]
     sound, poisoned = request.resources[0], configure(4, "1", "k" * 40_000, "1")[0].resources[0]
@@ -285,7 +287,7 @@ def test_a_controller_goes_on_and_changes_nothing() -> None:
 
 
 def test_a_node_tells_of_a_decision_of_its_controller() -> None:
-    """One line a second and a count; the next request is decided and committed."""
+    """If a decision of the controller cannot be encoded, the node counts it and goes on with the next request."""
     world: World = make_world()
     journal = KeptLog()
 

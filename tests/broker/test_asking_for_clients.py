@@ -1,4 +1,4 @@
-"""A broker asks the active controller for a client in the client's name (KIP-590)."""
+"""A broker forwards a client's request to the active controller in the client's name (KIP-590)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TOPIC = 2
 
 
 class Controller:
-    """Notes who asks; answers with a refusal of the request's kind."""
+    """A controller that records the sender of each request, and refuses the request."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[Sender, int, float]] = []
@@ -77,7 +77,8 @@ def alter_configs(forwarder: Forwarder, **parts: Any) -> Handler:
     ],
 )
 def test_the_controller_is_told_who_asks(request_message: Any, waits_seconds: int) -> None:
-    """Principal, client id and address, as they were when the request came: the connection goes on to others."""
+    """The controller gets principal, client id and version as they were when the request came, though they change
+    later."""
     controller = Controller()
     forwarder = forwarder_to(controller)
     about_topics = ForwardingHandler(forwarder, refusal, waits_as_asked=True).handle
@@ -102,7 +103,7 @@ def test_the_controller_is_told_who_asks(request_message: Any, waits_seconds: in
 
 
 class Turns:
-    """The long work of a node: notes how many resources a turn judges."""
+    """The node's long work. It records how many resources are checked in each turn."""
 
     def __init__(self) -> None:
         self.judged: list[int] = []
@@ -120,7 +121,7 @@ class Turns:
 
 
 def test_a_broker_judges_a_long_request_in_turns_and_asks_once() -> None:
-    """Results are in the order of the request: its own refusals in their places, the controller's in the others."""
+    """A long request is checked in turns and forwarded once. The results stay in the order of the request."""
     names = [f"g{number}" for number in range(1000)]
     names[7] = names[990]
     resources = [
@@ -148,7 +149,7 @@ def test_a_broker_judges_a_long_request_in_turns_and_asks_once() -> None:
 
 
 def test_a_topic_made_on_first_use_is_made_in_the_name_of_who_used_it() -> None:
-    """KIP-590: auto-creation is the client's act, so its principal is the one that the controller holds against ACLs."""
+    """KIP-590: a topic that is auto-created is created in the name of the client that used it, so its ACLs count."""
     controller = Controller()
 
     async def run() -> None:

@@ -1,4 +1,4 @@
-"""A Produce that waits: for replicas, for a flush, for its deadline."""
+"""A produce request that waits for replicas, for a flush, or for its deadline."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class FakeBroker:
 
 class _Event:
     def set(self) -> None:
-        """Nobody sleeps."""
+        """Do nothing, since no task sleeps."""
 
 
 class Case:
-    """One batch at offset 0 of a partition whose other replica has not fetched it."""
+    """One batch at offset 0 of a partition. The other replica has not fetched it yet."""
 
     def __init__(self) -> None:
         self.broker = FakeBroker()
@@ -72,7 +72,7 @@ class Case:
         self.broker.timers.fire_due(TIMEOUT_MS / 1000)
 
     def assert_answered(self, code: ErrorCode) -> None:
-        """Once, with this code, and nobody waits any more."""
+        """Check that the request was answered once, with this code, and that nothing waits for it any more."""
         assert self.produce.response is self.response
         assert self.answer.error_code == code
         assert self.answer.base_offset == (-1 if code else 0)
@@ -86,7 +86,7 @@ def watchers(partition: Partition) -> int:
 
 
 def test_it_completes_when_the_high_watermark_passes() -> None:
-    """acks=all: all in-sync replicas have the record."""
+    """A request with acks=all is answered when all in-sync replicas have the record."""
     case = Case()
     case.wait()
     case.partition.apply(ALONE, 1)
@@ -94,7 +94,8 @@ def test_it_completes_when_the_high_watermark_passes() -> None:
 
 
 def test_it_fails_when_the_leadership_goes() -> None:
-    """NOT_LEADER_OR_FOLLOWER: whether the record survives is for the next leader to say."""
+    """If the leadership moves, the answer is NOT_LEADER_OR_FOLLOWER: the next leader decides whether the record
+    survives."""
     case = Case()
     case.wait()
     case.partition.apply(GONE, 1)
@@ -102,7 +103,8 @@ def test_it_fails_when_the_leadership_goes() -> None:
 
 
 def test_a_leadership_that_is_lost_before_the_last_append_is_not_forgotten() -> None:
-    """NOT_LEADER_OR_FOLLOWER, though the leader is the same again, and the timeout begins behind the last append only."""
+    """If the broker loses the leadership and wins it back before the last append, the answer is
+    NOT_LEADER_OR_FOLLOWER."""
     case = Case()
     case.produce.wait_for_replicas(case.partition, 0, case.answer)
     case.partition.apply(GONE, 1)
@@ -116,7 +118,7 @@ def test_a_leadership_that_is_lost_before_the_last_append_is_not_forgotten() -> 
 @pytest.mark.parametrize(("replicas", "flush"), [(True, False), (False, True)])
 @pytest.mark.parametrize("loss", [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.KAFKA_STORAGE_ERROR])
 def test_it_fails_when_the_partition_goes(replicas: bool, flush: bool, loss: ErrorCode) -> None:
-    """As Kafka's `DelayedProduce`: a deleted topic or a failed disk answers with its own error, no later than its flush."""
+    """If the topic is deleted or the disk fails, the answer has that error, as in Kafka's `DelayedProduce`."""
     case = Case()
     case.wait(replicas=replicas, flush=flush)
     case.broker.loss = loss
@@ -129,7 +131,7 @@ def test_it_fails_when_the_partition_goes(replicas: bool, flush: bool, loss: Err
 
 @pytest.mark.parametrize(("replicas", "flush"), [(True, False), (False, True), (True, True)])
 def test_it_times_out(replicas: bool, flush: bool) -> None:
-    """A request gets REQUEST_TIMED_OUT exactly at its deadline, also while a requested flush is still running."""
+    """A request gets REQUEST_TIMED_OUT exactly at its deadline, even while its flush is still running."""
     case = Case()
     case.wait(replicas=replicas, flush=flush)
     case.broker.timers.fire_due(TIMEOUT_MS / 1000 - 0.001)
@@ -142,7 +144,7 @@ def test_it_times_out(replicas: bool, flush: bool) -> None:
 
 
 def test_a_flush_and_the_replicas_are_both_awaited() -> None:
-    """Whichever comes first, the answer leaves with the second."""
+    """The answer waits for both the flush and the replicas, in whichever order they finish."""
     for flush_first in (True, False):
         case = Case()
         case.wait(flush=True)
@@ -157,7 +159,8 @@ def test_a_flush_and_the_replicas_are_both_awaited() -> None:
 
 
 def test_the_first_reason_stays() -> None:
-    """A failed flush also takes the directory and with it the leadership; a deadline knows less than either."""
+    """The first error is the answer: a failed flush, not the lost leadership that follows, and that one before a
+    timeout."""
     failed = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "no disk")
     case = Case()
     case.wait(flush=True)
@@ -172,8 +175,7 @@ def test_the_first_reason_stays() -> None:
 
 
 def test_an_abandoned_one_leaves_nothing() -> None:
-    """After its connection is gone, a request has neither watchers nor a timer, and a flush that ends later is
-    harmless."""
+    """After its connection has closed, a request has neither watchers nor a timer, and a later flush is harmless."""
     case = Case()
     case.wait(flush=True)
     case.produce.abandon()

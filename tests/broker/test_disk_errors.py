@@ -1,4 +1,4 @@
-"""Lines about disks that refuse requests."""
+"""Log lines about disks that refuse requests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from testkit.by_hand import KeptLog, ManualClock
 
 
 def test_a_disk_that_refuses_everything_does_not_fill_another_one_with_lines() -> None:
-    """Some lines at once, then a number: a producer that goes on trying must not fill the operator's disk."""
+    """If a disk refuses every request of a producer, a few lines are logged at once, and then only a count."""
     clock, log = ManualClock(), KeptLog()
     errors = DiskErrors(clock, log)
     for _ in range(1000):

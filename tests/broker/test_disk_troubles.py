@@ -1,4 +1,4 @@
-"""The list of troubled directories, as a broker writes it and anybody reads it."""
+"""The list of directories in trouble, as a broker writes it into its configuration and others read it."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ TROUBLED = st.builds(
 
 @given(st.lists(TROUBLED, max_size=4))
 def test_what_is_written_is_read(troubled: list[TroubledDirectory]) -> None:
-    """Any path, also one with the characters that part entries."""
+    """Any list of directories is read back as it was written, even if a path contains the separators."""
     assert parse_troubles(troubles_text(troubled)) == troubled
 
 
 @given(st.text())
 def test_what_makes_no_sense_is_passed_over(text: str) -> None:
-    """A configuration may hold any text: reading it never fails."""
+    """Parts of a list that make no sense are skipped. Reading never fails, since a configuration may hold any text."""
     for each in parse_troubles(f"{text},{text}:{text}:{text}"):
         assert len(each.directory_id) == 16

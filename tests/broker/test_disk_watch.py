@@ -1,4 +1,4 @@
-"""A device that hangs: the operator is told, its logs refuse to be used, and everything goes on when it comes back."""
+"""A device that hangs: it is logged, its logs refuse requests, and they are served again when the device answers."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tests.log.support import append, batch
 
 
 class Pending:
-    """A call in a thread that has not come back."""
+    """A call in a worker thread that has not returned yet."""
 
     def __await__(self) -> Generator[None, None, None]:
         yield
 
 
 class HangingWorkers:
-    """Workers whose calls wait for the test."""
+    """Workers whose calls return when the test lets them."""
 
     async def run(self, function: Callable[..., Any], *args: object) -> Any:
         await Pending()
@@ -35,7 +35,7 @@ class HangingWorkers:
 
 
 class Case:
-    """Three disks with a log each, of which "b" hangs in a call."""
+    """Three disks with a log each. Disk "b" hangs in a call."""
 
     def __init__(self, names: str = "abc") -> None:
         self.disks = Disks()
@@ -54,7 +54,7 @@ class Case:
         self.changes += 1
 
     def look(self, seconds: float) -> None:
-        """Let time pass, then look at all directories."""
+        """Let time pass, then let the watch check all directories."""
         self.clock.now_ms += int(seconds * 1000)
         for log_dir in self.dirs:
             self.watch.look(log_dir)
@@ -64,7 +64,7 @@ class Case:
             self.call.send(None)
 
     def can_append(self, name: str) -> bool:
-        """True if an append is taken; otherwise it must be refused with KAFKA_STORAGE_ERROR."""
+        """Return True if an append succeeds. Otherwise check that it is refused with KAFKA_STORAGE_ERROR."""
         log = self.logs[name]
         if log.offline:
             with pytest.raises(KafkaError, match="offline") as caught:
@@ -76,7 +76,7 @@ class Case:
 
 
 def test_a_hang_is_told_then_refused_then_forgotten() -> None:
-    """10 s: a line; 15 s: KAFKA_STORAGE_ERROR for that directory alone; served again when the call is back."""
+    """A disk that hangs is logged after 10 s, refuses requests after 15 s, and serves again when its call returns."""
     case = Case()
     case.look(WARN_SECONDS - 1)
     assert case.disks.events() == []
@@ -98,7 +98,8 @@ def test_a_hang_is_told_then_refused_then_forgotten() -> None:
 
 
 def test_a_call_of_the_loop_counts_from_its_beginning() -> None:
-    """The upkeep may be held up by long work, which is no hang: leaderships go all the same, and the disk may come back."""
+    """A call of the loop that finds the disk hung starts the clock. After 15 s its leaderships move, until the device
+    answers."""
     case = Case("bc")
     case.come_back()
     disk = case.hanging
@@ -116,7 +117,7 @@ def test_a_call_of_the_loop_counts_from_its_beginning() -> None:
 
 
 def test_the_upkeep_of_what_was_deleted_counts() -> None:
-    """To make renames durable is no long work: a disk that hangs in it hangs (seed 19 of a storm of hangs)."""
+    """A disk that hangs while renames of deleted logs are made durable is found hung (seed 19 of a storm of hangs)."""
     case = Case("bc")
     case.come_back()
     case.hanging.background.entry_is_dirty = True
@@ -131,7 +132,7 @@ def test_the_upkeep_of_what_was_deleted_counts() -> None:
 
 
 def test_a_disk_that_comes_back_broken_stays_away() -> None:
-    """A log that failed, or a directory that was closed meanwhile, does not serve again."""
+    """If the device answers with an error, or its directory was closed meanwhile, its logs stay offline."""
     case = Case()
     case.look(HUNG_SECONDS)
     case.disks.disks["b"].fail_next(errno.EIO, operation="sync")
@@ -147,8 +148,7 @@ def test_a_disk_that_comes_back_broken_stays_away() -> None:
 
 
 def test_the_only_disk_is_waited_for() -> None:
-    """A single directory in trouble is reported and may lose its leaderships; it still accepts appends, since there is
-    no other."""
+    """If the only directory hangs, it is reported and may lose its leaderships, but it still accepts appends."""
     case = Case("b")
     case.look(HUNG_SECONDS * 2)
     assert case.disks.events() == ["directory.slow", "directory.stalled"]
@@ -161,7 +161,7 @@ def test_the_only_disk_is_waited_for() -> None:
 
 
 def test_long_work_is_no_hang() -> None:
-    """Loading logs and removing large ones may take minutes on a sound device."""
+    """Long work is no hang: loading logs and removing large ones may take minutes on a sound device."""
     case = Case()
     case.come_back()
     log_dir: LogDir = case.hanging
@@ -174,7 +174,7 @@ def test_long_work_is_no_hang() -> None:
 
 
 def test_reads_are_refused_too() -> None:
-    """Reads are refused as appends are; other directories read on."""
+    """A directory that hangs refuses reads, too. The other directories serve theirs."""
     case = Case()
     case.look(HUNG_SECONDS)
     log = case.logs["b"]
@@ -188,8 +188,7 @@ def test_reads_are_refused_too() -> None:
 
 
 def test_a_full_disk_is_in_trouble_after_a_while_and_until_there_is_room_enough() -> None:
-    """A disk is in trouble 5 s after a write found it full. The trouble ends when a twentieth of the device is free and
-    5 s have passed since the last refused write."""
+    """A disk is in trouble once it has been full for 5 s. It recovers with 5 % free and 5 s without a refused write."""
     case = Case()
     case.come_back()
     disk, log_dir = case.disks.disks["a"], case.disks.dirs["a"]
@@ -224,7 +223,7 @@ def test_a_full_disk_is_in_trouble_after_a_while_and_until_there_is_room_enough(
     assert log_dir.trouble is Trouble.FULL, "a write was refused just now"
     case.look(1)
     assert (log_dir.trouble, case.changes) == (None, 2)
-    # The room that this test takes away at once looks like an hour of filling.
+    # This test takes room away at once, which looks as if the disk had been filling for an hour.
     reserve = ["directory.reserve_reached", "directory.reserve_left"]
     others = [*reserve, "directory.filling"]
     assert [each for each in case.disks.events() if each not in others] == [
@@ -236,7 +235,7 @@ def test_a_full_disk_is_in_trouble_after_a_while_and_until_there_is_room_enough(
 
 
 def test_room_that_comes_back_at_once_is_no_trouble() -> None:
-    """One refused write, and room behind it: nobody hears of it."""
+    """If one write is refused and there is room again right after it, the disk is not reported."""
     case = Case()
     case.come_back()
     disk, log_dir = case.disks.disks["a"], case.disks.dirs["a"]

@@ -1,4 +1,5 @@
-"""The ranges of a fetch's answer: some are read at once, some sent from the file, some warmed by a worker first."""
+"""The ranges of a fetch response: some are read at once, some are sent from the file, some wait for a worker to read
+them."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from sim.machine.disk import SimDisk
 
 
 def _answered(disk: SimDisk, counts: list[int]) -> FetchRound:
-    """A round whose answers are so many bytes of one file each."""
+    """Make a round with one answer for each of `counts`: a range of that many bytes in one file."""
     file = disk.open_dir("/data", create=True).open("a", create=True)
     file.append(Random(1).randbytes(sum(counts)))
     attempt = FetchRound()
@@ -33,7 +34,7 @@ def _answered(disk: SimDisk, counts: list[int]) -> FetchRound:
 
 
 def test_small_ranges_become_bytes_as_long_as_there_is_room() -> None:
-    """'So much of an answer is read at once if it is in memory': no answer holds more, however many partitions it has."""
+    """Small ranges in memory become bytes up to a limit for the whole response, however many partitions it has."""
     small = INLINE_BYTES_MAX // 4
     attempt = _answered(SimDisk(), [small, 3 * INLINE_BYTES_MAX, small, small, small, 1])
     file = attempt.ranges[0].file
@@ -42,7 +43,7 @@ def test_small_ranges_become_bytes_as_long_as_there_is_room() -> None:
     assert [each.__class__ is FileRange for each in records] == [False, True, False, False, False, True]
     assert bytes(records[2]) == file.pread(small, small + 3 * INLINE_BYTES_MAX)
     assert attempt.ranges == [records[1], records[5]]
-    # The pins of what was read are given back: the file goes with the last range.
+    # Ranges that became bytes have released their pins. The file can be closed once the last range is gone.
     attempt.release()
     file.close()
     with pytest.raises(FileClosed):
@@ -50,7 +51,7 @@ def test_small_ranges_become_bytes_as_long_as_there_is_room() -> None:
 
 
 def test_what_is_not_in_memory_is_left_to_a_worker() -> None:
-    """'The ranges whose pages would have to come from the device': small ones too stay ranges."""
+    """Ranges whose pages are not in memory are left to a worker, even the small ones."""
     disk = SimDisk(Random(1))
     attempt = _answered(disk, [10, 2 * INLINE_BYTES_MAX])
     disk.cold_probability = 1.0
@@ -60,7 +61,7 @@ def test_what_is_not_in_memory_is_left_to_a_worker() -> None:
 
 
 def test_an_answer_that_is_never_sent_lets_go_of_its_files() -> None:
-    """A connection that breaks before its answer is encoded unpins what that answer holds, and nothing else."""
+    """If the connection breaks before its response is encoded, the files of that response are released."""
     attempt = _answered(SimDisk(), [10, 20])
     file = attempt.ranges[0].file
     partitions = [answer for _, answer in attempt.answers]

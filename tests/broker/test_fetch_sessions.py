@@ -31,10 +31,10 @@ ID = bytes(range(16))
 
 
 class Cache:
-    """A cache of sessions, asked in few words; partitions are those of topic `t`."""
+    """A cache of sessions with a short interface. All partitions belong to topic `t`."""
 
     in_pieces = False
-    """True if the partitions of a request are collected first, as for requests that name thousands."""
+    """True if a request's partitions are collected in pieces first, as in requests that name thousands."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Cache:
         known_max: int = 1 << 30,
         followers: tuple[int, ...] = tuple(range(100)),
     ) -> None:
-        """Partitions from `known_max` on are not hosted; `followers` are the replicas that there are."""
+        """Make the cache. Partitions from `known_max` on do not exist here; `followers` are the replicas that do."""
         self.sessions = FetchSessions(
             slots_max,
             EVICTION_MS,
@@ -63,7 +63,7 @@ class Cache:
         now_ms: int = 0,
         replica: ReplicaState | None = None,
     ) -> FetchPlan:
-        """One request that names partitions with their fetch offsets."""
+        """Send one request that names partitions with their fetch offsets."""
         name, topic_id = ("", ID) if by_id else ("t", bytes(16))
         asked = [FetchPartition(index, fetch_offset=offset) for index, offset in (fetch or {}).items()]
         request = FetchRequest(session_id=session_id, session_epoch=epoch)
@@ -75,13 +75,13 @@ class Cache:
         return self.sessions.plan(request, by_id, now_ms, named)
 
     def open(self, size: int = 1, *, now_ms: int = 0, by_id: bool = False) -> int:
-        """Ask for a session; its id, 0 when there is none."""
+        """Ask for a new session. Return its id, or 0 if the cache grants none."""
         plan = self.ask(INITIAL_EPOCH, dict.fromkeys(range(size), 0), now_ms=now_ms, by_id=by_id)
         assert plan.error == ErrorCode.NONE
         return plan.session_id
 
     def holds(self, session_id: int) -> bool:
-        """True if the session is known; the question leaves it untouched."""
+        """Return True if the cache has the session. Asking does not change it."""
         return self.ask(EPOCH_MAX, session_id=session_id).error != ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
@@ -91,12 +91,12 @@ def _both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 
 def offsets(plan: FetchPlan) -> dict[int, int]:
-    """The fetch offsets by partition, in the order of the plan."""
+    """Return the fetch offset of each partition, in the order of the plan."""
     return {fetched.key[1]: fetched.fetch_offset for fetched in plan.partitions}
 
 
 def test_a_session_from_open_to_close() -> None:
-    """Full (epoch 0), incremental (1, 2, ...: only changes are named), then full without a session (-1)."""
+    """A client opens a session (epoch 0), names only changes (1, 2, ...), then fetches without a session (-1)."""
     cache = Cache()
     full = cache.ask(INITIAL_EPOCH, {0: 10, 1: 20, 2: 30})
     sid = full.session_id
@@ -107,7 +107,11 @@ def test_a_session_from_open_to_close() -> None:
         ({1: 21}, (), {0: 10, 1: 21, 2: 30}),
         ({3: 40}, (0,), {1: 21, 2: 30, 3: 40}),
         ({0: 11}, (7,), {1: 21, 2: 30, 3: 40, 0: 11}),
-        ({2: 31}, (2,), {1: 21, 3: 40, 0: 11}),  # named in both: Kafka updates, then forgets
+        (
+            {2: 31},
+            (2,),
+            {1: 21, 3: 40, 0: 11},
+        ),  # Both lists name it: as Kafka does, we update it and then forget it.
     ]
     for epoch, (fetch, forget, expected) in enumerate(steps, start=1):
         plan = cache.ask(epoch, fetch, session_id=sid, forget=forget)
@@ -130,7 +134,7 @@ def test_a_session_from_open_to_close() -> None:
     ],
 )
 def test_refusals(epoch: int, is_known: bool, by_id: bool, code: ErrorCode) -> None:
-    """Unknown id, wrong epoch, topic ids in a session of names (KIP-516), in this order; nothing has changed."""
+    """An unknown id, a wrong epoch, and topic ids in a session of names (KIP-516) are refused and change nothing."""
     cache = Cache()
     sid = cache.open()
     plan = cache.ask(epoch, {0: 99}, session_id=sid if is_known else sid ^ 1, by_id=by_id)
@@ -139,7 +143,7 @@ def test_refusals(epoch: int, is_known: bool, by_id: bool, code: ErrorCode) -> N
 
 
 def test_names_in_a_session_of_topic_ids() -> None:
-    """FETCH_SESSION_TOPIC_ID_ERROR in the other direction, too."""
+    """Topic names in a session of topic ids get FETCH_SESSION_TOPIC_ID_ERROR, too."""
     cache = Cache()
     sid = cache.open(by_id=True)
     assert cache.ask(1, session_id=sid).error == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
@@ -147,7 +151,7 @@ def test_names_in_a_session_of_topic_ids() -> None:
 
 
 def test_a_repeated_request_is_refused() -> None:
-    """The epoch protects against answers that were lost."""
+    """A request that is sent twice is refused the second time. So a lost response is noticed."""
     cache = Cache()
     sid = cache.open()
     assert cache.ask(1, session_id=sid).error == ErrorCode.NONE
@@ -155,7 +159,7 @@ def test_a_repeated_request_is_refused() -> None:
 
 
 def test_epochs_wrap_to_one() -> None:
-    """0 would mean a new session."""
+    """After the highest epoch the next one is 1, because 0 would ask for a new session."""
     cache = Cache()
     full = cache.ask(INITIAL_EPOCH, {0: 0})
     assert full.session is not None
@@ -165,7 +169,7 @@ def test_epochs_wrap_to_one() -> None:
 
 
 def test_a_session_without_partitions_ends() -> None:
-    """As in Kafka: the answer bears no session id, and the slot is free."""
+    """A session ends with its last partition, as in Kafka: the answer has no session id, and the slot is free."""
     cache = Cache()
     sid = cache.open(2)
     plan = cache.ask(1, session_id=sid, forget=(0, 1))
@@ -174,7 +178,7 @@ def test_a_session_without_partitions_ends() -> None:
 
 
 def test_a_full_request_replaces_the_session_that_it_names() -> None:
-    """One client never holds two slots."""
+    """A full request that names a session replaces it, so that one client never has two slots."""
     cache = Cache(slots_max=1)
     sid = cache.open()
     again = cache.ask(INITIAL_EPOCH, {4: 0}, session_id=sid)
@@ -182,7 +186,7 @@ def test_a_full_request_replaces_the_session_that_it_names() -> None:
     assert not cache.holds(sid)
 
 
-# (what, sizes and times of (creation, last use) of two sessions, size of the newcomer, who goes: 0, 1 or nobody)
+# Each row: what happens; size, creation and last use of two sessions; size of the newcomer; now; which one is evicted.
 EVICTIONS = [
     ("all are young and in use", (1, 0, 0), (1, 0, 0), 9, 500, None),
     ("the one that is idle for longest goes, whatever its size", (9, 0, 10), (1, 0, 0), 1, 1001, 1),
@@ -202,7 +206,7 @@ EVICTIONS = [
 def test_evictions(
     first: tuple[int, int, int], second: tuple[int, int, int], size: int, now_ms: int, evicted: int | None
 ) -> None:
-    """KIP-227, "Fetch Session Caching": a full cache gives up the stale, then the smaller ones of some age."""
+    """KIP-227, "Fetch Session Caching": a full cache evicts an idle session first, then a smaller one of some age."""
     cache = Cache()
     ids = []
     for partitions, created_ms, used_ms in (first, second):
@@ -216,13 +220,13 @@ def test_evictions(
 
 
 def test_without_slots_there_are_no_sessions() -> None:
-    """`max.incremental.fetch.session.cache.slots=0`: every fetch is full, and served."""
+    """With `max.incremental.fetch.session.cache.slots=0` there are no sessions, and every fetch is a full one."""
     plan = Cache(slots_max=0).ask(INITIAL_EPOCH, {0: 5})
     assert (plan.session_id, offsets(plan)) == (NO_SESSION, {0: 5})
 
 
 def test_served_partitions_move_to_the_end() -> None:
-    """Served partitions move to the end, so that a busy one leaves room for the others. Forgotten partitions stay
+    """Partitions that were served move to the end, so that the others come first next time. Forgotten ones stay
     forgotten."""
     cache = Cache()
     full = cache.ask(INITIAL_EPOCH, {0: 0, 1: 0, 2: 0, 3: 0})
@@ -236,7 +240,7 @@ def test_served_partitions_move_to_the_end() -> None:
 
 
 def test_what_a_follower_has_forgotten_is_not_looked_at() -> None:
-    """Its partition still knows the cursor, and stirs it at the next append; a new one takes its place when named."""
+    """A partition that a follower has forgotten is not read, even if an append wakes its old cursor."""
     cache = Cache()
     replica = ReplicaState(2, 7)
     session = cache.ask(INITIAL_EPOCH, {0: 5, 1: 5}, by_id=True, replica=replica).session
@@ -255,7 +259,7 @@ def test_what_a_follower_has_forgotten_is_not_looked_at() -> None:
 
 
 def test_a_partition_new_to_a_session_has_been_told_nothing() -> None:
-    """Its first answer must not be omitted as old news."""
+    """A partition that is new in a session is in the next answer, since no high watermark was sent for it yet."""
     fetched = FetchedPartition(("t", 0))
     assert (fetched.sent_high_watermark, fetched.sent_log_start_offset) == (-1, -1)
 
@@ -267,7 +271,7 @@ def test_a_partition_new_to_a_session_has_been_told_nothing() -> None:
     )
 )
 def test_a_session_is_a_dict_of_partitions(steps: list[tuple[dict[int, int], set[int]]]) -> None:
-    """A session fetches what a plain dict would hold, whatever is named and forgotten."""
+    """A session fetches the partitions that a plain dict would hold after the same updates and removals."""
     cache = Cache()
     model = {9: 0}
     sid = cache.ask(INITIAL_EPOCH, model).session_id
@@ -277,7 +281,7 @@ def test_a_session_is_a_dict_of_partitions(steps: list[tuple[dict[int, int], set
 
 
 def test_partitions_that_are_not_here_are_bounded_over_all_sessions() -> None:
-    """Anybody can name any number of them: beyond the bound a client goes on without a session."""
+    """All sessions together hold a bounded number of unknown partitions. Beyond it a client gets no session."""
     cache = Cache(1000, known_max=0)
     half = UNKNOWN_MAX // 2
     first = cache.open(half)
@@ -295,7 +299,7 @@ def test_partitions_that_are_not_here_are_bounded_over_all_sessions() -> None:
 
 
 def test_what_is_forgotten_makes_room_for_other_unknown_partitions() -> None:
-    """The count is of what sessions hold now."""
+    """When a session forgets unknown partitions, others may take their places."""
     cache = Cache(1000, known_max=0)
     session_id = cache.open(UNKNOWN_MAX)
     assert not cache.open(1)
@@ -305,7 +309,7 @@ def test_what_is_forgotten_makes_room_for_other_unknown_partitions() -> None:
 
 
 def test_whoever_only_says_that_it_is_a_replica_gets_no_session() -> None:
-    """It would push out those of consumers."""
+    """A client that falsely claims to be a replica gets no session, which would evict one of a consumer."""
     cache = Cache(1, followers=(2,))
     held = cache.open()
     liar = cache.ask(INITIAL_EPOCH, {0: 0}, replica=ReplicaState(9, 1))
@@ -315,7 +319,7 @@ def test_whoever_only_says_that_it_is_a_replica_gets_no_session() -> None:
 
 
 def test_one_replica_pushes_out_a_few_sessions_at_most() -> None:
-    """Its own stalest session makes room for its next one."""
+    """A replica has a few sessions at most. Beyond that its own oldest session makes room for the next one."""
     cache = Cache(100)
     consumers = [cache.open() for _ in range(100 - SESSIONS_PER_REPLICA_MAX)]
     mine = [

@@ -1,4 +1,4 @@
-"""The memory of partitions that nobody uses: what is equal is one object, and what is rare is made at first use."""
+"""The memory of partitions that nobody uses: equal objects are shared, and rare ones are made at first use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.log.support import Node
 
 
 def idle_partitions() -> tuple[Partition, Partition]:
-    """Two empty partitions of one topic, which this broker leads."""
+    """Make two empty partitions of one topic that this broker leads."""
     node = Node(LogConfig())
     first, second = (Partition(node.log(partition=number)) for number in range(2))
     for partition in (first, second):
@@ -19,7 +19,7 @@ def idle_partitions() -> tuple[Partition, Partition]:
 
 
 def test_empty_logs_share_what_is_equal() -> None:
-    """Logs of one topic have one topic id; those without records have one first epoch, and one first place."""
+    """Empty logs of one topic share the topic id, the list of epochs and the place of the first record."""
     first, second = (partition.log for partition in idle_partitions())
     assert first.topic_id is second.topic_id
     assert first.epochs.entries is second.epochs.entries
@@ -27,13 +27,13 @@ def test_empty_logs_share_what_is_equal() -> None:
 
 
 def test_partitions_with_the_same_replicas_in_sync_share_the_set() -> None:
-    """A set that the controller has written is one object for all partitions that have it."""
+    """If the controller has written the ISR of two partitions, both have the same object."""
     first, second = idle_partitions()
     assert first.isr_state is second.isr_state
 
 
 def test_a_watcher_of_one_partition_hears_nothing_of_another() -> None:
-    """Queues are made at first use: partitions for which nobody waits share an empty one."""
+    """Partitions without watchers share an empty queue. A watcher of one partition is never called for another."""
     first, second = idle_partitions()
     heard: list[int] = []
     first.waiting.watch(lambda: heard.append(1))
@@ -44,7 +44,7 @@ def test_a_watcher_of_one_partition_hears_nothing_of_another() -> None:
 
 
 def test_a_log_that_was_never_cleaned_has_no_state_of_the_cleaner() -> None:
-    """The looks at all logs make none: checkpoints, figures, the end of a log."""
+    """A log gets cleaner state only when it is cleaned, and not from reading its checkpoint or figures."""
     log = idle_partitions()[0].log
     assert (log.first_dirty_offset, log.is_uncleanable) == (NEVER_CLEANED, False)
     log.abandon()

@@ -1,4 +1,5 @@
-"""Reports of leaderless replicas: new ones go first, all come again, and they are sent to nodes that know of them."""
+"""Reports about replicas without a leader: new ones go first, all are repeated, and only nodes that know them
+get any."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ WAITING = PartitionImage(-1, 7, 9, (1, 2, 3), (), last_known_elr=(1, 2))
 
 
 class Case:
-    """A broker with replicas of one topic; each has a log of another length."""
+    """A broker with replicas of one topic, each with a log of another length."""
 
     def __init__(self, partitions: dict[int, PartitionImage], *, knows: bool = True) -> None:
         self.controller = SimpleNamespace(leader_epoch=1)
@@ -41,7 +42,7 @@ class Case:
         self.show(partitions)
 
     def show(self, partitions: dict[int, PartitionImage]) -> None:
-        """Have the broker see these partitions."""
+        """Put these partitions into the broker's image and host their logs."""
         topic = TopicImage("t", TOPIC_ID, partitions)
         image = attrs.evolve(self.newest.image, topics=LayeredMap({"t": topic}))
         self.newest.image = image
@@ -55,7 +56,7 @@ class Case:
         self.leaderless.follow(image, MetadataDelta(changed_topics={"t": tuple(partitions)}))
 
     def reported(self) -> list[int]:
-        """List the partitions of the next heartbeat, and let it be heard."""
+        """Return the partitions in the next heartbeat's reports, and confirm that the controller got them."""
         numbers = [
             info.partition for topic in self.leaderless.next_reports() for info in topic.partition_log_info
         ]
@@ -64,7 +65,7 @@ class Case:
 
 
 def test_a_report_says_how_far_the_log_reaches() -> None:
-    """It has the epoch of the last record, the partition's leader epoch, and the log end offset."""
+    """A report has the epoch of the last record, the partition's leader epoch and the log end offset."""
     case = Case({0: WAITING})
     ((topic,),) = [case.leaderless.next_reports()]
     (info,) = topic.partition_log_info
@@ -74,7 +75,7 @@ def test_a_report_says_how_far_the_log_reaches() -> None:
 
 
 def test_only_partitions_that_wait_are_reported() -> None:
-    """One with a leader, with members in sync or eligible, or with other replicas, needs no comparison of logs."""
+    """A partition with a leader, with other replicas, or with members in the ISR or ELR is not reported."""
     case = Case(
         {
             0: WAITING,
@@ -90,7 +91,7 @@ def test_only_partitions_that_wait_are_reported() -> None:
 
 
 def test_new_reports_are_urgent_and_old_ones_come_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each heartbeat has a bounded number of them; a lost heartbeat is made up for."""
+    """Each heartbeat has a bounded number of reports, new ones first. Those of a lost heartbeat are sent again."""
     monkeypatch.setattr(leaderless_replicas, "REPORTS_PER_HEARTBEAT_MAX", 2)
     case = Case(dict.fromkeys(range(5), WAITING))
     assert case.leaderless.is_urgent
@@ -102,7 +103,7 @@ def test_new_reports_are_urgent_and_old_ones_come_in_turns(monkeypatch: pytest.M
 
 
 def test_a_new_controller_hears_everything_at_once() -> None:
-    """The knowledge of the last one is gone with it."""
+    """A new controller gets all reports at once, since it does not know those of the last one."""
     case = Case(dict.fromkeys(range(3), WAITING))
     case.reported()
     assert not case.leaderless.is_urgent
@@ -111,14 +112,14 @@ def test_a_new_controller_hears_everything_at_once() -> None:
 
 
 def test_controllers_that_do_not_know_of_it_hear_nothing() -> None:
-    """Apache Kafka's, for example: the field would be skipped."""
+    """The broker sends no reports to a controller that would ignore them, such as Apache Kafka's."""
     case = Case({0: WAITING}, knows=False)
     assert case.reported() == []
     assert not case.leaderless.is_urgent
 
 
 def test_a_log_that_cannot_be_read_is_left_out() -> None:
-    """Its directory has failed, or it is not open yet."""
+    """A log whose directory has failed, or that is not open yet, is left out of the reports."""
     case = Case(dict.fromkeys(range(3), WAITING))
     case.hosted[0].log.offline = True
     del case.hosted[1]

@@ -1,4 +1,4 @@
-"""A leadership that is lost and won again while a Produce request waits between two of its batches."""
+"""A leadership is lost and won again while a produce request waits between two of its batches."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tests.log.support import batch
 from tests.replication.brokers import TOPIC, ReplicatedTopic
 
 BEFORE, WON_AGAIN, LOST, UNTOUCHED = range(4)
-"""The partitions of the request. Only the first batch is appended before the wait."""
+"""The partitions of the request. Only the batch of the first one is appended before the wait."""
 
 
 def epochs(cluster: ReplicatedTopic, index: int) -> list[int]:
-    """List the leader epoch of each batch in the log of broker 1."""
+    """Return the leader epoch of each batch in the log of broker 1."""
     log = cluster.members[1].partition(index).log
     data = log.read_bytes(0, 1 << 20, upper_bound=log.log_end_offset, min_one=True)
     return [header.partition_leader_epoch for _, header in iter_batches(data)]
@@ -27,7 +27,8 @@ def epochs(cluster: ReplicatedTopic, index: int) -> list[int]:
 def test_batches_behind_the_wait_are_appended_in_the_new_term(
     acks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A batch from before is refused with acks=all, a lost partition gets nothing, and the rest is in the newest term."""
+    """With acks=all the batch before the wait fails. Later batches get the newest leader epoch, or an error if it was
+    lost."""
     ready = BatchesLeft.ready
 
     async def script(cluster: ReplicatedTopic) -> None:
@@ -53,7 +54,7 @@ def test_batches_behind_the_wait_are_appended_in_the_new_term(
             for index in (BEFORE, WON_AGAIN):
                 lead(index, 1)
             await known()
-            # From now on the controller answers: the ISR becomes broker 1 alone, and all that it has is committed.
+            # From here on the controller answers: the ISR becomes broker 1 alone, so all its records are committed.
             controller.is_deaf = False
 
         def ready_after_change(batches: BatchesLeft, topic: int, partition: int) -> Steps[None]:

@@ -1,4 +1,4 @@
-"""A follower of more partitions of one leader than one request may name: its session is made in parts."""
+"""A follower of more partitions of one leader than a request may name: it builds its fetch session in parts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WAIT_MS = 500
 
 
 class StubLog:
-    """A log of which only the end moves."""
+    """A log of which only the end offset changes."""
 
     def __init__(self, topic: str, partition: int) -> None:
         self.topic, self.partition = topic, partition
@@ -47,7 +47,7 @@ class StubLog:
 
 
 class StubPartition:
-    """A partition that follows."""
+    """A partition of which this broker is a follower."""
 
     is_leader = False
     leader_epoch = 7
@@ -66,7 +66,7 @@ class StubPartition:
 
 @attrs.define
 class Leader:
-    """A connection to a leader that has our codec, with its bound, and our sessions, but no logs."""
+    """A connection to a leader without logs. It has our codec with its limits, and our fetch sessions."""
 
     slots: int = 1000
     is_open: bool = False
@@ -79,7 +79,7 @@ class Leader:
         self.sessions = FetchSessions(self.slots, 120_000, Random(1))
 
     def close_if_old(self, now: float) -> None:
-        """Do nothing: this connection lasts."""
+        """Do nothing: this connection lasts for the whole test."""
 
     def close(self) -> None:
         self.is_open = False
@@ -88,7 +88,7 @@ class Leader:
         self.is_open = True
 
     async def send(self, request: FetchRequest, version: int, wait_ms: int, now: float) -> None:
-        """Take a request as a server does, and make the answer."""
+        """Decode a request as a server does, and prepare the response."""
         assert wait_ms == request.max_wait_ms
         taken, _ = bounded_decoder(FetchRequest, version)(memoryview(encode(request, version)), 0)
         self.requests.append(taken)
@@ -109,18 +109,18 @@ class Leader:
 
     @property
     def known(self) -> int:
-        """The partitions in its sessions."""
+        """Count the partitions in the leader's sessions."""
         return self.sessions.statistics()["partitions"]
 
 
 def run(round_: Coroutine[Any, Any, None]) -> None:
-    """Run a round, which never has to wait here."""
+    """Run a round of the fetcher, which finishes without waiting."""
     with pytest.raises(StopIteration):
         round_.send(None)
 
 
 class Follower:
-    """A fetcher that follows so many topics of so many partitions."""
+    """A fetcher that follows `topics` topics with `each` partitions each."""
 
     def __init__(self, leader: Leader, topics: int, each: int) -> None:
         clock = ManualClock()
@@ -158,14 +158,14 @@ class Follower:
             self.fetcher.follow(replica, cast("Any", partition))
 
     def rounds(self, count: int) -> list[FetchRequest]:
-        """Make some rounds. Return their requests as the leader has decoded them."""
+        """Make `count` rounds. Return their requests as the leader has decoded them."""
         for _ in range(count):
             run(self.fetcher._round())
         return self.leader.requests[-count:]
 
     @property
     def unanswered(self) -> int:
-        """The partitions of which the leader has said nothing yet."""
+        """Count the partitions about which the leader has answered nothing yet."""
         return sum(not each.answers for each in self.partitions.values())
 
 
@@ -179,7 +179,7 @@ SHAPES = [(20_000, 1), (1, 45_000), (5_000, 4), (PARTITIONS_MAX, 1)]
 
 @pytest.mark.parametrize(("topics", "each"), SHAPES)
 def test_a_session_of_many_partitions_is_made_in_parts(topics: int, each: int) -> None:
-    """Each request has fewer elements than a server takes, and the parts follow each other without a wait."""
+    """Each request has fewer elements than a server accepts, and the parts follow each other without a wait."""
     follower = Follower(Leader(), topics, each)
     count = topics * each
     parts = -(-count // PARTITIONS_MAX)
@@ -194,7 +194,7 @@ def test_a_session_of_many_partitions_is_made_in_parts(topics: int, each: int) -
 
 @pytest.mark.parametrize(("topics", "each"), SHAPES)
 def test_without_a_session_the_parts_take_turns(topics: int, each: int) -> None:
-    """A leader that grants none hears of every partition in each lap, and may wait once in it."""
+    """If the leader grants no session, requests name all partitions in turns, and one request of each turn may wait."""
     follower = Follower(Leader(slots=0), topics, each)
     parts = -(-topics * each // PARTITIONS_MAX)
     for _ in range(2):
@@ -207,14 +207,14 @@ def test_without_a_session_the_parts_take_turns(topics: int, each: int) -> None:
 
 @pytest.mark.reaches("replication.session_begun_anew")
 def test_a_leader_that_forgets_each_session_starves_nobody() -> None:
-    """Each session ends before its second request: the next one begins with partitions that have waited."""
+    """If the leader forgets each session at once, the next session begins with the partitions that have waited."""
     follower = Follower(Leader(forgets_sessions=True), 20_000, 1)
     follower.rounds(6)
     assert follower.unanswered == 0
 
 
 def test_partitions_that_go_and_change_together_are_told_in_parts() -> None:
-    """A new connection, a change of everything, and a farewell to nearly everything: no request is too large."""
+    """No request is too large when all partitions are new, when all change at once, or when nearly all are dropped."""
     follower = Follower(Leader(), 20_000, 1)
     follower.rounds(4)
     for partition in follower.partitions.values():
@@ -229,7 +229,7 @@ def test_partitions_that_go_and_change_together_are_told_in_parts() -> None:
 
 
 def test_a_request_of_the_most_partitions_is_taken_by_a_server() -> None:
-    """As many partitions as may be named, and as many as may be forgotten, each of a topic of its own."""
+    """A server decodes a request that names and forgets as many partitions as allowed, each of a topic of its own."""
     topics = [(number + 1).to_bytes(16, "big") for number in range(2 * PARTITIONS_MAX)]
     request = FetchRequest(
         replica_state=ReplicaState(1, 5),

@@ -1,4 +1,4 @@
-"""The throttle of moves between directories: a rate that may change at any time."""
+"""The throttle of moves between directories, whose rate may change at any time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from odradek.data_plane.disks.replica_moves import THROTTLE_SECONDS, MoveThrottl
 
 
 def test_a_rate_that_is_raised_ends_a_long_wait() -> None:
-    """What was copied at a byte a second would wait for days; it waits no longer than the new rate says."""
+    """If the rate is raised during a wait of many days, the wait ends as soon as the new rate allows."""
     throttle = MoveThrottle(0.0)
     throttle.spend(1_000_000)
     assert throttle.delay(1, 0.0) == 1_000_000
@@ -22,7 +22,7 @@ def test_a_rate_that_is_raised_ends_a_long_wait() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 100), st.integers(1, 1000)), max_size=50), st.integers(1, 500))
 def test_the_rate_holds(chunks: list[tuple[int, int]], rate: int) -> None:
-    """Copies that wait as they are told keep to the rate, but for one second's worth and the last chunk."""
+    """Copies that wait as the throttle says keep to the rate, apart from one second's worth and the last chunk."""
     throttle, now, copied = MoveThrottle(0.0), 0.0, 0
     for idle, count in chunks:
         now += idle / 10

@@ -1,4 +1,4 @@
-"""A replica on its broker: the gate, the high watermark, the fences, who is woken, who shares a flush."""
+"""A replica on its broker: when its high watermark moves, leader epochs, who is woken, and who shares a flush."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def image(
 
 
 def led(min_isr: int = 1, **fields: Any) -> Partition:
-    """A partition that this broker has just been told about."""
+    """Make a partition that this broker has just learned to lead."""
     partition = Partition(new_log(LogConfig(min_insync_replicas=min_isr)))
     partition.apply(attrs.evolve(image(), **fields), ME)
     return partition
@@ -49,7 +49,8 @@ def produce(partition: Partition) -> None:
 def test_the_gate(
     min_isr: int, isr: tuple[int, ...], replicas: int, has_min_isr: bool, high_watermark: int
 ) -> None:
-    """KIP-966: the high watermark moves only while min.insync.replicas are in sync; alone only for a sole ISR."""
+    """KIP-966: the high watermark moves only while min.insync.replicas are in sync. The leader alone moves it as a sole
+    ISR."""
     partition = Partition(new_log(LogConfig(min_insync_replicas=min_isr)))
     partition.apply(image(isr=isr, replicas=replicas), ME)
     produce(partition)
@@ -59,7 +60,7 @@ def test_the_gate(
 
 
 def test_the_gate_opens_by_configuration() -> None:
-    """A lower min.insync.replicas lets through what waited, a higher one never takes it back."""
+    """If min.insync.replicas is lowered, waiting records are committed. If it is raised, the high watermark stays."""
     partition = led(2)
     produce(partition)
     woken: list[int] = []
@@ -72,7 +73,7 @@ def test_the_gate_opens_by_configuration() -> None:
 
 
 def test_the_high_watermark_never_falls() -> None:
-    """The high watermark never falls, whatever the controller says about leaders and replicas."""
+    """The high watermark never falls, whatever leaders and replicas the controller announces."""
     partition = led()
     produce(partition)
     for word in (image(isr=(1, 2)), image(2, 4, (2,)), image(1, 5, (1, 2)), image(1, 5, (1,))):
@@ -81,7 +82,8 @@ def test_the_high_watermark_never_falls() -> None:
 
 
 def test_a_follower_does_not_move_the_high_watermark() -> None:
-    """Only a leader knows who has what."""
+    """A follower never moves its high watermark by itself, since only the leader knows which replica has which
+    records."""
     partition = led(2)
     produce(partition)
     partition.apply(image(2, 4, (2,)), ME)
@@ -103,19 +105,19 @@ def test_a_follower_does_not_move_the_high_watermark() -> None:
     ],
 )
 def test_leader_epochs_fence(leader: int, asked: int, code: ErrorCode) -> None:
-    """KIP-320: the epoch is compared before the leadership; -1 asks for no check."""
+    """KIP-320: the leader epoch is checked before the leadership. Epoch -1 asks for no check."""
     assert led(leader=leader, isr=(leader,)).leader_error(asked) == code
 
 
 def test_a_leader_epoch_that_falls_is_a_bug() -> None:
-    """The metadata log only raises it."""
+    """If the leader epoch falls, the broker stops with an `AssertionError`: the metadata log only raises it."""
     partition = led()
     with pytest.raises(AssertionError, match="leader epoch fell from 3 to 2"):
         partition.apply(image(epoch=2), ME)
 
 
 def test_watchers_are_woken_once_per_change_in_their_order() -> None:
-    """An append, a word of the controller (also one that moves the high watermark), a configuration."""
+    """An append, a decision of the controller, and a configuration each wake all watchers once, in their order."""
     partition = led(2)
     woken: list[str] = []
     partition.waiting.watch(lambda: woken.append("a"))
@@ -131,7 +133,7 @@ def test_watchers_are_woken_once_per_change_in_their_order() -> None:
 
 
 def test_watchers_may_unwatch_while_being_woken() -> None:
-    """Nobody is skipped by it, and unknown ones may be forgotten again."""
+    """If a watcher removes itself while it is called, the next one is still called. Removing it again does nothing."""
     partition = led()
     woken: list[str] = []
 
@@ -148,7 +150,8 @@ def test_watchers_may_unwatch_while_being_woken() -> None:
 
 
 def test_flushes_are_shared() -> None:
-    """The first in the queue starts the flush; who comes after it began waits for the next, which begins when it ends."""
+    """The first waiter starts a flush. Those that come during the flush share the next one, which begins when
+    it ends."""
     partition = led()
     done: list[Callable[[KafkaError | None], None]] = [lambda failure: None for _ in range(3)]
     assert partition.waiting.wait_for_sync(done[0])

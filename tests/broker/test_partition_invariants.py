@@ -1,4 +1,4 @@
-"""A partition's assertions on its ISR, its leader and its high watermark: each check fires."""
+"""A partition's assertions on its ISR, its leader and its high watermark: each one fails when it is violated."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from tests.replication.test_isr import BROKER_EPOCH, Leader
     ],
 )
 def test_who_is_in_sync_is_a_replica(told: PartitionImage, reason: str) -> None:
-    """'ISR within replicas': an image of the metadata that says otherwise is a bug of the controller."""
+    """A partition image whose ISR names a broker without a replica raises `AssertionError`."""
     with pytest.raises(AssertionError, match=reason):
         Partition(new_log()).apply(told, ME)
 
 
 def test_a_leader_epoch_has_one_leader() -> None:
-    """'One leader per epoch': a second one in the same epoch would append other records under the same offsets."""
+    """A second leader in one leader epoch is refused: it would write other records at the same offsets."""
     partition = led()
     partition.apply(attrs.evolve(image(), partition_epoch=1), ME)
     with pytest.raises(AssertionError, match="leader epoch 3 has two leaders, 1 and 2"):
@@ -40,14 +40,15 @@ def test_a_leader_epoch_has_one_leader() -> None:
 
 
 def test_a_leader_follows_nobody() -> None:
-    """A leader's high watermark never moves by the word of another leader."""
+    """A leader refuses a high watermark from another leader."""
     partition = led()
     with pytest.raises(AssertionError, match="cannot follow a leader"):
         partition.follow(1, 0)
 
 
 def test_what_the_controller_answers_is_within_the_replicas() -> None:
-    """A broker without a replica would be counted for the high watermark, and hold it up for ever."""
+    """An ISR from the controller that names a broker without a replica is refused: it would block the high
+    watermark."""
     leader = Leader(isr=(1, 2), records=1)
     leader.fetch(2, 1)
     leader.fetch(3, 1)
@@ -58,7 +59,7 @@ def test_what_the_controller_answers_is_within_the_replicas() -> None:
 
 
 def test_a_leader_never_proposes_to_leave() -> None:
-    """A request to the controller names the leader itself among those in sync, whatever the partition proposed."""
+    """A proposed ISR that leaves out the leader itself raises `AssertionError` before it is sent."""
     leader = Leader(isr=(1, 2), records=1)
     leader.partition.isr_state = PendingExpandIsr(CommittedIsr((2,)), 3)
     unused = cast("Any", SimpleNamespace(start_soon=lambda *args, **named: None))
@@ -71,7 +72,8 @@ def test_a_leader_never_proposes_to_leave() -> None:
 
 
 def test_a_follower_promises_what_the_leader_has() -> None:
-    """A promise beyond the leader's log would let the high watermark pass records that nobody has."""
+    """A follower that claims an offset beyond the leader's log is refused: the high watermark would pass missing
+    records."""
     leader = Leader(records=2)
     replica = leader.partition.follower(2, has_epoch=True)
     with pytest.raises(
@@ -82,7 +84,7 @@ def test_a_follower_promises_what_the_leader_has() -> None:
 
 
 def test_a_high_watermark_beyond_the_log_is_found() -> None:
-    """'A leader's high watermark never beyond its log's end': a leader that sees it stops at once."""
+    """A leader whose high watermark is beyond its log end offset stops at once."""
     partition = led()
     produce(partition)
     partition.log = cast("Any", SimpleNamespace(high_watermark=2, log_end_offset=1, topic="t", partition=0))
@@ -91,7 +93,7 @@ def test_a_high_watermark_beyond_the_log_is_found() -> None:
 
 
 def test_a_follower_may_hear_of_more_than_it_has() -> None:
-    """A leader's high watermark counts on a follower as far as its log goes."""
+    """A follower takes over the leader's high watermark only as far as its own log reaches."""
     partition = Partition(new_log())
     partition.apply(image(leader=2, isr=(2,)), ME)
     partition.follow(10, 0)

@@ -1,4 +1,4 @@
-"""Log lines about batches that are refused for their producer's sequence or epoch."""
+"""Log lines about batches that are refused because of their producer's sequence number or epoch."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_both_sides_are_named(epoch: int, sequence: int, error: ErrorCode) -> No
 
 
 def test_lines_are_bounded() -> None:
-    """A client that goes on must not fill the operator's disk; what is held back is counted."""
+    """If a client repeats a refused batch, a bounded number of lines is logged. The others are counted."""
     world = World(1, Weather())
     refusals = ProducerRefusals(world.node_env("node").clock, structlog.get_logger())
     log = new_log()
@@ -72,7 +72,7 @@ def test_lines_are_bounded() -> None:
     refused = numbered(0, 7)
 
     def refuse(times: int) -> list[int]:
-        """The numbers of lines that had been held back before each line that was written."""
+        """Repeat the refused batch. Return, for each logged line, how many lines were held back before it."""
         with capture_logs() as lines:
             for _ in range(times):
                 with pytest.raises(KafkaError) as error:

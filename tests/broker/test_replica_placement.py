@@ -1,4 +1,4 @@
-"""The directory that a new replica is put in, and the cases in which none may be made: simulated disks."""
+"""The directory in which a new replica is made, and the cases in which none may be made, on simulated disks."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ class Disks:
 
 
 def test_equal_disks_are_filled_evenly() -> None:
-    """Kafka's rule: the directory with the fewest logs."""
+    """Among equal disks the directory with the fewest logs is chosen, as in Kafka."""
     disks = Disks()
     assert [disks.create(index) for index in range(6)] == ["a", "b", "c", "a", "b", "c"]
 
 
 def test_room_comes_before_numbers() -> None:
-    """ "Of the directories with at least half as much free room as the roomiest one, that with the fewest logs"."""
+    """Directories with half as much free space as the emptiest one qualify. The one with the fewest logs is chosen."""
     disks = Disks()
     a, b, c = disks.dirs.values()
     a.space, b.space, c.space = DiskSpace(100, 49), DiskSpace(100, 50), DiskSpace(100, 100)
@@ -79,7 +79,7 @@ def test_room_comes_before_numbers() -> None:
 
 @pytest.mark.reaches("disks.next_directory_tried")
 def test_a_full_disk_is_passed_over_until_all_are_full() -> None:
-    """`DiskFull` only when no directory has room; the directories stay online."""
+    """A full disk is skipped. If all are full, `DiskFull` is raised, and the directories stay online."""
     disks = Disks()
     disks.disks["a"].fail_next(errno.ENOSPC, times=1 << 30)
     assert disks.create(0) == "b"
@@ -92,7 +92,7 @@ def test_a_full_disk_is_passed_over_until_all_are_full() -> None:
 
 @pytest.mark.reaches("disks.assigned_directory_offline")
 def test_the_assigned_directory_is_kept_to() -> None:
-    """The metadata log says where a replica lies: nowhere else is one made."""
+    """If the metadata log assigns a directory, the replica is made there or not at all."""
     disks = Disks()
     assert [disks.create(index, IDS["c"], is_new=False) for index in range(3)] == ["c", "c", "c"]
     assert disks.create(9, MIGRATING_DIRECTORY) in ("a", "b")
@@ -103,7 +103,8 @@ def test_the_assigned_directory_is_kept_to() -> None:
 
 @pytest.mark.reaches("disks.old_log_may_be_offline", "disks.lost_directory_may_be_offline")
 def test_nothing_is_made_twice() -> None:
-    """A replica that may lie in a directory that is away is not made anew; a new one may be made."""
+    """While a directory is missing, an old replica is not made elsewhere, since it may lie there. A new one may be
+    made."""
     disks = Disks()
     disks.unavailable["d"] = "it was not mounted"
     for assigned in (UNASSIGNED_DIRECTORY, UNKNOWN_ID, LOST_DIRECTORY):
@@ -117,14 +118,15 @@ def test_nothing_is_made_twice() -> None:
 
 
 def test_a_replaced_disk_begins_anew_and_says_so() -> None:
-    """An assignment to a directory that nobody configures any more, while all that are configured are there."""
+    """If the assigned directory is no longer configured and all others are present, the replica is made anew and
+    logged."""
     disks = Disks()
     assert disks.create(0, UNKNOWN_ID, is_new=False) == "a"
     assert disks.events() == ["partition.begun_anew"]
 
 
 def test_without_any_directory_nothing_is_made() -> None:
-    """`DiskError`, also for new ones."""
+    """If all directories are offline, no replica is made, and `DiskError` is raised."""
     disks = Disks()
     for log_dir in disks.dirs.values():
         log_dir.go_offline("a test")
@@ -133,7 +135,8 @@ def test_without_any_directory_nothing_is_made() -> None:
 
 
 def test_of_two_copies_the_assigned_one_counts() -> None:
-    """The other is set aside as a stray, and a log of another topic of that name is not taken for it."""
+    """If there are two copies, the assigned one is used, and the other becomes a stray. A log with another topic id is
+    left alone."""
     disks = Disks()
     for name in ("a", "b"):
         disks.dirs[name].create_log("t", 0, TOPIC_ID, CONFIG)

@@ -1,4 +1,4 @@
-"""Look-ups by time: one at a time on a disk, the others in their order, and not too many of them."""
+"""Look-ups by timestamp: one at a time on each disk, the others wait in order, and their number is limited."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class Disk:
-    """Workers that look for what they are told to look for, which takes until they are let go."""
+    """Workers whose look-ups last until the test releases them."""
 
     def __init__(self, turns: Turns) -> None:
         self.turns = turns
@@ -63,7 +63,7 @@ async def start(nursery: trio.Nursery, disk: Disk, count: int) -> None:
 
 
 def test_one_at_a_time_in_order_for_each_disk() -> None:
-    """A second disk does not wait for the first."""
+    """Look-ups on one disk run one at a time, in order. A second disk does not wait for the first."""
 
     async def script(turns: Turns, disk: Disk, nursery: trio.Nursery) -> None:
         other = Disk(turns)
@@ -81,7 +81,7 @@ def test_one_at_a_time_in_order_for_each_disk() -> None:
 
 
 def test_whoever_goes_away_gives_up_its_turn() -> None:
-    """A connection that ends while it waits, or in the moment in which its turn comes, holds up nobody."""
+    """If a connection ends while its look-up waits, or just as its turn comes, the next look-up goes on."""
 
     async def script(turns: Turns, disk: Disk, nursery: trio.Nursery) -> None:
         await start(nursery, disk, 1)
@@ -100,7 +100,7 @@ def test_whoever_goes_away_gives_up_its_turn() -> None:
 
 
 def test_too_many_are_told_to_ask_again() -> None:
-    """With an error after which clients do."""
+    """If too many look-ups wait, the next one gets OFFSET_NOT_AVAILABLE, so that its client asks again."""
 
     async def script(turns: Turns, disk: Disk, nursery: trio.Nursery) -> None:
         await start(nursery, disk, 1 + TIME_QUERIES_WAITING_MAX)
@@ -113,7 +113,7 @@ def test_too_many_are_told_to_ask_again() -> None:
 
 
 def test_a_new_leader_tells_no_newest_record_before_its_high_watermark_is_right() -> None:
-    """KIP-207: a newer record behind a late high watermark may have been acknowledged by the leader before."""
+    """KIP-207: a new leader answers OFFSET_NOT_AVAILABLE to MAX_TIMESTAMP until its high watermark has caught up."""
     partition = Partition(new_log())
     for age_ms in (2, 1, 0):
         append(partition.log, batch(timestamp=NOW_MS - age_ms))

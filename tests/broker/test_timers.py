@@ -1,4 +1,4 @@
-"""Deadlines of parked requests, on a clock that the test moves."""
+"""Deadlines of parked requests, on a clock that the test advances."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from testkit.by_hand import ManualClock
 
 
 class Flag:
-    """`odradek.env.ports.Event` that nobody waits for."""
+    """An `odradek.env.ports.Event` on which no task waits."""
 
     def __init__(self) -> None:
         self.happened = False
@@ -26,7 +26,7 @@ class Flag:
         return self.happened
 
     async def wait(self) -> None:
-        raise AssertionError("nobody runs these timers")
+        raise AssertionError("no task runs these timers, so nothing may wait here")
 
 
 def new_timers() -> Timers:
@@ -34,7 +34,7 @@ def new_timers() -> Timers:
 
 
 def test_timers_fire_by_deadline_then_by_creation() -> None:
-    """Ties break by the order of creation; what is not due stays."""
+    """Timers fire in the order of their deadlines, those of one deadline in the order of creation. Later ones stay."""
     timers = new_timers()
     fired: list[str] = []
     for name, deadline in (("b1", 2.0), ("c", 3.0), ("a", 1.0), ("b2", 2.0), ("b3", 2.0)):
@@ -50,7 +50,7 @@ def test_timers_fire_by_deadline_then_by_creation() -> None:
 
 @pytest.mark.reaches("serving.timer_met_a_bug")
 def test_an_action_that_raises_harms_no_other() -> None:
-    """One request's bug is logged; the deadlines of all others, and the task that watches them, go on."""
+    """If an action raises, the error is logged, and all other timers still fire."""
     captured = LogCapture()
     timers = Timers(ManualClock(), Flag, structlog.wrap_logger(None, processors=[captured]))
     fired: list[str] = []
@@ -70,7 +70,8 @@ def test_an_action_that_raises_harms_no_other() -> None:
 
 
 def test_a_cancelled_timer_never_fires() -> None:
-    """Also one that an earlier timer cancels in the same instant; cancelling twice, or too late, does nothing."""
+    """A timer never fires after it was cancelled, even by another timer at the same moment. Cancelling again does
+    nothing."""
     timers = new_timers()
     fired: list[str] = []
     later: list[Timer] = []
@@ -90,7 +91,7 @@ def test_a_cancelled_timer_never_fires() -> None:
 
 
 def test_what_is_cancelled_wakes_nobody() -> None:
-    """'What is cancelled in front wakes nobody later': the task sleeps until the next live deadline."""
+    """Cancelled timers at the front are removed, so that the task sleeps until the next live deadline."""
     timers = new_timers()
     fired: list[str] = []
     cancelled = [timers.at(1.0 + number, lambda: fired.append("cancelled")) for number in range(5)]
@@ -104,7 +105,7 @@ def test_what_is_cancelled_wakes_nobody() -> None:
 
 
 def test_a_timer_may_enter_another_that_is_due() -> None:
-    """An action that asks for a past deadline is served in the same round."""
+    """If an action sets a timer that is already due, it fires in the same round."""
     timers = new_timers()
     fired: list[str] = []
     timers.at(1.0, lambda: timers.at(0.5, lambda: fired.append("newcomer")))
@@ -114,7 +115,7 @@ def test_a_timer_may_enter_another_that_is_due() -> None:
 
 @pytest.mark.parametrize("live", [0, 10, 500])
 def test_the_heap_stays_in_proportion_to_the_live_timers(live: int) -> None:
-    """Requests that are answered long before their deadline leave nothing that grows."""
+    """Cancelled timers are removed in time, so that the heap never grows far beyond the live ones."""
     timers = new_timers()
     fired: list[int] = []
     for number in range(live):
@@ -127,7 +128,7 @@ def test_the_heap_stays_in_proportion_to_the_live_timers(live: int) -> None:
 
 
 def test_an_earlier_newcomer_shortens_the_sleep() -> None:
-    """One task sleeps until the next deadline of all, whichever came first."""
+    """A new timer that is due earlier than all others shortens the sleep of the task."""
     world = World(1, Weather())
 
     async def main() -> list[tuple[str, float]]:

@@ -1,4 +1,4 @@
-"""Parked fetches: whom an append wakes, when there is enough for them, and what it costs that they are there."""
+"""Parked fetches: which ones an append wakes, when they have enough bytes, and what they cost an append."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ steps = st.lists(
 def log_at(
     high_watermark: int, log_end_offset: int, stable: int, base_offset: int, size: int
 ) -> PartitionLog:
-    """As much of a log as is looked at."""
+    """Make a stub of a log with the fields that parked fetches read."""
     active = SimpleNamespace(base_offset=base_offset, size=size)
     return cast(
         "PartitionLog",
@@ -55,7 +55,7 @@ def log_at(
 
 
 def test_a_fetch_that_was_woken_leaves_those_of_a_later_queue_alone() -> None:
-    """A woken fetch may still be told to wait no more, when others wait at the same place in a queue that is new."""
+    """A woken fetch that leaves a later queue removes nobody else's entry there."""
     queues = [WaitingFetches(), WaitingFetches()]
     (woken, waiting) = (queue.add(Until.HIGH_WATERMARK, (5, 0), lambda: None) for queue in queues)
     assert queues[0].take_all() == [woken]
@@ -65,7 +65,7 @@ def test_a_fetch_that_was_woken_leaves_those_of_a_later_queue_alone() -> None:
 
 @given(steps)
 def test_whoever_has_reached_its_mark_is_woken_once(script: list[tuple[Any, Any, Any]]) -> None:
-    """ "Wakes only those whose mark is reached", each once, those of one mark in the order of their coming; nobody is kept."""
+    """An append wakes the fetches whose mark is reached, each once, and those of one mark in the order of arrival."""
     fetches = WaitingFetches()
     waiting: dict[int, tuple[Until, Mark, Ticket]] = {}
     woken: list[int] = []
@@ -117,7 +117,7 @@ def batch_of(size: int) -> bytes:
 
 
 def fetch_of(*partitions: tuple[int, int], min_bytes: int, limit: int = 1 << 20) -> FetchRequest:
-    """A fetch of topic t from these (partition, offset); it waits for longer than a test lasts."""
+    """Make a fetch of topic t from these (partition, offset) pairs. It waits longer than a test lasts."""
     asked = [FetchPartition(index, -1, offset, -1, -1, limit) for index, offset in partitions]
     return FetchRequest(
         max_wait_ms=2**31 - 1,
@@ -130,7 +130,8 @@ def fetch_of(*partitions: tuple[int, int], min_bytes: int, limit: int = 1 << 20)
 
 @pytest.mark.reaches("fetch.answered_at_segment_end")
 def test_a_fetch_in_a_gap_up_to_the_end_waits_for_records() -> None:
-    """Compaction may leave such a gap. An answer at once would be asked for again at once."""
+    """A fetch from a gap at the end of a log, which compaction may leave, waits for records instead of
+    returning empty."""
     directory = new_disk().open_dir(ROOT, create=True)
     directory.open(file_name(0, ".log"), create=True).append(batch(3, base_offset=0, leader_epoch=0))
     directory.open(file_name(10, ".log"), create=True)
@@ -160,7 +161,8 @@ Connect = Callable[[], Awaitable[Client]]
 
 
 def test_a_fetch_is_answered_by_the_append_with_which_there_is_enough() -> None:
-    """`fetch.min.bytes`, over one partition or several, from the end of the log or behind it: neither earlier nor later."""
+    """A fetch returns exactly when `fetch.min.bytes` is reached, over one or several partitions, at the end or before
+    it."""
     size = len(batch_of(1000))
 
     async def script(world: World, connect: Connect) -> None:
@@ -206,8 +208,8 @@ def test_a_fetch_is_answered_by_the_append_with_which_there_is_enough() -> None:
 
 
 def test_an_append_costs_the_same_beside_many_parked_fetches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An append reads nothing from the log for parked fetches that still lack bytes. Once there are enough, each fetch
-    reads once."""
+    """An append reads nothing for parked fetches that still lack bytes. Once there are enough, each fetch reads
+    once."""
     reads: list[int] = []
     read = PartitionLog.read
 
@@ -242,7 +244,7 @@ def test_an_append_costs_the_same_beside_many_parked_fetches(monkeypatch: pytest
 
 
 def test_a_range_that_ends_with_its_segment_is_an_answer() -> None:
-    """As Kafka's DelayedFetch: "fetch offset is on an older segment", so that no append ever adds to it."""
+    """A range that ends with its segment is returned at once, as in Kafka's DelayedFetch: no append can add to it."""
 
     async def script(world: World, connect: Connect) -> None:
         client = await connect()
@@ -254,7 +256,7 @@ def test_a_range_that_ends_with_its_segment_is_an_answer() -> None:
             await produce(client, batch_of(700_000))
         answer = await request(client, fetch_of((0, 0), min_bytes=1 << 22, limit=1 << 22), 11)
         assert len(answer.responses[0].partitions[0].records) == len(batch_of(700_000))
-        # From the start of the last segment it waits, until a segment ends.
+        # A fetch from the start of the last segment waits until that segment ends.
         fetches = await connect()
         await fetches.send(bytes(frame(fetch_of((0, 2), min_bytes=1 << 22, limit=1 << 22), 11)))
         await world.sleep(1)
@@ -267,7 +269,8 @@ def test_a_range_that_ends_with_its_segment_is_an_answer() -> None:
 
 
 def test_what_a_limit_cuts_off_counts_up_to_the_limit() -> None:
-    """As in Kafka: two batches of 700 bytes are enough for a fetch of at most 1000 that wants 1000, though it gets one."""
+    """As in Kafka: a fetch of at most 1000 bytes that wants 1000 returns one batch of 700, because a second one
+    follows."""
 
     async def script(world: World, connect: Connect) -> None:
         client = await connect()

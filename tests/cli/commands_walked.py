@@ -1,4 +1,4 @@
-"""Every command of the command line, by its parser: tests that walk them cover new ones, too."""
+"""Walk through all commands of the command line by their parsers. Tests that use this also cover commands added later."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from odradek.cli.__main__ import GROUPS, build_parser
 __all__ = ["leaves", "value_actions", "with_value"]
 
 PATHS = ("CONFIG", "FILE", "PATH", "DIR", "FILE|DIR")
-"""Metavars of arguments that name a file. None of these is there in a test, so no such command begins its work."""
+"""Metavars of arguments that name a file.
+
+Tests give a path that does not exist, so these commands fail before they work.
+"""
 
 
 def leaves(groups: Sequence[str] = GROUPS) -> Iterator[tuple[tuple[str, ...], argparse.ArgumentParser]]:
-    """The words and the parser of each command."""
+    """Yield the words and the parser of each command."""
     yield from _below(build_parser(groups), ())
 
 
@@ -30,7 +33,7 @@ def _below(
 
 
 def value_actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
-    """The arguments and options that take a value."""
+    """List the arguments and options that take a value."""
     return [
         each
         for each in parser._actions
@@ -41,7 +44,7 @@ def value_actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
 def with_value(
     words: Sequence[str], parser: argparse.ArgumentParser, action: argparse.Action, value: str
 ) -> list[str]:
-    """The command with this value for one of its arguments, and plausible ones for what it must have besides."""
+    """Build the command line with this value for `action`, and with plausible values for all other required arguments."""
     options: list[str] = []
     positionals: list[str] = []
     chosen = [group._group_actions[0] for group in parser._mutually_exclusive_groups if group.required]
@@ -64,7 +67,7 @@ def with_value(
 
 
 def plausible(action: argparse.Action) -> str:
-    """A value that the action's parser takes."""
+    """Return a value that the action's parser accepts."""
     if action.choices:
         return str(next(iter(action.choices)))
     candidates = ("/nowhere/to/be/found",) if action.metavar in PATHS else _CANDIDATES
@@ -75,7 +78,7 @@ def plausible(action: argparse.Action) -> str:
         except (argparse.ArgumentTypeError, ValueError):
             continue
         return text
-    raise AssertionError(f"no plausible value for {action}: add one to _CANDIDATES")
+    raise AssertionError(f"no value in _CANDIDATES is accepted by {action}: add one there")
 
 
 _CANDIDATES = (

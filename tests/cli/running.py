@@ -1,4 +1,4 @@
-"""Run the real command line as a process."""
+"""Run the real command line, either as a process or in this process."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ class Outcome:
     err: str
 
     def json(self) -> Any:
-        """The one document that it printed."""
+        """Parse the single JSON document that the command printed. The command must have succeeded."""
         assert self.code == 0, self.err
         return json.loads(self.out)
 
     def json_lines(self) -> list[Any]:
-        """The documents that it printed, one per line."""
+        """Parse the JSON documents that the command printed, one per line. The command must have succeeded."""
         assert self.code == 0, self.err
         return [json.loads(line) for line in self.out.splitlines()]
 
     def refusal(self) -> str:
-        """The one line of a failure."""
+        """Return the only line on stderr, without its prefix. The command must have failed with status 1."""
         assert self.code == 1, (self.code, self.out, self.err)
         (line,) = self.err.splitlines()
         assert line.startswith("odradek: ")
@@ -49,12 +49,12 @@ class Outcome:
 
 
 def command(*words: str | Path) -> list[str]:
-    """The command as arguments of a process."""
+    """Return the arguments that run this command as a process."""
     return [sys.executable, "-m", "odradek", *map(str, words)]
 
 
 def environment(bootstrap: str | None = None) -> dict[str, str]:
-    """Our environment without settings of the user's, and with a cluster to talk to."""
+    """Copy our environment without the user's ODRADEK settings, and set the bootstrap address if one is given."""
     clean = {key: value for key, value in os.environ.items() if not key.startswith("ODRADEK")}
     return clean | ({"ODRADEK_BOOTSTRAP": bootstrap} if bootstrap is not None else {})
 
@@ -62,7 +62,7 @@ def environment(bootstrap: str | None = None) -> dict[str, str]:
 def odradek(
     *words: str | Path, bootstrap: str | None = None, stdin: bytes = b"", cwd: Path = ROOT
 ) -> Outcome:
-    """Run a command to its end."""
+    """Run a command as a process until it ends."""
     done = subprocess.run(
         command(*words),
         input=stdin,
@@ -76,7 +76,7 @@ def odradek(
 
 
 def odradek_here(*words: str | Path, bootstrap: str | None = None, stdin: bytes = b"") -> Outcome:
-    """Run a command in this process, which saves the start of Python: a fifth of a second of CPU."""
+    """Run a command in this process. This saves the start of Python, a fifth of a second of CPU."""
     streams = {
         name: io.TextIOWrapper(io.BytesIO(given))
         for name, given in (("stdin", stdin), ("stdout", b""), ("stderr", b""))
@@ -90,7 +90,7 @@ def odradek_here(*words: str | Path, bootstrap: str | None = None, stdin: bytes 
 
 
 def has_ended(pid: int, seconds: float) -> bool:
-    """Wait for the end of a process, which need not be a child; False if it goes on for longer."""
+    """Wait until a process ends, which need not be our child. Return False if it still runs after `seconds`."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -102,9 +102,9 @@ def has_ended(pid: int, seconds: float) -> bool:
 
 
 def odradek_in_nursery(*words: str | Path) -> Outcome:
-    """Run a command in the nursery, which saves the start of Python and the reading of all modules.
+    """Run a command in a process that the nursery forks, which saves the start of Python and all imports.
 
-    It is for a node that refuses to start: that takes signals, limits and locks of its process.
+    It is meant for a node that refuses to start: a node sets signal handlers, limits and locks of its process.
     """
     with patch.dict(os.environ, environment(), clear=True):
         process = living_nursery().start_with_pipes(words)
@@ -124,12 +124,12 @@ def _written(stream: io.TextIOWrapper) -> str:
 
 
 def words_of(table: str) -> list[list[str]]:
-    """The cells of a table without blanks in its cells, header first."""
+    """Split a table into rows of cells, header first. No cell may contain blanks."""
     return [line.split() for line in table.splitlines()]
 
 
 def start(words: Sequence[str | Path], **options: Any) -> subprocess.Popen[bytes]:
-    """Start a command that goes on; end it by its pid."""
+    """Start a command that keeps running. The caller ends it by its process id."""
     return subprocess.Popen(
         command(*words),
         env=environment() | {"PYTHONPATH": str(ROOT)},

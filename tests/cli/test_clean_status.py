@@ -1,4 +1,4 @@
-"""The state of the cleaner on the command line: `log clean-status`, `disk list`, `topic describe`, on a node of its own."""
+"""The log cleaner's state in `log clean-status`, `disk list` and `topic describe`, on a separate node."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Run = Callable[..., Outcome]
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ServerProcess]:
-    """A node whose cleaner looks once, and then not for an hour."""
+    """A node whose cleaner checks its logs once, and then not again for an hour."""
     server = start_odradek(tmp_path, settings={"log.cleaner.backoff.ms": "3600000"})
     try:
         yield server
@@ -44,7 +44,7 @@ def run(server: ServerProcess, capsys: pytest.CaptureFixture[str], monkeypatch: 
 
 
 def load(bootstrap: str, topic: str) -> None:
-    """Updates of a few keys, over more than two segments."""
+    """Write several rounds of updates to a few keys, more than two segments in all."""
     producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap})
     for number in range(KEYS * ROUNDS):
         producer.produce(topic, f"{number:0{VALUE_BYTES}}", f"key-{number % KEYS}")
@@ -52,23 +52,23 @@ def load(bootstrap: str, topic: str) -> None:
 
 
 def clean_now(run: Run) -> None:
-    """A change of the cleaner's configuration lets it look at once."""
+    """Change the cleaner's configuration, which makes it check its logs at once."""
     assert run("config", "set", "broker", "1", "log.cleaner.backoff.ms=3599999").code == 0
 
 
 def wait_for(run: Run, topic: str, done: Callable[[dict[str, object]], bool]) -> dict[str, object]:
-    """The topic's log, as soon as it is so."""
+    """Poll `log clean-status` until `done` accepts the topic's state; return this state."""
     deadline = time.monotonic() + WAIT_SECONDS
     while time.monotonic() < deadline:
         (state,) = run("log", "clean-status", topic, "--json").json()["logs"]
         if done(state):
             return dict(state)
         time.sleep(0.1)
-    raise AssertionError(f"after {WAIT_SECONDS:g} s: {state}")
+    raise AssertionError(f"the log of {topic} still has this state after {WAIT_SECONDS:g} s: {state}")
 
 
 def test_before_and_after_a_pass(run: Run, server: ServerProcess) -> None:
-    """Dirty at first; then clean, with what the pass has saved. Topics that are not compacted are left out."""
+    """A compacted log is dirty at first, then clean, with the bytes saved. Other topics are not listed."""
     assert run("log", "clean-status").out == "no replica of a compacted topic was found\n"
     assert run("topic", "create", "plain").code == 0
     assert (
@@ -99,7 +99,7 @@ def test_before_and_after_a_pass(run: Run, server: ServerProcess) -> None:
 def test_a_log_that_cannot_be_cleaned_is_named_with_its_reason(
     run: Run, server: ServerProcess, tmp_path: Path
 ) -> None:
-    """It is shown where people look: the state, the disks, the topic; nothing of it is cut."""
+    """A damaged log is reported as uncleanable by three commands, with the reason, and is not truncated."""
     assert (
         run("topic", "create", "table", *(word for each in CONFIGS for word in ("--config", each))).code == 0
     )

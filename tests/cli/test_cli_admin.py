@@ -1,4 +1,4 @@
-"""Groups, configurations, disks on the command line, against our own node; the text for people, JSON for scripts."""
+"""Commands for groups, configurations and disks against our own node, with output as text and as JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Run = Callable[..., Outcome]
 
 @pytest.fixture
 def run(node: RunningNode, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run a command against the node, in this process: a hundred starts of Python would take longer than the rest."""
+    """Run a command against the node, in this process: a hundred starts of Python would take longer than the tests."""
     monkeypatch.setenv("ODRADEK_BOOTSTRAP", node.bootstrap)
 
     def run_here(*words: str, stdin: bytes = b"") -> Outcome:
@@ -42,7 +42,7 @@ def topic(run: Run, fresh_topic: Callable[[str], str]) -> str:
 
 
 def test_a_group_reads_on_where_it_was(run: Run, topic: str, fresh_topic: Callable[[str], str]) -> None:
-    """Records are committed once they are printed, and printed once; lag counts the rest."""
+    """`consume --group` prints each record once and commits it. The lag counts the records not read yet."""
     group = fresh_topic("group")
     first = run("consume", topic, "--group", group, "--max-messages", "2")
     assert (first.code, len(first.out.splitlines())) == (0, 2), first.err
@@ -74,7 +74,7 @@ def test_a_group_reads_on_where_it_was(run: Run, topic: str, fresh_topic: Callab
 
 
 def test_a_reset_is_shown_before_it_is_done(run: Run, topic: str, fresh_topic: Callable[[str], str]) -> None:
-    """Without --execute all stays as it is; with it the offsets are where the table said."""
+    """A reset needs --execute to change anything. Then the offsets become those of the table."""
     group = fresh_topic("group")
     run("consume", topic, "--group", group)
     shown = run("group", "reset", group, "--to-earliest").out
@@ -109,7 +109,7 @@ def test_a_reset_is_shown_before_it_is_done(run: Run, topic: str, fresh_topic: C
 
 
 def test_a_group_that_never_was_needs_topics(run: Run, topic: str, fresh_topic: Callable[[str], str]) -> None:
-    """Offsets can be set before a group first reads, but `--topic` must then name the topics."""
+    """Offsets can be set before a group has ever read, but `--topic` must then name the topics."""
     group = fresh_topic("group")
     assert "--topic" in run("group", "reset", group, "--to-latest").refusal()
     assert "no partition 7" in run("group", "reset", group, "--to-latest", "--topic", f"{topic}:7").refusal()
@@ -121,7 +121,7 @@ def test_a_group_that_never_was_needs_topics(run: Run, topic: str, fresh_topic: 
 def test_a_group_with_members_is_left_alone(
     run: Run, node: RunningNode, topic: str, fresh_topic: Callable[[str], str]
 ) -> None:
-    """The members are shown with their partitions; a reset and a deletion say to stop them first."""
+    """`describe` shows members with their partitions. A reset and a deletion are refused until the members stop."""
     group = fresh_topic("group")
     member = subprocess.Popen(
         command("consume", topic, "--group", group, "--follow"),
@@ -152,7 +152,8 @@ def test_a_group_with_members_is_left_alone(
 def test_an_interrupted_member_commits_what_it_printed(
     run: Run, node: RunningNode, topic: str, fresh_topic: Callable[[str], str]
 ) -> None:
-    """Ctrl-C: exit status 130, no words, and the next member begins behind what was printed."""
+    """After Ctrl-C the exit status is 130 and stderr is empty. The next member continues after the last printed
+    record."""
     group = fresh_topic("group")
     member = subprocess.Popen(
         command("consume", topic, "--group", group, "--follow"),
@@ -171,14 +172,14 @@ def test_an_interrupted_member_commits_what_it_printed(
 
 
 def test_group_options_that_make_no_sense(run: Run, topic: str) -> None:
-    """One line each, exit status 2."""
+    """Each invalid combination of options ends with status 2 and one line."""
     for words in (("--partition", "0"), ("--from", "3"), ("--from", "1h")):
         outcome = run("consume", topic, "--group", "g", *words)
         assert (outcome.code, outcome.out, len(outcome.err.splitlines())) == (2, "", 1)
 
 
 def test_places_to_begin(run: Run, topic: str) -> None:
-    """--from: the last so many of each partition, the end, an offset."""
+    """`--from` takes a negative count (the last records of each partition), `latest`, or an offset."""
     assert run("consume", topic, "--from", "-1").out in ("d\ne\n", "e\nd\n")
     assert run("consume", topic, "--from", "latest").out == ""
     assert (
@@ -187,7 +188,7 @@ def test_places_to_begin(run: Run, topic: str) -> None:
 
 
 def test_records_are_copied_as_json(run: Run, topic: str, fresh_topic: Callable[[str], str]) -> None:
-    """`consume --json` into `produce --input json`: keys, headers and times come along."""
+    """`produce --input json` restores keys, headers and times from the output of `consume --json`."""
     copy = fresh_topic("copy")
     assert run("topic", "create", copy).code == 0
     run("produce", topic, "--key-separator", ":", "--header", "h=1", "--partition", "1", stdin=b"k:\xff\n")
@@ -202,7 +203,8 @@ def test_records_are_copied_as_json(run: Run, topic: str, fresh_topic: Callable[
 
 
 def test_a_topic_is_altered(run: Run, topic: str) -> None:
-    """More partitions, other settings, defaults again; what is refused says why, and what was done before it."""
+    """`topic alter` changes partitions and settings, and resets settings. A failure gives its reason and what was done
+    before."""
     assert run("topic", "alter", topic, "--config", "retention.ms=1000000", "--partitions", "3").out == (
         f"topic {topic} altered: retention.ms, 3 partitions\n"
     )
@@ -225,7 +227,7 @@ def test_a_topic_is_altered(run: Run, topic: str) -> None:
 
 
 def test_configurations_are_changed(run: Run, topic: str) -> None:
-    """Set, unset, append, subtract; of a topic, a broker, and of all brokers."""
+    """`config set` sets, unsets, appends and subtracts values of topics, of one broker and of all brokers."""
     assert (
         run("config", "set", "topic", topic, "retention.ms=5000000").out
         == f"topic {topic}: retention.ms changed\n"
@@ -256,7 +258,7 @@ def test_configurations_are_changed(run: Run, topic: str) -> None:
 
 
 def test_disks(run: Run, topic: str) -> None:
-    """Directories with what they hold; the path stands last."""
+    """`disk list` shows each directory with its use. The path is the last column."""
     header, row, *alarms = words_of(run("disk", "list").out)
     assert header[:6] == ["BROKER", "STATE", "REPLICAS", "LOGS", "FREE", "USED"]
     assert header[6:] == ["FILLS/H", "HOURS", "LEFT", "SYNC", "ERRORS", "SCRUB", "DIRECTORY"]

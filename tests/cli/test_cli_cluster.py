@@ -1,4 +1,4 @@
-"""Brokers, partitions, the quorum and what happened, on the command line, against a node of our own."""
+"""Commands for brokers, partitions, the quorum and past events, against our own node."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def topic(run: Run, fresh_topic: Callable[[str], str]) -> str:
 
 
 def test_brokers(run: Run, topic: str) -> None:
-    """Listed with their load; one that holds something is not removed, a stranger is named as such."""
+    """Brokers are listed with their load. Removing a broker with replicas is refused, and so is an unknown id."""
     rows = words_of(run("broker", "list").out)
     assert rows[0] == ["BROKER", "STATE", "LEADERS", "REPLICAS", "LOGS", "RACK", "ADDRESS"]
     assert rows[1][:2] == ["1", "online"]
@@ -52,7 +52,7 @@ def test_brokers(run: Run, topic: str) -> None:
 
 
 def test_partitions(run: Run, topic: str) -> None:
-    """Partitions are listed by topic or by number. A refused move says why, and so does an unnecessary one."""
+    """Partitions are listed by topic or by number. A refused move gives its reason, and so does an unnecessary one."""
     (first,) = run("partition", "list", f"{topic}:0", "--json").json()["partitions"]
     assert (first["leader"], first["replicas"], first["isr"], first["adding"]) == (1, [1], [1], [])
     assert first["min_isr"] == 1
@@ -81,7 +81,8 @@ def test_partitions(run: Run, topic: str) -> None:
 
 
 def test_features(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cluster's levels stand beside those of this release; a level beyond them is named."""
+    """The cluster's feature levels are shown beside those of this release. A level that is too high is refused by
+    name."""
     found = {each["feature"]: each for each in run("cluster", "features", "--json").json()["features"]}
     transactions = found["transaction.version"]
     assert (transactions["finalized"], transactions["supported_max"], transactions["supported"]) == (
@@ -115,7 +116,7 @@ def test_the_quorum(run: Run) -> None:
 
 
 def test_what_happened(run: Run, topic: str) -> None:
-    """The metadata log in sentences, of one topic; as JSON with offsets and times."""
+    """`cluster events` shows the metadata log as sentences, filtered by topic. As JSON it adds offsets and times."""
     assert run("config", "set", "topic", topic, "retention.ms=7777777").code == 0
     told = [line[25:] for line in run("cluster", "events", "--topic", topic).out.splitlines()]
     assert told == [
@@ -123,7 +124,7 @@ def test_what_happened(run: Run, topic: str) -> None:
         f"topic {topic} has 2 new partitions with 1 replica",
         f"topic {topic} has retention.ms=7777777",
     ]
-    # Sentences are counted, not what was put together in one.
+    # --last counts sentences, even if one sentence combines several records.
     for count in (1, 2):
         shown = run("cluster", "events", "--topic", topic, "--last", str(count)).out.splitlines()
         assert [line[25:] for line in shown] == told[-count:]
@@ -136,13 +137,13 @@ def test_what_happened(run: Run, topic: str) -> None:
 
 
 def test_internal_topics_are_spared(run: Run, topic: str, fresh_topic: Callable[[str], str]) -> None:
-    """Groups' offsets are not deleted by accident."""
+    """`topic delete` refuses an internal topic without --force."""
     run("consume", topic, "--group", fresh_topic("group"))
     assert "--force" in run("topic", "delete", "__consumer_offsets").refusal()
 
 
 def test_defaults_again(run: Run, topic: str) -> None:
-    """`config unset` is what people type."""
+    """`config unset` resets a key to its default."""
     assert run("config", "set", "topic", topic, "retention.ms=7777777").code == 0
     assert (
         run("config", "unset", "topic", topic, "retention.ms").out == f"topic {topic}: retention.ms changed\n"

@@ -1,4 +1,4 @@
-"""The command line against our own node: every command, both kinds of output."""
+"""Topics, records, configurations and `log dump` on the command line, against our own node, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.xdist_group("cli")
 
 @pytest.fixture
 def run(node: RunningNode) -> Callable[..., Outcome]:
-    """Run a command against the node, in this process; what a process adds, the tests of followers and writers have."""
+    """Run a command against the node, in this process. Tests that need a separate process start one themselves."""
     return lambda *words, stdin=b"": odradek_here(*words, bootstrap=node.bootstrap, stdin=stdin)
 
 
@@ -31,7 +31,7 @@ def topic(run: Callable[..., Outcome], fresh_topic: Callable[[str], str]) -> str
 
 
 def test_a_topics_life_for_people(run: Callable[..., Outcome], fresh_topic: Callable[[str], str]) -> None:
-    """Create, list, describe, delete; tables as README and quickstart show them."""
+    """Topics are created, listed, described and deleted. Tables look as in README and quickstart."""
     name = fresh_topic("life")
     assert (
         run("topic", "create", name, "--partitions", "3").out
@@ -65,7 +65,7 @@ def test_a_topics_life_for_people(run: Callable[..., Outcome], fresh_topic: Call
 
 
 def test_a_topics_life_for_scripts(run: Callable[..., Outcome], fresh_topic: Callable[[str], str]) -> None:
-    """The keys of the JSON documents are a promise: added to, never renamed."""
+    """Keys of JSON documents may be added, but never renamed."""
     name = fresh_topic("life")
     created = run(
         "topic", "create", name, "--partitions", "2", "--config", "segment.bytes=2097152", "--json"
@@ -105,7 +105,7 @@ def test_a_topics_life_for_scripts(run: Callable[..., Outcome], fresh_topic: Cal
 def test_validate_only_creates_nothing(
     run: Callable[..., Outcome], fresh_topic: Callable[[str], str]
 ) -> None:
-    """Everything is checked, as the broker would; bad settings are its own words."""
+    """--validate-only checks what the broker checks and creates nothing. Errors in settings have the broker's words."""
     name = fresh_topic("dry")
     assert "would be created" in run("topic", "create", name, "--validate-only").out
     assert name not in run("topic", "list").out
@@ -114,7 +114,7 @@ def test_validate_only_creates_nothing(
 
 
 def test_lines_become_records_and_records_lines(run: Callable[..., Outcome], topic: str) -> None:
-    """One line, one record; the last line needs no end; empty lines are empty values."""
+    """Each line becomes one record. The last line needs no newline, and an empty line is an empty value."""
     assert (
         run("produce", topic, "--partition", "1", stdin=b"one\n\nthree").out
         == f"3 records written to {topic}\n"
@@ -128,7 +128,7 @@ def test_lines_become_records_and_records_lines(run: Callable[..., Outcome], top
 
 
 def test_keys_headers_and_other_bytes(run: Callable[..., Outcome], topic: str) -> None:
-    """Keys before the separator, headers on every record; what is no text is base64 in JSON and itself otherwise."""
+    """Keys, headers and raw bytes come back. Bytes that are not UTF-8 are base64 in JSON and unchanged in text."""
     written = run(
         "produce",
         topic,
@@ -161,7 +161,7 @@ def test_keys_headers_and_other_bytes(run: Callable[..., Outcome], topic: str) -
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
 def test_every_codec_from_a_file(run: Callable[..., Outcome], topic: str, tmp_path: Path, codec: str) -> None:
-    """--file and --compression; thousands of lines come back, those of a partition in order."""
+    """With --file and each codec, thousands of lines are written and come back in order."""
     lines = [f"line {number} {'x' * (number % 90)}" for number in range(5000)]
     path = tmp_path / "lines.txt"
     path.write_text("\n".join(lines) + "\n")
@@ -173,7 +173,7 @@ def test_every_codec_from_a_file(run: Callable[..., Outcome], topic: str, tmp_pa
 
 
 def test_acks(run: Callable[..., Outcome], topic: str) -> None:
-    """acks=1 is answered; acks=0 is not, but the connection's order makes it visible to the next request."""
+    """Records sent with acks=0 get no response, but the next request of the connection sees them."""
     assert run("produce", topic, "--acks", "1", "--partition", "0", stdin=b"a\n").code == 0
     assert run("produce", topic, "--acks", "0", "--partition", "0", stdin=b"b\n").code == 0
     assert (
@@ -183,7 +183,7 @@ def test_acks(run: Callable[..., Outcome], topic: str) -> None:
 
 
 def test_a_start_by_time(run: Callable[..., Outcome], topic: str) -> None:
-    """Milliseconds, ISO 8601, or a span back from now; a time after the last record is the end."""
+    """--from takes milliseconds, ISO 8601, or a span before now. A time after the last record means the end."""
     run("produce", topic, "--partition", "0", stdin=b"a\n")
     (record,) = run("consume", topic, "--json").json_lines()
     assert run("consume", topic, "--from", f"@{record['timestamp']}").out == "a\n"
@@ -195,7 +195,7 @@ def test_a_start_by_time(run: Callable[..., Outcome], topic: str) -> None:
 def test_follow_prints_records_as_they_come(
     run: Callable[..., Outcome], node: RunningNode, topic: str
 ) -> None:
-    """From the beginning, then on; each record is printed when it is there, not when a buffer is full."""
+    """--follow first prints existing records, then each new one at once, without waiting for a full buffer."""
     run("produce", topic, "--partition", "0", stdin=b"early\n")
     follower = subprocess.Popen(
         command("consume", topic, "--follow", "--from-beginning"),
@@ -213,7 +213,7 @@ def test_follow_prints_records_as_they_come(
 
 
 def test_a_record_that_is_too_large(run: Callable[..., Outcome], fresh_topic: Callable[[str], str]) -> None:
-    """The line, the broker's reason, and how many were acknowledged before it."""
+    """The refusal names the line and the broker's reason. The records before it are written."""
     name = fresh_topic("small")
     run("topic", "create", name, "--config", "max.message.bytes=500")
     refusal = run("produce", name, stdin=b"fits\n" + b"x" * 600 + b"\n").refusal()
@@ -223,7 +223,7 @@ def test_a_record_that_is_too_large(run: Callable[..., Outcome], fresh_topic: Ca
 
 
 def test_configurations(run: Callable[..., Outcome], topic: str) -> None:
-    """One value for a key, a table for all, sources in JSON."""
+    """`config get` prints the value of one key, or a table of all keys. JSON includes the sources."""
     assert run("config", "get", "topic", topic, "retention.ms").out == "7200000\n"
     assert run("config", "get", "broker", "1", "node.id").out == "1\n"
     rows = words_of(run("config", "get", "topic", topic, "--set-only").out)
@@ -246,7 +246,7 @@ def test_configurations(run: Callable[..., Outcome], topic: str) -> None:
 
 
 def test_cluster_status(run: Callable[..., Outcome], node: RunningNode, topic: str) -> None:
-    """Brokers with their load, partitions that need attention."""
+    """`cluster status` shows brokers with their load, and partitions that need attention."""
     document = run("cluster", "status", "--json").json()
     host, _, port = node.bootstrap.partition(":")
     (broker,) = document["brokers"]
@@ -265,7 +265,7 @@ def test_cluster_status(run: Callable[..., Outcome], node: RunningNode, topic: s
 def test_a_line_at_a_terminal_is_sent_at_once(
     run: Callable[..., Outcome], node: RunningNode, topic: str
 ) -> None:
-    """A pipe that stays open is no reason to wait: what was read is written."""
+    """`produce` writes each line at once, although its input stays open."""
     writer = subprocess.Popen(
         command("produce", topic, "--partition", "0"),
         stdin=subprocess.PIPE,
@@ -285,9 +285,9 @@ def test_a_line_at_a_terminal_is_sent_at_once(
 def test_log_dump_of_a_partition_that_is_served(
     run: Callable[..., Outcome], node: RunningNode, topic: str
 ) -> None:
-    """The files of a running node, batches and records."""
+    """`log dump` reads the files of a running node, with batches and records."""
     if node.process is None:
-        pytest.skip("the server was named by the environment: its files are not ours to read")
+        pytest.skip("the environment names the server, and the test reads only files of its own")
     run(
         "produce",
         topic,
@@ -313,9 +313,9 @@ def test_log_dump_of_a_partition_that_is_served(
 def test_log_dump_names_damage(
     run: Callable[..., Outcome], node: RunningNode, topic: str, tmp_path: Path
 ) -> None:
-    """A flipped bit: the file, the place, exit code 1."""
+    """`log dump` of a file with a flipped bit ends with status 1 and names the file and the position."""
     if node.process is None:
-        pytest.skip("the server was named by the environment: its files are not ours to read")
+        pytest.skip("the environment names the server, and the test reads only files of its own")
     run("produce", topic, "--partition", "0", stdin=b"value\n")
     source = node.process.log_path.parent / "data" / f"{topic}-0" / f"{0:020}.log"
     copy = tmp_path / source.name

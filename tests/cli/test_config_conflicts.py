@@ -1,4 +1,4 @@
-"""Topic configurations that fight: `odradek config get topic NAME --explain` tells what they really do."""
+"""Topic configurations that conflict: `odradek config get topic NAME --explain` describes their real effect."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DEFAULTS = {
 
 
 def test_defaults_do_not_fight() -> None:
-    """Only values that somebody has set can fight."""
+    """Default values are never reported as conflicts."""
     assert conflicts(DEFAULTS, (), 1) == []
     assert conflicts({}, (), 3) == []
 
@@ -50,14 +50,14 @@ def test_defaults_do_not_fight() -> None:
     ],
 )
 def test_each_fight_is_told_of_its_key(own: dict[str, str], replicas: int, key: str) -> None:
-    """Each value is valid alone; the text says what happens instead."""
+    """If two valid settings conflict, the text for the key explains what really happens."""
     ((told, text),) = conflicts({**DEFAULTS, **own}, own, replicas)
     assert told == key
     assert len(text) > 50
 
 
 def test_the_command_explains_a_fight(node: RunningNode, fresh_topic: Callable[[str], str]) -> None:
-    """`--explain` puts it behind the key's description, and `--json` into `conflicts`."""
+    """`--explain` prints the conflict after the key's description, and `--json` lists it in `conflicts`."""
     topic = fresh_topic("fights")
     with Client(node.bootstrap) as client:
         (made,) = client.admin.create_topics([NewTopic(topic, 1, 1, {"retention.bytes": "1000"})])

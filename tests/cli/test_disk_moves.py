@@ -1,4 +1,4 @@
-"""`odradek disk retire|balance` against a node with three directories."""
+"""`odradek disk retire` and `odradek disk balance` against a node with three directories."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.xdist_group("cluster")
 
 @attrs.frozen
 class Host:
-    """The node's address and process, and its directories: the first has the metadata log."""
+    """A running node: its address, process id and directories. The first directory holds the metadata log."""
 
     bootstrap: str
     paths: list[str]
@@ -39,7 +39,7 @@ class Host:
         return odradek_here(*words, bootstrap=self.bootstrap, stdin=stdin)
 
     def state(self, path: str) -> dict[str, Any]:
-        """The entry of `disk list` for a directory."""
+        """Return the entry of `disk list` for a directory."""
         (broker,) = self.run("disk", "list", "--json").json()["brokers"]
         found: dict[str, Any] = next(each for each in broker["directories"] if each["path"] == path)
         return found
@@ -52,24 +52,24 @@ class Host:
         }
 
     def settings(self) -> dict[str, str]:
-        """What is set for the broker, apart from empty lists."""
+        """Return the configurations set for the broker, except empty lists."""
         told = self.run("config", "get", "broker", "1", "--set-only", "--json").json()["configs"]
         return {each["key"]: each["value"] for each in told if each["value"]}
 
     def page(self) -> str:
-        """The page of metrics."""
+        """Fetch the metrics page."""
         with urlopen(self.metrics, timeout=10) as answer:
             text: str = answer.read().decode()
         return text
 
     def holders(self, topic: str, partition: int) -> list[str]:
-        """The directories with a copy of this replica: two while it moves."""
+        """List the directories with a copy of this replica. There are two while it moves."""
         return [path for path, held in self.replicas().items() if (topic, partition) in held]
 
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
-    """A running node with a topic of nine partitions, each with records."""
+    """A running node with a topic of nine partitions, all with records."""
     root = tmp_path_factory.mktemp("disks")
     port = base_port(3)
     paths = [str(root / name) for name in "abc"]
@@ -96,8 +96,8 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
 
 
 def test_a_disk_is_emptied_and_takes_no_more(host: Host) -> None:
-    """A dry run changes nothing. Then the disk is cordoned and empty, the records are all there, and new replicas go
-    elsewhere. `--cancel` undoes the mark, once."""
+    """A retired disk is cordoned and emptied. All records are kept, and new replicas go elsewhere. `--cancel` removes
+    the retirement mark; a second `--cancel` is refused."""
     path = host.paths[1]
     name = f"1:{path}"
     before = host.replicas()
@@ -117,25 +117,27 @@ def test_a_disk_is_emptied_and_takes_no_more(host: Host) -> None:
     assert host.run("consume", "words").out.split().count("two") == 9
     assert host.run("topic", "create", "more", "--partitions", "6").code == 0
     assert host.replicas()[path] == set()
-    assert "has not released it" in host.run("disk", "retire", name, "--keep").out, "there is nothing to do"
+    assert "has not released it" in host.run("disk", "retire", name, "--keep").out, (
+        "the retired directory is already empty"
+    )
     assert host.run("config", "set", "broker", "1", f"{THROTTLE}=1000000000").code == 0
     said = host.run("disk", "retire", name, "--cancel").out
     assert "accepts replicas again, with 0 moves given up" in said
-    assert f"`odradek config unset broker 1 {THROTTLE}`" in said, "a command that was killed has left it"
+    assert f"`odradek config unset broker 1 {THROTTLE}`" in said, "the throttle must be named"
     assert host.run("config", "unset", "broker", "1", THROTTLE).code == 0
     assert "is not being retired" in host.run("disk", "retire", name, "--cancel").refusal()
     assert host.run("disk", "balance", "--dry-run", "--json").json()["brokers"][0]["broker"] == 1
 
 
 def test_what_cannot_be_retired_is_refused(host: Host) -> None:
-    """The metadata log's directory, an unknown directory, an unknown broker."""
+    """Retiring the metadata log's directory, an unknown directory, or a disk of an unknown broker is refused."""
     assert "metadata log" in host.run("disk", "retire", f"1:{host.paths[0]}").refusal()
     assert "has no directory /none" in host.run("disk", "retire", "1:/none").refusal()
     assert "no broker 7" in host.run("disk", "retire", f"7:{host.paths[1]}").refusal()
 
 
 def test_a_move_names_a_directory(host: Host) -> None:
-    """`partition move --to ID:DIR` moves replicas between the disks of their broker."""
+    """`partition move --to ID:DIR` moves replicas between the disks of a broker."""
     target = host.paths[2]
     assert "would move 1 replica" in host.run("partition", "move", "words:0", "--to", f"1:{target}").out
     assert host.run("partition", "move", "words:0", "--to", f"1:{target}", "--execute").code == 0
@@ -150,10 +152,10 @@ def test_a_move_names_a_directory(host: Host) -> None:
 
 @pytest.mark.parametrize("is_killed", [False, True], ids=["its command waits", "its command was killed"])
 def test_a_retirement_under_way_is_cancelled(host: Host, is_killed: bool) -> None:
-    """`--cancel` gives up the copies, and the throttle. The command that waits for them ends and says why."""
+    """`--cancel` stops the copies and removes the throttle. A command still waiting for them fails with the reason."""
     path = host.paths[1]
     assert host.run("partition", "move", "words:3", "--to", f"1:{path}", "--execute").code == 0
-    # An earlier test may have left others here: where replicas are created depends on the room that was measured.
+    # Earlier tests may have left replicas here, because new replicas go where the most room was measured.
     for topic, partition in host.replicas()[path] - {("words", 3)}:
         elsewhere = f"1:{host.paths[0]}"
         assert host.run("partition", "move", f"{topic}:{partition}", "--to", elsewhere, "--execute").code == 0
@@ -181,7 +183,7 @@ def test_a_retirement_under_way_is_cancelled(host: Host, is_killed: bool) -> Non
 
 
 def test_a_retired_disk_is_released(host: Host) -> None:
-    """The broker lets go of the empty directory: nothing is open there, all is served on, and the cordon is gone."""
+    """The broker closes all files of the empty directory and keeps serving. The cordon is removed."""
     path = host.paths[1]
     out = host.run("disk", "retire", f"1:{path}").out
     assert "has released it: its disk may be pulled" in out
@@ -195,15 +197,17 @@ def test_a_retired_disk_is_released(host: Host) -> None:
     listed = host.run("disk", "list").out
     assert f"{path} is released, so its disk may be pulled" in listed
     (row,) = [each for each in words_of(listed) if "released" in each]
-    assert row[2:] == ["-"] * 9 + [path], "a disk that is out of service has no figures"
+    assert row[2:] == ["-"] * 9 + [path], "a released disk must have no figures"
     page = host.page()
     assert f'odradek_directory_released{{directory="{path}"}} 1' in page
-    assert f'odradek_directory_offline{{directory="{path}"}} 0' in page, "it is no reason to wake anybody"
+    assert f'odradek_directory_offline{{directory="{path}"}} 0' in page, (
+        "a released directory must not count as offline"
+    )
     assert f'odradek_directory_hours_left{{directory="{path}"}} -1' in page
     opened = [link.readlink() for link in Path(f"/proc/{host.pid}/fd").iterdir() if link.is_symlink()]
     assert not [each for each in opened if each.is_relative_to(path)]
     assert "may be pulled" in host.run("disk", "retire", f"1:{path}").out, (
-        "a second time there is nothing to do"
+        "a second retirement must end at once"
     )
     assert host.run("consume", "words").out.split().count("two") == 9
     assert host.run("topic", "create", "last", "--partitions", "6").code == 0
@@ -211,7 +215,8 @@ def test_a_retired_disk_is_released(host: Host) -> None:
 
 
 def test_two_disks_are_retired_at_once(tmp_path: Path) -> None:
-    """Each command leaves the other's cordon, marks and throttle alone. Both disks are empty, and nothing is left behind."""
+    """Two retirements at once keep each other's cordons, marks and throttles. Both disks end empty, and all settings
+    are restored."""
     paths = [str(tmp_path / name) for name in "abcd"]
     settings = {"log.dirs": ",".join(paths), "metadata.log.dir": str(tmp_path / "metadata")}
     properties = prepare_odradek(tmp_path / "node", settings=settings)
@@ -245,7 +250,8 @@ def test_two_disks_are_retired_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.skipif("ODRADEK_TEST_DISKS" not in os.environ, reason="runs in make test-disks")
 def test_a_retirement_is_throttled_and_goes_on_after_a_death(tmp_path: Path) -> None:
-    """No more than the throttle is copied. After kill -9 the broker goes on with the copy, and the command with the rest."""
+    """Copying respects the throttle. After kill -9 the restarted broker resumes the copy, and a new command completes
+    the retirement."""
     paths = [str(tmp_path / name) for name in "abc"]
     properties = prepare_odradek(tmp_path / "node", settings={"log.dirs": ",".join(paths)})
     with ExitStack() as stack:

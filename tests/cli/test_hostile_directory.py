@@ -1,4 +1,4 @@
-"""A working directory full of names that parts of Odradek once had at the top: nothing of it is ever imported."""
+"""A working directory with files named like Odradek's former top-level modules: Odradek never imports them."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ print(records[0].value.decode())
 
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
-    """A directory of the user's, with a job beside his own modules."""
+    """A user's directory with a job and modules of the user's own."""
     lay_out(tmp_path)
     (tmp_path / "job.py").write_text(JOB)
     return tmp_path
 
 
 def environment() -> dict[str, str]:
-    """Nothing but what the installation itself brings."""
+    """Return our environment without PYTHONPATH and PYTHONSAFEPATH."""
     return {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONSAFEPATH")}
 
 
 def run(here: Path, *words: str) -> str:
-    """What Python prints in that directory, whose modules come first on its path."""
+    """Run Python in that directory, whose modules come first on its path; return the output."""
     done = subprocess.run(
         [sys.executable, *words],
         cwd=here,
@@ -68,7 +68,7 @@ def run(here: Path, *words: str) -> str:
 
 @contextmanager
 def running(here: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
-    """A command that serves once it has printed `ready`."""
+    """Run a command that prints `ready` once it serves."""
     process = subprocess.Popen(
         [sys.executable, *words], cwd=here, env=environment(), stdout=subprocess.PIPE, text=True
     )
@@ -86,7 +86,8 @@ def running(here: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_node_client_commands_and_mirror(here: Path) -> None:
-    """`python -m` puts this directory first on the path, and so does a script that lies in it."""
+    """Node, client, commands and mirror work with this directory first on the path, by `python -m` or by a script in
+    it."""
     port, other = base_port(1), base_port(1)
     bootstrap, target = f"127.0.0.1:{port}", f"127.0.0.1:{other}"
     with (
@@ -103,7 +104,7 @@ def test_node_client_commands_and_mirror(here: Path) -> None:
 
 
 def test_the_companion_of_a_node(here: Path) -> None:
-    """A compacted topic is cleaned by a child of the node, which starts in the same directory."""
+    """A node's companion process starts in the same directory, and still cleans a compacted topic."""
     port = base_port(1)
     bootstrap = f"127.0.0.1:{port}"
     with running(here, "-m", "odradek", "dev", "--port", str(port)):
@@ -122,18 +123,18 @@ def test_the_companion_of_a_node(here: Path) -> None:
             reader.assign([("compact", 0)])
             first_of_all = 0
             while not first_of_all:
-                # A record after another: each of some makes a segment, and the cleaner keeps the newest of the key.
+                # Every few records make a new segment, and the cleaner keeps only the newest record of the key.
                 producer.send("compact", b"value", b"key").result(SECONDS_MAX)
                 reader.seek(("compact", 0), 0)
                 while not (records := reader.poll(1)):
-                    assert time.monotonic() < deadline, "nothing is read"
+                    assert time.monotonic() < deadline, "the consumer read no record"
                 first_of_all = records[0].offset
-                assert time.monotonic() < deadline, "nothing was compacted"
+                assert time.monotonic() < deadline, "the cleaner removed no record"
 
 
 @pytest.mark.parametrize("name", ["wire", "metadata_quorum", "data_plane", "spark"])
 def test_a_folder_of_the_sources_has_no_second_name(name: str) -> None:
-    """In a checkout the folders lie at the top; imported from there they refuse, and name the one name they have."""
+    """In a checkout, importing a source folder as a top-level package fails and names the right import."""
     done = subprocess.run(
         [sys.executable, "-c", f"import {name}"],
         cwd=Path(__file__).parents[2],
@@ -148,7 +149,7 @@ def test_a_folder_of_the_sources_has_no_second_name(name: str) -> None:
 
 @pytest.mark.parametrize("folder", ["", "odradek/"])
 def test_a_breakpoint_holds_by_both_names_of_a_file(tmp_path: Path, folder: str) -> None:
-    """In a checkout, `.pdbrc` has pdb follow the links: it compares the names of files."""
+    """In a checkout, a breakpoint works by either name of a file, because `.pdbrc` lets pdb resolve links."""
     root = Path(__file__).parents[2]
     lines = (root / "wire" / "uuid_text.py").read_text().splitlines()
     number = 1 + next(number for number, line in enumerate(lines) if line.startswith("    return "))

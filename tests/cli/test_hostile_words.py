@@ -1,4 +1,4 @@
-"""Whatever an argument, a file, a closed descriptor or a terminal brings: one sentence, and exit status 1 or 2.
+"""Hostile arguments, files, streams and terminals: a command ends with one sentence and status 1 or 2.
 
 `odradek server` ends with 78 where only an operator can help.
 """
@@ -27,9 +27,9 @@ from tests.node_process import RunningNode
 
 pytestmark = pytest.mark.xdist_group("cli")
 COMMON = {"bootstrap_server", "timeout", "command_config"}
-"""Options of nearly all commands, which share one parser function: one command stands for all."""
+"""Options that nearly all commands share. One parser function handles them, so one command is tested for all."""
 HELD_BACK = {("dev",): ["--nodes=501"]}
-"""A command that would begin to work with any value gets another that is too large."""
+"""Extra options with a value that is too large: without them the command would really start."""
 HOSTILE = {
     "empty": "",
     "control": "a\x1b]0;title\x07\r\n\x9b2Jb",
@@ -55,12 +55,12 @@ NOT_NUMBERS = (
     "",
     "½",
 )
-"""Some options take some of these: those that a request can hold."""
+"""Numbers in unusual notation. An option may accept those that fit into a request."""
 
 
 @pytest.fixture
 def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
-    """A port at which nobody answers: whatever connects there would wait in it."""
+    """A listening socket that must get no connection."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.setblocking(False)
         monkeypatch.setenv("ODRADEK_BOOTSTRAP", f"127.0.0.1:{server.getsockname()[1]}")
@@ -68,7 +68,7 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
 
 
 def run(words: list[str]) -> Outcome:
-    """Run a command in this process; its input is empty."""
+    """Run a command in this process with an empty input."""
     streams = {
         name: io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for name in ("stdin", "stdout", "stderr")
     }
@@ -81,7 +81,7 @@ def run(words: list[str]) -> Outcome:
 
 
 def judge(words: list[str], done: Outcome) -> None:
-    """True to the contract: a known status, one sentence at the end, and nothing that a terminal would obey."""
+    """Assert the contract: a known status, printable output, and on failure only lines that begin with `odradek: `."""
     known = (0, 1, 2, NEEDS_OPERATOR) if words[0] == "server" else (0, 1, 2)
     assert done.code in known, (words, done)
     for line in [*done.err.splitlines(), *done.out.splitlines()]:
@@ -95,7 +95,8 @@ def judge(words: list[str], done: Outcome) -> None:
 @pytest.mark.parametrize("value", NO_TEXT.values(), ids=NO_TEXT)
 @pytest.mark.parametrize("group", GROUPS)
 def test_bytes_that_are_no_text(group: str, value: str, silent: socket.socket) -> None:
-    """Each argument of each command: refused before anybody is asked. Only a path may have any byte but zero."""
+    """Undecodable bytes in any argument are refused before a request is sent. Only a path may have any byte but
+    zero."""
     for words, parser in leaves([group]):
         for action in value_actions(parser):
             is_path = action.metavar in PATHS
@@ -115,7 +116,7 @@ def test_bytes_that_are_no_text(group: str, value: str, silent: socket.socket) -
 def test_words_of_every_kind(
     group: str, node: RunningNode, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Each argument of each command, with a node to answer."""
+    """Hostile text in any argument of any command is handled cleanly, with a node that answers."""
     monkeypatch.setenv("ODRADEK_BOOTSTRAP", node.bootstrap)
     monkeypatch.chdir(tmp_path)
     for words, parser in leaves([group]):
@@ -129,7 +130,8 @@ def test_words_of_every_kind(
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_numbers_are_judged_before_anything_is_sent(group: str, silent: socket.socket) -> None:
-    """Each option that takes a number: what it lets through is finite (but for quotas), and fits into 64 bits."""
+    """Each number that an option accepts fits into 64 bits. Only quotas may be infinite. No connection is made before
+    the check."""
     endless = {"request_percentage", "mutation_rate", "connection_rate"}
     for words, parser in leaves([group]):
         for action in value_actions(parser):
@@ -151,7 +153,7 @@ def test_numbers_are_judged_before_anything_is_sent(group: str, silent: socket.s
 
 
 def numbers_in(value: object) -> Iterator[float]:
-    """The numbers of a parsed value."""
+    """Yield all numbers within a parsed value."""
     if isinstance(value, int | float):
         yield value
     elif isinstance(value, list | tuple):
@@ -162,7 +164,7 @@ def numbers_in(value: object) -> Iterator[float]:
 
 
 def shell(line: str, *words: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[bytes]:
-    """Run a command by a shell that redirects its streams."""
+    """Run a command through a shell that redirects its streams."""
     return subprocess.run(
         ["sh", "-c", line, "sh", *command(*words)],
         env=environment("127.0.0.1:1") | {"PYTHONPATH": str(ROOT)} | (env or {}),
@@ -186,7 +188,8 @@ def shell(line: str, *words: str, env: dict[str, str] | None = None) -> subproce
     ],
 )
 def test_closed_and_full_streams(redirection: str, stderr: bool) -> None:
-    """The status tells of a failure; the sentence comes where somebody can read it, and nowhere else."""
+    """With closed or full streams the status still shows the failure. The message appears on stderr if it is
+    writable."""
     done = shell(f'"$@" {redirection}', "topic", "list")
     assert (done.returncode, done.stdout) == (1, b"")
     lines = done.stderr.decode().splitlines()
@@ -197,7 +200,7 @@ def test_closed_and_full_streams(redirection: str, stderr: bool) -> None:
 @pytest.mark.parametrize("words", [("--help",), ("storage", "random-uuid"), ("--version",)])
 @pytest.mark.parametrize("redirection", [">/dev/full", "2>/dev/full >/dev/full"])
 def test_a_full_output_is_a_failure(words: tuple[str, ...], redirection: str) -> None:
-    """Also where the output is written only at the end."""
+    """Output to a full device ends with status 1, even if the write happens only at the end."""
     done = shell(f'"$@" {redirection}', *words)
     assert done.returncode == 1
     said = b"odradek: the output cannot be written: the device has no space left\n"
@@ -214,7 +217,7 @@ def test_a_full_output_is_a_failure(words: tuple[str, ...], redirection: str) ->
     ids=str,
 )
 def test_encodings_that_lack_letters(node: RunningNode, env: dict[str, str]) -> None:
-    """What the output's encoding lacks is an escape for people; JSON stays JSON."""
+    """Characters that the output's encoding lacks are printed as escapes, and JSON stays valid."""
     bootstrap = {"ODRADEK_BOOTSTRAP": node.bootstrap}
     for words in (("group", "describe", "東"), ("topic", "describe", "é東")):
         done = shell('"$@"', *words, env=env | bootstrap)
@@ -246,7 +249,7 @@ def test_encodings_that_lack_letters(node: RunningNode, env: dict[str, str]) -> 
     ],
 )
 def test_files_of_any_bytes(content: bytes, tmp_path: Path) -> None:
-    """Each argument that names a file, of each command."""
+    """A file of arbitrary bytes is handled cleanly by each command that reads a file."""
     path = tmp_path / "file"
     path.write_bytes(content)
     for words, parser in leaves():
@@ -260,7 +263,7 @@ def test_files_of_any_bytes(content: bytes, tmp_path: Path) -> None:
 
 
 def test_a_directory_in_the_place_of_a_file(tmp_path: Path) -> None:
-    """The same for a directory, and for a path through a file."""
+    """A path that is a directory, that leads through a file, or that is too long is handled cleanly by each command."""
     (tmp_path / "file").write_text("")
     for path in (tmp_path, tmp_path / "file" / "below", Path("/dev/null"), Path("x" * 300)):
         for words, parser in leaves():
@@ -283,7 +286,7 @@ def test_a_directory_in_the_place_of_a_file(tmp_path: Path) -> None:
     ],
 )
 def test_a_terminal_of_any_bytes(node: RunningNode, typed: bytes, said: str) -> None:
-    """A password that is typed in: bytes of another encoding, or the end of the input."""
+    """A typed password that is not UTF-8 is refused, and so is the end of the input."""
     terminal, slave = os.openpty()
     try:
         process = subprocess.Popen(
@@ -312,13 +315,13 @@ def test_a_terminal_of_any_bytes(node: RunningNode, typed: bytes, said: str) -> 
 
 @pytest.mark.parametrize("value", [*HOSTILE.values(), *NO_TEXT.values()], ids=[*HOSTILE, *NO_TEXT])
 def test_words_that_no_command_has(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A command, an option or an argument that is unknown; the environment's address and file."""
+    """An unknown command, option or argument is refused with one line; so is a bad value in the environment."""
     for words in ([value], ["topic", value], ["topic", "list", value], ["topic", "list", f"--{value}"]):
         done = run(words)
         judge(words, done)
         assert done.code == 2
     for name in ("ODRADEK_BOOTSTRAP", "ODRADEK_COMMAND_CONFIG"):
-        if "\0" not in value:  # no environment has one
+        if "\0" not in value:  # the environment cannot hold a zero byte
             with monkeypatch.context() as patched:
                 patched.setenv("ODRADEK_BOOTSTRAP", "127.0.0.1:1")
                 patched.setenv(name, value)
@@ -344,7 +347,7 @@ def test_words_that_no_command_has(value: str, monkeypatch: pytest.MonkeyPatch) 
     ],
 )
 def test_addresses_of_any_form(address: str) -> None:
-    """A name that a resolver refuses to look up is told like an unknown one."""
+    """An address that the resolver refuses to look up is reported like an unknown one."""
     typed = ["topic", "list", f"--bootstrap-server={address}", "--timeout=5"]
     done = run(typed)
     judge(typed, done)
@@ -352,7 +355,7 @@ def test_addresses_of_any_form(address: str) -> None:
 
 
 def test_names_are_printed_by_one_function() -> None:
-    """Commands print by `output`, which escapes what a terminal would obey; so `print` stands nowhere else."""
+    """In the commands only `output` may call `print`, because it escapes control characters."""
     import ast
 
     for path in sorted((ROOT / "odradek" / "cli").rglob("*.py")):

@@ -1,4 +1,4 @@
-"""The command line answers at once because it imports little."""
+"""The command line starts quickly because each command imports few modules."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FORBIDDEN = (
     "sim",
 )
 GROUPS = {"join_group", "sync_group", "heartbeat", "leave_group", "data_records"}
-"""The modules that every consumer loads, in a group or outside of one."""
+"""The modules that every consumer loads, with or without a group."""
 LOOK = """
 import sys
 from odradek.cli.__main__ import main
@@ -38,7 +38,7 @@ sys.exit(code)
 
 
 def modules_after(*words: str, bootstrap: str = "127.0.0.1:1", stdin: str = "") -> set[str]:
-    """The modules that a process has imported once it ran a command."""
+    """List the modules that a process has imported after it ran a command."""
     done = subprocess.run(
         [sys.executable, "-c", LOOK, *words],
         input=stdin,
@@ -66,7 +66,7 @@ def messages_among(modules: set[str]) -> set[str]:
     "words", [("--help",), ("topic", "--help"), ("produce", "--help"), ("dev", "--help")]
 )
 def test_help_imports_neither_the_client_nor_the_wire(words: tuple[str, ...]) -> None:
-    """Help needs argparse and our own parsers; attrs alone would double its time."""
+    """`--help` imports only argparse and our parsers. Importing attrs alone would double its time."""
     modules = modules_after(*words)
     assert forbidden_among(modules) == []
     assert not modules & {"attr", "odradek.wire", "odradek.client", "socket"}
@@ -99,13 +99,13 @@ def test_commands_import_only_the_messages_that_they_send(words: tuple[str, ...]
 
 
 def test_all_names_of_administration_are_found() -> None:
-    """`odradek.client.admin` imports a module when one of its names is asked for; all that it names are there."""
+    """`odradek.client.admin` imports modules lazily, and all names in its `__all__` exist."""
     from odradek.client import admin
 
     constants = {"TO_HIGH_WATERMARK", "TIMELESS_MS"}
     assert all(callable(getattr(admin, name)) or name in constants for name in admin.__all__)
     with pytest.raises(AttributeError, match="no attribute 'Nonsense'"):
-        admin.Nonsense  # noqa: B018 - the access is the test
+        admin.Nonsense  # noqa: B018 - the access alone must raise
     assert Admin.create_topics.__doc__ == admin.create_topics.__doc__
 
 
@@ -124,7 +124,7 @@ def test_all_names_of_administration_are_found() -> None:
 def test_commands_of_administration_import_only_what_they_send(
     node: RunningNode, fresh_topic: Callable[[str], str], words: tuple[str, ...], messages: set[str]
 ) -> None:
-    """As above, against a node; NAME is both a topic and a group."""
+    """Administrative commands also import only the messages that they send. NAME is a topic and a group."""
     name = fresh_topic("budget")
     if "NAME" in words:
         with Admin(bootstrap_servers=node.bootstrap) as admin:
@@ -136,7 +136,7 @@ def test_commands_of_administration_import_only_what_they_send(
 
 
 def test_import_odradek_imports_nothing_else() -> None:
-    """PEP 562: names are looked up when they are asked for; only the standard library comes along."""
+    """`import odradek` loads only the standard library, because names are imported at first use (PEP 562)."""
     look = "import sys; before = set(sys.modules); import odradek; print(*sorted(set(sys.modules) - before))"
     done = subprocess.run(
         [sys.executable, "-c", look],
@@ -151,7 +151,7 @@ def test_import_odradek_imports_nothing_else() -> None:
 
 
 def test_public_names_are_found_where_they_live() -> None:
-    """`from odradek import Client` gives the blocking client; a wrong name is an AttributeError."""
+    """`from odradek import Client` gives the blocking client, and an unknown name raises AttributeError."""
     import odradek
     from odradek.client.shells.blocking import Client
     from odradek.wire.errors import KafkaError
@@ -160,4 +160,4 @@ def test_public_names_are_found_where_they_live() -> None:
     assert odradek.KafkaError is KafkaError
     assert set(odradek.__all__) <= set(dir(odradek))
     with pytest.raises(AttributeError, match="Nonsense"):
-        odradek.Nonsense  # noqa: B018 - the access is the test
+        odradek.Nonsense  # noqa: B018 - the access alone must raise

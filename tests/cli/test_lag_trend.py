@@ -1,4 +1,4 @@
-"""The trend of a group's lag: from two looks, how fast it changes and when it will be zero."""
+"""The trend of a group's lag: two measurements show how fast it changes and when it will reach zero."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ RECORDS = 30
 
 
 def at(partition: int, committed: int | None, end: int) -> PartitionLag:
-    """Make one partition's part of a look."""
+    """Make the measurement of one partition."""
     return PartitionLag("t", partition, committed, OffsetSpan(0, end), None)
 
 
 def test_a_lag_that_falls_is_zero_when_its_slowest_partition_is() -> None:
-    """Ten seconds: partition 0 catches up by 40 of 100, partition 1 by 10 of 100."""
+    """The group catches up when its slowest partition does. Here this partition has 90 records left and is read at one
+    record per second."""
     before = [at(0, 0, 100), at(1, 0, 100), at(2, None, 7)]
     after = [at(0, 50, 110), at(1, 10, 100), at(2, 3, 7)]
     found = trend_of(before, after, 10_000)
@@ -29,7 +30,7 @@ def test_a_lag_that_falls_is_zero_when_its_slowest_partition_is() -> None:
 
 
 def test_a_lag_that_does_not_fall_has_no_end() -> None:
-    """One partition that nobody reads keeps the lag, however fast the others are."""
+    """If one partition is not read, the lag stays above zero, however fast the others are read."""
     found = trend_of([at(0, 0, 100), at(1, 0, 5)], [at(0, 100, 100), at(1, 0, 5)], 1_000)
     assert found == LagTrend(1_000, 100, 0, 5, None)
     assert trend_text(found) == (
@@ -40,14 +41,14 @@ def test_a_lag_that_does_not_fall_has_no_end() -> None:
 
 
 def test_no_lag_and_no_commit_are_no_trend() -> None:
-    """A group that has read all has a lag of zero. The trend of a group without commits is unknown."""
+    """A group that has read everything has no lag. Without commits, the trend is unknown."""
     assert trend_text(trend_of([at(0, 5, 5)], [at(0, 5, 5)], 1_000)).startswith("no lag; ")
     assert trend_of([at(0, None, 5)], [at(0, None, 5)], 1_000) is None
     assert trend_text(None) == "unknown: no partition has a committed offset"
 
 
 def test_a_group_is_watched(node: RunningNode, fresh_topic: Callable[[str], str]) -> None:
-    """`group describe --watch` looks twice; the document has the lag in records and in time, and its trend."""
+    """`group describe --watch` measures twice and reports the lag in records and in time, with its trend."""
     topic = fresh_topic("watched")
     odradek_here("topic", "create", topic, "--partitions", "1", bootstrap=node.bootstrap)
     with Producer(bootstrap_servers=node.bootstrap) as producer:

@@ -1,4 +1,4 @@
-"""Tables for people, JSON for scripts; records, times and sizes as text."""
+"""Output for people (tables) and for scripts (JSON): records, times and sizes as text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from odradek.client.consumer.consumer_types import ConsumerRecord
 
 
 def test_columns_are_aligned_numbers_on_the_right_without_trailing_blanks() -> None:
-    """Two spaces between columns; what is missing shows as a dash."""
+    """Columns are two spaces apart, numbers are right-aligned, and a missing value shows as a dash."""
     assert table(
         ("TOPIC", "PARTITIONS", "RACK"),
         [("flights", 6, None), ("a", 12, "rack-1")],
@@ -37,17 +37,17 @@ def test_columns_are_aligned_numbers_on_the_right_without_trailing_blanks() -> N
 
 
 def test_a_table_without_rows_is_its_header() -> None:
-    """Nothing there is an answer too."""
+    """A table without rows prints its header."""
     assert table(("TOPIC", "PARTITIONS"), []) == "TOPIC  PARTITIONS\n"
 
 
 def test_lists_and_truths_are_words() -> None:
-    """Replica lists as Kafka's tools write them."""
+    """Lists are joined by commas, as Kafka's tools print replicas. Booleans are `yes` and `no`."""
     assert table(("ISR", "INTERNAL"), [((1, 2), True), ((), False)]) == "ISR  INTERNAL\n1,2  yes\n-    no\n"
 
 
 def test_a_number_that_json_lacks_is_a_text(capsys: pytest.CaptureFixture[str]) -> None:
-    """Scripts parse every document: RFC 8259 has no infinite numbers, and Kafka's clients may set such quotas."""
+    """Infinity and NaN become strings, because JSON has no such numbers (RFC 8259) and Kafka allows infinite quotas."""
     print_json({"quotas": [{"value": float("inf")}, {"value": -1.5}], "least": (float("-inf"), float("nan"))})
 
     def refuse(name: str) -> None:
@@ -58,7 +58,7 @@ def test_a_number_that_json_lacks_is_a_text(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_names_of_strangers_move_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    """A client's id or a group's name with codes for a terminal, a new line or hidden letters shows as escapes."""
+    """Terminal codes, newlines and hidden characters in the name of a client or a group are printed as escapes."""
     name = "evil\033]0;title\007\nodradek: all is well\r\x9b2J\u202e\u2028"
     shown = "evil\\x1b]0;title\\x07\\nodradek: all is well\\r\\x9b2J\\u202e\\u2028"
     assert table(("GROUP",), [(name,)]) == f"GROUP\n{shown}\n"
@@ -72,7 +72,7 @@ def test_names_of_strangers_move_no_terminal(capsys: pytest.CaptureFixture[str])
 
 
 def test_our_own_colours_and_all_letters_stay() -> None:
-    """What prints is printed as it is, and so are the codes that we paint with."""
+    """Printable characters stay unchanged, and so do our own colour codes."""
     assert plain("Zürich, 東京, é") == "Zürich, 東京, é"
     assert plain(f"\033[{RED}mgone\033[0m\033[8mhidden") == f"\033[{RED}mgone\033[0m\\x1b[8mhidden"
 
@@ -88,12 +88,12 @@ def test_our_own_colours_and_all_letters_stay() -> None:
     ],
 )
 def test_bytes_in_json_are_text_or_base64(data: bytes | None, field: dict[str, str | None]) -> None:
-    """Everything is kept and nothing is guessed: the name says which it is."""
+    """Bytes that are UTF-8 appear as text. Others appear in base64, under a key with the suffix `_base64`."""
     assert bytes_field("value", data) == field
 
 
 def test_a_table_is_cut_to_the_terminal() -> None:
-    """The last column first, as long as it stays readable, then the widest; numbers and headers stay whole."""
+    """The last column is cut first, down to a readable width, then the widest. Numbers and headers are never cut."""
     rows = [("a" * 50, 123456, "b" * 50), ("short", 7, "c")]
     whole = table(("NAME", "N", "PATH"), rows)
     assert max(map(len, whole.splitlines())) == 50 + 2 + 6 + 2 + 50
@@ -107,7 +107,7 @@ def test_a_table_is_cut_to_the_terminal() -> None:
 
 
 def test_columns_that_matter_less_go_before_an_id_is_cut() -> None:
-    """Columns go one by one, and only as many as must. Ids stay whole, and a wide terminal shows every column."""
+    """If the terminal is narrow, less important columns are dropped one by one. Ids are never cut."""
     header = ("NODE", "AGO", "SINCE", "ADDRESS", "ID")
     rows = [(1, "3 seconds ago", "5 seconds ago", "a" * 20, "i" * 22)]
 
@@ -125,7 +125,7 @@ def test_columns_that_matter_less_go_before_an_id_is_cut() -> None:
 
 
 def test_long_values_go_on_below() -> None:
-    """Words stay whole, colours take no room."""
+    """Long values are wrapped between words. Colour codes do not count as width."""
     assert wrapped("3: words-0, words-1, words-2", None) == ["3: words-0, words-1, words-2"]
     assert wrapped("3: words-0, words-1, words-2", 20) == ["3: words-0, words-1,", "words-2"]
     assert wrapped("\033[31mab cd\033[0m", 5) == ["\033[31mab cd\033[0m"]
@@ -136,7 +136,7 @@ def test_long_values_go_on_below() -> None:
 def test_a_terminal_is_not_overrun(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Named values on 40 columns: what goes on stands below the value."""
+    """On a narrow terminal, a long value continues on the next line below its beginning."""
     monkeypatch.setattr("odradek.cli.output._width", lambda: 40)
     print_values([("under-replicated", "3: words-0, words-1, words-2, ..."), ("moving", 0)])
     assert capsys.readouterr().out == (
@@ -161,7 +161,7 @@ def test_a_terminal_is_not_overrun(
     ],
 )
 def test_spans_have_their_two_largest_units(milliseconds: int | None, text: str | None) -> None:
-    """Nobody wants the seconds of a lag of days."""
+    """A duration is printed in its two largest units."""
     assert span_text(milliseconds) == text
 
 
@@ -170,7 +170,7 @@ def test_spans_have_their_two_largest_units(milliseconds: int | None, text: str 
     [(None, None), (-1, None), (0, "0 B"), (999, "999 B"), (1024, "1.0 KiB"), (2048 * 1024, "2.0 MiB")],
 )
 def test_bytes_have_a_unit(count: int | None, text: str | None) -> None:
-    """Unknown sizes show as a dash in tables, not as -1."""
+    """Sizes have binary units. An unknown size shows as a dash in tables, not as -1."""
     assert bytes_text(count) == text
 
 
@@ -188,12 +188,13 @@ RECORD = ConsumerRecord("t", 1, 42, 1_700_000_000_123, b"k", b"v:\xff", (("a", b
     ],
 )
 def test_templates(text: str, line: bytes) -> None:
-    """kcat's letters; a line's end where the template has none."""
+    """Templates use kcat's letters. A newline is added if the template has none."""
     assert template(text)(RECORD) == line
 
 
 def test_a_record_in_json_comes_back() -> None:
-    """A record that `consume --json` prints is read by `produce --input json`: nothing is lost but its place."""
+    """`produce --input json` restores a record that `consume --json` printed, except for topic, partition and
+    offset."""
     assert record_of_json(json_line(RECORD), 1) == (b"k", b"v:\xff", RECORD.headers, RECORD.timestamp)
     assert record_of_json(b'{"value":{"a":[1,"b"]}}', 1) == (None, b'{"a":[1,"b"]}', (), None)
     tombstone = RECORD._replace(value=None, headers=())
@@ -213,7 +214,7 @@ def test_a_record_in_json_comes_back() -> None:
     ],
 )
 def test_what_is_no_record_names_its_line(line: bytes) -> None:
-    """The line's number and the reason."""
+    """The error for an invalid JSON record gives the line number."""
     with pytest.raises(CliError, match="line 7 is not a record"):
         record_of_json(line, 7)
 
@@ -257,7 +258,7 @@ def test_what_is_no_record_names_its_line(line: bytes) -> None:
     ids=lambda value: str(value[:40]),
 )
 def test_a_field_is_judged_where_it_is_given(line: bytes, reason: str) -> None:
-    """Each field of a record in JSON: its name, type, range and encoding. The error names it."""
+    """Name, type, range and encoding of each field of a JSON record are checked. The error names the field."""
     with pytest.raises(CliError) as caught:
         record_of_json(line, 7)
     assert str(caught.value).startswith(f"line 7 is not a record in JSON: {reason}")
@@ -265,7 +266,7 @@ def test_a_field_is_judged_where_it_is_given(line: bytes, reason: str) -> None:
 
 @pytest.mark.parametrize("headers", [b'[["h","v"]]', b'{"h":"v"}', b'"h"', b'[{"key":1}]', b"[{}]", b"7"])
 def test_headers_in_another_form_are_told_their_own(headers: bytes) -> None:
-    """Pairs and maps are what people try first: the error shows what is expected, not what Python stumbled over."""
+    """If the headers have another shape, such as pairs or a map, the error shows the shape that is expected."""
     with pytest.raises(
         CliError, match=r'its headers are not a list of objects like \{"key": "h", "value": "v"\}'
     ):
@@ -273,7 +274,7 @@ def test_headers_in_another_form_are_told_their_own(headers: bytes) -> None:
 
 
 def test_moments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """ISO 8601, milliseconds, spans back from now."""
+    """A time may be ISO 8601, milliseconds, or a span before now."""
     monkeypatch.setattr("odradek.cli.times.time.time_ns", lambda: 10_000_000_000_000)
     assert moment("2023-11-14T22:13:20.123+00:00") == moment("@1700000000123") == 1_700_000_000_123
     assert moment("1h") == 10_000_000 - 3_600_000

@@ -1,4 +1,4 @@
-"""`odradek quota` against a node of ours, and docs/quotas.md walked on it."""
+"""`odradek quota` against our own node, with all commands of docs/quotas.md."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ METRICS = "http://127.0.0.1:{}/metrics"
 
 @pytest.fixture(scope="module")
 def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServerProcess, str]]:
-    """A node that shows its metrics, and the address of the page."""
+    """A node with its metrics enabled, and the address of the metrics page."""
     (port,) = free_ports(1)
     settings = {"odradek.metrics.listener": f"127.0.0.1:{port}"}
     server = start_odradek(tmp_path_factory.mktemp("limited"), settings=settings)
@@ -44,7 +44,7 @@ def run(
 
 
 def listed(run: Run, *words: str) -> dict[str, dict[str, float]]:
-    """Quotas by the text of their entity."""
+    """Return the quotas that `quota list` shows, by the text of their entity."""
     document = run("quota", "list", *words, "--json").json()
     return {
         ", ".join(f"{kind}={name}" for kind, name in each["entity"].items()): each["quotas"]
@@ -53,7 +53,7 @@ def listed(run: Run, *words: str) -> dict[str, dict[str, float]]:
 
 
 def test_the_page_can_be_walked(run: Run, limited: tuple[ServerProcess, str]) -> None:
-    """Each command of docs/quotas.md does what the page says, in the page's order."""
+    """Each command of docs/quotas.md gives the result that the page describes."""
     commands = [line for block in blocks("docs/quotas.md", "sh") for line in block.code.splitlines()]
     assert {shlex.split(each)[2] for each in commands} == {"list", "set", "remove", "explain"}
     for command in commands:
@@ -72,7 +72,7 @@ def test_the_page_can_be_walked(run: Run, limited: tuple[ServerProcess, str]) ->
 
 
 def test_an_endless_quota_is_listed(run: Run) -> None:
-    """Kafka takes infinity from its own clients for a quota that is no whole number."""
+    """An infinite quota can be set and is listed: Kafka allows infinity for quotas that are not integers."""
     endless = run("quota", "set", "--client-id", "endless", "--mutation-rate", "inf")
     assert (endless.code, endless.err) == (0, "")
     shown = run("quota", "list")
@@ -83,7 +83,7 @@ def test_an_endless_quota_is_listed(run: Run) -> None:
 
 
 def test_what_is_set_is_listed_and_goes(run: Run) -> None:
-    """Only what is named is changed; a dry run changes nothing."""
+    """`set` and `remove` change only the quotas that they name. A dry run changes nothing."""
     both = ("--user", "ann", "--client-id", STRANGE)
     assert (
         run("quota", "set", *both, "--produce-rate", "1000", "--mutation-rate", "0.5", "--dry-run").code == 0
@@ -114,7 +114,7 @@ def test_what_is_set_is_listed_and_goes(run: Run) -> None:
     ],
 )
 def test_a_refusal_is_one_line(run: Run, words: tuple[str, ...], told: str) -> None:
-    """The words are those of the controller, or of the system."""
+    """A refusal is one line with the reason given by the controller or by the operating system."""
     assert told in run("quota", *words).refusal()
 
 
@@ -135,7 +135,7 @@ def test_a_refusal_is_one_line(run: Run, words: tuple[str, ...], told: str) -> N
     ],
 )
 def test_wrong_words_are_told(run: Run, words: tuple[str, ...], told: str) -> None:
-    """What cannot be meant is a failure of usage."""
+    """An invalid combination of options or values ends with status 2."""
     done = run("quota", *words)
     assert done.code == 2
     assert told in done.err
@@ -144,7 +144,7 @@ def test_wrong_words_are_told(run: Run, words: tuple[str, ...], told: str) -> No
 def test_what_a_client_uses_now_is_shown(
     run: Run, limited: tuple[ServerProcess, str], fresh_topic: Callable[[str], str]
 ) -> None:
-    """`explain --metrics` watches the client for a second, whatever its id is."""
+    """`explain --metrics` shows the current use of a client, even if its id needs escaping."""
     server, metrics = limited
     topic, stop = fresh_topic("limited"), threading.Event()
     assert run("topic", "create", topic, "--partitions", "1").code == 0

@@ -1,4 +1,4 @@
-"""Messages of commands while a cluster is in trouble: a quorum that lacks a leader, silence, refusals."""
+"""Messages of commands while the cluster has trouble: a missing quorum leader, silent brokers, refused requests."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def survey(moving: bool = False) -> ClusterSurvey:
 
 @pytest.fixture
 def admin(monkeypatch: pytest.MonkeyPatch) -> Mock:
-    """The administration that commands find, instead of one over a connection."""
+    """A mock that replaces the administration client in all commands."""
     found = Mock()
     found.describe_cluster.return_value = CLUSTER
     found.describe_quorum.return_value = SimpleNamespace(voters=(), observers=(), leader_id=1)
@@ -89,7 +89,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 
 
 def test_a_move_to_a_broker_that_is_down(run: Run, admin: Mock) -> None:
-    """It would wait for it, however long; a replica that it has already is no reason to refuse."""
+    """A move to a broker that is down is refused, unless the broker already has the replica."""
     three = ClusterDescription("c", 1, (*CLUSTER.brokers, Broker(3, "three", 9092, None)), frozenset({2, 3}))
     admin.survey_cluster.return_value = evolve(survey(), cluster=three)
     assert "broker 3 is down" in run("partition", "move", "words", "--to", "1,3").refusal()
@@ -98,7 +98,8 @@ def test_a_move_to_a_broker_that_is_down(run: Run, admin: Mock) -> None:
 
 
 def test_a_move_that_would_drop_replicas(run: Run, admin: Mock) -> None:
-    """A shorter list of brokers is refused, unless `--fewer` says that it is meant. Directories alone keep the brokers."""
+    """A shorter replica list is refused without `--fewer`. If only directories are given, the brokers stay as they
+    are."""
     said = run("partition", "move", "words", "--to", "1", "--execute").refusal()
     assert "words-0 has 2 replicas and would keep only 1" in said
     assert "(now 1,2)" in said
@@ -132,8 +133,8 @@ def test_a_move_that_would_drop_replicas(run: Run, admin: Mock) -> None:
 def test_without_a_leader_of_the_quorum(
     run: Run, admin: Mock, words: tuple[str, ...], error: Exception
 ) -> None:
-    """Commands that only look wait 3 s for a leader of the quorum, whatever `--timeout` says. Then they ask for nothing
-    else."""
+    """If the quorum has no leader, a command that needs one fails after 3 s, whatever `--timeout` is. It sends no
+    further request."""
     admin.describe_quorum.side_effect = error
     assert "start a majority of its voters" in run(*words).refusal()
     admin.describe_quorum.assert_called_once_with(timeout=3.0)
@@ -141,7 +142,8 @@ def test_without_a_leader_of_the_quorum(
 
 
 def test_a_vote_for_a_node_whose_disk_was_replaced(run: Run, admin: Mock) -> None:
-    """KIP-853: a replica is a node with a directory. The leader lists that of the lost disk for minutes: it fetches no more."""
+    """When a replaced disk has left an old directory id in the quorum, `quorum add` takes the id that still fetches
+    (KIP-853)."""
     old = QuorumReplica(3, bytes(15) + b"o", 7, 1_000_000, 1_000_000)
     new = QuorumReplica(3, bytes(15) + b"n", 7, 1_020_000, 1_020_000)
     words = ("quorum", "add", "3", "--endpoint", "CONTROLLER://h:9093")
@@ -154,7 +156,7 @@ def test_a_vote_for_a_node_whose_disk_was_replaced(run: Run, admin: Mock) -> Non
 
 
 def test_too_little_room(run: Run, admin: Mock) -> None:
-    """A plan that would fill a broker's disks is refused before the first partition moves, with what to do."""
+    """A plan that would fill a broker's disks is refused before a partition moves. The refusal says what to do."""
     brokers = tuple(Broker(node, "h", 9092, None) for node in (1, 2, 3))
     cluster = ClusterDescription("c", 1, brokers)
     sizes = {("words", index): 600 for index in (0, 1)}
@@ -169,13 +171,13 @@ def test_too_little_room(run: Run, admin: Mock) -> None:
 
 
 def test_who_may_not_ask_hears_so(run: Run, admin: Mock) -> None:
-    """An answer that refuses is no missing leader."""
+    """A missing right is reported as such, and not as a missing leader."""
     admin.describe_quorum.side_effect = KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     assert "CLUSTER_AUTHORIZATION_FAILED" in run("partition", "balance").refusal()
 
 
 def test_no_answer_to_a_change(run: Run, admin: Mock) -> None:
-    """Doubt whether a change was made is told only for commands that change something."""
+    """Only commands that change something warn that the change may have been made."""
     admin.create_topics.side_effect = SILENCE
     assert PERHAPS in run("topic", "create", "words").refusal()
     assert PERHAPS not in run("topic", "create", "words", "--validate-only").refusal()
@@ -184,7 +186,7 @@ def test_no_answer_to_a_change(run: Run, admin: Mock) -> None:
 
 
 def test_an_answer_that_the_time_was_up(run: Run, admin: Mock) -> None:
-    """REQUEST_TIMED_OUT: the controller may finish what the broker no longer waits for."""
+    """After REQUEST_TIMED_OUT the command warns that the controller may still make the change."""
     late = KafkaError(ErrorCode.REQUEST_TIMED_OUT)
     admin.create_topics.side_effect = None
     admin.create_topics.return_value = [CreatedTopic("words", bytes(16), -1, -1, late)]
@@ -194,7 +196,7 @@ def test_an_answer_that_the_time_was_up(run: Run, admin: Mock) -> None:
 
 
 def test_a_controllers_listener(run: Run, admin: Mock) -> None:
-    """KIP-919: an endpoint of another type is refused; people need to know which to name."""
+    """A request to a controller's listener is refused with the advice to name a broker's listener (KIP-919)."""
     admin.survey_cluster.side_effect = KafkaError(ErrorCode.MISMATCHED_ENDPOINT_TYPE)
     line = run("broker", "list").refusal()
     assert "a controller listens at this address" in line
@@ -202,7 +204,7 @@ def test_a_controllers_listener(run: Run, admin: Mock) -> None:
 
 
 def test_a_cancellation_that_fails(run: Run, admin: Mock) -> None:
-    """Only what was cancelled is listed as cancelled."""
+    """If one cancellation fails, only the others are listed as cancelled."""
     admin.survey_cluster.return_value = survey(moving=True)
     late = KafkaError(ErrorCode.REQUEST_TIMED_OUT)
     admin.alter_partition_reassignments.return_value = {("words", 0): None, ("words", 1): late}
@@ -215,7 +217,7 @@ def test_a_cancellation_that_fails(run: Run, admin: Mock) -> None:
 
 
 def test_a_broker_is_removed_whatever_the_quorum_says_then(run: Run, admin: Mock) -> None:
-    """The removal is done: a question that fails behind it is no failure of the command."""
+    """`broker remove` succeeds even if the quorum does not answer afterwards."""
     answers = [admin.describe_quorum.return_value, SILENCE] * 2
     admin.describe_quorum.side_effect = answers
     said = run("broker", "remove", "2", "--force")
@@ -229,7 +231,7 @@ def test_a_broker_is_removed_whatever_the_quorum_says_then(run: Run, admin: Mock
 def test_throttles_that_stay_behind_are_named(
     admin: Mock, capsys: pytest.CaptureFixture[str], no_wait: bool
 ) -> None:
-    """Brokers would go on copying slowly, and nobody would know why."""
+    """If a plan fails, the command warns that throttles may remain, and names the option that removes them."""
     args = argparse.Namespace(
         json=False,
         execute=True,
@@ -250,7 +252,7 @@ def test_throttles_that_stay_behind_are_named(
 
 
 def test_sizes_are_asked_for_only_where_they_matter(run: Run, admin: Mock) -> None:
-    """A broker that has just died is not yet known to be down: who asks it for sizes waits until its session ends."""
+    """Commands ask for replica sizes only where they matter: a broker that has just died would delay the answer."""
     assert "still holds 2 replicas" in run("broker", "remove", "2").refusal()
     run("partition", "elect", "words")
     run("partition", "move", "--cancel")
@@ -258,7 +260,7 @@ def test_sizes_are_asked_for_only_where_they_matter(run: Run, admin: Mock) -> No
 
 
 def test_what_a_partition_without_a_leader_waits_for(run: Run, admin: Mock) -> None:
-    """A replica with all acknowledged records is waited for; else the longest log is named, and the command."""
+    """`partition list` names the replica to wait for, or else the longest log and the command that elects it."""
     three = tuple(Broker(node, "h", 9092, None) for node in (1, 2, 3))
 
     def listed(
@@ -277,7 +279,7 @@ def test_what_a_partition_without_a_leader_waits_for(run: Run, admin: Mock) -> N
     here = {2: ReplicaLog(0, 9, 1_000, 3), 3: ReplicaLog(0, 7, 1_000, 4)}
     said = listed((1,), (), here, down=1)
     assert "all its records are on broker 1, which is down: start the broker" in said
-    # A later epoch counts more than a longer log.
+    # A later leader epoch counts more than a longer log.
     assert "if that is impossible: `odradek partition elect --unclean words:0 --leader 3 --execute`" in said
     said = listed((1,), (), {1: KafkaError(ErrorCode.KAFKA_STORAGE_ERROR), **here})
     assert "broker 1, whose directory for the partition is offline: bring the disk back" in said
@@ -297,7 +299,7 @@ def test_what_a_partition_without_a_leader_waits_for(run: Run, admin: Mock) -> N
 
 
 def test_old_news_is_marked(run: Run, admin: Mock) -> None:
-    """Without a quorum brokers tell what they heard last: lists say so on stderr and in JSON, the status in each line."""
+    """Without a quorum, lists and the status say that their data may be old, in text and in JSON."""
     admin.survey_cluster.return_value = evolve(survey(), is_current=False)
     for words in (("broker", "list"), ("partition", "list")):
         assert "may have changed since" in run(*words).err
@@ -314,7 +316,8 @@ def test_old_news_is_marked(run: Run, admin: Mock) -> None:
 
 
 def test_the_status_names_brokers_with_a_disk_away(run: Run, admin: Mock) -> None:
-    """A broker that is online and does not serve its replicas has lost a disk. One that is down is listed as such."""
+    """An online broker outside the ISR of its replicas is reported with an offline disk. A broker that is down is
+    not."""
     away = {index: Partition(index, 1, 0, (1, 2), (1,), (1, 2)) for index in (0, 1)}
     admin.describe_topics.return_value = [evolve(WORDS, partitions=away)]
     admin.describe_quorum.side_effect = SILENCE
@@ -327,7 +330,7 @@ def test_the_status_names_brokers_with_a_disk_away(run: Run, admin: Mock) -> Non
 
 
 def test_clients_of_brokers_that_do_not_answer(run: Run, admin: Mock) -> None:
-    """The clients of other brokers are listed all the same; a server that keeps no list is named."""
+    """If one broker cannot list its clients, those of the others are still listed, and this broker is named."""
     known = ClientDescription("User:ann", "app", "lib", "1.0", "10.0.0.1", 2, 60_000, 7, None, ())
     refused = UnsupportedByBroker("broker 2 keeps no list of its clients")
     admin.describe_clients.return_value = [BrokerClients(1, (known,)), BrokerClients(2, (), refused)]
@@ -342,7 +345,7 @@ def test_clients_of_brokers_that_do_not_answer(run: Run, admin: Mock) -> None:
 
 
 def test_a_client_that_nobody_knows(run: Run, admin: Mock) -> None:
-    """It is a failure, which says where to look; so is another user's client."""
+    """`client describe` fails for an unknown client or for another user's client, and names `client list`."""
     known = ClientDescription("User:ann", "app", "lib", "1.0", "10.0.0.1", 1, 60_000, 7, 1500, ())
     admin.describe_clients.return_value = [BrokerClients(1, (known,))]
     assert run("client", "describe", "app", "--user", "ann").code == 0
@@ -350,7 +353,8 @@ def test_a_client_that_nobody_knows(run: Run, admin: Mock) -> None:
 
 
 def test_disks_of_brokers_that_are_down(run: Run, admin: Mock) -> None:
-    """Listed as what they are, without asking them; the reason of one that fails stands in the JSON too."""
+    """`disk list` shows a broker that is down without sending it a request. JSON includes the error of a broker that
+    fails."""
     here = LogDirDescription("/data", 100, 50, ())
     admin.describe_log_dirs.return_value = [BrokerLogDirs(1, (here,))]
     said = run("disk", "list")
@@ -372,7 +376,8 @@ def test_disks_of_brokers_that_are_down(run: Run, admin: Mock) -> None:
 
 
 def test_the_health_of_disks(run: Run, admin: Mock) -> None:
-    """Hours left, sync time, errors and the scrub in the list; a line for each disk that is slow, filling or rotten."""
+    """`disk list` shows hours left, sync time, errors and scrub results. Each slow, filling or rotten disk gets a
+    line."""
     sound = DirectoryHealth(10, False, 0, None, 2000, 1900, False, False, 0, 100, 5, 0)
     ill = DirectoryHealth(10, False, 1 << 20, 7200, 90_000, 2000, True, False, 3, 40, None, 2)
     short = evolve(sound, is_short=True, seconds_left=0)
@@ -392,14 +397,14 @@ def test_the_health_of_disks(run: Run, admin: Mock) -> None:
     assert "broker 1: /b will be full in 2h at the rate of the last hour" in said
     assert "`odradek disk demote 1:/b` lets other brokers lead" in said
     assert "the scrub has found 2 rotten logs in /b" in said
-    assert "/c will be full in" not in said, "its state says so"
+    assert "/c will be full in" not in said, "its state already says that it is full"
     directories = json.loads(run("disk", "list", "--json").out)["brokers"][0]["directories"]
     assert [each["cordoned"] for each in directories] == [True, False, False]
     assert directories[1]["health"]["seconds_left"] == 7200
 
 
 def test_replicas_on_their_way_to_another_disk(run: Run, admin: Mock) -> None:
-    """The list counts the replicas that a directory is being given, and the records that they lack (KIP-113)."""
+    """`disk list` counts the replicas on the way to a directory, and the records still to copy (KIP-113)."""
     moving = [LogDirReplica("words", index, 10, 7, is_future=True) for index in (0, 1)]
     here = LogDirDescription("/a", 100, 50, (LogDirReplica("more", 0, 10, 0, is_future=False), *moving))
     admin.describe_log_dirs.return_value = [BrokerLogDirs(1, (here,))]
@@ -407,7 +412,7 @@ def test_replicas_on_their_way_to_another_disk(run: Run, admin: Mock) -> None:
 
 
 def test_a_disk_is_demoted_and_that_is_undone(run: Run, admin: Mock) -> None:
-    """The path joins those in the broker's own configuration, or leaves it; what is no disk is refused."""
+    """`disk demote` adds a path to the broker's configuration, and `--undo` removes it. Unknown paths are refused."""
     here = (LogDirDescription("/a", 100, 50, ()), LogDirDescription("/b,c", 100, 50, ()))
     admin.describe_log_dirs.return_value = [BrokerLogDirs(1, here)]
 
@@ -438,7 +443,8 @@ def test_a_disk_is_demoted_and_that_is_undone(run: Run, admin: Mock) -> None:
 
 
 def test_disks_in_trouble(run: Run, admin: Mock) -> None:
-    """One that hangs is named with its state and since when, in the list, in the status and in both documents."""
+    """A hung disk is shown with its state and the time since when, by `disk list` and `cluster status`, as text and
+    JSON."""
     admin.describe_log_dirs.return_value = [
         BrokerLogDirs(1, (LogDirDescription("/data", 100, 50, ()), LogDirDescription("/more", 100, 50, ())))
     ]
@@ -461,8 +467,8 @@ def test_disks_in_trouble(run: Run, admin: Mock) -> None:
 
 
 def test_history_that_begins_with_a_snapshot(run: Run, admin: Mock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command says at which offset history begins when a snapshot has replaced the rest. It refuses a topic that
-    never existed."""
+    """If a snapshot replaced older events, the command gives the offset where history begins. An unknown topic is
+    refused."""
     admin.describe_quorum.return_value.high_watermark = 7
 
     def read(reader: Any, _: int) -> Iterator[list[Event]]:
@@ -479,6 +485,7 @@ def test_history_that_begins_with_a_snapshot(run: Run, admin: Mock, monkeypatch:
 
 
 def test_requests_that_a_controller_does_not_know(run: Run, admin: Mock) -> None:
-    """Only some are refused as meant for another type of endpoint, others are unknown there."""
+    """If a controller does not know a request at all, the command also guesses that the address is a controller's
+    listener."""
     admin.describe_topics.side_effect = UnsupportedByBroker("c:9093 has no version of METADATA that we speak")
     assert "the address may be a controller's listener" in run("topic", "list").refusal()

@@ -1,4 +1,4 @@
-"""`odradek txn` against our own node, with producers that were killed: the text for people, JSON for scripts."""
+"""`odradek txn` against our own node, after producers were killed: output as text and as JSON."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def run(node: RunningNode, capsys: pytest.CaptureFixture[str], monkeypatch: pyte
 
 @pytest.fixture
 def topic(run: Run, fresh_topic: Callable[[str], str]) -> Iterator[str]:
-    """A topic with one partition, deleted in the end: no transaction of it is left on the shared node."""
+    """A topic with one partition. It is deleted afterwards, so that no open transaction stays on the shared node."""
     name = fresh_topic("txn")
     assert run("topic", "create", name).code == 0
     yield name
@@ -36,7 +36,7 @@ def topic(run: Run, fresh_topic: Callable[[str], str]) -> Iterator[str]:
 def test_a_killed_producer_is_found_and_fenced(
     node: RunningNode, run: Run, topic: str, fresh_topic: Callable[[str], str]
 ) -> None:
-    """`find-hanging` ends with the command that ends the transaction, which says what it has done."""
+    """`find-hanging` prints the command that aborts the transaction. This command reports what it has done."""
     name = fresh_topic("id")
     leave_open(node.bootstrap, name, topic)
     rows = words_of(run("txn", "list", "--transactional-id-pattern", f"{name}.*").out)
@@ -91,7 +91,8 @@ def test_a_killed_producer_is_found_and_fenced(
 def test_a_transaction_that_nobody_knows_is_aborted_on_its_partition(
     node: RunningNode, run: Run, topic: str
 ) -> None:
-    """The command of `find-hanging` names partition and offset where no coordinator can help."""
+    """For a transaction that no coordinator knows, `find-hanging` prints an abort command with partition and start
+    offset."""
     with Client(node.bootstrap) as client, on_trust(client):
         write_unknown(client, topic, 7_100_001)
     words = ("txn", "find-hanging", "--topic", topic, "--partition", "0", "--max-transaction-timeout", "0")
@@ -118,7 +119,7 @@ def test_a_transaction_that_nobody_knows_is_aborted_on_its_partition(
 def test_committed_readers_stop_where_a_transaction_is_open(
     node: RunningNode, run: Run, topic: str, fresh_topic: Callable[[str], str]
 ) -> None:
-    """`consume --isolation read_committed` says where and why it stops; aborted records are left out."""
+    """`consume --isolation read_committed` says where and why it stops. Aborted records are not printed."""
     name = fresh_topic("id")
     leave_open(node.bootstrap, name, topic, count=2)
     outcome = run("consume", topic, "--isolation", "read_committed")
@@ -137,9 +138,9 @@ def test_committed_readers_stop_where_a_transaction_is_open(
 def test_log_dump_decodes_markers_and_coordinators_records(
     node: RunningNode, run: Run, topic: str, fresh_topic: Callable[[str], str]
 ) -> None:
-    """A marker has an outcome and its coordinator's epoch; records of `__transaction_state` have names and states."""
+    """`log dump` shows a marker's outcome and coordinator epoch, and decodes the records of `__transaction_state`."""
     if node.process is None:
-        pytest.skip("the server was named by the environment: its files are not ours to read")
+        pytest.skip("the environment names the server, and the test reads only files of its own")
     name = fresh_topic("id")
     leave_open(node.bootstrap, name, topic)
     assert run("txn", "abort", "--transactional-id", name).code == 0
@@ -165,7 +166,7 @@ def test_log_dump_decodes_markers_and_coordinators_records(
 
 
 def test_wrong_usage_is_told_in_one_line(run: Run, topic: str) -> None:
-    """A command that cannot be meant says what is missing, or what there is."""
+    """A command with a wrong name or option prints one line that names the missing thing or the valid choices."""
     assert run("txn", "describe", "no-such-id").refusal() == (
         "transactional id no-such-id does not exist (TRANSACTIONAL_ID_NOT_FOUND)"
     )

@@ -1,4 +1,4 @@
-"""`odradek txn` about transactions that a coordinator has: prepared ones, and those whose markers are refused."""
+"""`odradek txn` for transactions that a coordinator knows: prepared ones, and ones whose markers are refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOPIC, ID = "orders", "an id"
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ServerProcess]:
-    """A node that lets producers prepare transactions."""
+    """A node that allows producers to prepare transactions."""
     settings = {"transaction.two.phase.commit.enable": "true", "transaction.state.log.num.partitions": "3"}
     started = start_odradek(tmp_path / "node", settings=settings)
     yield started
@@ -31,7 +31,7 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
 
 @pytest.fixture
 def run(server: ServerProcess, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run a command against the node, in this process; the topic is there."""
+    """Create the topic and return a function that runs commands against the node, in this process."""
     monkeypatch.setenv("ODRADEK_BOOTSTRAP", server.bootstrap)
     assert main(("topic", "create", TOPIC)) == 0
     capsys.readouterr()
@@ -43,7 +43,7 @@ ABORT_HERE = ("txn", "abort", "--topic", TOPIC, "--partition", "0", "--start-off
 
 
 def test_a_prepared_transaction_is_another_systems_to_end(server: ServerProcess, run: Run) -> None:
-    """KIP-939: `find-hanging` calls it prepared; one partition of it is aborted by force only, and ends nothing else."""
+    """`find-hanging` calls a prepared transaction prepared (KIP-939). Aborting it on one partition needs --force."""
     with Producer(
         bootstrap_servers=server.bootstrap,
         transactional_id=ID,
@@ -79,7 +79,7 @@ def test_a_prepared_transaction_is_another_systems_to_end(server: ServerProcess,
 
 
 def test_a_partition_that_refuses_a_marker_is_named(server: ServerProcess, run: Run) -> None:
-    """A coordinator stays in PrepareAbort for good: commands say where, why, and what lets readers go on."""
+    """If a coordinator stays in PrepareAbort because a marker is refused, commands say where, why, and what to do."""
     leave_open(server.bootstrap, ID, TOPIC)
     (described,) = run("txn", "describe", ID, "--json").json()["transactions"]
     epoch = described["producer_epoch"]
@@ -108,13 +108,14 @@ def test_a_partition_that_refuses_a_marker_is_named(server: ServerProcess, run: 
     )
     assert "in the state PrepareAbort: wait for its markers" in run(*ABORT_HERE).refusal()
     assert "is aborted" in run(*command.split()[1:]).out
-    # Nothing is open there any more, but the coordinator is still refused.
+    # No transaction is open now, but the coordinator's marker is still refused.
     assert "Give its producer another transactional id" in run("txn", "find-hanging").out
     assert run("consume", TOPIC, "--isolation", "read_committed").err == ""
 
 
 def test_a_partition_that_knows_a_newer_coordinator_is_named(server: ServerProcess, run: Run) -> None:
-    """A marker that somebody wrote with a high coordinator epoch has the true coordinator refused ever after."""
+    """A forged marker with a high coordinator epoch makes a partition refuse the real coordinator; `find-hanging` names
+    it."""
     leave_open(server.bootstrap, ID, TOPIC)
     (described,) = run("txn", "describe", ID, "--json").json()["transactions"]
     with Client(server.bootstrap) as client:

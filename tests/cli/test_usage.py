@@ -1,4 +1,4 @@
-"""Messages of the command line to a user who made a mistake, or whom no node answers."""
+"""Messages of the command line to a user who made a mistake, or whose request no node answers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ LEAVES = [
 
 @pytest.mark.parametrize("words", LEAVES, ids=" ".join)
 def test_every_command_has_help_and_json(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    """The contract of the command line."""
+    """Each command has `--help` and `--json`."""
     assert main([*words, "--help"]) == 0
     text = capsys.readouterr().out
     assert f"usage: odradek {' '.join(words)}" in text
@@ -61,7 +61,7 @@ def test_every_command_has_help_and_json(words: tuple[str, ...], capsys: pytest.
 
 
 def test_the_commands_are_those_of_this_version() -> None:
-    """Only what is there is offered."""
+    """The help lists exactly the commands of this version."""
     text = build_parser().format_help()
     offered = [line.split()[0] for line in text.splitlines() if line.startswith("    ") and line[4] != " "]
     assert offered == [
@@ -140,7 +140,7 @@ def test_the_commands_are_those_of_this_version() -> None:
     ids=lambda words: " ".join(words) or "nothing",
 )
 def test_wrong_usage_is_exit_code_2(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    """Stdout stays empty; one line on stderr says what is wrong, without the usage before it."""
+    """Wrong usage ends with status 2, an empty stdout, and one line on stderr that does not repeat the usage."""
     assert main(list(words)) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
@@ -150,7 +150,7 @@ def test_wrong_usage_is_exit_code_2(words: tuple[str, ...], capsys: pytest.Captu
 
 
 def test_where_help_is(capsys: pytest.CaptureFixture[str]) -> None:
-    """The line names the command whose help tells more, of a misspelt option too."""
+    """The error names the command whose help to read, also for a misspelt option."""
     assert main(["topic", "list", "--bogus"]) == 2
     said = capsys.readouterr().err
     assert (
@@ -162,7 +162,7 @@ def test_where_help_is(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_nobody_answers() -> None:
-    """One line: the address, the system's reason, what to do."""
+    """If nothing listens, one line gives the address, the system's reason and the option to check."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -172,7 +172,7 @@ def test_nobody_answers() -> None:
 
 
 def test_the_option_wins_over_the_environment() -> None:
-    """--bootstrap-server, else ODRADEK_BOOTSTRAP."""
+    """--bootstrap-server overrides ODRADEK_BOOTSTRAP."""
     line = odradek_here(
         "topic", "list", "--bootstrap-server", "127.0.0.1:2", bootstrap="127.0.0.1:1"
     ).refusal()
@@ -180,7 +180,7 @@ def test_the_option_wins_over_the_environment() -> None:
 
 
 def test_somebody_who_says_nothing() -> None:
-    """An open port without a broker behind it: --timeout ends the wait."""
+    """If a port is open but no broker answers, the command ends after --timeout and names the address."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         line = odradek_here("topic", "list", "--timeout", "0.2", bootstrap=address).refusal()
@@ -188,7 +188,7 @@ def test_somebody_who_says_nothing() -> None:
 
 
 def test_files_that_are_not_there(tmp_path: Path) -> None:
-    """The path and the reason."""
+    """A missing file is reported with its path and the reason."""
     missing = tmp_path / "missing"
     assert odradek_here("log", "dump", missing).refusal() == f"{missing} does not exist"
     assert (
@@ -201,7 +201,7 @@ def test_files_that_are_not_there(tmp_path: Path) -> None:
 
 
 def test_version() -> None:
-    """The version of the distribution, from its metadata, and the commit of this checkout."""
+    """`--version` prints the version from the distribution's metadata, and the commit of this checkout."""
     import odradek as package
 
     known = subprocess.run(
@@ -212,7 +212,7 @@ def test_version() -> None:
 
 
 def test_a_reader_that_leaves_is_no_traceback() -> None:
-    """`odradek ... | head -0`: quiet, and not a success."""
+    """If the reader of the pipe has closed it, the command ends silently with status 1."""
     with LoopbackBroker() as server:
         process = subprocess.Popen(
             command("topic", "list"),
@@ -239,7 +239,7 @@ def test_a_reader_that_leaves_is_no_traceback() -> None:
     ids=" ".join,
 )
 def test_numbers_that_no_request_can_hold(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    """Wrong usage, said before anybody is asked."""
+    """Numbers too large for a request are refused as wrong usage, before any connection."""
     assert main(words) == 2
     assert f"odradek: argument {words[-2]}: '{words[-1]}' is" in capsys.readouterr().err
 
@@ -252,7 +252,7 @@ def test_numbers_that_no_request_can_hold(words: tuple[str, ...], capsys: pytest
     ],
 )
 def test_output_that_goes_nowhere(redirection: str, code: int, said: str) -> None:
-    """A closed stdout is no failure, a full device one line."""
+    """With a closed stdout the command succeeds. With a full device it fails with one line."""
     if redirection.endswith("full") and not Path("/dev/full").exists():
         pytest.skip("this system has no /dev/full")
     done = subprocess.run(
@@ -267,7 +267,7 @@ def test_output_that_goes_nowhere(redirection: str, code: int, said: str) -> Non
 
 
 def test_a_server_without_its_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """The file, the system's reason in words, what to do."""
+    """`server` without its file ends with one line: the file, the system's reason, and what to do."""
     missing = tmp_path / "none.properties"
     assert main(["server", str(missing)]) == NEEDS_OPERATOR
     (line,) = capsys.readouterr().err.splitlines()
@@ -286,7 +286,7 @@ def test_a_server_without_its_file(capsys: pytest.CaptureFixture[str], tmp_path:
     ],
 )
 def test_an_option_of_another_program_is_named_by_its_name_here(words: str, name: str) -> None:
-    """Users of Kafka's tools and of rpk type theirs; only a command that has such an option names it."""
+    """For an option of Kafka's tools or of rpk, the error names our option, if the command has it."""
     said = odradek_here(*words.split()).err
     assert "does not exist" in said
     assert said.partition("; the right name is ")[2].partition(":")[0] == name

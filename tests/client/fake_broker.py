@@ -1,7 +1,7 @@
-"""A tiny broker without IO: enough of Kafka's protocol, from memory, to test the client on; trouble on demand.
+"""A small broker in memory, without IO. It serves enough of Kafka's protocol to test clients.
 
-`FakeBroker` answers requests. `Wire` connects it to a core without sockets, step by step; `LoopbackBroker` puts it
-behind a real listening socket, in a thread.
+`FakeBroker` answers requests, and makes trouble on demand. `Wire` connects it to a core without sockets, step by step.
+`LoopbackBroker` puts it behind a real listening socket, in a thread.
 """
 
 from __future__ import annotations
@@ -49,14 +49,17 @@ from odradek.wire.messages.produce import PartitionProduceResponse, ProduceRespo
 from odradek.wire.structure import Message
 
 SILENCE = object()
-"""An answer that never comes."""
+"""In `trouble`: the request is never answered."""
 HANG_UP = object()
-"""Instead of an answer, the connection ends."""
+"""In `trouble`: the connection is closed in place of an answer."""
 
 
 @attrs.define
 class FakeProducer:
-    """A producer as a partition knows it: epoch, next sequence, the last five batches (base sequence, base offset)."""
+    """A producer's state in a partition: epoch, next sequence number, and the last five batches.
+
+    A batch is (base sequence, base offset).
+    """
 
     epoch: int
     due: int = 0
@@ -65,7 +68,7 @@ class FakeProducer:
 
 @attrs.define
 class FakePartition:
-    """Batches as (base offset, bytes)."""
+    """A partition: its batches as (base offset, bytes), its offsets, and its producers."""
 
     batches: list[tuple[int, bytes]] = attrs.field(factory=list)
     start_offset: int = 0
@@ -81,8 +84,11 @@ class FakeTopic:
 
 
 class FakeBroker:
-    """Node 1 of a cluster of one. `trouble[key]` holds what the next requests of that API get: answers, error codes,
-    `SILENCE` or `HANG_UP`. Later requests are answered properly. `requests` has every request that came."""
+    """Node 1 of a cluster of one broker.
+
+    `trouble[key]` holds what the next requests of this API get: answers, error codes, `SILENCE` or `HANG_UP`. Requests
+    after those are answered properly. `requests` has every request that came.
+    """
 
     def __init__(self, host: str = "fake", port: int = 9092) -> None:
         self.host = host
@@ -95,13 +101,13 @@ class FakeBroker:
         self.max_batch_bytes = 1 << 20
         self.throttle_ms = 0
         self.delays: dict[int, float] = {}
-        """The seconds by which answers to requests of a kind are late; `Wire` knows of them."""
+        """The delay in seconds of answers, by API. Only `Wire` applies it."""
         self.producer_ids = 0
         self.connections = 0
         self.append_before_trouble = False
 
     def add_topic(self, name: str, partitions: int = 1) -> FakeTopic:
-        """Make a new topic; an old one of this name is replaced, under a new id."""
+        """Create a topic. It replaces a topic of this name, and has a new id."""
         topic_id = (len(self.requests) + len(self.topics) + 1).to_bytes(16, "big")
         topic = self.topics[name] = FakeTopic(topic_id, [FakePartition() for _ in range(partitions)])
         return topic
@@ -118,7 +124,7 @@ class FakeBroker:
         ]
 
     def answer(self, event: RequestReceived) -> Any:
-        """Return the response; None for none at all, `SILENCE`, `HANG_UP`."""
+        """Return the response, or None if the request has none, or `SILENCE` or `HANG_UP`."""
         key = ApiKey(event.api_key)
         if key is ApiKey.API_VERSIONS:
             low, high = self.versions[key]
@@ -188,12 +194,12 @@ class FakeBroker:
         return ProduceResponse(responses=answers) if request.acks else None
 
     def _append(self, partition: FakePartition, data: bytes, answer: PartitionProduceResponse) -> None:
-        """Append a batch, or answer a repetition with its old offset, a gap with the error (KIP-98)."""
+        """Append a batch. A repeated batch is answered with its old offset, a gap with the error (KIP-98)."""
         header = parse_header(data)
         known = partition.producers.get(header.producer_id)
         if header.producer_id >= 0:
             if known is None:
-                # Like Kafka: of a producer that it has never seen, it takes any number.
+                # As Kafka does, accept any first sequence number of an unknown producer.
                 known = FakeProducer(header.producer_epoch, header.base_sequence)
             elif header.producer_epoch > known.epoch:
                 known = FakeProducer(header.producer_epoch)
@@ -352,10 +358,10 @@ class BrokerEnd:
         self.connection = ServerConnection()
         self.silent = False
         self.delay_seconds = 0.0
-        """The time by which the answers to what was received last are late."""
+        """The delay in seconds of the answers to the bytes that were received last."""
 
     def receive(self, data: bytes | bytearray) -> bytes | None:
-        """Return the bytes that the broker sends back; None when it ends the connection."""
+        """Return the bytes that the broker sends back, or None if it closes the connection."""
         self.connection.receive_data(data)
         answer = bytearray()
         self.delay_seconds = 0.0
@@ -365,12 +371,13 @@ class BrokerEnd:
             if response is HANG_UP:
                 return None
             if response is SILENCE:
-                # Answers come in order: after a missing one nothing follows.
+                # Answers come in order, so after a missing answer there are no more.
                 self.silent = True
             elif response is None:
                 self.connection.send_nothing()
             elif isinstance(response, ApiVersionsResponse) and response.error_code:
-                # KIP-511: in version 0. `ServerConnection` does so only for versions that Kafka 4.3 does not have.
+                # The error is answered in version 0 (KIP-511). `ServerConnection` would do that only for versions above
+                # Kafka 4.3's.
                 encode = encoder(ApiVersionsResponse, 0)
                 (frame,) = frame_response(event.correlation_id, event.api_key, 0, encode, response)
                 assert isinstance(frame, bytes | bytearray)
@@ -385,7 +392,7 @@ class BrokerEnd:
 
 
 class Wire:
-    """A core and brokers by address, without sockets; time moves only by `advance`."""
+    """Connects a core to brokers by address, without sockets. Time moves only by `advance`."""
 
     def __init__(self, core: ClientCore, brokers: dict[tuple[str, int], FakeBroker]) -> None:
         self.core = core
@@ -395,10 +402,10 @@ class Wire:
         self.connects: list[tuple[str, int]] = []
         self.piece_sizes: Callable[[], int] | None = None
         self.late: list[tuple[float, int, bytes]] = []
-        """Answers that are under way: when they come, on which connection."""
+        """Delayed answers: when each arrives, on which connection, and its bytes."""
 
     def settle(self) -> None:
-        """Perform effects until there are none."""
+        """Perform the core's effects until there are no more."""
         while effects := self.core.effects():
             for effect in effects:
                 match effect:
@@ -442,19 +449,19 @@ class Wire:
             answer = answer[size:]
 
     def run(self, operation: Any, *, until: float = 1e9) -> Any:
-        """Run an operation; time jumps to the next deadline whenever nothing else can happen."""
+        """Run an operation to its end. Time jumps to the next deadline when nothing else can happen."""
         task = self.core.start(operation, self.now)
         self.settle()
         return self.finish(task, until=until)
 
     def finish(self, task: Any, *, until: float = 1e9) -> Any:
-        """Let an operation that was started come to its end."""
+        """Continue a started operation until it ends."""
         while not task.done:
             moments = [at for at, _, _ in self.late]
             if (deadline := self.core.next_deadline()) is not None:
                 moments.append(deadline)
-            assert moments, "the operation waits for nothing that could happen"
-            assert min(moments) < until, "the operation takes too long"
+            assert moments, "the operation waits, but no timer or answer is due"
+            assert min(moments) < until, f"the operation has not ended at {until} s of virtual time"
             self.now = max(self.now, min(moments))
             come = [each for each in self.late if each[0] <= self.now]
             self.late = [each for each in self.late if each[0] > self.now]
@@ -467,9 +474,9 @@ class Wire:
 
 
 class LoopbackBroker:
-    """A `FakeBroker`, or another `kind`, behind a loopback address, in a thread of its own; a context manager.
+    """A `FakeBroker`, or another `kind`, that listens on a loopback address in its own thread. A context manager.
 
-    It may be an existing broker, which had another address or has another name.
+    With `of` it serves an existing broker, which may have had another address or have another name.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Topics whose creation a server has just acknowledged, and that its brokers may not know of yet."""
+"""Topics that a server has just created, and that its brokers may not know yet."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from odradek.wire.errors import ErrorCode, KafkaError
 KNOWN_SECONDS = 20.0
 POLL_SECONDS = 0.02
 _LOG_START = -2
-"""ListOffsets' word for a log's first offset."""
+"""The timestamp by which ListOffsets asks for a log's first offset."""
 
 
 def wait_until_known(client: Client, topic: str) -> None:
     """Wait until the brokers know the topic, and its leaders serve it.
 
-    Apache Kafka answers CreateTopics before its brokers have applied the metadata. A broker lists a topic before it
-    leads its partitions: ListOffsets is asked anew until it does.
+    Apache Kafka answers CreateTopics before its brokers have applied the metadata. Even a broker that lists the topic
+    may not lead its partitions yet. So ListOffsets is repeated until it succeeds.
     """
     deadline = time.monotonic() + KNOWN_SECONDS
     while True:

@@ -1,7 +1,8 @@
-"""A program that copies a topic by consume-transform-produce, each record exactly once, by one of several clients.
+"""Copy a topic by consume-transform-produce with one of several clients, each record exactly once.
 
-It ends with 0 when the group's committed offsets reach the total. It ends with 3 after an error that only a successor
-of the same `transactional.id` gets over. Each line that it prints is an event and a number or a reason.
+The program ends with 0 when the group's committed offsets reach the total. It ends with 3 after a fatal producer error:
+then a new producer with the same `transactional.id` must continue. Each printed line is an event with a number or a
+reason.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ NEEDS_SUCCESSOR = 3
 
 
 def transform(value: bytes) -> bytes:
-    """The copy of one record's value."""
+    """Return the value that the copy of a record must have."""
     return b"copy of " + value
 
 
 def copy(copier: Copier, total: int) -> None:
-    """Go on until all is copied. Raises `Fatal`."""
+    """Copy in transactions until the group has committed `total` records. Raises `Fatal`."""
     while True:
         started = time.monotonic()
         records = copier.poll()
@@ -44,7 +45,7 @@ def copy(copier: Copier, total: int) -> None:
 
 
 def main(client: str, bootstrap: str, source: str, target: str, name: str, total: str) -> int:
-    """Copy until `total` records are done; the exit status."""
+    """Copy until `total` records are committed; return the exit status."""
     try:
         copier = copier_of(client)(bootstrap, source, target, name)
         say("ready", name)

@@ -1,4 +1,4 @@
-"""What the tests of exactly once share: three nodes, waiting until they are whole, and reading to the end."""
+"""Helpers for tests of exactly-once: three nodes, waiting until they are whole, and reading to the end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOPICS = (SOURCE, TARGET, "__consumer_offsets", "__transaction_state")
 
 @contextmanager
 def three_nodes(directory: Path, **settings: str) -> Iterator[Cluster]:
-    """Three nodes that are whole, with the source and the target; in keys of `settings`, `_` stands for a dot."""
+    """Run three nodes with the source and target topics. In the keys of `settings`, `_` stands for a dot."""
     more = {key.replace("_", "."): value for key, value in settings.items()}
     found = Cluster(Odradek(), Loopback(), directory / "nodes", {**FASTER, **more})
     found.prepare()
@@ -39,7 +39,7 @@ def three_nodes(directory: Path, **settings: str) -> Iterator[Cluster]:
 
 
 def until(what: str, is_so: Callable[[], bool], note: Callable[[], str]) -> None:
-    """Ask until it is so; a cluster that heals tells nobody when it is done."""
+    """Poll until `is_so` returns true. Raises `AssertionError` after `PATIENCE_SECONDS`."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     last: object = None
     while time.monotonic() < deadline:
@@ -49,7 +49,7 @@ def until(what: str, is_so: Callable[[], bool], note: Callable[[], str]) -> None
         except (KafkaError, ClientError) as error:
             last = error
         time.sleep(0.05)
-    raise AssertionError(f"{what} did not come about: {last}\n{note()}")
+    raise AssertionError(f"gave up waiting: {what}; the last error was {last}\n{note()}")
 
 
 def is_in_sync(client: Client) -> bool:
@@ -61,7 +61,7 @@ def is_in_sync(client: Client) -> bool:
 
 
 def leads_nothing(client: Client, number: int) -> bool:
-    """True if other nodes lead all that this one led."""
+    """True if other nodes lead all partitions."""
     found = client.admin.describe_topics(TOPICS)
     return all(
         each.partitions and all(one.leader not in (number, -1) for one in each.partitions.values())
@@ -70,7 +70,7 @@ def leads_nothing(client: Client, number: int) -> bool:
 
 
 def read(bootstrap: str, isolation_level: str) -> dict[int, list[bytes]]:
-    """The values of each partition up to its end, in order."""
+    """Return the values of each partition up to its end, in order."""
     found: dict[int, list[bytes]] = {partition: [] for partition in range(PARTITIONS)}
     keys = [(TARGET, partition) for partition in found]
     with Consumer(bootstrap_servers=bootstrap, isolation_level=isolation_level) as consumer:
@@ -86,14 +86,17 @@ def read(bootstrap: str, isolation_level: str) -> dict[int, list[bytes]]:
 
 
 def committed(bootstrap: str, group: str) -> int:
-    """The number of records of the source behind a group's committed offsets; none of an open transaction count."""
+    """Return the number of source records below a group's committed offsets.
+
+    Pending offsets of open transactions do not count.
+    """
     with Consumer(bootstrap_servers=bootstrap, group_id=group, isolation_level="read_committed") as consumer:
         found = consumer.committed([(SOURCE, partition) for partition in range(PARTITIONS)])
         return sum(place.offset for place in found.values() if place is not None)
 
 
 def ends(bootstrap: str, isolation_level: str) -> Mapping[tuple[str, int], int]:
-    """The last stable offsets of committed readers, the high watermarks of others, of all partitions."""
+    """Return the end of each partition: the last stable offset for read_committed, else the high watermark."""
     with Client(bootstrap, timeout_ms=5_000) as client:
         keys = [
             (topic.name, partition)
@@ -105,10 +108,10 @@ def ends(bootstrap: str, isolation_level: str) -> Mapping[tuple[str, int], int]:
 
 
 def has_no_open_transaction(bootstrap: str) -> bool:
-    """True if each last stable offset is the high watermark."""
+    """True if each partition's last stable offset equals its high watermark."""
     return ends(bootstrap, "read_committed") == ends(bootstrap, "read_uncommitted")
 
 
 def tails(cluster: Cluster) -> str:
-    """The last lines of the nodes' logs."""
+    """Return the last lines of each node's log."""
     return "\n".join(f"node {number}:\n{node.log_tail()}" for number, node in cluster.nodes.items())

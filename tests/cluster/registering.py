@@ -1,4 +1,4 @@
-"""The part of a broker that its registration uses: who it is, its directories, and its controller."""
+"""A stub broker with only the attributes that its registration uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker answers when its own image has what the controller has decided: a client that asks it at once finds it there."""
+"""A broker answers a change only when its own image includes it, so a client can see the change there at once."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ AUTHORIZER = {
 
 @attrs.define
 class Nodes:
-    """Three nodes with rights, where everybody here may do everything, and the ports of their metrics pages."""
+    """Three nodes with an authorizer that allows everything here, and their metrics ports."""
 
     cluster: Cluster
     metrics: dict[int, int]
 
     def waits(self, numbers: Iterable[int]) -> tuple[int, int]:
-        """Answers of these nodes that have waited for the image, and those that the bound has let go without it."""
+        """Count the answers of these nodes that waited for the image, and those sent at the time limit without it."""
         found = [0, 0]
         for number in numbers:
             with urlopen(f"http://127.0.0.1:{self.metrics[number]}/metrics", timeout=10) as page:
@@ -90,7 +90,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
 
 
 class Broker:
-    """A broker that does not decide: what is asked and what is looked at go over connections of their own."""
+    """A broker that is not the active controller. Changes and look-ups use two connections."""
 
     def __init__(self, address: str) -> None:
         self._asking, self._looking = RawClient(address), RawClient(address)
@@ -193,10 +193,7 @@ CHANGES = (
 
 @pytest.mark.parametrize("change", CHANGES, ids=[each.__name__ for each in CHANGES])
 def test_what_a_broker_has_answered_it_knows(nodes: Nodes, change: Callable[[Broker, str], bool]) -> None:
-    """Asked at once, over another connection of the broker that has answered: it is there each time.
-
-    A wait that the bound has cut short, as on a machine with far too much to do, is counted by the node.
-    """
+    """Directly after its answer, a broker shows the change on another connection, too."""
     cluster = nodes.cluster
     active = cluster.active_controller()
     others = [number for number in cluster.nodes if number != active]

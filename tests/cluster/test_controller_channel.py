@@ -1,4 +1,4 @@
-"""Asking the active controller from another node: envelopes, changes of leadership, retries. In a simulated world."""
+"""A node sends requests to the active controller through its channel: envelopes, leader changes and retries, simulated."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ NAMES = {1: "c1", 2: "c2", 3: "c3"}
 
 
 class Quorum:
-    """A quorum whose leader is the one that the script says."""
+    """A stub of the quorum. The script sets its leader."""
 
     def __init__(self) -> None:
         self.leader_id: int | None = None
@@ -78,7 +78,7 @@ class Quorum:
 
 
 class Service:
-    """A controller that answers with its own node's number; `held` keeps what `silent` lets it not answer."""
+    """A stub controller that answers with its node's id. While `silent` is true, its answers are kept in `held`."""
 
     def __init__(self, node_id: int, env: Env) -> None:
         self.node_id = node_id
@@ -91,7 +91,7 @@ class Service:
         self.publisher = MetadataPublisher("", lambda *_: b"", Turns(env.event), env.workers)
 
     doors = None
-    """Everybody may ask everything."""
+    """No authorizer: every client may send every request."""
 
     @property
     def committed_image(self) -> MetadataImage:
@@ -101,7 +101,7 @@ class Service:
         return await self.publisher.image_reaches(offset, self.env, deadline)
 
     def publish(self, offset: int) -> None:
-        """This node's image holds all up to this offset."""
+        """Publish an image that ends at this offset."""
         self.publisher.publish(MetadataImage(offset=offset), MetadataDelta())
 
     @property
@@ -112,7 +112,7 @@ class Service:
         return long_request(MetadataImage(), request, ControllerSettings(), PART_WEIGHT_MAX)
 
     def charge_changes(self, sender: Any, request: Any, version: int) -> None:
-        """No quota holds for anybody."""
+        """Accept all changes: the stub has no quotas."""
 
     def charge_token_change(self, sender: Any) -> float:
         return 0.0
@@ -135,7 +135,7 @@ class Service:
 
 
 class Node:
-    """A controller with its listener, and its channel to the active one."""
+    """A controller with its listener, and with its channel to the active controller."""
 
     def __init__(self, node_id: int, env: Env, tasks: TaskGroup) -> None:
         self.env = env
@@ -163,7 +163,7 @@ class Node:
         )
 
     async def forward(self, message: Any, seconds: float = 10.0) -> tuple[Any, float]:
-        """The answer to a client, and the seconds that it took."""
+        """Forward a client's request; return the answer and the seconds that it took."""
         began_at = self.env.clock.monotonic()
         sender = Sender("User:a", "c", "127.0.0.1")
         version = api_versions(message.API_KEY)[1]
@@ -171,7 +171,7 @@ class Node:
         return answer, self.env.clock.monotonic() - began_at
 
     async def ask(self, message: Any, seconds: float = 10.0) -> Any:
-        """The answer, or what was raised."""
+        """Send a request of the node itself; return the answer or the error."""
         try:
             answer = await self.channel.request(message, self.env.clock.monotonic() + seconds)
         except KafkaError as error:
@@ -184,7 +184,7 @@ Script = Callable[[World, dict[int, Node]], Awaitable[None]]
 
 
 def play(script: Script) -> None:
-    """Three nodes; nobody leads until the script says so."""
+    """Run the script with three nodes, none of which leads at first."""
     world = World(1, Weather())
 
     async def main() -> None:
@@ -214,7 +214,7 @@ CREATE = CreateTopicsRequest([CreatableTopic("t", 1, 1, [], [])], 1000, False)
 
 @pytest.mark.parametrize("message", [HEARTBEAT, CREATE], ids=["plain", "in an envelope"])
 def test_every_node_reaches_the_controller(message: Any) -> None:
-    """Over the network, and in its own process."""
+    """Each node's request reaches the active controller: over the network, or within the same process."""
 
     async def script(world: World, nodes: dict[int, Node]) -> None:
         elect(nodes, 2)
@@ -226,7 +226,8 @@ def test_every_node_reaches_the_controller(message: Any) -> None:
 
 
 def test_a_clients_answer_waits_for_the_nodes_own_image() -> None:
-    """Until that image has what the answer tells of; others, whose answers tell of less, pass by."""
+    """The answer to a change waits until the node's own image includes the change. Answers with earlier offsets do not
+    wait."""
 
     async def script(world: World, nodes: dict[int, Node]) -> None:
         elect(nodes, 2)
@@ -242,7 +243,7 @@ def test_a_clients_answer_waits_for_the_nodes_own_image() -> None:
         assert nodes[2].service.asked
         assert not got
         assert nodes[1].service.publisher.statistics()["waiting"] == 1
-        # Neither a node's own question, nor what the quorum answers, nor a client at the controller's node waits.
+        # Requests of the node itself, answers of the quorum, and clients of the controller's own node do not wait.
         assert (await nodes[1].ask(HEARTBEAT)).throttle_time_ms == 2
         assert (await nodes[1].forward(DescribeQuorumRequest()))[1] < 0.1
         assert (await nodes[2].forward(CREATE))[0].throttle_time_ms == 2
@@ -260,7 +261,7 @@ def test_a_clients_answer_waits_for_the_nodes_own_image() -> None:
 
 @pytest.mark.parametrize("seconds", [10.0, 0.25], ids=["by its own bound", "by the request's time"])
 def test_a_clients_answer_waits_no_longer_than_its_bound(seconds: float) -> None:
-    """A node that is cut off from the log, but reaches the controller, gives the answer as Kafka's brokers do."""
+    """If a node reaches the controller but gets no metadata, it answers after a bounded wait, as Kafka's brokers do."""
 
     async def script(world: World, nodes: dict[int, Node]) -> None:
         elect(nodes, 2)
@@ -276,7 +277,7 @@ def test_a_clients_answer_waits_no_longer_than_its_bound(seconds: float) -> None
 
 
 def test_a_controller_that_tells_no_offset_is_not_waited_for() -> None:
-    """A release before this one, or Apache Kafka's: the field is not there."""
+    """An envelope's answer without an offset, as of an older release or of Apache Kafka, decodes to the offset -1."""
     opened = open_request(seal_request(CREATE, 7, Sender("User:a", "c", "127.0.0.1")))
     sealed = seal_response(opened, CreateTopicsResponse(0, []))
     assert sealed.image_offset == -1
@@ -292,7 +293,8 @@ MANY = CreateTopicsRequest([CreatableTopic(f"t{number}", 1, 1, [], []) for numbe
 
 @pytest.mark.parametrize("asking", [1, 2], ids=["in an envelope", "in its own process"])
 def test_a_long_request_is_decided_in_turns_with_others(asking: int) -> None:
-    """A request that comes while it is decided is served between; the answer is one, in the order of the request."""
+    """While a long request is decided in parts, other requests are served in between. Its answer keeps the request's
+    order."""
 
     async def script(world: World, nodes: dict[int, Node]) -> None:
         elect(nodes, 2)
@@ -315,7 +317,8 @@ def test_a_long_request_is_decided_in_turns_with_others(asking: int) -> None:
 
 @pytest.mark.parametrize("asking", [1, 2], ids=["in an envelope", "in its own process"])
 def test_a_long_request_is_asked_again_where_the_controller_is_lost_halfway(asking: int) -> None:
-    """All of it, of the next one: no topic is left with NOT_CONTROLLER."""
+    """If the controller changes in the middle, the whole request is sent to the new one. No topic is answered
+    NOT_CONTROLLER."""
 
     async def script(world: World, nodes: dict[int, Node]) -> None:
         elect(nodes, 2)
@@ -335,7 +338,7 @@ def test_a_long_request_is_asked_again_where_the_controller_is_lost_halfway(aski
 
 
 def test_a_long_request_that_the_log_does_not_commit_in_time_is_given_up() -> None:
-    """REQUEST_TIMED_OUT at its deadline, and nothing more of it is decided."""
+    """A long request that is not committed by its deadline gets REQUEST_TIMED_OUT. Its remaining parts are dropped."""
 
     async def script(world: World, nodes: dict[int, Node]) -> None:
         elect(nodes, 2)
@@ -351,7 +354,7 @@ def test_a_long_request_that_the_log_does_not_commit_in_time_is_given_up() -> No
 
 @pytest.mark.parametrize("asking", [1, 2])
 def test_who_describes_many_partitions_of_the_quorum_is_refused(asking: int) -> None:
-    """There is one: each of the others is unknown, in their order."""
+    """DescribeQuorum for many partitions answers UNKNOWN_TOPIC_OR_PARTITION for each unknown one, in order."""
     partitions = [DescribeQuorumRequestPartitionData(number) for number in range(1000)]
     request = DescribeQuorumRequest([DescribeQuorumRequestTopicData("t", partitions)])
 
@@ -366,7 +369,7 @@ def test_who_describes_many_partitions_of_the_quorum_is_refused(asking: int) -> 
 
 @pytest.mark.parametrize("message", [HEARTBEAT, CREATE], ids=["plain", "in an envelope"])
 def test_who_is_not_the_controller_any_more_is_asked_no_further(message: Any) -> None:
-    """NOT_CONTROLLER, as an error of its own or of a topic, is asked again until somebody is active."""
+    """After NOT_CONTROLLER, for the request or for a topic, the request is sent again until a controller is active."""
 
     async def script(world: World, nodes: dict[int, Node]) -> None:
         nodes[1].service.quorum.elect(2)
@@ -382,7 +385,7 @@ def test_who_is_not_the_controller_any_more_is_asked_no_further(message: Any) ->
 
 
 def test_a_controller_describes_its_own_configuration() -> None:
-    """Kafka's controllers serve DescribeConfigs: `kafka-configs.sh --bootstrap-controller`."""
+    """A controller answers DescribeConfigs for itself, as Kafka's do for `kafka-configs.sh --bootstrap-controller`."""
 
     async def script(world: World, nodes: dict[int, Node]) -> None:
         own, other = DescribeConfigsResource(BROKER, "2", None), DescribeConfigsResource(BROKER, "3", None)
@@ -397,7 +400,7 @@ def test_a_controller_describes_its_own_configuration() -> None:
 
 
 def test_a_new_leader_ends_the_questions_to_a_silent_one() -> None:
-    """The old controller may be paused: callers that wait for it ask the new one as soon as that is known."""
+    """Requests that wait for a silent controller go to the new one as soon as it is known."""
 
     async def script(world: World, nodes: dict[int, Node]) -> None:
         elect(nodes, 2)
@@ -415,7 +418,7 @@ def test_a_new_leader_ends_the_questions_to_a_silent_one() -> None:
 
 
 def test_a_dead_controller_is_asked_until_there_is_another() -> None:
-    """A broken connection is asked again until the deadline."""
+    """If the connection to the controller breaks, the request is repeated until the deadline."""
 
     async def script(world: World, nodes: dict[int, Node]) -> None:
         elect(nodes, 2)
@@ -434,7 +437,7 @@ def test_a_dead_controller_is_asked_until_there_is_another() -> None:
 
 
 def test_without_a_controller_the_deadline_counts() -> None:
-    """A request that needs the controller gets REQUEST_TIMED_OUT at its own deadline when there is none."""
+    """Without a controller, a request ends with REQUEST_TIMED_OUT at its own deadline."""
 
     async def script(world: World, nodes: dict[int, Node]) -> None:
         began_at = world.now
@@ -446,7 +449,7 @@ def test_without_a_controller_the_deadline_counts() -> None:
 
 
 def test_the_quorum_answers_what_is_its_own() -> None:
-    """DescribeQuorum is passed on like a client's request, and no machine decides it."""
+    """DescribeQuorum is forwarded like a client's request and answered by the quorum itself."""
 
     async def script(world: World, nodes: dict[int, Node]) -> None:
         elect(nodes, 2)
@@ -458,7 +461,7 @@ def test_the_quorum_answers_what_is_its_own() -> None:
 
 
 def test_an_envelope_for_what_may_not_be_in_one() -> None:
-    """KIP-590: only requests that are passed on may be inside; INVALID_REQUEST for others and for garbage."""
+    """Only forwardable requests may be in an envelope (KIP-590). Others and garbage get INVALID_REQUEST."""
 
     async def script(world: World, nodes: dict[int, Node]) -> None:
         elect(nodes, 2)
@@ -481,7 +484,7 @@ def test_an_envelope_for_what_may_not_be_in_one() -> None:
 
 
 def test_an_envelope_keeps_who_asked() -> None:
-    """The request inside comes out as it went in, with the client's id, principal and address."""
+    """The request in an envelope is unpacked unchanged, with the client's id, principal and address."""
     sender = Sender("User:anna", "app-1", "10.1.2.3")
     opened = open_request(seal_request(CREATE, 7, sender))
     assert opened.sender == sender
@@ -494,14 +497,16 @@ def test_an_envelope_keeps_who_asked() -> None:
 
 
 def test_an_answer_of_a_former_controller_becomes_the_envelopes_error() -> None:
-    """As in Kafka: the broker asks again instead of telling its client."""
+    """If a former controller answers NOT_CONTROLLER, the envelope gets this error, so the broker retries, as in
+    Kafka."""
     opened = open_request(seal_request(CREATE, 7, Sender()))
     refused = CreateTopicsResponse(0, [CreatableTopicResult(name="t", error_code=ErrorCode.NOT_CONTROLLER)])
     assert seal_response(opened, refused) == EnvelopeResponse(None, ErrorCode.NOT_CONTROLLER)
 
 
 def test_principals_are_written_as_kafka_does() -> None:
-    """DefaultPrincipalData version 0: a version, two compact strings, a flag, no tagged fields."""
+    """A principal is encoded as DefaultPrincipalData version 0: version, two compact strings, flag, empty tagged
+    fields."""
     assert encode_principal("User:anna") == b"\x00\x00\x05User\x05anna\x00\x00"
     assert decode_principal(encode_principal("User:a:b")) == ("User:a:b", False)
     assert decode_principal(encode_principal("User:a", by_token=True)) == ("User:a", True)

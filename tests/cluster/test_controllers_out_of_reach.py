@@ -1,4 +1,4 @@
-"""Kafka's time limits for a broker that no controller hears: at its start, with a failed directory, when it stops."""
+"""Kafka's time limits for a broker that reaches no controller: at its start, with a failed directory, and at its stop."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ FAILED = b"F" * 16
 
 
 class Controller:
-    """Registers a broker and answers its heartbeats, unless it is deaf; lets nobody go."""
+    """A stub controller. It registers the broker and answers heartbeats unless `is_deaf` is true.
+
+    It never allows a shutdown.
+    """
 
     leader_epoch = 1
 
@@ -37,7 +40,7 @@ class Controller:
         self._clock = clock
         self.is_deaf = False
         self.heard_at: list[float] = []
-        """The times of heartbeats, answered or not."""
+        """The arrival times of heartbeats, answered or not."""
         self.offline_dirs: list[bytes] = []
 
     async def request(self, message: Any, deadline: float) -> Any:
@@ -56,7 +59,7 @@ Script = Callable[[World, Any, BrokerLifecycle, Controller], Awaitable[None]]
 
 
 def play(script: Script, *, deaf: bool = False, **settings: str) -> tuple[str, float]:
-    """The reason why the broker ended ('' if the script let it go on), and the seconds until then."""
+    """Run a broker's lifecycle. Return why it ended ('' if the script ended first), and after how many seconds."""
     world = World(1, Weather())
     config = NodeConfig.from_properties(
         SETTINGS | {key.replace("_", "."): value for key, value in settings.items()}
@@ -97,7 +100,8 @@ def play(script: Script, *, deaf: bool = False, **settings: str) -> tuple[str, f
     ("settings", "limit"), [({}, 60.0), ({"initial_broker_registration_timeout_ms": "5000"}, 5.0)]
 )
 def test_a_broker_that_cannot_register_in_time_ends(settings: dict[str, str], limit: float) -> None:
-    """`initial.broker.registration.timeout.ms`: a supervisor sees that there is something wrong."""
+    """A broker that cannot register within `initial.broker.registration.timeout.ms` ends, so that a supervisor
+    notices."""
 
     async def script(world: World, _: Any, lifecycle: BrokerLifecycle, controller: Controller) -> None:
         await world.sleep(limit + 5)
@@ -109,7 +113,7 @@ def test_a_broker_that_cannot_register_in_time_ends(settings: dict[str, str], li
 
 
 def test_a_broker_that_has_registered_waits_for_controllers_for_ever() -> None:
-    """The time is for the first registration alone."""
+    """A registered broker waits for controllers without limit: the timeout is only for the first registration."""
 
     async def script(world: World, _: Any, lifecycle: BrokerLifecycle, controller: Controller) -> None:
         await world.sleep(1)
@@ -121,8 +125,8 @@ def test_a_broker_that_has_registered_waits_for_controllers_for_ever() -> None:
 
 
 def test_a_broker_serves_when_the_metadata_shows_it_unfenced() -> None:
-    """The controller that has let it in may hang before it answers the heartbeat (seed 441021). An older registration,
-    or one that is fenced, is none."""
+    """The metadata alone can show a broker that it is unfenced, even if the heartbeat is not answered (seed 441021). An
+    older registration or a fenced one does not count."""
 
     async def script(world: World, broker: Any, lifecycle: BrokerLifecycle, controller: Controller) -> None:
         await world.sleep(1)
@@ -139,8 +143,7 @@ def test_a_broker_serves_when_the_metadata_shows_it_unfenced() -> None:
 
 
 def test_a_failed_directory_is_told_in_time_or_the_broker_ends() -> None:
-    """`log.dir.failure.timeout.ms`: a broker ends when it cannot report a failed directory, so that others are elected
-    for it."""
+    """A broker that cannot report a failed directory within `log.dir.failure.timeout.ms` ends, so that others lead."""
 
     async def script(world: World, broker: Any, _: BrokerLifecycle, controller: Controller) -> None:
         await world.sleep(10)
@@ -155,7 +158,7 @@ def test_a_failed_directory_is_told_in_time_or_the_broker_ends() -> None:
 
 
 def test_a_failed_directory_that_was_told_of_ends_nobody() -> None:
-    """Also when the controllers cannot be reached later on."""
+    """A broker that has reported a failed directory keeps running, even if controllers become unreachable later."""
 
     async def script(world: World, broker: Any, _: BrokerLifecycle, controller: Controller) -> None:
         await world.sleep(10)
@@ -179,7 +182,8 @@ def test_a_failed_directory_that_was_told_of_ends_nobody() -> None:
 def test_a_stopping_broker_asks_as_often_as_it_is_told(
     settings: dict[str, str], heartbeats: int, pause: float
 ) -> None:
-    """`controlled.shutdown.max.retries` and `.retry.backoff.ms`, for a controller that does not answer."""
+    """A stopping broker asks a silent controller `controlled.shutdown.max.retries` times, after each
+    `.retry.backoff.ms`."""
 
     async def script(world: World, _: Any, lifecycle: BrokerLifecycle, controller: Controller) -> None:
         await world.sleep(10)
@@ -196,7 +200,7 @@ def test_a_stopping_broker_asks_as_often_as_it_is_told(
 
 
 def test_a_broker_that_hands_nothing_over_stops_at_once() -> None:
-    """`controlled.shutdown.enable=false`: the broker stops without a word to the controller."""
+    """With `controlled.shutdown.enable=false` a broker stops without contacting the controller."""
 
     async def script(world: World, _: Any, lifecycle: BrokerLifecycle, controller: Controller) -> None:
         await world.sleep(10)
@@ -211,7 +215,8 @@ def test_a_broker_that_hands_nothing_over_stops_at_once() -> None:
 
 
 def test_a_node_that_finds_no_leader_in_time_ends() -> None:
-    """A broker cannot even try to register before there is a leader: the same time counts, and one line says what is missing."""
+    """A broker needs a quorum leader to register. It waits for one only as long as for its registration, and one log
+    line names the reason."""
     world = World(1, Weather())
     config = NodeConfig.from_properties(
         SETTINGS

@@ -1,6 +1,6 @@
-"""kill -9 of a coordinator, or of a written partition's leader, between any two calls of one transaction.
+"""kill -9 of a coordinator or of a partition leader, between any two calls of a transaction.
 
-All clients share the cluster and the deaths: each makes its next call, all at the same time, and then a node dies.
+All clients share the cluster and its deaths: each makes its next call at the same time, and then a node dies.
 """
 
 from __future__ import annotations
@@ -40,25 +40,25 @@ pytestmark = [
 ]
 RECORDS = 30
 NEW_FOR_EACH = ("confluent",)
-"""Clients of which each transaction gets a new producer of the same id.
+"""Clients that get a new producer of the same id for each transaction.
 
-librdkafka 2.16 remembers the coordinator of a group. Once Metadata leaves that broker out, it waits for it without end
+librdkafka 2.16 remembers the coordinator of a group. If Metadata then leaves out that broker, it waits for it forever
 (its issues 5511 and 5456).
 """
 LOSES_REQUESTS = ("kafka_python",)
-"""Clients that take no part in the deaths of a coordinator.
+"""Clients that are excluded from the deaths of coordinators.
 
-kafka-python 3.0.12 forgets its request when the coordinator refuses the connection. It then waits for the answer for
-ever, also with Apache Kafka.
+kafka-python 3.0.12 forgets its request when the coordinator refuses the connection, and waits for an answer forever.
+Apache Kafka has the same effect.
 """
 COORDINATED = ("__transaction_state", "__consumer_offsets")
 GAPS = 5
-"""Before the begin, behind it, behind the records, behind the offsets, behind the commit."""
+"""The gaps where a node may die: before begin, and after begin, records, offsets and commit."""
 
 
 @attrs.define
 class Mover:
-    """One client, the transactions that it committed, and what it found wrong."""
+    """One client, the transactions that it committed, and the faults that the test found."""
 
     client: str
     bootstrap: str
@@ -70,16 +70,16 @@ class Mover:
 
     @property
     def name(self) -> str:
-        """The transactional id and the group."""
+        """The client's transactional id, which is also its group."""
         return f"mover-{self.client}"
 
     def start(self) -> None:
-        """Start a producer, which fences the one before."""
+        """Start a producer, which fences the previous one."""
         make = transactor_of(self.client)
         self.transactor = make(self.bootstrap, SOURCE, TARGET, self.name)
 
     def values_of(self, number: int, partition: int) -> list[bytes]:
-        """The values that a transaction writes to a partition."""
+        """Return the values that a transaction writes to a partition."""
         name = self.client.encode()
         return [b"%s-%d-%d" % (name, number, at) for at in range(partition, RECORDS, PARTITIONS)]
 
@@ -91,7 +91,10 @@ class Mover:
         self.transactor.flush()
 
     def step(self, number: int, at: int) -> None:
-        """Make a call of the transaction that moves the group's offset to `number`, unless it has failed."""
+        """Make call `at` of transaction number `number`, which moves the group's offset to `number`.
+
+        Do nothing if it has failed.
+        """
         assert self.transactor is not None
         mover = self.transactor
         if at == 0:
@@ -115,7 +118,7 @@ class Mover:
             self.outcome = f"fatal: {error}"
 
     def settle(self, number: int) -> None:
-        """Compare what the group's offset tells with the outcome."""
+        """Check that the group's offset agrees with the outcome of the transaction."""
         assert self.transactor is not None
         if self.outcome.startswith("fatal") or self.client in NEW_FOR_EACH:
             self.transactor.close()
@@ -133,12 +136,12 @@ class Mover:
 
 
 def together(movers: Iterable[Mover], what: str, call: Callable[[Mover], None]) -> None:
-    """Let all that are without a fault make a call at the same time; one that hangs or fails is left out from then on."""
+    """Let all movers without a fault make a call at the same time. A call that hangs or fails is recorded as a fault."""
 
     def make(mover: Mover) -> None:
         try:
             call(mover)
-        except Exception:  # noqa: BLE001 a thread's error is the test's to tell
+        except Exception:  # noqa: BLE001 the test must see any error of the thread
             mover.faults.append(f"{what}: {mover.outcome}\n{traceback.format_exc()}")
 
     deadline = time.monotonic() + PATIENCE_SECONDS
@@ -156,14 +159,17 @@ def together(movers: Iterable[Mover], what: str, call: Callable[[Mover], None]) 
 
 
 def is_led_as_preferred(admin: Client) -> bool:
-    """True if the first replica of each partition leads it; elects those that do not."""
+    """Elect the preferred leaders; true if the first replica of each partition leads."""
     admin.admin.elect_leaders(None)
     found = admin.admin.describe_topics(TOPICS)
     return all(one.leader == one.replicas[0] for each in found for one in each.partitions.values())
 
 
 def victim_of(admin: Client, topic: str) -> int:
-    """The node that leads the topic's first partition; of the target, a partition whose leader coordinates nothing."""
+    """Return the leader of the topic's first partition.
+
+    For the target topic, return a leader that is no coordinator here.
+    """
     leaders = {
         found.name: [found.partitions[index].leader for index in sorted(found.partitions)]
         for found in admin.admin.describe_topics([*COORDINATED, TARGET])
@@ -174,7 +180,7 @@ def victim_of(admin: Client, topic: str) -> int:
 
 @pytest.fixture(scope="module")
 def movers(tmp_path_factory: pytest.TempPathFactory, whole_matrix: bool) -> dict[str, Mover]:
-    """All clients behind the deaths; Java's takes part where there is Java."""
+    """Run all clients through all deaths. Java's client is included if Kafka's jars are available."""
     victims = (TARGET, *COORDINATED) if whole_matrix else (TARGET, COORDINATED[0])
     cases = [(topic, gap) for topic in victims for gap in range(GAPS)]
     settings = {
@@ -195,7 +201,7 @@ def movers(tmp_path_factory: pytest.TempPathFactory, whole_matrix: bool) -> dict
 
 
 def kill_between_calls(cluster: Cluster, movers: list[Mover], cases: Sequence[tuple[str, int]]) -> None:
-    """One transaction of each client for each victim and gap; then read what they committed."""
+    """Run one transaction of each client for each pair of victim and gap, then read the committed records."""
     bootstrap = cluster.bootstrap
     begun = time.monotonic()
     together(movers, "start", Mover.start)
@@ -235,11 +241,12 @@ def kill_between_calls(cluster: Cluster, movers: list[Mover], cases: Sequence[tu
     "client", [pytest.param(name, marks=pytest.mark.java if name == "java" else ()) for name in CLASSES]
 )
 def test_a_transaction_commits_or_aborts_whole(client: str, movers: dict[str, Mover]) -> None:
-    """KIP-98: whichever leader dies at whichever point, records and offsets count together, and the producer goes on."""
+    """When any leader dies at any point, records and offsets are committed together or aborted, and the producer
+    continues (KIP-98)."""
     if client not in movers:
         pytest.skip("Apache Kafka's jars are unavailable")
     mover = movers[client]
     assert not mover.faults, mover.faults[0]
-    assert mover.whole, "none was committed"
+    assert mover.whole, "no transaction was committed"
     for partition, values in mover.copies.items():
         assert values == [value for number in mover.whole for value in mover.values_of(number, partition)]

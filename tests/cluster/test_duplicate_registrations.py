@@ -1,4 +1,4 @@
-"""The wait of a broker for the incarnation that holds its id: long enough for a dead one, bounded for a live one."""
+"""A broker waits for an old incarnation with its id: long enough if that one is dead, but not forever if it is alive."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TAKEN = ErrorCode.DUPLICATE_BROKER_REGISTRATION
 
 
 class Controller:
-    """Answers registrations by the time that has passed; lets every broker go that it has taken."""
+    """A stub controller whose answer to a registration depends on the time. It allows each registered broker to stop."""
 
     def __init__(
         self, clock: Any, answer: Callable[[float], ErrorCode | None], leads_for_sessions: float = 1e9
@@ -59,7 +59,7 @@ class Controller:
 def outcome(
     answer: Callable[[float], ErrorCode | None], leads_for_sessions: float = 1e9
 ) -> tuple[int, float, str]:
-    """(broker epoch, -1 for a broker that ended; sessions that it took; why it ended)."""
+    """Run a registration. Return the broker epoch (-1 if refused), the time in session timeouts, and the reason."""
     world = World(1, Weather())
 
     async def main() -> tuple[int, float, str]:
@@ -90,28 +90,30 @@ def outcome(
     "answer",
     [
         lambda at: TAKEN if at < 1.05 else ErrorCode.NONE,
-        # The controller changes as the session ends, and the new one gives everybody a session, also the dead (seed 2111).
+        # A controller changes as the session ends. The new one gives every broker a new session, also dead ones (seed
+        # 2111).
         lambda at: TAKEN if at < 2.05 else ErrorCode.NONE,
-        # It took a while until there was a new one: what was heard of the old one says nothing any more.
+        # There was no controller for a while, so the answers of the old one do not count any more.
         lambda at: None if 0.95 < at < 1.9 else TAKEN if at < 2.95 else ErrorCode.NONE,
         lambda at: None if int(at / 0.4) % 2 else TAKEN if at < 9 else ErrorCode.NONE,
     ],
     ids=["one session", "two sessions", "no answer between them", "often no answer"],
 )
 def test_a_dead_incarnation_is_waited_for(answer: Callable[[float], ErrorCode | None]) -> None:
-    """A broker that comes back with other disks must not end because of itself."""
+    """A broker that restarts waits until the session of its own dead incarnation has ended."""
     epoch, _, why = outcome(answer)
     assert (epoch, why) == (EPOCH, "")
 
 
 def test_each_controller_gives_the_dead_a_session() -> None:
-    """Three controllers in a row answer without a pause (seed 300180)."""
+    """Three controllers in a row each give the dead broker a new session (seed 300180); the restarted broker still
+    waits."""
     epoch, _, why = outcome(lambda at: TAKEN if at < 3.3 else ErrorCode.NONE, leads_for_sessions=1.1)
     assert (epoch, why) == (EPOCH, "")
 
 
 def test_a_live_one_is_not_waited_for_for_ever() -> None:
-    """An incarnation that answers in all that time is another live broker."""
+    """If the id is still taken after several sessions, the broker ends: another live broker has its id."""
     epoch, sessions, why = outcome(lambda at: TAKEN)
     assert epoch == -1
     assert "another running broker has the node.id 1" in why

@@ -1,4 +1,4 @@
-"""Exactly once on three real nodes: a copier by transactions, while every node in turn is killed with kill -9."""
+"""Exactly-once on three real nodes: a copier works with transactions while each node in turn is killed with kill -9."""
 
 from __future__ import annotations
 
@@ -44,24 +44,28 @@ pytestmark = [
 ROOT = Path(__file__).resolve().parents[2]
 TOTAL = 20_000
 SILENCE_SECONDS = 25.0
-"""Beyond this a copier is taken for hung. librdkafka 2.16 may wait without end for a coordinator's old handle.
+"""Seconds without output after which a copier counts as hung.
 
-Its issues 5511 and 5456 tell how: Metadata leaves a node out for a moment, and time-outs do not count. It happens with
-Apache Kafka, too.
+If Metadata leaves out a node for a moment, librdkafka 2.16 may wait forever for an old handle of a coordinator.
+Timeouts do not end this wait (its issues 5511 and 5456). The same happens with Apache Kafka.
 """
 ROUNDS = 6
-"""Each node is killed twice: once it is away until others lead, once it comes back at once (with the copier killed too)."""
+"""Number of kills, two for each node.
+
+One lasts until others lead; after the other the node restarts at once, with a new copier.
+"""
 SHORT_TOTAL, SHORT_ROUNDS = 5_000, 3
-"""In the short form, that of `make test`, each node is killed once, and the copier with the last one."""
+"""In `make test` each node is killed once, and the copier is killed together with the last node."""
 SHORT_SILENCE_SECONDS = 10.0
-"""In the short form: several times as long as until others lead. A copier that only was slow is killed once more then."""
+"""Limit for `make test`, several times as long as a change of leaders. A copier that was only slow is killed once more.
+"""
 LEAVES_SOON = {"broker_session_timeout_ms": "2000", "broker_heartbeat_interval_ms": "200"}
-"""Settings by which others soon lead what a killed node has led."""
+"""Settings that let other nodes quickly take over from a killed node."""
 
 
 @attrs.define
 class Watched:
-    """The copier of one client, and its successors, which the nemesis starts in between."""
+    """The copier process of one client, replaced by successors after kills and fatal errors."""
 
     client: str
     bootstrap: str
@@ -71,11 +75,11 @@ class Watched:
     process: subprocess.Popen[bytes] | None = None
     starts: int = 0
     goal: int = 0
-    """The records that are written so far."""
+    """The number of records written so far."""
 
     @property
     def name(self) -> str:
-        """The transactional id and the group."""
+        """The copier's transactional id, which is also its group."""
         return f"copier-{self.client}"
 
     def command(self) -> Sequence[str]:
@@ -95,17 +99,17 @@ class Watched:
         self.starts += 1
 
     def is_done(self) -> bool:
-        """True if all is copied; a copier that asked for a successor gets one, and so does one that hangs."""
+        """True if all records are copied. Otherwise replaces a copier that hangs or asked for a successor."""
         assert self.process is not None
         status = self.process.poll()
         if status is None and time.time() - self.log_path.stat().st_mtime > self.silence_seconds:
             self.kill()
-            print(f"{self.name} {self.starts} was silent for {self.silence_seconds} s: killed")
+            print(f"{self.name} {self.starts} printed nothing for {self.silence_seconds} s and is killed")
             status = NEEDS_SUCCESSOR
         return self.go_on(status)
 
     def go_on(self, status: int | None) -> bool:
-        """Start a successor if it needs one; true if all is copied."""
+        """Start a successor if the exit status asks for one; true if all records are copied."""
         if status == NEEDS_SUCCESSOR:
             self.start()
         else:
@@ -118,12 +122,12 @@ class Watched:
         self.process.wait()
 
     def lines(self) -> list[str]:
-        """The whole lines; the last one may just be on its way."""
+        """Return the complete lines of output. The last line may still be incomplete and is left out."""
         whole, _, _ = self.log_path.read_text(errors="replace").rpartition("\n")
         return [line for line in whole.splitlines() if line]
 
     def committed(self) -> int:
-        """The number of records whose commit was answered."""
+        """Return the number of records whose commit was acknowledged."""
         events = map(str.split, self.lines())
         return sum(int(words[1]) for words in events if words[0] == "committed")
 
@@ -135,7 +139,7 @@ class Watched:
 
 
 class WatchedTool(Watched):
-    """Kafka's TransactionalMessageCopier, which copies what there is when it joins its group, and ends."""
+    """Kafka's TransactionalMessageCopier, which copies the records that exist when it joins its group, and then ends."""
 
     def command(self) -> Sequence[str]:
         options = {
@@ -153,7 +157,10 @@ class WatchedTool(Watched):
         return (*java_arguments(), tool, *words, "--group-mode", "--use-group-metadata")
 
     def go_on(self, status: int | None) -> bool:
-        """It ends with 1 where it was fenced, and may fail so while no node answers: its successor goes on."""
+        """Start the tool again until all records so far are copied.
+
+        It ends with 1 if fenced, and may fail if no node answers.
+        """
         if status is None:
             return False
         told = committed(self.bootstrap, self.name)
@@ -175,7 +182,7 @@ class WatchedTool(Watched):
 
 
 def write(bootstrap: str, numbers: range) -> None:
-    """Number n goes to partition n % PARTITIONS."""
+    """Write the numbers. Number n goes to partition n % PARTITIONS."""
     with Producer(bootstrap_servers=bootstrap) as producer:
         sent = [producer.send(SOURCE, b"%d" % number, partition=number % PARTITIONS) for number in numbers]
         for each in sent:
@@ -183,11 +190,12 @@ def write(bootstrap: str, numbers: range) -> None:
 
 
 SHORT = ("confluent", "odradek")
-"""The clients of the short form. Java's tool starts anew for each part of the numbers, and takes as long as both."""
+"""The clients of the short form. Java's tool restarts for each part of the numbers and takes as long as both of these.
+"""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Ask all clients in the long form."""
+    """Run the test for each client. The long form has all clients."""
     if "client" in metafunc.fixturenames:
         names = CLASSES if metafunc.config.getoption("--matrix") else SHORT
         clients = [pytest.param(name, marks=pytest.mark.java if name == "java" else ()) for name in names]
@@ -195,7 +203,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def is_there(client: str) -> bool:
-    """True if the client can be started here."""
+    """True if the client is available on this machine."""
     try:
         return client != "java" or ensure_jars().exists()
     except KafkaUnavailable:
@@ -203,7 +211,8 @@ def is_there(client: str) -> bool:
 
 
 def test_each_number_is_copied_exactly_once(client: str, whole_matrix: bool, tmp_path: Path) -> None:
-    """KIP-98, KIP-447: whichever nodes and copiers die, committed readers see each number once, and in order."""
+    """Whichever nodes and copiers are killed, read_committed consumers see each number once and in order (KIP-98,
+    KIP-447)."""
     if not is_there(client):
         pytest.skip("Apache Kafka's jars are unavailable")
     with three_nodes(tmp_path, **LEAVES_SOON) as cluster:
@@ -215,7 +224,7 @@ def test_each_number_is_copied_exactly_once(client: str, whole_matrix: bool, tmp
 
 
 def copy_while_nodes_die(cluster: Cluster, copier: Watched, rounds: int) -> None:
-    """Kill each node while the copier works; then compare the copies with the numbers."""
+    """Kill each node in turn while the copier works, then compare the copies with the numbers."""
     bootstrap = cluster.bootstrap
     begun = time.monotonic()
 

@@ -1,4 +1,4 @@
-"""Controllers whose ports all change, as processes: the log names the old ones, where nobody or a stranger answers."""
+"""All controllers move to other ports. The log still names the old ports, where nothing or a foreign node answers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NOWHERE = "127.0.0.1:9"
 
 @attrs.define
 class Nodes:
-    """Combined nodes, with the ports of their controllers now."""
+    """Combined nodes as processes, and the current ports of their controllers."""
 
     directory: Path
     brokers: list[int]
@@ -46,7 +46,7 @@ class Nodes:
         return uuid_to_text(b"directory %06d" % node_id)
 
     def write(self, node_id: int) -> Path:
-        """Write the properties of a node as they should be now."""
+        """Write the properties of a node with the current ports."""
         path = self.directory / f"node-{node_id}.properties"
         at = node_id - 1
         servers = ",".join(f"127.0.0.1:{port}" for port in self.controllers)
@@ -74,7 +74,7 @@ class Nodes:
             assert formatted.code == 0, formatted.err
 
     def addresses(self) -> dict[int, int]:
-        """Return the ports of the voters, as the log has them."""
+        """Return the ports of the voters that the log has."""
         with Client(self.bootstrap) as client:
             voters = client.admin.describe_quorum().voters
         return {each.node_id: each.endpoints[0][2] for each in voters}
@@ -84,7 +84,7 @@ class Nodes:
 
     @contextmanager
     def run(self) -> Iterator[list[subprocess.Popen[bytes]]]:
-        """Run all nodes; they serve."""
+        """Run all nodes in the block, and wait until they serve."""
         with all_running(*(("server", self.write(each)) for each in self.ids)) as processes:
             for process in processes:
                 assert line(process.stdout) == "ready"
@@ -92,7 +92,7 @@ class Nodes:
 
 
 def make(directory: Path, count: int) -> tuple[Nodes, list[int]]:
-    """Return nodes that are formatted, and as many free ports."""
+    """Return formatted nodes and as many more free ports."""
     ports = free_ports(3 * count)
     nodes = Nodes(directory, ports[:count], ports[count : 2 * count])
     nodes.format()
@@ -101,7 +101,7 @@ def make(directory: Path, count: int) -> tuple[Nodes, list[int]]:
 
 @contextmanager
 def stranger(directory: Path, port: int, broker_port: int) -> Iterator[None]:
-    """Run a node of another cluster, whose controller has this port."""
+    """Run a node of another cluster whose controller listens on this port."""
     nodes = Nodes(directory, [broker_port], [port])
     directory.mkdir()
     formatted = odradek_here(
@@ -117,7 +117,8 @@ def fill(nodes: Nodes, first: int, topic: str = "moved") -> None:
 
 
 def test_three_nodes_move_at_once_and_strangers_have_their_ports(tmp_path: Path) -> None:
-    """Behind the old addresses are nobody, a node of another cluster, and another voter. In the end the log alone does."""
+    """Three nodes move at once. Their old ports are closed, foreign, or another voter's. Later the new addresses in the
+    log suffice."""
     nodes, new = make(tmp_path, 3)
     with nodes.run():
         create(nodes.bootstrap, "moved", 3)
@@ -136,10 +137,8 @@ def test_three_nodes_move_at_once_and_strangers_have_their_ports(tmp_path: Path)
 
 
 def test_five_nodes_move_at_once(tmp_path: Path) -> None:
-    """Five voters find each other at their first start, where none has the address that the log names.
-
-    Every entry becomes new, one change at a time.
-    """
+    """Five voters move at once and still find each other at their start. Their log entries are then updated one by
+    one."""
     nodes, new = make(tmp_path, 5)
     nodes.controllers = new
     with nodes.run():
@@ -157,20 +156,20 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def start_again(path: Path) -> subprocess.Popen[bytes]:
-    """Start a node; it serves."""
+    """Start a node, and wait until it serves."""
     process = living_nursery().start_with_pipes(("server", path))
     assert line(process.stdout) == "ready"
     return process
 
 
 def restart(process: subprocess.Popen[bytes], path: Path) -> subprocess.Popen[bytes]:
-    """Stop a node cleanly, and start it with the file as it is now."""
+    """Stop a node cleanly, then start it with its current file."""
     stop(process)
     return start_again(path)
 
 
 def test_three_nodes_move_one_by_one(tmp_path: Path) -> None:
-    """Each restarts at its new port while the others go on, with the bootstrap servers that they started with."""
+    """Nodes move one by one. Each restarts with its new port while the others run with the old bootstrap servers."""
     nodes, new = make(tmp_path, 3)
     with nodes.run() as processes:
         create(nodes.bootstrap, "moved", 3)
@@ -183,7 +182,8 @@ def test_three_nodes_move_one_by_one(tmp_path: Path) -> None:
 
 
 def test_a_copy_of_a_voters_directory_takes_no_part(tmp_path: Path) -> None:
-    """The original goes on. The copy names both addresses in its log, and neither votes nor serves."""
+    """A copy of a voter's directory is started beside the original. The copy logs both addresses, and neither votes nor
+    serves."""
     nodes, new = make(tmp_path, 3)
     copy = attrs.evolve(
         nodes, directory=tmp_path / "copy", brokers=[*nodes.brokers], controllers=[*nodes.controllers]

@@ -1,4 +1,4 @@
-"""Losses of power in a simulated cluster, where the disks keep exactly what was synced: who has the most leads."""
+"""Power losses in a simulated cluster whose disks keep only what was synced: the replica with the most records leads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ORDERS = pytest.mark.parametrize("order", list(permutations(NODES)), ids=str)
 
 
 def unclean_elections(case: Troubled) -> int:
-    """Count the leaders that were elected although they may lack records, of all partitions."""
+    """Count the unclean elections of all partitions."""
     node = case.cluster.members[0].node
     assert node is not None
     assert node.metadata is not None
@@ -28,13 +28,13 @@ def is_up(case: Troubled, node_id: int) -> bool:
 
 
 async def written(case: Troubled, batches: int) -> None:
-    """Write so many batches, which all three have, unsynced."""
+    """Write `count` batches that all three replicas have, but have not synced."""
     for _ in range(batches):
         assert await case.write() == ErrorCode.NONE
 
 
 async def return_in(case: Troubled, order: tuple[int, ...]) -> None:
-    """Start the brokers, each when the one before is up; wait until somebody leads."""
+    """Start the brokers one after another in this order; wait until one leads."""
     for node_id in order:
         case.member(node_id).launch()
         await case.until(lambda node_id=node_id: is_up(case, node_id), writing=False)  # type: ignore[misc]
@@ -42,7 +42,7 @@ async def return_in(case: Troubled, order: tuple[int, ...]) -> None:
 
 
 def play(script: Callable[[Troubled], Awaitable[None]], seed: int) -> None:
-    """Run a script with `min.insync.replicas` 2, and no sync but those that it asks for."""
+    """Run a script with `min.insync.replicas` 2. Logs are synced only where the script asks for it."""
     settings = {"min.insync.replicas": "2", "log.flush.scheduler.interval.ms": "9223372036854775807"}
     Troubled(log_dirs=1, settings=settings, seed=seed).play(script)
 
@@ -50,7 +50,8 @@ def play(script: Callable[[Troubled], Awaitable[None]], seed: int) -> None:
 @ORDERS
 @pytest.mark.parametrize("best", NODES)
 def test_all_lose_power_and_the_longest_log_leads(order: tuple[int, ...], best: int) -> None:
-    """One replica was synced later than the others. Whatever the order of return, it leads, and nothing of it is lost."""
+    """All replicas lose power, and one had synced later than the others. It leads after any order of restarts, and
+    keeps all its records."""
 
     async def script(case: Troubled) -> None:
         await written(case, 3)
@@ -75,7 +76,8 @@ def test_all_lose_power_and_the_longest_log_leads(order: tuple[int, ...], best: 
 @ORDERS
 @pytest.mark.parametrize("clean", NODES)
 def test_the_replica_that_stopped_cleanly_leads(order: tuple[int, ...], clean: int) -> None:
-    """Two lose power, the third stops while no controller can be reached. It leads, and nothing is lost."""
+    """Two replicas lose power, and the third stops cleanly without a controller. The third one leads, and no record is
+    lost."""
 
     async def script(case: Troubled) -> None:
         await written(case, 5)

@@ -1,4 +1,4 @@
-"""Three nodes as processes lose what their machines had not synced: they are killed, and their logs are cut by hand."""
+"""Three nodes as processes lose unsynced data: they are killed, and then the test truncates their logs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NODES = (1, 2, 3)
 CLUSTER_ID = "H5nlA7uKR0-zDRxvMJS5iw"
 WRITTEN = 20
 KEPT = {1: 9, 2: 15, 3: 4}
-"""How many batches each node's disk has kept. What follows is torn."""
+"""The number of batches that each node's disk has kept. The next one is torn."""
 
 
 def node_settings(tmp_path: Path) -> dict[int, dict[str, str]]:
@@ -45,19 +45,19 @@ def node_settings(tmp_path: Path) -> dict[int, dict[str, str]]:
 
 
 def cut(path: Path, batches: int) -> None:
-    """Leave so many batches of a segment, and a torn piece of the next one."""
+    """Truncate a segment after so many batches and a torn piece of the next one."""
     data = path.read_bytes()
     place = 0
     for _ in range(batches):
         (length,) = struct.unpack_from(">i", data, place + 8)
         place += 12 + length
-    assert place + 30 < len(data), "there is nothing to lose"
+    assert place + 30 < len(data), "the log has too few batches to lose any"
     path.write_bytes(data[: place + 30])
 
 
 @contextmanager
 def doomed(tmp_path: Path, settings: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    """Format a node's directory, and run it until the block ends: then it is killed."""
+    """Format a node's directory, and run the node until the block ends. Then kill it."""
     path = tmp_path / f"node-{settings['node.id']}.properties"
     path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
     formatted = odradek("storage", "format", path, "--cluster-id", CLUSTER_ID)
@@ -77,7 +77,7 @@ def wait_ready(processes: list[subprocess.Popen[bytes]]) -> None:
 
 
 def test_the_longest_log_leads_when_all_have_lost_power(tmp_path: Path) -> None:
-    """Node 2 has kept the most of what was acknowledged. It leads, and all of that is read from every node."""
+    """After a power loss, the node with the longest log leads, and every node returns all of its records."""
     nodes = node_settings(tmp_path)
     bootstrap = ",".join(
         each["listeners"].split(",")[0].removeprefix("PLAINTEXT://") for each in nodes.values()

@@ -1,4 +1,4 @@
-"""Nodes as processes: `odradek dev --nodes 3` with a death in between, and nodes of one role each."""
+"""Nodes as processes: `odradek dev --nodes 3` with a killed controller, and nodes with one role each."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 def until(what: str, look: Callable[[], T | None]) -> T:
-    """Ask until the answer is something; a cluster that heals tells nobody when it is done."""
+    """Poll until `ask` returns a result other than None; return it."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     last: object = None
     while time.monotonic() < deadline:
@@ -48,7 +48,7 @@ def until(what: str, look: Callable[[], T | None]) -> T:
         if found is not None:
             return found
         time.sleep(0.05)
-    raise AssertionError(f"{what} did not come about: {last}")
+    raise AssertionError(f"gave up waiting: {what}; the last error was {last}")
 
 
 def create(bootstrap: str, name: str, replicas: int) -> None:
@@ -65,7 +65,7 @@ def produce(bootstrap: str, topic: str, values: range) -> None:
 
 
 def values(bootstrap: str, topic: str) -> list[int]:
-    """All that is in a topic, sorted."""
+    """Return all values of a topic, sorted."""
     outcome = odradek("consume", topic, bootstrap=bootstrap)
     assert outcome.code == 0, outcome.err
     return sorted(int(text) for text in outcome.out.split())
@@ -83,7 +83,8 @@ def leader_of_quorum(bootstrap: str) -> int:
 
 
 def test_three_nodes_of_dev_with_a_death(tmp_path: Path) -> None:
-    """Topics with three replicas through every node; nothing is lost when the active controller is killed; all come back."""
+    """Topics are created through every node. When the active controller is killed, no record is lost, and all nodes
+    recover."""
     port = base_port(3)
     addresses = [f"127.0.0.1:{port + number}" for number in range(3)]
     bootstrap = ",".join(addresses)
@@ -131,9 +132,9 @@ def server(
 
 
 def exceed_a_quota(bootstrap: str) -> None:
-    """Create more than a quota of changes allows, by a broker that is no controller; as a new client, then as an old one.
+    """Use more than a mutation quota through a broker that is no controller, with new and old request versions.
 
-    The controller decides. Its wait comes back in the envelope, and the broker mutes the connection.
+    The controller decides. Its throttle time comes back in the envelope, and the broker mutes the connection.
     """
     limited: QuotaEntity = (("client-id", "limited"),)
     with Client(bootstrap) as client:
@@ -157,11 +158,11 @@ def exceed_a_quota(bootstrap: str) -> None:
                 assert answer.throttle_time_ms > 20_000
             raw.send(frame(MetadataRequest([]), 9, client_id=b"limited"))
             limit(None)
-            assert raw.receive(ApiKey.METADATA, 9).brokers, "muted for longer than this test is patient"
+            assert raw.receive(ApiKey.METADATA, 9).brokers, "the broker muted the connection for too long"
 
 
 def test_nodes_of_one_role_each(tmp_path: Path) -> None:
-    """A controller and two brokers with `controller.quorum.voters`: each serves what its role is."""
+    """With static voters, a controller and two brokers run as separate nodes. Each serves only its own role."""
     controller, first, second = free_ports(3)
     common = {
         "controller.listener.names": "CONTROLLER",

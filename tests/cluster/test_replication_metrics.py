@@ -1,4 +1,4 @@
-"""Figures of replication on the metrics page, in a simulated cluster."""
+"""Replication metrics of a simulated cluster."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.cluster.disks.test_troubled_disks import Troubled
 
 
 def figures(case: Troubled, node_id: int) -> dict[str, float]:
-    """By name; one with a leader as `name/leader`."""
+    """Read a node's metrics by name. A metric with the label `leader` gets the key `name/leader`."""
     page = MetricsText()
     replication_metrics(page, case.broker(node_id))
     return {
@@ -28,7 +28,7 @@ def figures(case: Troubled, node_id: int) -> dict[str, float]:
 
 
 def test_who_leaves_and_who_lags() -> None:
-    """A follower without room: its lag, the leader's smaller ISR, and both as before when there is room."""
+    """A follower has no room for a while. Its lag and the leader's shrunken ISR are shown, and then disappear."""
 
     async def script(case: Troubled) -> None:
         disk = case.world.machine("node-3").disk
@@ -50,7 +50,7 @@ def test_who_leaves_and_who_lags() -> None:
 
 
 def test_a_proposal_that_is_refused() -> None:
-    """Each refusal counts, also of what is proposed again."""
+    """Each refused ISR proposal is counted, also a repeated one."""
 
     async def script(case: Troubled) -> None:
         assert figures(case, 1)["isr_update_failures_total"] == 0
@@ -66,7 +66,7 @@ def test_a_proposal_that_is_refused() -> None:
 
 
 def test_a_move_counts_its_bytes() -> None:
-    """A partition is being moved until the new replica is in sync; its bytes count at both ends."""
+    """A moving partition counts as such until the new replica is in sync. Its bytes count on both brokers."""
 
     async def script(case: Troubled) -> None:
         assert await case.write() == 0

@@ -1,4 +1,4 @@
-"""Nodes that do not belong: another cluster, an id that is taken, a wiped disk; and those that join. Simulated."""
+"""Nodes that must not join a simulated cluster (foreign cluster id, duplicate id, wiped disk), and nodes that may."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def play(
     controllers: int = 0,
     settings: dict[str, str] | None = None,
 ) -> None:
-    """A cluster of three nodes that serves."""
+    """Run the script with a cluster of three nodes that serves."""
     world = World(1, Weather())
 
     async def main() -> None:
@@ -54,7 +54,7 @@ def play(
 
 
 class Newcomer:
-    """A node that is not one of the cluster's members."""
+    """A node that is not a member of the cluster."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Newcomer:
         format_disks(env, self.config.node_id, cluster_id=cluster_id, directory_id=directory_id)
 
     async def run(self) -> BaseException | None:
-        """Start; None when it serves, else why it does not."""
+        """Start the node. Return None when it serves, or the reason why it ended."""
         ended = self.world.event()
         reasons = self.reasons
 
@@ -112,7 +112,7 @@ class Newcomer:
 
 @pytest.mark.parametrize("dynamic_voters", [True, False])
 def test_a_node_of_another_cluster(dynamic_voters: bool) -> None:
-    """One line that says which controllers are of another cluster; nobody else takes notice."""
+    """A node of another cluster ends with one line that names the foreign controllers. The cluster is not affected."""
 
     async def script(world: World, cluster: Cluster) -> None:
         node = Newcomer(world, cluster, 7, role="broker")
@@ -128,7 +128,7 @@ def test_a_node_of_another_cluster(dynamic_voters: bool) -> None:
 
 
 def test_a_broker_with_the_id_of_a_voter() -> None:
-    """Each node needs its own node.id: refused before it registers."""
+    """A broker whose node.id belongs to a voter is refused before it registers."""
 
     async def script(world: World, cluster: Cluster) -> None:
         node = Newcomer(world, cluster, 2, role="broker")
@@ -141,7 +141,8 @@ def test_a_broker_with_the_id_of_a_voter() -> None:
 
 
 def test_a_broker_with_the_id_of_another() -> None:
-    """DUPLICATE_BROKER_REGISTRATION as long as the other lives: after its session could have ended, one line."""
+    """A broker with the id of a live one gets DUPLICATE_BROKER_REGISTRATION, and ends when that session should have
+    expired."""
 
     async def script(world: World, cluster: Cluster) -> None:
         node = Newcomer(world, cluster, 2, role="broker")
@@ -154,7 +155,7 @@ def test_a_broker_with_the_id_of_another() -> None:
 
 
 def test_of_two_live_copies_of_a_disk_one_ends() -> None:
-    """They hold the same directory ids, so each takes the registration from the other; one sees that it goes on."""
+    """Two nodes run with copies of one disk and take the registration from each other. One notices and ends."""
 
     async def script(world: World, cluster: Cluster) -> None:
         copies = [Newcomer(world, cluster, 7, role="broker", host=host) for host in ("a", "b")]
@@ -179,7 +180,7 @@ def test_of_two_live_copies_of_a_disk_one_ends() -> None:
 
 
 def former_registration(node_id: int, directory_id: bytes) -> BrokerRegistrationRequest:
-    """The registration that an earlier process of the same disk sent."""
+    """Make the registration that an earlier process with the same disk sent."""
     return BrokerRegistrationRequest(
         node_id,
         CLUSTER_ID,
@@ -194,7 +195,7 @@ def former_registration(node_id: int, directory_id: bytes) -> BrokerRegistration
 
 
 async def ask_controller(world: World, cluster: Cluster, request: Any) -> Any:
-    """The active controller's answer."""
+    """Send a request to the active controller; return the answer."""
     (active,) = [
         member.node.metadata
         for member in cluster.members
@@ -208,7 +209,7 @@ async def ask_controller(world: World, cluster: Cluster, request: Any) -> Any:
 
 
 def test_late_requests_of_a_former_process_end_nobody() -> None:
-    """Requests of a dead process may be decided after its successor registered: that one registers again."""
+    """Requests of a dead process may arrive after its successor registered. The successor then registers again."""
 
     async def script(world: World, cluster: Cluster) -> None:
         node = Newcomer(world, cluster, 7, role="broker")
@@ -229,7 +230,8 @@ def test_late_requests_of_a_former_process_end_nobody() -> None:
 
 
 def test_a_broker_that_was_unregistered_while_it_runs_stays_away() -> None:
-    """As in Kafka it runs on without a registration, and comes back when it is started again."""
+    """A broker that is unregistered while running continues without a registration, as in Kafka. It registers at its
+    next start."""
 
     async def script(world: World, cluster: Cluster) -> None:
         node = Newcomer(world, cluster, 7, role="broker")
@@ -249,7 +251,7 @@ def test_a_broker_that_was_unregistered_while_it_runs_stays_away() -> None:
 
 
 def test_a_broker_joins() -> None:
-    """Formatted with the cluster's id and told where the controllers are, it needs nothing else."""
+    """A new broker needs only the cluster's id and the controllers' addresses to join."""
 
     async def script(world: World, cluster: Cluster) -> None:
         node = Newcomer(world, cluster, 7, role="broker")
@@ -263,7 +265,8 @@ def test_a_broker_joins() -> None:
 
 
 def test_a_controller_joins_and_is_told_that_it_does_not_vote() -> None:
-    """KIP-853: it observes until somebody adds it; it is a registered controller all the same (KIP-919)."""
+    """A new controller observes until it is added as a voter (KIP-853). It is registered as a controller already
+    (KIP-919)."""
 
     async def script(world: World, cluster: Cluster) -> None:
         node = Newcomer(world, cluster, 7)
@@ -284,7 +287,8 @@ def test_a_controller_joins_and_is_told_that_it_does_not_vote() -> None:
 
 
 def test_a_voter_with_a_wiped_disk() -> None:
-    """The new directory is another replica (KIP-853): it does not vote, and says what to do."""
+    """A voter with a wiped disk gets a new directory id. It counts as a new replica without a vote (KIP-853), and logs
+    what to do."""
 
     async def script(world: World, cluster: Cluster) -> None:
         victim = cluster.brokers[1]
@@ -298,7 +302,7 @@ def test_a_voter_with_a_wiped_disk() -> None:
 
 
 def test_a_lone_voter_says_what_it_waits_for() -> None:
-    """Below a majority the node is not ready, and names the voters that have to run."""
+    """A voter waits for a majority before it is ready. Its log names the voters that must be started."""
     world = World(1, Weather())
 
     async def main() -> None:

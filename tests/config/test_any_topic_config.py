@@ -1,4 +1,4 @@
-"""A node can live with every configuration that it accepts: the log gets it, DescribeConfigs shows it."""
+"""A node can work with every configuration that it accepts: a log is made with it, and DescribeConfigs shows it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ VALUES = WORDS | st.text(max_size=8) | st.integers(-(1 << 64), 1 << 64).map(str)
 @settings(max_examples=400, deadline=None)
 @given(st.dictionaries(st.sampled_from(sorted(topic_defs())), VALUES, min_size=1, max_size=3))
 def test_an_accepted_topic_config_can_be_used_and_described(configs: dict[str, str]) -> None:
-    """A value that only some parts can read would end the node, and again at each start."""
+    """Every accepted topic configuration makes a log's settings and is described; otherwise the node would end at each
+    start."""
     try:
         validate_topic_configs(configs)
     except ConfigError:
@@ -72,7 +73,7 @@ DYNAMIC = sorted(name for name, each in broker_defs().items() if each.dynamic)
 @settings(max_examples=400, deadline=None)
 @given(st.dictionaries(st.sampled_from(DYNAMIC), VALUES, min_size=1, max_size=3))
 def test_an_accepted_broker_config_can_be_used_and_described(configs: dict[str, str]) -> None:
-    """The same for what a broker is told."""
+    """Every accepted change of a broker's configuration makes settings and is described."""
     try:
         check_broker_change(configs, BrokerConfigLayers({}), per_broker=True, log_dirs=["/data"])
     except KafkaError:

@@ -1,4 +1,4 @@
-"""Parsing as Kafka's ConfigDef does. Messages were compared with those of Apache Kafka 4.3."""
+"""Values are parsed as by Kafka's ConfigDef. The messages were compared with those of Apache Kafka 4.3."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ GOOD = [
 
 @pytest.mark.parametrize(("name", "text", "value"), GOOD)
 def test_values_that_kafka_takes(name: str, text: str, value: ConfigValue) -> None:
-    """A value and each item of a list are trimmed; booleans may have any case."""
+    """Blanks around a value and around each item of a list are removed. Booleans may have any case."""
     assert topic_defs()[name].parse(text) == value
     validate_topic_configs({name: text})
 
@@ -88,7 +88,7 @@ BAD = [
 
 @pytest.mark.parametrize(("name", "text", "message"), BAD)
 def test_values_that_kafka_refuses(name: str, text: str, message: str) -> None:
-    """One line with the key, the value and what is allowed."""
+    """A value that Kafka refuses raises one line with the key, the value and the allowed values."""
     with pytest.raises(ConfigError) as caught:
         validate_topic_configs({name: text})
     assert message in str(caught.value)
@@ -97,7 +97,7 @@ def test_values_that_kafka_refuses(name: str, text: str, message: str) -> None:
 
 
 def test_keys_that_contradict_each_other_are_refused() -> None:
-    """LogConfig's rules between keys, checked when every key is right by itself."""
+    """Two topic keys that are valid alone but contradict each other are refused, as by Kafka's LogConfig."""
     with pytest.raises(ConfigError, match=r"min\.compaction\.lag\.ms \(2\) > max\.compaction\.lag\.ms \(1\)"):
         validate_topic_configs({"min.compaction.lag.ms": "2", "max.compaction.lag.ms": "1"})
     with pytest.raises(ConfigError, match="Tiered Storage functionality is disabled"):
@@ -109,7 +109,7 @@ def test_keys_that_contradict_each_other_are_refused() -> None:
     "definition", [*broker_defs().values(), *topic_defs().values(), *group_defs().values()]
 )
 def test_every_default_prints_as_it_is_written(definition: ConfigDef) -> None:
-    """The table's defaults parse, and describe themselves as they stand there."""
+    """Each default in the table can be parsed, and its canonical text is the text in the table."""
     if definition.default is None or definition.required:
         assert definition.default_value() is None
     else:
@@ -118,8 +118,7 @@ def test_every_default_prints_as_it_is_written(definition: ConfigDef) -> None:
 
 @given(st.sampled_from(sorted(broker_defs())), st.text(max_size=30))
 def test_any_text_is_parsed_or_refused(name: str, text: str) -> None:
-    """A properties file may hold anything: the answer is a value or a `ConfigError`, and a value prints and parses
-    to itself."""
+    """Any text of a properties file gives a value or a `ConfigError`. A value's text parses to the same value."""
     definition = broker_defs()[name]
     try:
         shown = definition.text_of(definition.parse(text))
@@ -146,12 +145,12 @@ def test_any_text_is_parsed_or_refused(name: str, text: str) -> None:
     ],
 )
 def test_doubles_print_as_in_java(value: float, text: str) -> None:
-    """Double.toString: what DescribeConfigs shows."""
+    """DescribeConfigs shows a double as Java's Double.toString prints it."""
     assert topic_defs()["min.cleanable.dirty.ratio"].text_of(value) == text
 
 
 def test_synonyms_name_keys_that_exist() -> None:
-    """Every broker key behind a topic key is in the table, with the units that the factor says."""
+    """Every broker key behind a topic key is in the table, and its name ends with the unit of its factor."""
     for name in topic_defs():
         for synonym in topic_synonyms(name):
             assert synonym.name in broker_defs()

@@ -1,4 +1,4 @@
-"""Every key has a sentence that says what it is for."""
+"""Every configuration key has a sentence that says what it is for."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KEYS = {
 
 
 def test_every_key_is_told_of() -> None:
-    """DescribeConfigs with include_documentation has a text for each entry (KIP-569)."""
+    """DescribeConfigs with include_documentation returns a text for each key (KIP-569)."""
     missing = [
         (scope, name) for scope, names in KEYS.items() for name in names if not config_doc(scope, name)
     ]
@@ -31,7 +31,7 @@ def test_every_key_is_told_of() -> None:
 
 
 def test_no_sentence_is_about_nothing() -> None:
-    """A key that is gone takes its sentence along."""
+    """Each sentence belongs to a key that exists, so a removed key loses its sentence, too."""
     data = pkgutil.get_data("odradek.metadata_quorum.config", "config_docs.tsv")
     assert data is not None
     for line in data.decode().splitlines()[1:]:
@@ -41,7 +41,7 @@ def test_no_sentence_is_about_nothing() -> None:
 
 
 def test_a_default_is_told_of_as_one() -> None:
-    """A broker key behind a topic's or a group's key refers to it."""
+    """The sentence of a broker key that gives a topic or group key its default names that key."""
     assert config_doc("broker", "log.segment.bytes") == (
         "Default of the topic key segment.bytes. The size at which a log begins a new file."
     )

@@ -1,4 +1,4 @@
-"""docs/configuration.md says of every key that can change what a change does."""
+"""docs/configuration.md says, for every key that can change, what a change does."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def _dynamic(definitions: Mapping[str, ConfigDef]) -> list[str]:
 
 
 def test_every_topic_key_is_told_of() -> None:
-    """All of them can be altered."""
+    """The page has a row for every topic key, since all of them can be altered."""
     assert sorted(_rows("Topic keys")) == sorted(topic_defs())
 
 
 def test_every_broker_key_that_can_change_is_told_of() -> None:
-    """Security has many keys and one fate."""
+    """The page has a row for every dynamic broker key. Security keys share rows, since all have the same effect."""
     plain = [name for name in _dynamic(broker_defs()) if not name.startswith(("ssl.", "sasl."))]
     told = [name for name in _rows("Broker keys") if not name.startswith(("ssl.", "sasl."))]
     assert sorted(told) == sorted([*plain, *THROTTLE_DEFS])
@@ -41,14 +41,14 @@ def test_every_broker_key_that_can_change_is_told_of() -> None:
 
 @pytest.mark.parametrize("heading", ["Topic keys", "Broker keys"])
 def test_every_effect_has_one_of_four_kinds(heading: str) -> None:
-    """At once, with the next segment, stored without effect, refused."""
+    """Each effect begins with one of four words: at once, next segment, stored, refused."""
     kinds = re.compile("at once|next segment|stored: |refused")
     assert [row for row in _rows(heading).items() if not kinds.match(row[1])] == []
 
 
 @pytest.mark.parametrize("name", sorted(_dynamic(broker_defs())))
 def test_what_is_said_to_be_refused_is_refused_and_nothing_else(name: str) -> None:
-    """A value that would be good in Kafka: the default, or a plain word where there is none."""
+    """A dynamic broker key is refused exactly if the page says so, even with a value that Kafka accepts."""
     rows = _rows("Broker keys")
     families = [row for row in rows if row.endswith(".*") and name.startswith(row[:-1])]
     effect = rows.get(name) or rows[max(families, key=len)]

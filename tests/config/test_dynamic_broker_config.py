@@ -1,4 +1,4 @@
-"""Configuration changes that a running broker takes; refusals have the words that Apache Kafka 4.3 answered with."""
+"""Configuration changes that a running broker accepts or refuses. The messages are those of Apache Kafka 4.3."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def _check(words: str, *, per_broker: bool = True, layers: BrokerConfigLayers = 
 
 @pytest.mark.parametrize(("words", "message"), REFUSED, ids=[words for words, _ in REFUSED])
 def test_what_a_broker_refuses(words: str, message: str) -> None:
-    """INVALID_REQUEST with Kafka's words."""
+    """A change that Kafka refuses gets INVALID_REQUEST with Kafka's message."""
     with pytest.raises(KafkaError) as refused:
         _check(words)
     assert (refused.value.code, refused.value.message) == (ErrorCode.INVALID_REQUEST, message)
@@ -128,13 +128,13 @@ def test_what_a_broker_refuses(words: str, message: str) -> None:
 
 @pytest.mark.parametrize("words", ACCEPTED)
 def test_what_a_broker_takes(words: str) -> None:
-    """Also keys that it does not know: they may be a plugin's."""
+    """A broker accepts these changes, even of unknown keys, which may belong to a plugin."""
     _check(words)
 
 
 @pytest.mark.parametrize("words", REFUSED_TO_ALL)
 def test_what_only_one_broker_can_be_told(words: str) -> None:
-    """Listeners, their security and directories differ from broker to broker."""
+    """Keys that differ from broker to broker, such as listeners and directories, cannot be set for all brokers."""
     name = words.partition("=")[0]
     with pytest.raises(KafkaError) as refused:
         _check(words, per_broker=False)
@@ -147,7 +147,7 @@ def test_what_only_one_broker_can_be_told(words: str) -> None:
     "words", ["sasl.kerberos.min.time.before.relogin=58000", "sasl.enabled.mechanisms=x", "ssl.protocol=TLS"]
 )
 def test_what_is_for_security_that_there_is_not_is_stored(words: str) -> None:
-    """As in Kafka, for one broker; tools set such keys whatever the listeners are."""
+    """Security keys of listeners without security are stored, as in Kafka, since tools set them for any listener."""
     _check(words)
 
 
@@ -161,7 +161,8 @@ def test_what_this_version_cannot_change_is_refused(words: str) -> None:
 
 
 def test_a_broker_is_judged_with_what_all_brokers_are_told() -> None:
-    """Its own value stands above theirs, theirs above its file."""
+    """A change is checked against the current value: the broker's own first, then that of all brokers, then the
+    file's."""
     layers = BrokerConfigLayers({"num.io.threads": "4"}, {}, {"num.io.threads": "8"})
     _check("num.io.threads=16", layers=layers)
     with pytest.raises(KafkaError, match="current value 8"):

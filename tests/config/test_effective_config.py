@@ -1,6 +1,6 @@
-"""Effective values, sources and synonyms, against what Apache Kafka 4.3 described (recorded).
+"""Effective values, their sources and synonyms are those that Apache Kafka 4.3 described. Its answers are recorded.
 
-`record_describe_configs.py` made the data: a broker with unusual settings, a topic without overrides, one with.
+`record_describe_configs.py` made the data: a broker with unusual settings, a topic with overrides, and a topic without.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.config.record_describe_configs import TUNED
 
 RECORDED: dict[str, Any] = json.loads((Path(__file__).parent / "data" / "described.json").read_text())
 
-# A new Kafka cluster has this dynamic default, since its eligible leader replicas are enabled.
+# Kafka's format sets this dynamic default in a new cluster, since eligible leader replicas are enabled there.
 LAYERS = BrokerConfigLayers(
     NodeConfig.from_properties(RECORDED["properties"]).config_layers.static, {}, {"min.insync.replicas": "1"}
 )
@@ -48,7 +48,8 @@ def recorded_form(entries: list[ConfigEntry]) -> dict[str, list[Any]]:
 
 @pytest.mark.parametrize(("topic", "overrides"), [("plain", {}), ("tuned", TUNED)])
 def test_a_topic_is_described_as_kafka_does(topic: str, overrides: dict[str, str]) -> None:
-    """Value, source, type and synonyms of every key, one by one. Kafka prints its own topic override's value parsed."""
+    """Value, source, type and synonyms of every topic key are Kafka's. A topic's own value is shown as it was
+    parsed."""
     found = recorded_form(describe_topic_config(overrides, LAYERS))
     assert found.keys() == RECORDED[topic].keys()
     for name, entry in RECORDED[topic].items():
@@ -56,7 +57,7 @@ def test_a_topic_is_described_as_kafka_does(topic: str, overrides: dict[str, str
 
 
 def test_a_broker_is_described_as_kafka_does() -> None:
-    """All 340 keys that are not internal."""
+    """All 340 broker keys that are not internal are described as by Kafka."""
     found = recorded_form(describe_broker_config(LAYERS))
     assert found.keys() == RECORDED["broker"].keys()
     for name, entry in RECORDED["broker"].items():
@@ -64,7 +65,7 @@ def test_a_broker_is_described_as_kafka_does() -> None:
 
 
 def test_only_dynamic_values_of_the_default_broker() -> None:
-    """The empty resource name asks for the cluster-wide dynamic values."""
+    """An empty broker name asks for the dynamic values of all brokers, and nothing else is in the answer."""
     entries = describe_broker_config(LAYERS, for_all=True)
     assert [(entry.name, entry.source) for entry in entries] == [
         ("min.insync.replicas", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
@@ -72,7 +73,7 @@ def test_only_dynamic_values_of_the_default_broker() -> None:
 
 
 def test_a_sensitive_value_is_never_shown() -> None:
-    """Neither as value nor as synonym."""
+    """A secret is shown neither as a value nor as a synonym."""
     entry = next(entry for entry in describe_broker_config(LAYERS) if entry.name == "ssl.key.password")
     assert RECORDED["properties"]["ssl.key.password"] == "secret"
     assert entry.sensitive
@@ -80,7 +81,7 @@ def test_a_sensitive_value_is_never_shown() -> None:
 
 
 def test_logs_get_values_that_can_be_read_again() -> None:
-    """Java reads ` gzip `, `0.5d` and ` TRUE `; a log gets such values trimmed and normalized."""
+    """Java reads ` gzip `, `0.5d` and ` TRUE `. A log gets such values trimmed and in canonical form."""
     overrides = {
         "compression.type": " gzip ",
         "min.cleanable.dirty.ratio": "0.5d",
@@ -95,7 +96,7 @@ def test_logs_get_values_that_can_be_read_again() -> None:
 
 
 def test_a_value_of_another_version_counts_as_none() -> None:
-    """A node must not die of what a newer one has written; it is described as it stands there."""
+    """A value that this version cannot read, written by a newer one, is ignored by logs and described as it is."""
     assert (
         log_config({"retention.ms": "P7D"}, BrokerConfigLayers({"log.retention.ms": "5"})).retention_ms == 5
     )
@@ -107,7 +108,7 @@ def test_a_value_of_another_version_counts_as_none() -> None:
 
 
 def test_logs_get_milliseconds_whatever_the_unit_was() -> None:
-    """`log.retention.hours`, `log.roll.jitter.hours`: the strongest synonym that is set, in milliseconds."""
+    """A log gets milliseconds, whether the effective key counts hours, minutes or milliseconds."""
     config = log_config({}, LAYERS)
     assert config.retention_ms == 360_000_000
     assert config.segment_ms == 5_000_000
@@ -120,7 +121,8 @@ def test_logs_get_milliseconds_whatever_the_unit_was() -> None:
 
 
 def test_a_new_topics_configuration_is_reported_as_given() -> None:
-    """CreateTopics version 5: sorted by name, the texts of the request, sources of each."""
+    """CreateTopics from version 5 on answers with the topic's configuration: sorted, with the request's texts and the
+    sources."""
     entries = topic_creation_entries({"retention.ms": " 5 "}, LAYERS)
     assert [entry.name for entry in entries] == sorted(entry.name for entry in entries)
     assert len(entries) == 33
@@ -133,7 +135,8 @@ def test_a_new_topics_configuration_is_reported_as_given() -> None:
 
 
 def test_a_key_of_one_listener_is_described_with_the_one_of_all_behind_it() -> None:
-    """As Kafka 4.3 answered: synonyms by layer, then by key; a secret and an unknown key without values."""
+    """As in Kafka 4.3, a listener's key has the general key among its synonyms. Secrets and unknown keys have
+    no value."""
     base, own = "max.connections", "listener.name.plaintext.max.connections"
     jaas = "listener.name.plaintext.plain.sasl.jaas.config"
     layers = BrokerConfigLayers(

@@ -1,4 +1,4 @@
-"""A properties file is judged as a whole: every problem at once, each in a sentence, no secret among them."""
+"""A properties file is checked as a whole: all problems are reported at once, in a sentence each, without secrets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log.dirs=/data/1
 
 
 def refused_files(path: str) -> str:
-    """Stand for a disk without files."""
+    """Raise the error of a file that does not exist, for any path."""
     raise FileNotFoundError(2, "No such file or directory", path)
 
 
@@ -35,7 +35,7 @@ def test_a_sound_file() -> None:
 
 
 def test_all_problems_at_once() -> None:
-    """Wrong values, broken rules between keys and missing features stand side by side."""
+    """Wrong values, contradicting keys and missing features are all reported at once."""
     judged = judge_file(
         SOUND
         + "log.retention.hours=many\nnum.partitions=0\nbroker.heartbeat.interval.ms=9000\nlog.roll.ms=0\n"
@@ -71,13 +71,13 @@ def test_all_problems_at_once() -> None:
     ],
 )
 def test_an_unknown_key(line: str, key: str, sentence: str) -> None:
-    """An unknown key is named with the key that may be meant; a key that is allowed is left out."""
+    """An unknown key is reported with the key that may be meant. A key that the caller allows is not reported."""
     assert dict(judge_file(SOUND + line, refused_files).unknown) == {key: sentence}
     assert judge_file(SOUND + line, refused_files, [key]).unknown == {}
 
 
 def test_what_all_else_depends_on() -> None:
-    """Without a role the keys are judged by themselves alone."""
+    """If `process.roles` is wrong or missing, each key is still checked by itself, but not against other keys."""
     judged = judge_file(SOUND.replace("broker,controller", "king") + "num.partitions=-3\n", refused_files)
     assert len(judged.problems) == 2
     assert "process.roles" in judged.problems[1]
@@ -90,14 +90,14 @@ def test_what_all_else_depends_on() -> None:
 
 
 def test_listeners_that_contradict_each_other() -> None:
-    """A contradiction that ends a start is a problem, too."""
+    """Listeners that contradict each other, which would end a start, are reported as a problem."""
     judged = judge_file(SOUND.replace("CONTROLLER://", "CONTROL://"), refused_files)
     assert len(judged.problems) == 1
     assert "controller.listener.names" in judged.problems[0]
 
 
 def test_a_file_that_a_key_names() -> None:
-    """A file of passwords that cannot be read is named."""
+    """If a file that a key names, such as one of passwords, cannot be read, the problem names the file."""
     text = SOUND.replace("PLAINTEXT://", "SASL_PLAINTEXT://") + (
         "security.inter.broker.protocol=SASL_PLAINTEXT\nsasl.mechanism.inter.broker.protocol=PLAIN\n"
         "sasl.enabled.mechanisms=PLAIN\nodradek.sasl.plain.users.file=/etc/nosuch\n"
@@ -110,21 +110,21 @@ def test_a_file_that_a_key_names() -> None:
     "line", ["sasl.jaas.config=x\\\nssl.keystore.password=hunter2", "log.dir=x\\\nssl.key.password=hunter2"]
 )
 def test_no_secret_is_shown(line: str) -> None:
-    """A sentence about a value that swallowed a secret hides it."""
+    """If a wrong value contains a secret, the problem does not show it."""
     judged = judge_file(SOUND + line, refused_files)
     assert "hunter2" not in repr(judged)
 
 
 @pytest.mark.parametrize("text", [SOUND + "num.partitions=0\n", SOUND + "log.roll.ms=0\n", "node.id=1"])
 def test_it_judges_as_a_start_does(text: str) -> None:
-    """The sentence by which a start refuses a file is among its problems."""
+    """The error with which a start refuses a file is among the file's problems."""
     with pytest.raises(ConfigError) as refusal:
         NodeConfig.from_text(text)
     assert str(refusal.value) in judge_file(text, refused_files).problems
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`odradek storage check-config` prints a line for each problem; its status says whether there is one."""
+    """`odradek storage check-config` prints a line for each problem, and its exit status says whether there is one."""
     path = tmp_path / "node.properties"
     path.write_text(SOUND)
     assert main(["storage", "check-config", str(path)]) == 0
@@ -146,7 +146,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 def test_the_command_reads_standard_input(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A file with secrets need not be written for a look: `-` is standard input."""
+    """With the file name `-` the command reads standard input, so a file with secrets need not be written to a disk."""
     text = SOUND + "log.retention.hour=90\n"
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
     words = ["storage", "check-config", "--allow-unknown", "log.retention.hour", "-"]
@@ -155,6 +155,6 @@ def test_the_command_reads_standard_input(
 
 
 def test_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A file that cannot be read is a failure with one line."""
+    """If the file cannot be read, the command fails with one line."""
     assert main(["storage", "check-config", str(tmp_path / "nosuch")]) == 1
     assert "No such file or directory" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The table of keys without effect, held against the code: who reads which key."""
+"""The table of keys without effect agrees with the code."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ NO_READERS = frozenset(
         "keys_without_effect.py",
     )
 )
-"""These define, judge and describe keys; what acts by one is elsewhere. A log acts by the fields of its configuration."""
+"""Modules that only define, check or describe keys, and so do not count as readers. Logs read the fields of
+`LogConfig`."""
 
 
 @cache
@@ -50,7 +51,7 @@ def _trees() -> tuple[tuple[str, ast.Module], ...]:
 
 
 def _named() -> Iterator[str]:
-    """Every text that stands in the server's code as it is."""
+    """Yield every string constant in the server's code."""
     for _, tree in _trees():
         for node in ast.walk(tree):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -58,7 +59,7 @@ def _named() -> Iterator[str]:
 
 
 def _used_fields() -> set[str]:
-    """Every attribute that is looked at anywhere in the server but in the class of a log's configuration."""
+    """Return every attribute name that the server's code uses, except inside the classes that define configurations."""
     return {
         node.attr
         for name, tree in _trees()
@@ -69,7 +70,7 @@ def _used_fields() -> set[str]:
 
 
 def _read_topic_keys(named: set[str]) -> set[str]:
-    """By name, or as a field of `LogConfig` that somebody looks at; what it derives from others counts for these."""
+    """Return the topic keys that are read by name or as a field of `LogConfig`, also through a derived field."""
     fields = {field.name for field in attrs.fields(LogConfig)} & _used_fields()
     derived = {
         "is_compacted": ("cleanup_policy",),
@@ -87,7 +88,7 @@ def _read_topic_keys(named: set[str]) -> set[str]:
 
 
 def read_keys() -> set[str]:
-    """The keys of a properties file by which something goes."""
+    """Return the keys of a properties file that have an effect."""
     named = set(_named())
     read = set(broker_defs()) & named
     for topic_key in _read_topic_keys(named):
@@ -98,13 +99,13 @@ def read_keys() -> set[str]:
 
 
 def test_the_table_names_each_key_without_a_reader_and_no_other() -> None:
-    """So the warning at a start is true."""
+    """The table lists exactly the keys that no code reads, so the warning at a start is true."""
     unread = sorted(set(broker_defs()) - read_keys())
     assert sorted(KEYS_WITHOUT_EFFECT) == unread
 
 
 def test_the_document_lists_them_with_their_reasons() -> None:
-    """docs/configuration.md, word for word."""
+    """docs/configuration.md lists the same keys with the same reasons, word for word."""
     section = (ROOT / "docs" / "configuration.md").read_text()
     section = section.partition("\n## Keys of the properties file that do nothing\n")[2].partition("\n## ")[0]
     for key, reason in KEYS_WITHOUT_EFFECT.items():
@@ -116,12 +117,12 @@ def test_the_document_lists_them_with_their_reasons() -> None:
 
 
 def test_a_start_names_those_that_the_file_sets_in_one_warning() -> None:
-    """An operator who sets one is told that it does nothing."""
+    """If a file sets keys without effect, the start logs one warning that names them."""
     given = {"num.io.threads": "16", "metadata.log.segment.ms": "5", "log.retention.ms": "5"}
     (warning,) = NodeConfig.from_properties(SETTINGS | given).warnings
     assert warning.startswith("these keys have no effect here: num.io.threads, metadata.log.segment.ms.")
 
 
 def test_a_file_without_them_warns_of_nothing() -> None:
-    """A clean start is quiet."""
+    """A file whose keys all have an effect causes no warning."""
     assert NodeConfig.from_properties(SETTINGS).warnings == ()

@@ -1,4 +1,5 @@
-"""Layers of configuration meet in one place: what holds, what parts act by and what DescribeConfigs tells are the same."""
+"""Layers of configuration: the value in force, the value that parts of a node use and the one described are the
+same."""
 
 from __future__ import annotations
 
@@ -82,12 +83,12 @@ ALTERNATIVES = frozenset(
     for name in ("retention", "roll", "roll.jitter")
     for unit in ("ms", "minutes", "hours")
 ) | {"log.flush.interval.ms", "log.flush.scheduler.interval.ms"}
-"""Broker keys that stand in for one another; tests/config/test_effective_config.py has their rules."""
+"""Broker keys of which one replaces another. tests/config/test_effective_config.py tests their rules."""
 
 
 @cache
 def accepted(kind: int, name: str) -> tuple[str, ...]:
-    """Those of `TEXTS` that a resource may be told."""
+    """Return the texts of `TEXTS` that this key accepts."""
     found = []
     for text in TEXTS:
         try:
@@ -99,7 +100,7 @@ def accepted(kind: int, name: str) -> tuple[str, ...]:
 
 
 def layer_of(kind: int, definitions: Mapping[str, ConfigDef]) -> st.SearchStrategy[dict[str, str]]:
-    """Some keys with values that are accepted; few keys, so that layers often speak of the same one."""
+    """Generate a few keys with accepted values. They are few so that several layers often set the same key."""
     names = sorted(name for name in definitions if accepted(kind, name) and name not in ALTERNATIVES)
     some = st.lists(st.sampled_from(names), max_size=12, unique=True)
     return some.flatmap(
@@ -116,7 +117,7 @@ LAYERS = st.builds(BrokerConfigLayers, BROKER_LAYER, BROKER_LAYER, BROKER_LAYER,
 def strongest(
     name: str, layers: BrokerConfigLayers, own: ConfigDef | None = None
 ) -> tuple[Any, ConfigSource]:
-    """By the plain rule: the value and source of the first layer that has a broker's key, else the table's default."""
+    """Look a key up by the plain rule: value and source of the first layer that has it, or the table's default."""
     for source, layer in (
         (ConfigSource.DYNAMIC_BROKER_CONFIG, layers.dynamic),
         (ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, layers.dynamic_default),
@@ -128,7 +129,7 @@ def strongest(
 
 
 def told(entries: list[ConfigEntry], name: str, definition: ConfigDef) -> tuple[Any, ConfigSource]:
-    """Value and source by DescribeConfigs."""
+    """Return the value and source that DescribeConfigs shows."""
     (entry,) = (each for each in entries if each.name == name)
     return None if entry.value is None else definition.parse(entry.value), entry.source
 
@@ -136,7 +137,7 @@ def told(entries: list[ConfigEntry], name: str, definition: ConfigDef) -> tuple[
 @settings(max_examples=50, deadline=None)
 @given(LAYERS)
 def test_a_brokers_value_is_that_of_the_strongest_layer(layers: BrokerConfigLayers) -> None:
-    """Its own dynamic value, the one of all brokers, the file, the table; DescribeConfigs tells value and source."""
+    """A broker's value is its own dynamic one, else that of all brokers, else the file's, else the table's default."""
     entries = describe_broker_config(layers)
     described = {entry.name for entry in entries}
     for name, definition in broker_defs().items():
@@ -156,7 +157,7 @@ def test_a_brokers_value_is_that_of_the_strongest_layer(layers: BrokerConfigLaye
 def test_a_topics_value_is_that_of_the_strongest_layer(
     overrides: dict[str, str], layers: BrokerConfigLayers
 ) -> None:
-    """The topic's own value stands above all of a broker's; a log acts by what DescribeConfigs tells."""
+    """A topic's own value beats all values of the broker. A log uses the value that DescribeConfigs shows."""
     entries = describe_topic_config(overrides, layers)
     described = {entry.name for entry in entries}
     for name, definition in topic_defs().items():
@@ -183,7 +184,7 @@ def test_a_topics_value_is_that_of_the_strongest_layer(
 def test_a_groups_value_is_that_of_the_strongest_layer(
     overrides: dict[str, str], layers: BrokerConfigLayers
 ) -> None:
-    """The group's own value stands above those of the broker key that it follows."""
+    """A group's own value beats the values of the broker key that gives it its default."""
     entries = describe_group_config(overrides, layers)
     for name, definition in group_defs().items():
         followed = group_synonym(name)
@@ -199,7 +200,7 @@ def test_a_groups_value_is_that_of_the_strongest_layer(
 
 @pytest.mark.parametrize("kind", CLASSES)
 def test_defaults_of_settings_are_the_tables(kind: type) -> None:
-    """A field that follows a key has the table's default, as a value of the type that the field says."""
+    """A settings field that follows a key has the table's default, in the type of the field."""
     followed = {field.name: found for field in attrs.fields(kind) if (found := setting_of_field(field))}
     assert followed
     types = {"int": int, "float": float, "bool": bool, "str": str}
@@ -213,7 +214,7 @@ def test_defaults_of_settings_are_the_tables(kind: type) -> None:
 @settings(max_examples=30, deadline=None)
 @given(LAYERS, st.sampled_from([each for each in CLASSES if each not in (LogConfig, TopicRules)]))
 def test_settings_have_the_values_that_hold(layers: BrokerConfigLayers, kind: type) -> None:
-    """Each field that follows a key has the value that is in force, in the field's unit, whatever the layers say."""
+    """A settings field that follows a key has the value in force, in the field's unit, for any layers."""
     others = {
         field.name: None
         for field in attrs.fields(kind)
@@ -231,7 +232,7 @@ def test_settings_have_the_values_that_hold(layers: BrokerConfigLayers, kind: ty
 @settings(max_examples=30, deadline=None)
 @given(BROKER_LAYER)
 def test_a_node_starts_with_what_its_layers_say(static: dict[str, str]) -> None:
-    """A single key reads the same value as the classes of settings give to a node's parts."""
+    """A key that a node reads alone has the same value as the field of the settings that follows it."""
     try:
         config = NodeConfig.from_properties(static | SETTINGS)
     except ConfigError:
@@ -261,14 +262,14 @@ OURS = {
     "TopicRules.eligible_replicas": "of the version of a feature",
     "ConnectionLimits.room": "what the limit of open files leaves",
 }
-"""Defaults of settings that no key of Kafka's has, each with its reason."""
+"""Defaults of settings for which Kafka has no key, each with its reason."""
 SETTINGS_CLASS = re.compile(r"(Settings|Config|Context|Times|Limits|Rules)\Z")
 NO_SETTINGS = ("DecisionContext", "DynamicConfig", "NodeConfig")
-"""Arguments of a decision, what applies and what reads configurations."""
+"""Classes that look like settings but are not: arguments of a decision, and readers of configurations."""
 
 
 def written_defaults() -> Iterator[tuple[str, str]]:
-    """Class and field of every number that stands in a class of settings, and what is written there."""
+    """Yield class and field of each default in a class of settings, with its source text."""
     for package in ("metadata_quorum", "data_plane", "odradek/node"):
         for path in sorted((ROOT / package).rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text())):
@@ -282,7 +283,8 @@ def written_defaults() -> Iterator[tuple[str, str]]:
 
 
 def test_kafkas_defaults_stand_in_the_table_alone() -> None:
-    """A number, text or switch that is written as the default of a setting would be a second truth."""
+    """Kafka's defaults are written in the table alone. A literal default in a class of settings could differ
+    from it."""
     found = dict(written_defaults())
     made = [name for name, text in found.items() if text.startswith(("setting(", "topic_setting("))]
     assert len(made) > 60

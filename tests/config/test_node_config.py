@@ -1,4 +1,4 @@
-"""A node's properties file: what is read from it, and the one line that refuses a start."""
+"""A node's properties file: what the node reads from it, and the one-line error that refuses a start."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MINIMAL = {
 
 
 def config(**changes: str | None) -> NodeConfig:
-    """A configuration with keys changed or (None) left out; '_' in a name stands for '.'."""
+    """Make a configuration with some keys changed or, by None, left out. '_' in a name stands for '.'."""
     properties: dict[str, str] = dict(MINIMAL)
     for name, value in changes.items():
         key = name.replace("_", ".")
@@ -37,7 +37,7 @@ def config(**changes: str | None) -> NodeConfig:
 
 
 def test_a_minimal_node() -> None:
-    """The file that `odradek dev` writes is enough; the rest is Kafka's defaults."""
+    """The file that `odradek dev` writes is enough. All other keys have Kafka's defaults."""
     node = config()
     assert (node.node_id, node.process_roles) == (1, ("broker", "controller"))
     assert [(each.name, each.host, each.port) for each in node.listeners] == [
@@ -82,7 +82,7 @@ def test_several_directories_and_listeners() -> None:
 
 
 def test_every_interface_needs_an_address_to_advertise() -> None:
-    """0.0.0.0 is for listening only; an empty host, and what a controller listens on, need nothing said."""
+    """A listener on 0.0.0.0 needs an advertised address; one with an empty host, or a controller's, does not."""
     everywhere = "PLAINTEXT://0.0.0.0:9092,CONTROLLER://0.0.0.0:9093"
     told = config(listeners=everywhere, advertised_listeners="PLAINTEXT://public.example:9092")
     assert [each.host for each in told.listeners] == ["0.0.0.0", "0.0.0.0"]
@@ -92,7 +92,7 @@ def test_every_interface_needs_an_address_to_advertise() -> None:
 
 
 def test_static_voters_with_this_node_alone() -> None:
-    """`controller.quorum.voters`, as older files have it."""
+    """`controller.quorum.voters`, as in older files, makes this node a static voter."""
     changes = {"controller_quorum_bootstrap_servers": None}
     assert config(**changes, controller_quorum_voters="1@127.0.0.1:9093").static_voters == (
         StaticVoter(1, "127.0.0.1", 9093),
@@ -100,7 +100,7 @@ def test_static_voters_with_this_node_alone() -> None:
 
 
 def test_a_node_that_is_only_a_broker() -> None:
-    """It has no controller listener; that of the controllers is named all the same."""
+    """A broker has no controller listener of its own, but must name those of the controllers."""
     node = config(process_roles="broker", listeners="PLAINTEXT://127.0.0.1:9092", node_id="4")
     assert (node.is_broker, node.is_controller, node.voter) == (True, False, None)
     assert node.bootstrap_servers == (("localhost", 9093),)
@@ -108,7 +108,7 @@ def test_a_node_that_is_only_a_broker() -> None:
 
 
 def test_a_node_that_is_only_a_controller() -> None:
-    """It has no listener for clients, and advertises its controller's (KIP-853)."""
+    """A controller has no listener for clients, and advertises its controller listener (KIP-853)."""
     node = config(
         process_roles="controller",
         listeners="CONTROLLER://:9093",
@@ -123,13 +123,13 @@ def test_a_node_that_is_only_a_controller() -> None:
     [("", None), ("127.0.0.1:9592", ("127.0.0.1", 9592)), (":9592", ("", 9592)), ("[::1]:0", ("::1", 0))],
 )
 def test_where_the_metrics_are(text: str, address: tuple[str, int] | None) -> None:
-    """Our own key: known, and off unless it names a port."""
+    """`odradek.metrics.listener` is a known key. Metrics are off unless it names a port."""
     node = config(odradek_metrics_listener=text)
     assert ((node.metrics and (node.metrics.host, node.metrics.port)), node.warnings) == (address, ())
 
 
 def test_when_a_disk_gives_up_its_leaderships() -> None:
-    """Our own keys, in milliseconds; what is no time is refused with the key's name."""
+    """`odradek.disk.*` keys are read in milliseconds. A value that is no time is refused with the key's name."""
     config = NodeConfig.from_properties(MINIMAL)
     assert (config.disk_hung_seconds, config.disk_full_seconds) == (15.0, 5.0)
     assert config.disk_write_wait_seconds == 1.0
@@ -143,7 +143,7 @@ def test_when_a_disk_gives_up_its_leaderships() -> None:
 
 
 def test_unknown_keys_warn() -> None:
-    """A misspelt key gets a warning, and the node starts all the same (as in Kafka)."""
+    """A misspelt key causes a warning, and the node starts all the same, as in Kafka."""
     node = config(log_retention_hour="1", listener_name_other_ssl_keystore_type="PEM")
     assert node.warnings == (
         "unknown key log.retention.hour is ignored",
@@ -280,7 +280,7 @@ BAD: list[tuple[dict[str, str | None], str]] = [
     ("changes", "message"), BAD, ids=lambda value: "-".join(value) if isinstance(value, dict) else ""
 )
 def test_a_bad_value_stops_the_start_with_one_line(changes: dict[str, str | None], message: str) -> None:
-    """ "One line that names key, value and what is allowed"."""
+    """A bad value stops the start with one line that names the key, the value and the allowed values."""
     with pytest.raises(ConfigError) as caught:
         config(**changes)
     assert message in str(caught.value)
@@ -289,7 +289,7 @@ def test_a_bad_value_stops_the_start_with_one_line(changes: dict[str, str | None
 
 
 def test_load_reads_a_file(tmp_path: Path) -> None:
-    """Kafka's own syntax: comments, blanks around the equals sign, lines that go on."""
+    """A file is read by Kafka's syntax: comments, blanks around the equals sign, continued lines."""
     path = tmp_path / "node.properties"
     lines = [
         "# a node",
@@ -324,13 +324,13 @@ def test_load_reads_a_file(tmp_path: Path) -> None:
     ],
 )
 def test_properties_are_javas(text: str, values: dict[str, str]) -> None:
-    """java.util.Properties: separators, comments, continued lines, escapes."""
+    """Properties are read as by java.util.Properties: separators, comments, continued lines, escapes."""
     assert parse_properties(text) == values
 
 
 @given(st.text())
 def test_an_escaped_value_is_read_back(text: str) -> None:
-    """Any text, in ASCII, behind its key and before another."""
+    """Any text is escaped to ASCII and read back unchanged between two keys."""
     escaped = escape_value(text)
     assert escaped.isascii()
     assert parse_properties(f"a={escaped}\nb=1\n") == {"a": text, "b": "1"}
@@ -338,7 +338,7 @@ def test_an_escaped_value_is_read_back(text: str) -> None:
 
 @given(st.text())
 def test_any_text_is_properties_or_malformed(text: str) -> None:
-    """A file of any text gives keys and values, or a message with the line."""
+    """Any text is read as keys and values, or refused with the number of the line."""
     try:
         values = parse_properties(text)
     except MalformedProperties as error:
@@ -384,7 +384,7 @@ SECURED = {
     ],
 )
 def test_where_the_audit_log_is(keys: dict[str, str], directory: str | None) -> None:
-    """By default it is on where clients are known (SASL, certificates of clients) or judged (an authorizer)."""
+    """The audit log is on by default if clients are authenticated (SASL or certificates) or an authorizer is set."""
     found = config(**{"log.dirs": "/d", **keys}).audit
     assert (None if found is None else found.directory) == directory
 
@@ -392,6 +392,6 @@ def test_where_the_audit_log_is(keys: dict[str, str], directory: str | None) -> 
 @pytest.mark.parametrize("key", ["odradek.audit.files", "odradek.audit.refusals.files"])
 @pytest.mark.parametrize("text", ["1", "1001", "some"])
 def test_too_few_or_many_audit_files_are_refused(key: str, text: str) -> None:
-    """At least the newest file and the one before."""
+    """Fewer than two audit files are refused, since the newest and the one before are needed. So are more than 1000."""
     with pytest.raises(ConfigError, match=key.replace(".", r"\.")):
         config(**{key: text})

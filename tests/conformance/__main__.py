@@ -1,4 +1,4 @@
-"""Hold the corpus against servers.
+"""Send the corpus to a server, and record or compare its answers.
 
 python -m tests.conformance record [BOOTSTRAP [API ...]]    write down what Apache Kafka answers python -m
 tests.conformance compare BOOTSTRAP [API ...]     show where a server differs from the recording python -m
@@ -22,7 +22,7 @@ from tests.conformance.servers import SETTINGS, Place
 
 
 def record(bootstrap: str, apis: list[str]) -> None:
-    """Write down the answers of a server that is Apache Kafka."""
+    """Record the answers of an Apache Kafka."""
     wait_until_ready(bootstrap)
     tag = os.urandom(3).hex()
     for api in apis or APIS:
@@ -33,7 +33,7 @@ def record(bootstrap: str, apis: list[str]) -> None:
 
 
 def compare(bootstrap: str, chosen: list[str]) -> int:
-    """Print every difference; how many there are. `chosen` names APIs or single cases."""
+    """Print every difference and return their number. `chosen` names APIs or single cases."""
     wait_until_ready(bootstrap)
     tag = os.urandom(3).hex()
     held_total, found = 0, 0
@@ -50,7 +50,7 @@ def compare(bootstrap: str, chosen: list[str]) -> int:
 
 
 def main(arguments: list[str]) -> int:
-    """Record or compare."""
+    """Record, compare, or write the page, as the command line asks."""
     match arguments:
         case ["record"]:
             try:

@@ -1,4 +1,4 @@
-"""Apache Kafka's recorded answers, and where others differ from them."""
+"""Apache Kafka's recorded answers, and the differences of other answers from them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def save(api: str, answers: dict[str, list[Any]]) -> None:
 
 
 def differences(expected: Any, given: Any, path: str = "") -> Iterator[str]:
-    """Yield one line per field that differs: its place, Kafka's value, the given value."""
+    """Yield one line per field that differs: its path, Kafka's value, the given value."""
     if isinstance(expected, dict) and isinstance(given, dict):
         for key in sorted(expected.keys() | given.keys()):
             yield from differences(expected.get(key), given.get(key), f"{path}.{key}")

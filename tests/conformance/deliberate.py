@@ -1,6 +1,6 @@
-"""Deliberate differences from Apache Kafka, with reasons: docs/compatibility.md lists them, and tests let them pass.
+"""Deliberate differences from Apache Kafka, with reasons. docs/compatibility.md lists them, and tests allow them.
 
-Each rule of `DELIBERATE` must still match something: see the test.
+A test checks that each rule of `DELIBERATE` still matches a difference.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import attrs
 
 @attrs.frozen
 class Deliberate:
-    """Differences whose text (`CASE: PATH: Kafka ..., here ...`) matches `pattern`."""
+    """Differences between Kafka and this server whose text (`CASE: PATH: Kafka ..., here ...`) matches `pattern`."""
 
     api: str
     pattern: str
     kafka: str
-    """Kafka's behaviour."""
+    """A sentence about Kafka's behaviour."""
     here: str
     reason: str
 
@@ -132,7 +132,7 @@ DELIBERATE = (
 
 @attrs.frozen
 class Remark:
-    """A difference that answers to single requests do not show."""
+    """A difference that is not visible in the answers to single requests."""
 
     subject: str
     text: str
@@ -140,7 +140,7 @@ class Remark:
 
 @attrs.frozen
 class OverBudget:
-    """The answer to a request that asks for more than its budget."""
+    """A limit on the work for one request, and the answer to requests beyond it."""
 
     apis: str
     limit: str
@@ -167,9 +167,9 @@ OVER_BUDGET = (
         "INVALID_COMMIT_OFFSET_SIZE for all of them, where Kafka 4.3 answers UNKNOWN_SERVER_ERROR",
     ),
 )
-"""Requests that are longer than a node decodes or decides at once.
+"""Limits on requests that would take a node too long to decode or to decide.
 
-What is bounded otherwise stands in `NOT_SEEN`.
+`NOT_SEEN` lists all other limits.
 """
 
 NOT_SEEN = {
@@ -511,18 +511,18 @@ NOT_SEEN = {
         ),
     ),
 }
-"""By what a client or an operator is about."""
+"""Remarks, by the subject for which a client or an operator looks."""
 
 
 @attrs.frozen
 class NotServed:
-    """APIs of Kafka 4.3 that the two do not both advertise in the corpus."""
+    """APIs of Kafka 4.3 that Kafka and this server do not both advertise in the corpus."""
 
     keys: tuple[int, ...]
     what: str
     until: str
     needs_plugin: bool = False
-    """True if they are served here, and by Kafka with a plugin alone."""
+    """True if this server offers them, and Kafka only with a plugin."""
 
 
 NOT_SERVED = (

@@ -24,7 +24,7 @@ sources: `python -m tests.conformance document`.
 
 
 def render() -> str:
-    """Return the page."""
+    """Return the text of the page."""
     answers = {api: sum(map(len, load(api).values())) for api in APIS}
     parts = [
         _TITLE.format(cases=len(CORPUS), answers=sum(answers.values())),
@@ -74,7 +74,7 @@ def _about_groups() -> str:
 
 
 def _with_a_plugin() -> str:
-    """Say what Kafka serves with a plugin alone, and how it was asked."""
+    """Return the paragraph about APIs that Kafka offers only with a plugin, and how they were tested."""
     recorded = TELEMETRY.load()
     answers = sum(map(len, recorded.values()))
     (keys,) = (group.keys for group in NOT_SERVED if group.needs_plugin)
@@ -86,7 +86,7 @@ def _with_a_plugin() -> str:
 
 
 def _ranges(keys: tuple[int, ...]) -> str:
-    """Format keys, with `52 to 59` for keys that follow each other."""
+    """Format API keys, and write runs of consecutive keys like `52 to 59`."""
     runs: list[list[int]] = []
     for key in keys:
         if runs and runs[-1][-1] == key - 1:

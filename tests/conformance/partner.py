@@ -1,4 +1,4 @@
-"""A server that the corpus is held against, and what it said."""
+"""A server that is compared with the corpus, and its answers."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from tests.conformance.corpus import cases_of, hold
 
 @attrs.define
 class Partner:
-    """One server; every API is asked about once."""
+    """One server, to which the cases of each API are sent once."""
 
     bootstrap: str
     advertised: dict[int, tuple[int, int]]
-    """API key -> first and last version."""
+    """First and last version of each advertised API, by its key."""
     tag: str = attrs.field(factory=lambda: os.urandom(3).hex())
     asked: set[tuple[int, int]] = attrs.field(factory=set)
-    """API keys and versions of what was sent."""
+    """API key and version of each request sent."""
     _found: dict[str, list[str]] = attrs.field(factory=dict)
 
     def differences(self, api: str) -> list[str]:
-        """Every difference of one API from the recording, a line each."""
+        """Return the differences of one API's answers from the recording, a line each."""
         if api not in self._found:
             recorded = load(api)
             held = hold(self.bootstrap, self.tag, cases_of(api))
@@ -41,7 +41,7 @@ class Partner:
 
 
 def partner_of(server: ServerProcess) -> Partner:
-    """Wait until the server is ready for the corpus."""
+    """Wait until the server is ready for the corpus, and return it as a `Partner`."""
     wait_until_ready(server.bootstrap)
     with RawClient(server.bootstrap) as client:
         entries = client.request(ApiVersionsRequest("s", "1"), 3).api_keys

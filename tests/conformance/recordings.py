@@ -1,4 +1,4 @@
-"""A recording of what Apache Kafka answered in a folder's conversations: data, with a seal over questions and answers."""
+"""Recordings of Apache Kafka's answers in the conversations of a folder, with a seal over questions and answers."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def _on_a_line(talk: list[Any]) -> str:
 
 @attrs.frozen
 class Recording:
-    """The recorded answers by the names of conversations, in a folder, with those of its modules that ask."""
+    """The recorded answers of one folder by the names of conversations, and the modules that ask the questions."""
 
     folder: Path
     asking: tuple[str, ...]
-    """Names of modules, whose code the seal is over."""
+    """The names of the modules whose code is part of the seal."""
     text_of: Callable[[list[Any]], str] = _on_a_line
-    """How the answers of one conversation are written."""
+    """Formats the answers of one conversation for the file."""
 
     @property
     def path(self) -> Path:
@@ -56,7 +56,7 @@ class Recording:
         return digest.hexdigest()
 
     def is_sealed(self) -> bool:
-        """True if the conversations are those that Kafka was asked."""
+        """Return True if neither the questions nor the answers have changed since Kafka was asked."""
         return self._seal_path.read_text().strip() == self._seal()
 
     def load(self) -> dict[str, list[Any]]:
@@ -65,7 +65,7 @@ class Recording:
         return recorded
 
     def compare(self, answers: Answers) -> list[str]:
-        """List the differences of these answers from the recorded ones, a line each."""
+        """Return the differences of these answers from the recorded ones, a line each."""
         recorded = self.load()
         return [
             f"{name}: {difference}"

@@ -1,7 +1,7 @@
-"""A seal on each recorded answer of Apache Kafka: it says with which cases, and by which sources, it was recorded.
+"""Seals on the recorded answers of Apache Kafka: digests of the cases and modules with which they were recorded.
 
-Kafka's release is pinned, so its answers stay what they are as long as the questions do. `record` seals what it has
-written. `make test` looks at the seals alone and needs no Kafka: where one is broken, `make conformance` asks Kafka again.
+Kafka's release is pinned, so its answers change only if the questions change. `record` seals what it has written. `make
+test` checks only the seals and needs no Kafka. If a seal is broken, `make conformance` asks Kafka again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.conformance.comparison import RECORDING
 HERE = Path(__file__).parent
 PACKAGE = "tests.conformance."
 NO_QUESTIONS = frozenset((f"{PACKAGE}deliberate",))
-"""What says how answers differ, and asks nothing."""
+"""Modules that describe differences between answers and ask no questions."""
 SEALS = HERE / "seals.json"
 SHARED = tuple(
     HERE / f"{name}.py"
@@ -34,7 +34,7 @@ SHARED = tuple(
         "servers",
     )
 )
-"""The modules that all cases use; a change of their code breaks all seals."""
+"""The modules that all cases use. A change of their code breaks all seals."""
 
 
 def seal_of(api: str) -> str:
@@ -48,7 +48,7 @@ def seal_of(api: str) -> str:
 
 
 def used_by(cases: Path) -> list[Path]:
-    """Return the other modules of this folder that a file of cases asks with."""
+    """Return the modules of this folder that a file of cases imports for its questions, without the shared ones."""
     imported = (each for each in ast.walk(ast.parse(cases.read_text())) if isinstance(each, ast.ImportFrom))
     names = {each.module for each in imported if each.module is not None} - NO_QUESTIONS
     used = (name.removeprefix(PACKAGE).split(".") for name in names if name.startswith(PACKAGE))
@@ -63,14 +63,14 @@ def seals() -> dict[str, str]:
 
 
 def seal(api: str) -> None:
-    """Write the seal of answers that Kafka has just given."""
+    """Seal the answers that Kafka has just given."""
     SEALS.write_text(json.dumps({**seals(), api: seal_of(api)}, indent=1, sort_keys=True) + "\n")
 
 
 def asking_code(path: Path) -> bytes:
-    """Return a module's code less what asks nothing: docstrings, and the modules from which its names come.
+    """Return a module's code without its docstrings and the paths of its imports.
 
-    A module that moves to another folder asks the same questions. Names that are imported count, sorted.
+    So the seal stays valid if an imported module moves to another folder. The imported names count, in sorted order.
     """
     tree = ast.parse(path.read_text())
     imported: list[str] = []

@@ -1,6 +1,6 @@
-"""The settings of both servers, so that cases need not wait long: Kafka's when recorded, ours when compared.
+"""The settings for Kafka during recording and for our node during comparison. They keep waits short.
 
-Beside the plaintext listener there is one where clients log in by PLAIN. Its address is found by the node's `listeners`.
+Besides the plaintext listener there is one for logins by PLAIN. Its address is read from the node's `listeners`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from testkit.raw_requests import RawClient
 __all__ = ["PASSWORDS", "SETTINGS", "Place", "find_login_listener", "log_in"]
 
 PASSWORDS = {"admin": "admin-secret", "asker": "asker-secret", "another": "another-secret"}
-"""Who can log in."""
+"""The users that can log in, and their passwords."""
 _USERS = " ".join(f'user_{name}="{password}"' for name, password in PASSWORDS.items())
 SETTINGS = {
     "delegation.token.secret.key": "a key that all nodes have",
@@ -39,14 +39,14 @@ SETTINGS = {
 
 @attrs.frozen
 class Place:
-    """The ports of a server that is about to start, and its settings with them."""
+    """The ports and settings of a server that is about to start."""
 
     port: int
     settings: Mapping[str, str]
 
     @classmethod
     def of(cls, settings: Mapping[str, str]) -> Place:
-        """A place for a server with these settings and both listeners."""
+        """Choose ports for both listeners and add them to the settings."""
         port, controller, logins = free_ports(3)
         listeners = f"PLAINTEXT://127.0.0.1:{port},SASL://127.0.0.1:{logins}"
         return cls(
@@ -66,7 +66,7 @@ class Place:
 
 
 def find_login_listener(client: RawClient) -> str:
-    """The address at which the server takes logins. Raises `ValueError` for a server without one."""
+    """Return the server's address for logins. Raises `ValueError` for a server without such a listener."""
     asked = DescribeConfigsResource(4, "1", ["listeners"])
     told: Any = client.request(DescribeConfigsRequest([asked]), 4)
     for listener in (told.results[0].configs[0].value or "").split(","):
@@ -77,7 +77,7 @@ def find_login_listener(client: RawClient) -> str:
 
 
 def log_in(client: RawClient, user: str) -> None:
-    """Log in on a new connection."""
+    """Open a new connection and log in."""
     client.request(SaslHandshakeRequest("PLAIN"), 1)
     token = f"\0{user}\0{PASSWORDS[user]}".encode()
     answer = client.request(SaslAuthenticateRequest(token), 2)

@@ -27,12 +27,12 @@ RECORDED_ELSEWHERE = frozenset(
         int(ApiKey.PUSH_TELEMETRY),
     }
 )
-"""tests/groups/beside_kafka and tests/conformance/telemetry compare these with Apache Kafka."""
+"""APIs whose answers tests/groups/beside_kafka and tests/conformance/telemetry compare with Apache Kafka's."""
 
 
 @pytest.fixture(scope="module")
 def fresh_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Partner]:
-    """A node of our own, with nothing on it."""
+    """Start a node of our own without topics or groups."""
     place = Place.of(SETTINGS)
     directory = tmp_path_factory.mktemp("conformance")
     server = start_odradek(directory, port=place.port, settings=place.settings)
@@ -44,7 +44,7 @@ def fresh_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Partner]:
 
 
 def test_the_recording_holds_every_case() -> None:
-    """A case proves something only when Kafka answered it, and the recording has no removed case."""
+    """The recording has an answer of Kafka for each case, and none for a case that was removed."""
     assert {path.stem for path in RECORDING.iterdir()} == set(APIS)
     for api in APIS:
         assert list(load(api)) == cases_of(api)
@@ -53,7 +53,7 @@ def test_the_recording_holds_every_case() -> None:
 
 @pytest.mark.parametrize("api", APIS)
 def test_kafka_was_asked_these_questions(api: str) -> None:
-    """Recorded answers are Kafka's own, to the cases as they are now: `make conformance` seals what it records."""
+    """Kafka's answers were recorded with the cases as they are now. `make conformance` records and seals them."""
     assert seals().get(api) == seal_of(api), (
         "the cases have changed: `make conformance` asks Apache Kafka again"
     )
@@ -61,7 +61,7 @@ def test_kafka_was_asked_these_questions(api: str) -> None:
 
 @pytest.mark.parametrize("change", ["a case", "what cases share", "an answer"])
 def test_a_change_breaks_the_seal(change: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """One character of code or of an answer is enough; a docstring, or a module that moved, is not."""
+    """A changed character in code or in an answer breaks the seal. A changed docstring or a moved module does not."""
     api = APIS[0]
     before = seal_of(api)
     here = tmp_path / "conformance"
@@ -83,29 +83,29 @@ def test_a_change_breaks_the_seal(change: str, monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_the_document_says_what_the_corpus_says() -> None:
-    """docs/compatibility.md is written from the corpus: `python -m tests.conformance document`."""
+    """docs/compatibility.md equals the output of `python -m tests.conformance document`."""
     assert document.PATH.read_text() == document.render()
 
 
 @pytest.mark.parametrize("api", APIS)
 def test_we_answer_like_kafka(fresh_node: Partner, api: str) -> None:
-    """Every field of every answer, but for the differences that stand in `deliberate.py`."""
+    """Every field of every answer is Kafka's, apart from the differences in `deliberate.py`."""
     found = fresh_node.differences(api)
     unexplained = [line for line in found if not any(rule.covers(line) for rule in DELIBERATE)]
     assert not unexplained, "\n".join(unexplained[:40])
 
 
 def test_every_deliberate_difference_occurs(fresh_node: Partner) -> None:
-    """A rule that explains nothing any more must go."""
+    """Each rule of `deliberate.py` explains at least one difference. A rule that explains none must be removed."""
     found = [line for api in APIS for line in fresh_node.differences(api)]
     obsolete = [rule.reason for rule in DELIBERATE if not any(rule.covers(line) for line in found)]
     assert not obsolete
 
 
 def test_every_version_is_asked(fresh_node: Partner) -> None:
-    """Every version of every API that is advertised occurs in the corpus, and nothing else does.
+    """The corpus has every advertised version of every API, and no other version.
 
-    Other recordings of Kafka's answers have the APIs of groups and of metrics (`RECORDED_ELSEWHERE`).
+    APIs of groups and of client metrics are in other recordings (`RECORDED_ELSEWHERE`).
     """
     assert fresh_node.advertised.keys() - RECORDED_ELSEWHERE == {int(key_of(api)) for api in APIS}
     for api in APIS:

@@ -10,12 +10,13 @@ import argparse
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import FrameType
 
 from tests.deploy.hosts import CannotBoot, sweep, work_directory
 from tests.deploy.needs import CACHE, ROOT, SANDBOX, CannotPrepare, prepare, what_is_missing
-from tests.deploy.releases import CannotBuild, build_releases
+from tests.deploy.releases import CannotBuild, build_releases, make_key
 
 CANNOT, TIME_UP = 2, 3
 
@@ -54,7 +55,7 @@ def main() -> int:
         try:
             only = [name for name in args.only.split(",") if name]
             return live(args.inside, args.form, only, keep_going=args.keep_going)
-        except CannotBoot as error:
+        except (CannotBoot, CannotBuild) as error:
             print(f"hosts cannot be booted: {error}", file=sys.stderr)
             return CANNOT
     signal.signal(signal.SIGALRM, _on_alarm)
@@ -72,7 +73,7 @@ def main() -> int:
             return 0
         sweep()
         return _life(args)
-    except (CannotPrepare, CannotBuild) as error:
+    except CannotPrepare as error:
         print(f"hosts cannot be booted: {error}", file=sys.stderr)
         return CANNOT
     except TimeUp:
@@ -84,9 +85,9 @@ def main() -> int:
 
 
 def _life(args: argparse.Namespace) -> int:
-    """In the sandbox, with releases."""
+    """In the sandbox, while releases are built outside, where the network is."""
     work = work_directory()
-    build_releases(work / "releases", whole=args.form != "short")
+    make_key(work / "releases")
     command = [
         *SANDBOX,
         sys.executable,
@@ -100,9 +101,14 @@ def _life(args: argparse.Namespace) -> int:
         *(["--keep-going"] if args.keep_going else []),
     ]
     status = TIME_UP
+    building = threading.Thread(
+        target=build_releases, args=(work / "releases",), kwargs={"whole": args.form != "short"}
+    )
     try:
+        building.start()
         status = subprocess.run(command, cwd=ROOT, check=False).returncode
     finally:
+        building.join()
         if status not in (0, CANNOT) and (work / "playbooks.log").exists():
             kept = CACHE / "failed.log"
             kept.write_bytes((work / "playbooks.log").read_bytes())

@@ -37,6 +37,7 @@ from tests.deploy.life import (
 )
 from tests.deploy.load import Load
 from tests.deploy.playbooks import Playbooks
+from tests.deploy.releases import BROKEN, NARROW, NEW, OLD, wait_for_releases
 
 SHORT = (birth, again, reconfigure)
 WHOLE = (
@@ -69,12 +70,14 @@ FORMS: dict[str, tuple[Callable[[Life], None], ...]] = {
     "recover": (birth, *RECOVERIES),
 }
 _HOSTS = {"short": FIRST[:2], "recover": FIRST}
+# The others are built beside the first steps, and those that need them wait.
+_RELEASES = {"short": (OLD,), "whole": (OLD,)}
 
 
 def live(work: Path, form: str, only: list[str], *, keep_going: bool = False) -> int:
     """Run the steps of a form (or `only` some of them) inside a sandbox; prints a report and returns 0, or raises.
 
-    Raises `CannotBoot` where no host boots. With `keep_going` a step that fails does not end the run. The report names
+    Raises `CannotBoot` or `CannotBuild` where hosts or releases cannot be had. With `keep_going` a step that fails does not end the run. The report names
     it, and 1 is returned. A failed birth ends the run all the same.
     """
     with hosts_in(work) as hosts:
@@ -85,6 +88,7 @@ def live(work: Path, form: str, only: list[str], *, keep_going: bool = False) ->
             hosts.boot(*hosts.hosts)
             hosts.probe(FIRST[0], "a")
         print(f"{len(hosts.hosts)} hosts booted in {time.monotonic() - begun:.1f} s", flush=True)
+        wait_for_releases(work / "releases", *_RELEASES.get(form, (OLD, NEW, BROKEN, NARROW)))
         playbooks = Playbooks(
             hosts, inventory_of(hosts, discovers=form not in ("bad-day", "recover")), work / "playbooks.log"
         )

@@ -20,7 +20,7 @@ import confluent_kafka.admin as admins
 from tests.deploy.hosts import Hosts
 from tests.deploy.load import TOPIC, Load
 from tests.deploy.playbooks import Outcome, Playbooks
-from tests.deploy.releases import BROKEN, KEY, NEW, OLD
+from tests.deploy.releases import BROKEN, KEY, NEW, OLD, wait_for_releases
 
 DISK_BYTES = 1 << 30
 CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
@@ -216,40 +216,50 @@ def refused(outcome: Outcome, *words: str) -> None:
 
 
 def bad_input(life: Life) -> None:
-    """Bad input stops a deployment before anything is touched."""
+    """Bad input stops a deployment before anything is touched. Two runs at a time: they only look."""
     play, told = life.playbooks, life.told
     with life.step("bad input refused"):
         told["crane"]["odradek_node_id"] = 1
-        refused(play.run("deploy", fails=True), "Node id 1 is given 2 times (stork and crane)")
+        twice = play.run_beside("deploy", fails=True)
         told["crane"] = host_entry(life.hosts, "crane", voter=False)
-        refused(play.run("deploy", fails=True), "2 nodes vote")
+        two_voters = play.run_beside("deploy", fails=True)
         told["crane"] = host_entry(life.hosts, "crane", voter=True)
         told["crane"]["odradek_disks"][1]["device"] = "/dev/nosuch"
         told["heron"]["ansible_host"] = "10.77.0.99"
-        refused(play.run("deploy", fails=True), "heron cannot be reached over SSH")
+        unreached = play.run_beside("deploy", fails=True)
         told["heron"] = host_entry(life.hosts, "heron", voter=True)
-        empty = play.run("find_disks").output
+        found = play.run_beside("find_disks")
+        refused(twice.result(), "Node id 1 is given 2 times (stork and crane)")
+        refused(two_voters.result(), "2 nodes vote")
+        refused(unreached.result(), "heron cannot be reached over SSH")
+        empty = found.result().output
         for host in life.told:
             for device in life.hosts[host].disks.values():
                 assert f"device: {device}" in empty, empty
         device = life.hosts["heron"].disks["b"]
         life.hosts.ssh("heron", f"mkfs.xfs -q -L photos {device}")
-        holds = f"disk b: {device} holds something already (xfs with the label photos)"
-        missing = "disk b: there is no /dev/nosuch"
-        refused(play.run("deploy", fails=True), holds, missing, "Nothing was formatted")
+        kept = play.run_beside("deploy", fails=True)
         told["crane"] = host_entry(life.hosts, "crane", voter=True)
         told["heron"]["odradek_disks"] = "discover"
-        left = play.run("deploy", fails=True, odradek_release="9.9.9")
-        refused(left, "Left alone:", f"{device} holds something already", "build it with `make release`")
-        too_small = play.run("deploy", "-e", '{"disks_bytes_min": 2000000000}', fails=True)
-        refused(too_small, "No disk of this host is empty or ours", "has 1073 MB, 2000 are needed")
-        life.hosts.ssh("heron", f"wipefs --all --quiet {device}; blkdiscard --zeroout {device}")
-        told["heron"] = host_entry(life.hosts, "heron", voter=True)
-        life.hosts.ssh("crane", "mount -t tmpfs -o size=100m tmpfs /opt")
+        left = play.run_beside("deploy", fails=True, odradek_release="9.9.9")
+        holds = f"disk b: {device} holds something already (xfs with the label photos)"
+        missing = "disk b: there is no /dev/nosuch"
+        refused(kept.result(), holds, missing, "Nothing was formatted")
         refused(
-            play.run("deploy", fails=True), "MB are free for /opt/odradek, a release needs 300: make room"
+            left.result(),
+            "Left alone:",
+            f"{device} holds something already",
+            "build it with `make release`",
         )
+        life.hosts.ssh("crane", "mount -t tmpfs -o size=100m tmpfs /opt")
+        too_small = play.run_beside("deploy", "-e", '{"disks_bytes_min": 2000000000}', fails=True)
+        told["heron"] = host_entry(life.hosts, "heron", voter=True)
+        no_room = play.run_beside("deploy", fails=True)
+        small = ("No disk of this host is empty or ours", "has 1073 MB, 2000 are needed")
+        refused(too_small.result(), *small)
+        refused(no_room.result(), "MB are free for /opt/odradek, a release needs 300: make room")
         life.hosts.ssh("crane", "umount /opt")
+        life.hosts.ssh("heron", f"wipefs --all --quiet {device}; blkdiscard --zeroout {device}")
 
 
 def look_first(life: Life) -> None:
@@ -361,9 +371,10 @@ def change_disks(life: Life) -> None:
         assert all(each["online"] for each in found.values())
         step.note = f"replicas {[len(each['replicas']) for each in found.values()]}"
     with life.step("a disk is retired"):
-        refused(play.run("retire_disk", fails=True, odradek_host="heron", odradek_disk="a"), "metadata log")
-        in_use = play.run("replace_disk", fails=True, odradek_host="heron", odradek_disk="c")
-        refused(in_use, "is in service: empty it first, by odradek.cluster.retire_disk")
+        first = play.run_beside("retire_disk", fails=True, odradek_host="heron", odradek_disk="a")
+        in_use = play.run_beside("replace_disk", fails=True, odradek_host="heron", odradek_disk="c")
+        refused(first.result(), "metadata log")
+        refused(in_use.result(), "is in service: empty it first, by odradek.cluster.retire_disk")
         play.run("retire_disk", odradek_host="heron", odradek_disk="c")
         assert disks_of(life, "heron")["c"]["released"]
         mounts = life.hosts.ssh("heron", "findmnt --noheadings --types xfs --output TARGET") or ""
@@ -386,6 +397,7 @@ def change_disks(life: Life) -> None:
 
 def upgrade(life: Life) -> None:
     """Roll out another release, host by host, with a pause before each further host."""
+    wait_for_releases(life.hosts.work / "releases", NEW)
     life.playbooks.inventory["vars"]["odradek_release"] = NEW
     with life.step("upgrade, host by host") as step:
         _, pauses = life.playbooks.run_at_a_terminal("upgrade", "Press Enter to go on", odradek_pause="true")
@@ -396,6 +408,7 @@ def upgrade(life: Life) -> None:
 
 def broken_release(life: Life) -> None:
     """The roll-out of a release that does not start ends with the first host, which is put back."""
+    wait_for_releases(life.hosts.work / "releases", BROKEN)
     with life.step("a release that does not start: stopped and put back"):
         outcome = life.playbooks.run("upgrade", fails=True, odradek_release=BROKEN)
         said = " ".join(outcome.output.split())
@@ -416,10 +429,11 @@ def replace(life: Life) -> None:
             lambda status: any(b["broker"] == number and not b["online"] for b in status["brokers"]),
             "crane is missed",
         )
-        shown = life.playbooks.run("status").output
+        looked = life.playbooks.run_beside("status")
+        refused(life.playbooks.run("deploy", fails=True), "crane cannot be reached over SSH")
+        shown = looked.result().output
         assert "cannot be reached" in shown, shown[-3000:]
         assert "2 of 3 online" in shown, shown[-3000:]
-        refused(life.playbooks.run("deploy", fails=True), "crane cannot be reached over SSH")
         life.hosts.blank("crane", DISK_BYTES)
         life.told["crane"] = host_entry(life.hosts, "crane", voter=True)
         life.hosts.boot("crane")

@@ -9,6 +9,8 @@ import re
 import select
 import subprocess
 import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from tests.deploy.needs import ANSIBLE, ROOT
 
 _SILENCE_SECONDS = 0.5
 _PROMPT_CHARACTERS_MAX = 300
+_RUNS_AT_ONCE = 2
 _MEANT = "[WARNING]: No replica that is left has all records of "
 """The begin of a warning to the operator by the collection itself; the other warnings are Ansible's."""
 _RECAP = re.compile(r"^(\S+) +: ok=(\d+) +changed=(\d+) +unreachable=(\d+) +failed=(\d+)", re.MULTILINE)
@@ -56,22 +59,40 @@ class Playbooks:
     log: Path
     secrets: list[str] = attrs.field(factory=list)
     """Texts that no run may print."""
+    _beside: int = 0
+    _pool: ThreadPoolExecutor = attrs.field(factory=lambda: ThreadPoolExecutor(_RUNS_AT_ONCE))
 
     def run(self, name: str, *words: str, fails: bool = False, **extra: str) -> Outcome:
         """Run `odradek.cluster.NAME` with the inventory as it is now; raises unless it does (not) fail, and if it warns or shows a secret."""
+        return self._prepared(name, words, extra, fails=fails)()
+
+    def run_beside(self, name: str, *words: str, fails: bool = False, **extra: str) -> Future[Outcome]:
+        """Begin to run a playbook that changes nothing, beside another one; the inventory is as it is now."""
+        self._beside += 1
+        words = ("-i", str(self.written(f"inventory-{self._beside}.yml")), *words)
+        return self._pool.submit(self._prepared(name, words, extra, fails=fails))
+
+    def _prepared(
+        self, name: str, words: tuple[str, ...], extra: dict[str, str], *, fails: bool
+    ) -> Callable[[], Outcome]:
+        """Return a function that runs a playbook with the inventory as it is now."""
         command, environment = self._command(name, *words, **extra), self.environment()
-        begun = time.monotonic()
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-            env=environment,
-            cwd=self.hosts.work,
-        )
-        outcome = Outcome(done.stdout + done.stderr, done.returncode, time.monotonic() - begun)
-        return self._judged(outcome, name, words, extra, fails=fails)
+
+        def run() -> Outcome:
+            begun = time.monotonic()
+            done = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                check=False,
+                env=environment,
+                cwd=self.hosts.work,
+            )
+            outcome = Outcome(done.stdout + done.stderr, done.returncode, time.monotonic() - begun)
+            return self._judged(outcome, name, words, extra, fails=fails)
+
+        return run
 
     def run_at_a_terminal(self, name: str, prompt: str, **extra: str) -> tuple[Outcome, int]:
         """Run a playbook at a terminal, and press Enter whenever `prompt` is shown; returns how often that was."""
@@ -132,11 +153,12 @@ class Playbooks:
     def _command(self, name: str, *words: str, **extra: str) -> list[str]:
         variables = [word for key, value in extra.items() for word in ("-e", f"{key}={value}")]
         program = str(ANSIBLE / "bin" / "ansible-playbook")
-        return [program, "-i", str(self.written()), f"odradek.cluster.{name}", *variables, *words]
+        inventory = [] if "-i" in words else ["-i", str(self.written())]
+        return [program, *inventory, f"odradek.cluster.{name}", *variables, *words]
 
-    def written(self) -> Path:
+    def written(self, name: str = "inventory.yml") -> Path:
         """The inventory as it is now, in a file: JSON is YAML."""
-        path = self.hosts.work / "inventory.yml"
+        path = self.hosts.work / name
         path.write_text(json.dumps({"odradek": self.inventory}, indent=1))
         return path
 

@@ -8,12 +8,12 @@ import json
 import os
 import subprocess
 import tarfile
+import time
 import zipfile
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from deploy.build_release import SIGNATURE, WheelsUnavailable, build, contents_digest, sign
+from deploy.build_release import SIGNATURE, WheelsUnavailable, build_each, contents_digest, sign
 
 OLD, NEW, BROKEN, NARROW = "0.1.0", "0.1.1", "0.1.2", "0.1.3"
 KEY = "signing-key"
@@ -21,25 +21,48 @@ _ENTRY = "odradek/node/main.py"
 _FEATURES = "odradek/metadata_quorum/features.py"
 
 
+_UNAVAILABLE, _FAILED = "unavailable", "failed"
+"""Names of files beside the archives with the reason why there are no more: wheels cannot be had, or a build failed."""
+_LOOK_SECONDS = 0.1
+
+
 class CannotBuild(Exception):
     """The wheels that a release needs cannot be had."""
 
 
+def make_key(out: Path) -> None:
+    """Make the directory of archives, and in it the key that signs them."""
+    out.mkdir()
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "test", "-f", out / KEY], check=True)
+
+
 def build_releases(out: Path, *, whole: bool) -> None:
-    """Write the archives, signed by a key beside them; only the first one for the short form."""
-    out.mkdir(exist_ok=True)
-    key = out / KEY
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "test", "-f", key], check=True)
+    """Write the archives, signed by the key beside them, one after another; only the first one for the short form."""
     os.environ |= {"PIP_RETRIES": "1", "PIP_DEFAULT_TIMEOUT": "10"}
-    versions = (OLD, NEW) if whole else (OLD,)
-    with ThreadPoolExecutor(len(versions)) as pool:
-        try:
-            list(pool.map(lambda version: build(out, version, key), versions))
-        except WheelsUnavailable as error:
-            raise CannotBuild(f"no release can be built: {error}") from error
-    if whole:
-        _other(out, BROKEN, _ENTRY, lambda _: b"raise ImportError('made to fail')\n")
-        _other(out, NARROW, _FEATURES, _narrowed)
+    try:
+        for _ in build_each(out, (OLD, NEW) if whole else (OLD,), out / KEY):
+            pass
+        if whole:
+            _other(out, BROKEN, _ENTRY, lambda _: b"raise ImportError('made to fail')\n")
+            _other(out, NARROW, _FEATURES, _narrowed)
+    except WheelsUnavailable as error:
+        (out / _UNAVAILABLE).write_text(f"no release can be built: {error}")
+    except BaseException as error:
+        (out / _FAILED).write_text(repr(error))
+        raise
+
+
+def wait_for_releases(out: Path, *names: str) -> None:
+    """Wait until the archives of these releases are built, which is done beside the first steps.
+
+    Raises `CannotBuild`, and `RuntimeError` where a build failed for another reason than absent wheels.
+    """
+    while not all((out / f"odradek-{name}.tar").exists() for name in names):
+        if (out / _UNAVAILABLE).exists():
+            raise CannotBuild((out / _UNAVAILABLE).read_text())
+        if (out / _FAILED).exists():
+            raise RuntimeError(f"building releases failed: {(out / _FAILED).read_text()}")
+        time.sleep(_LOOK_SECONDS)
 
 
 def _narrowed(source: bytes) -> bytes:
@@ -51,12 +74,11 @@ def _narrowed(source: bytes) -> bytes:
 
 def _other(out: Path, name: str, changed: str, change: Callable[[bytes], bytes]) -> None:
     """Write the newer release under another name, with one module changed."""
-    contents, target = _contents(out / f"odradek-{NEW}.tar"), out / f"odradek-{name}.tar"
+    contents = _contents(out / f"odradek-{NEW}.tar")
     for member, content in contents.items():
         if Path(member).name.startswith("odradek-"):
             contents[member] = _changed(content, changed, change)
-    _write(target, _with_manifest(contents, name))
-    signed_again(target)
+    _write_signed(out / f"odradek-{name}.tar", _with_manifest(contents, name))
 
 
 def changed_release(archive: Path, *, manifest: bool) -> None:
@@ -71,7 +93,10 @@ def changed_release(archive: Path, *, manifest: bool) -> None:
 
 def signed_again(archive: Path) -> None:
     """Sign the archive as it is now."""
-    contents = _contents(archive)
+    _write_signed(archive, _contents(archive))
+
+
+def _write_signed(archive: Path, contents: dict[str, bytes]) -> None:
     _write(archive, contents | {SIGNATURE: sign(contents["MANIFEST.json"], archive.parent / KEY)})
 
 
@@ -96,11 +121,14 @@ def _contents(archive: Path) -> dict[str, bytes]:
 
 
 def _write(archive: Path, contents: dict[str, bytes]) -> None:
-    with tarfile.open(archive, "w") as new:
+    # Under its name only when it is whole: others wait for it.
+    unfinished = archive.with_suffix(".tar.new")
+    with tarfile.open(unfinished, "w") as new:
         for name, content in contents.items():
             member = tarfile.TarInfo(name)
             member.size = len(content)
             new.addfile(member, io.BytesIO(content))
+    unfinished.rename(archive)
 
 
 def _changed(wheel: bytes, changed: str, change: Callable[[bytes], bytes]) -> bytes:

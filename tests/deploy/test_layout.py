@@ -85,7 +85,7 @@ def test_replicas_would_share_a_host() -> None:
         ("host2", {"odradek_node_id": None}, "host2: a node without an id"),
         ("host2", {"odradek_voter": False}, "2 nodes vote: a majority needs an odd number"),
         ("host2", {"odradek_cluster_id": "x"}, "odradek_cluster_id must be one and the same"),
-        ("host2", {"odradek_disks": []}, "host2: no disks"),
+        ("host2", {"odradek_disks": []}, "host2 has no disks"),
         ("host2", {"odradek_disks": "all"}, "host2: odradek_disks is 'all': list its disks"),
         ("host2", {"odradek_disks": [{"name": "A!", "device": "/dev/sda"}]}, "disk name 'A!'"),
         ("host2", {"odradek_roles": "broker"}, "a node with the role broker cannot vote"),

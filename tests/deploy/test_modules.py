@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, cast
@@ -340,3 +342,141 @@ def test_nothing_to_move_is_no_change(awaited: ModuleType) -> None:
     assert awaited.ActionModule([answered(0, '{"partitions":[]}')]).run(None, {})["changed"] is False
     assert awaited.ActionModule([answered(0, '{"brokers":[{"moves":[]}]}')]).run(None, {})["changed"] is False
     assert awaited.ActionModule([], check_mode=True).run(None, {})["changed"] is False
+
+
+def test_questions_are_asked_together(tmp_path: Path) -> None:
+    """Each of two questions waits until the other is asked, and the answers come in the order of the questions."""
+    asking = plugin("module_utils", "asking")
+    command = tmp_path / "odradek"
+    command.write_text(
+        f"""#!/bin/sh
+touch {tmp_path}/asked-$2
+until [ -e {tmp_path}/asked-status ] && [ -e {tmp_path}/asked-list ]; do sleep 0.02; done
+echo "{{\\"of\\": \\"$2\\"}}"
+"""
+    )
+    command.chmod(0o755)
+    questions = [("cluster", "status"), ("partition", "list")]
+    assert asking.ask_together(str(command), "a:1", questions) == [
+        ({"of": "status"}, ""),
+        ({"of": "list"}, ""),
+    ]
+
+
+def test_a_node_that_starts_is_knocked_at(health: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its port is tried for a while until it accepts, or the reason is reported; of several addresses none is tried."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+        monkeypatch.setattr(health, "_POLL_SECONDS", 0.1)
+        assert health._refusal(address) == "Connection refused"
+        assert health._refusal(f"{address},{address}") == ""
+        tried = threading.Event()
+        sleep = health.time.sleep
+        monkeypatch.setattr(health, "_POLL_SECONDS", 60)
+        monkeypatch.setattr(health.time, "sleep", lambda seconds: (tried.set(), sleep(seconds)))
+        found: list[str] = []
+        thread = threading.Thread(target=lambda: found.append(health._refusal(address)))
+        thread.start()
+        tried.wait()
+        listening.listen()
+        thread.join()
+        assert found == [""]
+
+
+@pytest.mark.parametrize(
+    ("answers", "fallen", "again"),
+    [
+        ([["not online: 1"], []], None, True),
+        ([["not online: 1"]], "it does not stay up", False),
+        ([["not online: 1"]] * 9, None, False),
+    ],
+    ids=["it comes", "the service falls", "time is up"],
+)
+def test_the_wait_goes_on_until_all_is_as_before(
+    health: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    answers: list[list[str]],
+    fallen: str | None,
+    again: bool,
+) -> None:
+    """It ends when all is there, when the service has fallen, or when its time is up; it never fails itself."""
+    left, clock = list(answers), [0.0]
+    monkeypatch.setattr(health, "_look", lambda params: ({}, left.pop(0), 0))
+    monkeypatch.setattr(health, "_fallen", lambda service: fallen)
+    monkeypatch.setattr(health.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(health.time, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + seconds))
+    params = {"want": "back", "service": "odradek@1.service"}
+    assert health._awaits_again(params, until=3.0) == ({}, again)
+
+
+def test_directories_and_their_owners(files: ModuleType, tmp_path: Path) -> None:
+    """A directory is made, and its mode is mended; a check only reports it."""
+    path = tmp_path / "etc" / "tls"
+    me, mine = tmp_path.owner(), tmp_path.group()
+    entry = {"path": str(path), "mode": "0750", "owner": me, "group": mine}
+    module = SimpleNamespace(params={"directories": [entry]}, check_mode=True)
+    assert files._directories(module) == [str(path)]
+    assert not path.exists()
+    module.check_mode = False
+    assert files._directories(module) == [str(path)]
+    assert path.stat().st_mode & 0o777 == 0o750
+    assert files._directories(module) == []
+    path.chmod(0o755)
+    assert files._directories(module) == [str(path)]
+    assert path.stat().st_mode & 0o777 == 0o750
+
+
+def test_files_switch_the_release(files: ModuleType, tmp_path: Path) -> None:
+    """The link goes to an installed release; the former release is kept for the way back, unless another is named."""
+    for name in ("1", "2", "3"):
+        (tmp_path / "versions" / name).mkdir(parents=True)
+        (tmp_path / "versions" / name / "MANIFEST.json").write_text("{}")
+
+    def refuse(msg: str) -> None:
+        raise ValueError(msg)
+
+    def switched(name: str, previous: str | None = None) -> list[dict[str, str]]:
+        release = {"name": name, "previous": previous, "root": str(tmp_path)}
+        module = SimpleNamespace(params={"release": release}, check_mode=False, fail_json=refuse)
+        return cast(list[dict[str, str]], files._switched(module))
+
+    assert switched("1") == [{"before": "release None\n", "after": "release 1\n"}]
+    assert not (tmp_path / "previous").is_symlink()
+    assert switched("1") == []
+    assert switched("2") == [{"before": "release 1\n", "after": "release 2\n"}]
+    assert os.readlink(tmp_path / "previous") == "versions/1"
+    switched("3", previous="1")
+    assert os.readlink(tmp_path / "current") == "versions/3"
+    assert os.readlink(tmp_path / "previous") == "versions/1"
+    with pytest.raises(ValueError, match="Release 4 is not installed"):
+        switched("4")
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_a_restart(monkeypatch: pytest.MonkeyPatch, enabled: bool) -> None:
+    """Failed starts are forgotten first, and the service is enabled if it is not."""
+    restart = plugin("modules", "restart", monkeypatch)
+    ran: list[list[str]] = []
+
+    class Module:
+        check_mode = False
+
+        def __init__(self, **_: Any) -> None:
+            self.params = {"service": "odradek@1.service", "forget": "odradek@*.service"}
+
+        def run_command(self, command: list[str]) -> tuple[int, str, str]:
+            ran.append(command[1:])
+            return int(command[1] == "is-enabled" and not enabled), "", ""
+
+        def exit_json(self, **result: Any) -> None:
+            assert result == {"changed": True}
+
+    monkeypatch.setattr(restart, "AnsibleModule", Module)
+    restart.main()
+    assert ran == [
+        ["is-enabled", "--quiet", "odradek@1.service"],
+        ["reset-failed", "odradek@*.service"],
+        *([] if enabled else [["enable", "odradek@1.service"]]),
+        ["restart", "odradek@1.service"],
+    ]

@@ -176,7 +176,7 @@ def test_a_release_for_other_hosts(release: ModuleType) -> None:
     }
     assert release.misfit(here, "1.0") is None
     assert "is for Python 3.9" in release.misfit({**here, "python": "3.9"}, "1.0")
-    assert "is for s390x, this host is" in release.misfit({**here, "platform": "s390x"}, "1.0")
+    assert "is for s390x, but this host is" in release.misfit({**here, "platform": "s390x"}, "1.0")
 
 
 def test_versions(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -154,7 +154,8 @@ def test_ansible_prints_no_contents(tmp_path: Path, fault: str | None) -> None:
     """At the highest verbosity, what Ansible prints has the lines of a diff alone, and none with a secret."""
     path = tmp_path / "a.properties"
     file = {"path": str(path), "content": f"node.id=1\nssl.key.password={SECRET}\n"}
-    arguments: dict[str, Any] = {"files": [file]}
+    key = {"path": f"{path}.pem", "content": f"{SECRET}\n", "hidden": True}
+    arguments: dict[str, Any] = {"files": [file, key]}
     if fault == "path":
         del file["path"]
     elif fault is not None:
@@ -312,7 +313,7 @@ def test_the_log_that_a_backup_is_of(backup: ModuleType) -> None:
     """The metadata log is in its own directory, or in the first one of all."""
     assert backup.metadata_directory("log.dirs=/a/node-1, /b\n") == Path("/a/node-1")
     assert backup.metadata_directory("log.dirs=/a\nmetadata.log.dir=/m\n") == Path("/m")
-    with pytest.raises(backup.CannotBackUp, match=r"names no log\.dirs"):
+    with pytest.raises(backup.CannotBackUp, match=r"has no log\.dirs"):
         backup.metadata_directory("#log.dirs=/a\nnode.id=1\n")
 
 

@@ -1,4 +1,4 @@
-"""docs/internals/request-handlers.md, made from the tables of a broker and of a controller: `python -m tests.docs.api_page` writes it."""
+"""docs/internals/request-handlers.md, generated from the API tables. `python -m tests.docs.api_page` writes it."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ code: `python -m tests.docs.api_page`. [contributing.md](../contributing.md#add-
 CASES_ELSEWHERE = dict.fromkeys(
     (ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY), "tests/conformance/telemetry/cases.py"
 )
-"""Kafka serves these with a plugin alone."""
+"""APIs that Kafka serves only with a plugin. Their cases are outside the corpus."""
 Handlers = Mapping[int, Callable[..., Any]]
 
 
 def handlers() -> tuple[Handlers, Handlers]:
-    """The handlers of a broker's listener and of a controller's, none of which ever runs here."""
+    """Make the handlers of a broker's listener and of a controller's. They are read and never called."""
     broker = MagicMock()
     broker.settings.release = THIS_RELEASE
     broker.transactions.settings.two_phase_commit = False
@@ -55,7 +55,7 @@ def handlers() -> tuple[Handlers, Handlers]:
 
 
 def decisions() -> dict[ApiKey, Callable[..., Any]]:
-    """The function that decides a request, for each API that the controller decides."""
+    """Return the deciding function of each API that the controller decides."""
     table = {**controller._OF_NODES, **controller._OF_CLIENTS}
     found = {
         ApiKey(cls.API_KEY): decide
@@ -66,7 +66,7 @@ def decisions() -> dict[ApiKey, Callable[..., Any]]:
 
 
 def place_of(code: Callable[..., Any]) -> str:
-    """The name of a handler's class, or of a function, as a link to its file."""
+    """Return the name of a handler class or function, as a link to its file."""
     owner = getattr(code, "__self__", None)
     named = code if owner is None else type(owner)
     path = named.__module__.removeprefix("odradek.").replace(".", "/") + ".py"
@@ -76,7 +76,7 @@ def place_of(code: Callable[..., Any]) -> str:
 
 
 def things_of(key: ApiKey) -> str:
-    """The things of an API's requests: those of its rows, or why they are none of a row's."""
+    """Describe what gets a result of its own in an API's requests, from its rows, or why it has no rows."""
     if key in ODD:
         return f"odd: {ODD[key]}"
     rows = [
@@ -110,7 +110,7 @@ def _line(key: ApiKey, of_broker: Handlers, of_controller: Handlers) -> str:
 
 
 def render() -> str:
-    """The page."""
+    """Return the text of the page."""
     of_broker, of_controller = handlers()
     return TITLE + "".join(
         f"{_line(key, of_broker, of_controller)}\n"

@@ -1,8 +1,9 @@
-"""docs/api.md and its neighbours, written from signatures and docstrings: `python -m tests.docs.api_reference` writes it anew.
+"""docs/api.md, docs/api-admin.md and docs/api-keys.md, generated from signatures and docstrings by `python -m
+tests.docs.api_reference`.
 
-They have the public face of the client, `odradek` and `odradek.trio`, with the values, errors and keys that belong to it.
-Whatever a method's docstring says stands there word for word. Calls keep the order and the headings that the
-sources give them by comments on lines of their own.
+They describe the client's public API, `odradek` and `odradek.trio`, with its values, errors and keys. Docstrings of
+methods are copied word for word. Calls keep the order and the headings that the sources give them by comments on lines
+of their own.
 """
 
 from __future__ import annotations
@@ -46,13 +47,13 @@ KEYS_ABOUT = """\
 Keys are Kafka's; those of ours begin with `odradek.`. They are given in a mapping, or as keyword arguments with underscores for dots.
 Values may be texts, as in a properties file. Times are milliseconds, sizes bytes."""
 INSIDE = {"For futures", "Inside", "How calls reach the core", "The loop"}
-"""Headings in the sources above what is public for other modules of ours alone."""
+"""Headings in the sources. Methods below them are public only for other modules of this project."""
 NOT_SHOWN = {
     "identity": "the simulator's checks look at it",
     "limit_transaction_version": "the simulator plays older clients by it",
     "call_with_outcome": "`send` calls it",
 }
-"""Public names of the face that are no part of it, each with its user."""
+"""Public names that do not belong to the documented API, each with its user."""
 CALLS = (FunctionType, property, cached_property, classmethod)
 LINE_MAX = 100
 Class: TypeAlias = type[Any]
@@ -144,7 +145,8 @@ def _lines(*lines: str) -> str:
 
 
 def calls_of(cls: Class) -> Iterator[tuple[str, str, Any]]:
-    """Heading, name and attribute of each public call and property, in the order of the sources; those of bases last."""
+    """Yield heading, name and attribute of each public call and property, in source order, those of base
+    classes last."""
     seen: set[str] = set(NOT_SHOWN)
     for base in cls.__mro__:
         if not base.__module__.startswith("odradek."):
@@ -165,7 +167,7 @@ def calls_of(cls: Class) -> Iterator[tuple[str, str, Any]]:
 
 @cache
 def _headings(cls: Class) -> dict[str, str]:
-    """The comment on a line of its own above each member of a class."""
+    """Return the heading of each member of a class: the last comment on a line of its own above it."""
     found, heading = {}, ""
     for line in inspect.getsource(cls).splitlines():
         comment = re.fullmatch(r"    # ([A-Z][\w ]+?)(?:: .*)?", line)
@@ -200,7 +202,7 @@ def _call(name: str, found: Any) -> str:
 
 
 def _function(found: Any) -> Any:
-    """The function behind a member."""
+    """Return the function of a member."""
     if isinstance(found, property):
         return found.fget
     if isinstance(found, classmethod):
@@ -209,7 +211,7 @@ def _function(found: Any) -> Any:
 
 
 def signature(name: str, function: Callable[..., Any]) -> str:
-    """Return a call's signature as a user writes it; `self` and the core of an operation are left out."""
+    """Return a call's signature as a user writes it, without `self` and the core that operations take."""
     known = inspect.signature(function)
     parameters = [each for each in known.parameters.values() if each.name not in ("self", "cls", "core")]
     texts, is_keyword_only = [], False
@@ -238,7 +240,7 @@ def _is_awaited(function: Any) -> bool:
 
 
 def _plain(annotation: Any) -> str:
-    """An annotation without the types that only the sources need."""
+    """Return an annotation without types that only the sources need."""
     if isinstance(annotation, ForwardRef):
         annotation = annotation.__forward_arg__
     text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
@@ -255,7 +257,7 @@ def _shown(default: Any) -> str:
 
 
 def _documentation(thing: Any) -> str:
-    """A docstring as Markdown: its list of errors becomes a list."""
+    """Turn a docstring into Markdown. Its errors become a list."""
     text = inspect.getdoc(thing)
     assert text, f"{thing} has no docstring"
     before, raises, after = text.partition("\nRaises:\n")
@@ -361,7 +363,7 @@ def _cell(text: str) -> str:
 
 
 def _field_notes(cls: Class) -> dict[str, str]:
-    """The docstring behind each field of a class and of its bases."""
+    """Return the text behind each field of a class and of its bases."""
     found: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         if base.__module__.startswith("odradek."):

@@ -1,4 +1,4 @@
-"""The private words of the project: those of the glossary, and those of one package in its README."""
+"""The project's private words: the glossary, and the words of one package in its README."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ PACKAGES = (
     "wire",
     *(f"odradek/{room}" for room in ROOMS_OF_ODRADEK),
 )
-"""The packages that may use a word; that a test or a page uses it counts for nothing."""
+"""The packages whose use of a word counts. Use in tests and pages does not."""
 _ROW = re.compile(r"^\| (?!word \||---)([^|]+) \| ([^|]+) \|$", re.MULTILINE)
 _DOCSTRING = re.compile(r'"""(.*?)"""', re.DOTALL)
-"""Texts in three quotes, which docstrings always have; to read 1,700 syntax trees would take ten seconds."""
+"""Finds docstrings as texts in three quotes. Parsing 1,700 syntax trees would take ten seconds."""
 _ENDINGS = r"(?:s|es|d|ed|ing)?"
 _IRREGULAR = {"begin": "beg[aiu]n(?:s|ning)?", "decide": "decid(?:e|es|ed|ing)", "pin": "pin(?:s|ned|ning)?"}
 
 
 def rows(page: str) -> list[tuple[str, str]]:
-    """Words and meaning of each row of the glossary."""
+    """Return the words and the meaning in each row of the glossary."""
     return _ROW.findall(prose(page))
 
 
 def rows_of_package(package: str) -> list[tuple[str, str]]:
-    """The rows of the section "Words" in a package's README."""
+    """Return the rows of the section "Words" in a package's README."""
     page = f"{package}/README.md"
     if not (ROOT / page).exists():
         return []
@@ -48,17 +48,17 @@ def rows_of_package(package: str) -> list[tuple[str, str]]:
 
 
 def words_of(cell: str) -> list[str]:
-    """The words in the first cell of a row."""
+    """Return the words in the first cell of a row."""
     return [word.strip() for word in cell.split(",")]
 
 
 def packages_that_use(word: str) -> list[str]:
-    """The packages whose comments, docstrings or READMEs have the word in one of its forms."""
+    """Return the packages that use the word, in any form, in comments, docstrings or READMEs."""
     return [package for package in PACKAGES if is_used(word, package)]
 
 
 def is_used(word: str, package: str) -> bool:
-    """True if the prose of the package has the word in one of its forms."""
+    """True if a package's comments, docstrings or READMEs use the word in any form."""
     return _pattern(word).search(_prose_of(package)) is not None
 
 
@@ -71,7 +71,7 @@ def _pattern(word: str) -> re.Pattern[str]:
 
 @cache
 def _prose_of(package: str) -> str:
-    """All comments and docstrings of a package, and its READMEs without the tables of words."""
+    """Return all comments and docstrings of a package, and its READMEs without their tables of words."""
     texts: list[str] = []
     for path in sorted((ROOT / package).rglob("*")):
         name = path.relative_to(ROOT).as_posix()

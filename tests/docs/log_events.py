@@ -1,7 +1,7 @@
-"""Every log event that the sources of a node can write, with its levels, found in the syntax tree.
+"""All log events that a node's sources can write, with their levels, found in the syntax tree.
 
-An event is the first argument of a log's method: `log.info("node.ready", ...)`. It may reach that call in three ways. Any
-other way is an error, so that no event can hide:
+An event is the first argument of a log's method: `log.info("node.ready", ...)`. The call may get it in three ways. Any
+other way is an error, so that no event is overlooked:
 
 * as a text, or as one text of two (`"isr.expanded" if grown else "isr.shrunk"`);
 * as a parameter of the function around the call; then calls of that function count (`_report(options, "log.truncated", ...)`);
@@ -19,7 +19,7 @@ import attrs
 from tests.docs.markdown import ROOT
 
 SOURCES = ("metadata_quorum", "data_plane", "odradek")
-"""The packages that a node is made of; `wire` writes no log."""
+"""The packages of a node. `wire` is left out, since it writes no log."""
 LEVELS = {
     "debug": "debug",
     "info": "info",
@@ -28,19 +28,19 @@ LEVELS = {
     "exception": "error",
     "critical": "critical",
 }
-"""The level that a line shows, by the method that writes it."""
+"""The level that a log line shows, by the method that writes it."""
 EVENT = re.compile(r"[a-z_]+\.[a-z_]+")
 _LOGS = ("log", "logger")
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class HiddenEvent(Exception):
-    """A log's method is used in a way that hides the event's name."""
+    """A use of a log's method from which the event's name cannot be read."""
 
 
 @attrs.frozen
 class _Use:
-    """A log's method in the source: who uses it, and in which function."""
+    """A use of a log's method in the sources: its expression, and the function around it."""
 
     method: ast.Attribute
     parent: ast.AST
@@ -53,7 +53,7 @@ class _Use:
 
 @attrs.frozen
 class _Forwarder:
-    """A function that writes the event which its callers give it at this position."""
+    """A function that logs the event that its callers pass in the argument at `position`."""
 
     name: str
     position: int
@@ -61,14 +61,14 @@ class _Forwarder:
 
 
 def sources_of_a_node() -> Iterator[tuple[str, str]]:
-    """Name and text of each module."""
+    """Yield name and text of each module."""
     for folder in SOURCES:
         for path in sorted((ROOT / folder).rglob("*.py")):
             yield str(path.relative_to(ROOT)), path.read_text()
 
 
 def log_events(sources: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
-    """Levels by event. Raises `HiddenEvent`."""
+    """Return the levels of each event. Raises `HiddenEvent`."""
     found: dict[str, set[str]] = {}
     forwarders: list[_Forwarder] = []
     calls: list[ast.Call] = []
@@ -109,7 +109,7 @@ def _read(module: ast.Module) -> tuple[list[_Use], list[ast.Call]]:
 
 
 def _name(node: ast.expr) -> str:
-    """The last name of `self._broker.log`, without its underscore."""
+    """Return the last part of a dotted name such as `self._broker.log`, without its underscore."""
     if isinstance(node, ast.Attribute):
         return node.attr.lstrip("_")
     return node.id.lstrip("_") if isinstance(node, ast.Name) else ""
@@ -120,7 +120,7 @@ def _is_called(use: _Use) -> bool:
 
 
 def _texts(arguments: list[ast.expr], position: int = 0) -> list[str]:
-    """The texts that an argument can be; none where the source does not say."""
+    """Return the texts that an argument can have, or none if the source does not show them."""
     waiting = arguments[position : position + 1]
     texts: list[str] = []
     while waiting:
@@ -140,7 +140,8 @@ def _called_at_once(use: _Use) -> list[str]:
 
 
 def _called_by_name(use: _Use) -> list[str]:
-    """The events of `level = log.warning if is_bad else log.info`, then `level("event")`."""
+    """Return the events of a method under a local name: `level = log.warning if is_bad else log.info`,
+    `level("event")`."""
     nodes = [] if use.function is None else list(ast.walk(use.function))
     names = {
         target.id
@@ -160,7 +161,7 @@ def _called_name(call: ast.Call) -> str:
 
 
 def _forwarder(use: _Use) -> _Forwarder | None:
-    """The function around a call that writes a parameter of it."""
+    """Return the function around a call that logs one of the function's own parameters."""
     if use.function is None or not isinstance(use.parent, ast.Call) or not use.parent.args:
         return None
     parameters = [each.arg for each in use.function.args.args if each.arg != "self"]

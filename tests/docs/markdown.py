@@ -1,4 +1,4 @@
-"""Reads commands, programs and what they print out of a page of documentation."""
+"""Reads commands, programs and their output from a page of documentation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 @attrs.frozen
 class Block:
-    """A fenced block; `output` is the text block that follows it at once, and empty where there is none."""
+    """A fenced block. `output` is the text block right behind it, or empty."""
 
     language: str
     code: str
@@ -40,5 +40,5 @@ def blocks(page: str, language: str) -> list[Block]:
 
 
 def prose(page: str) -> str:
-    """A page without its fenced blocks."""
+    """Return a page without its fenced blocks."""
     return re.sub(r"^```.*?^```$", "", (ROOT / page).read_text(), flags=re.MULTILINE | re.DOTALL)

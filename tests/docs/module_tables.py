@@ -1,7 +1,8 @@
-"""The tables of modules in READMEs, made from the modules' docstrings: `python -m tests.docs.module_tables` writes them all.
+"""The tables of modules in READMEs, generated from docstrings. `python -m tests.docs.module_tables` writes them all.
 
-A folder with modules has a README, and in it a table between two comments. The table has a row for each room, then a row for
-each module. A row has the first sentence of the docstring, and the module's colour. Text around the table is written by hand.
+A folder with modules has a README with a table between two comments. The table has a row for each subfolder, then a row
+for each module. A row has the first sentence of the docstring, and the module's colour. The text around the table is
+written by hand.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _END_OF_SENTENCE = re.compile(r"(?<=\.)\s")
 
 @cache
 def folders() -> tuple[Path, ...]:
-    """List the folders that need a table: all with modules, but for those that are generated."""
+    """Return the folders that need a table: all that have modules, except generated ones."""
     found = {
         path.parent
         for top in TOPS
@@ -36,7 +37,7 @@ def folders() -> tuple[Path, ...]:
 
 
 def first_sentence(path: Path) -> str:
-    """Return the first sentence of a module's docstring, less its full stop; fail if there is none."""
+    """Return the first sentence of a module's docstring without its full stop. Fail if there is none."""
     text = ast.get_docstring(ast.parse(path.read_text()))
     assert text, f"{path.relative_to(ROOT)} has no docstring"
     paragraph = " ".join(text.partition("\n\n")[0].split())
@@ -45,7 +46,7 @@ def first_sentence(path: Path) -> str:
 
 
 def colour_of(path: Path) -> str:
-    """Return a module's colour (STYLE.md); modules outside of the product have an empty cell."""
+    """Return a module's colour (STYLE.md), or an empty text outside the product."""
     module = str(path.relative_to(ROOT))
     if module not in coloured():
         return ""
@@ -66,7 +67,7 @@ def table_of(folder: Path) -> str:
 
 
 def _room(folder: Path) -> str:
-    """Return a room's name, with a link where it has a page; a folder that is a link to one at the top has it there."""
+    """Return a subfolder's name, with a link if it has a page."""
     is_named = (folder / "README.md").exists() and not folder.is_symlink()
     return f"[`{folder.name}/`]({folder.name}/README.md)" if is_named else f"`{folder.name}/`"
 
@@ -78,13 +79,13 @@ def coloured() -> frozenset[str]:
 
 
 def with_table(folder: Path, page: str) -> str:
-    """Return a README's text with its table as the code would write it now."""
+    """Return a README's text with the table that the sources give now."""
     assert BEGIN in page, f"{folder.relative_to(ROOT)}/README.md has no place for its table: {BEGIN.strip()}"
     return _TABLE.sub(lambda _: table_of(folder), page)
 
 
 def main() -> None:
-    """Write all tables anew."""
+    """Write all tables."""
     for folder in folders():
         page = folder / "README.md"
         page.write_text(with_table(folder, page.read_text()))

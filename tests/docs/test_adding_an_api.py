@@ -1,7 +1,7 @@
-"""docs/contributing.md, "Add an API", on trial: an API that nobody knows is added to a copy of the code, served and guarded.
+"""The recipe "Add an API" of docs/contributing.md works: a new API is added to a copy of the code, served and guarded.
 
-The trial writes what the recipe names and no more: the table's rows, the row of its anatomy, the handler with its door. A
-recipe that lacks a place would end here in a node that does not start.
+The test makes only the changes that the recipe names: the rows of the tables, the anatomy and the handler with its
+door. If the recipe left one out, the node would not start.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ GUARDED = {
     "allow.everyone.if.no.acl.found": "true",
     "super.users": "User:admin",
 }
-"""Everybody may do all, but to what rules are about."""
+"""Settings of a node on which everybody may do everything except what a rule is about."""
 
 ASK = """
 import json, socket, sys
@@ -80,7 +80,7 @@ print(json.dumps([advertised[99], made.results[0].error_code, {each.name: each.e
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A copy of the code that a node is made of."""
+    """Make a copy of the code of a node."""
     tree = tmp_path / "tree"
     for package in PACKAGES:
         shutil.copytree(
@@ -98,7 +98,7 @@ def edit(path: Path, change: Callable[[str], str]) -> None:
 
 
 def enter(path: Path, after: str, line: str) -> None:
-    """Write a line behind the first one that begins with `after`."""
+    """Insert a line behind the first line that begins with `after`."""
     lines = path.read_text().splitlines(keepends=True)
     number = next(number for number, each in enumerate(lines) if each.startswith(after))
     lines.insert(number + 1, line)
@@ -106,7 +106,7 @@ def enter(path: Path, after: str, line: str) -> None:
 
 
 def run(tree: Path, *command: object) -> str:
-    """Run Python on the copy."""
+    """Run a Python program on the copy."""
     done = subprocess.run(
         [sys.executable, *map(str, command)],
         env={**os.environ, "PYTHONPATH": str(tree)},
@@ -122,7 +122,7 @@ def run(tree: Path, *command: object) -> str:
 
 @pytest.mark.parametrize("settings", [{}, GUARDED], ids=["without an authorizer", "with one"])
 def test_an_api_without_a_door_ends_the_start(settings: dict[str, str], tree: Path, tmp_path: Path) -> None:
-    """A forgotten door is found by the first node that starts: each row of the table needs one."""
+    """A missing door for an API of the table is noticed at once: every node refuses to start."""
     edit(
         tree / "data_plane/handlers/apis.py",
         lambda text: text.replace(
@@ -143,7 +143,8 @@ def test_an_api_without_a_door_ends_the_start(settings: dict[str, str], tree: Pa
 
 
 def test_the_recipe_adds_an_api(tree: Path, tmp_path: Path) -> None:
-    """Rows, handler and door are all that it takes: the API is advertised, answers, and hides what the client may not see."""
+    """With the rows, the handler and the door, the API is advertised, answers, and hides what the client may
+    not see."""
     edit(tree / "wire/schema/messages.tsv", lambda text: text + MESSAGES)
     edit(tree / "wire/schema/apis.tsv", lambda text: text + API)
     run(tree, "-m", "odradek.wire.schema.generate")

@@ -1,4 +1,4 @@
-"""docs/api.md, docs/api-admin.md, docs/api-keys.md: as the code would write them now, and whole."""
+"""docs/api.md, docs/api-admin.md and docs/api-keys.md are up to date and complete."""
 
 from __future__ import annotations
 
@@ -32,12 +32,13 @@ NO_VERBS = {"A", "An", "The", "These", "Those", "This", "All", "One", "What", "F
 
 @pytest.mark.parametrize("name", [CLIENTS, ADMINISTRATION, KEYS])
 def test_the_page_is_up_to_date(name: str) -> None:
-    """After a change of a signature or a docstring `python -m tests.docs.api_reference` writes the pages anew."""
+    """The pages equal the output of `python -m tests.docs.api_reference`."""
     assert (ROOT / name).read_text() == pages()[name]
 
 
 def test_everything_public_is_on_a_page() -> None:
-    """Names that a program imports from `odradek`, `odradek.trio`, `odradek.client.admin` and `odradek.client.errors`."""
+    """Each name in `__all__` of `odradek`, `odradek.trio`, `odradek.client.admin` and `odradek.client.errors` is on a
+    page."""
     text = "".join(pages().values())
     classes = {
         name
@@ -53,7 +54,7 @@ def test_everything_public_is_on_a_page() -> None:
 
 
 def test_every_key_is_on_a_page() -> None:
-    """Those with an effect have a row with a sentence, the rest are named."""
+    """Each configuration key with an effect has a row with a sentence. The other keys are named."""
     text = pages()[KEYS]
     settings = (client_keys.ProducerSettings, client_keys.ConsumerSettings, client_keys.AdminSettings)
     keys = {each.name.replace("_", ".") for cls in settings for each in attrs.fields(cls)}
@@ -66,7 +67,7 @@ def test_every_key_is_on_a_page() -> None:
 
 @pytest.mark.parametrize("cls", FACE, ids=lambda cls: cls.__name__)
 def test_a_call_says_what_it_does(cls: type) -> None:
-    """A docstring of a call begins with a verb in the imperative; that of a property may name a thing."""
+    """The docstring of a call begins with an imperative verb. That of a property may begin with a noun."""
     found = 0
     for _, name, member in calls_of(cls):
         if inspect.isfunction(member):
@@ -81,7 +82,8 @@ def test_a_call_says_what_it_does(cls: type) -> None:
 
 
 def test_a_signature_is_as_users_write_it() -> None:
-    """Without `self` and `core`; what an operation returns is what the call returns; awaited calls say so."""
+    """A signature leaves out `self` and `core`, shows the result of the call, and says `await` if it must be
+    awaited."""
     assert signature("lag", odradek.Consumer.lag) == "lag(partition: tuple[str, int]) -> int | None"
     listed = signature("list_groups", odradek.Admin.list_groups)
     assert listed.startswith("list_groups(\n    *,\n    states: Sequence[str] = (),")

@@ -14,7 +14,8 @@ ROOT_PAGES = sorted({path.name for path in ROOT.glob("*.md")} - {"README.md"})
 
 
 def _readmes() -> list[str]:
-    """The README of the repository and those of its folders; what tools keep has a name that begins with a dot."""
+    """Return the README of the repository and those of its folders. Folders of tools, which begin with a dot, are left
+    out."""
     folders = [path for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith(".")]
     found = {ROOT / "README.md", *(path for folder in folders for path in folder.rglob("README.md"))}
     return sorted({str(path.relative_to(ROOT)) for path in found} - set(PAGES))
@@ -22,7 +23,7 @@ def _readmes() -> list[str]:
 
 @pytest.mark.parametrize("folder", ["docs", "docs/internals"])
 def test_the_contents_name_every_page_once(folder: str) -> None:
-    """The README of a folder of pages has a line for each page, and for no other."""
+    """The README of each folder of pages has one line for each page, and none for other pages."""
     contents = f"{folder}/README.md"
     lines = re.findall(r"^\| \[([\w-]+\.md)\]\(([\w-]+\.md)\) \|", prose(contents), re.MULTILINE)
     assert [target for _, target in lines] == [name for name, _ in lines]
@@ -31,7 +32,7 @@ def test_the_contents_name_every_page_once(folder: str) -> None:
 
 
 def test_the_contents_lead_to_the_pages_of_each_folder() -> None:
-    """docs/README.md links to the contents of every folder below it."""
+    """docs/README.md links to the README of every folder below it."""
     folders = {page.rpartition("/")[0] for page in PAGES} - {"docs"}
     linked = set(re.findall(r"\]\(([\w/-]+)/README\.md\)", prose("docs/README.md")))
     assert {f"docs/{name}" for name in linked} >= folders
@@ -39,7 +40,8 @@ def test_the_contents_lead_to_the_pages_of_each_folder() -> None:
 
 @pytest.mark.parametrize("page", [*PAGES, *ROOT_PAGES, *_readmes()])
 def test_links_lead_somewhere(page: str) -> None:
-    """A link to a file of ours finds the file, and a heading of it where it names one."""
+    """Each link to a file of this repository leads to a file that exists, and to an existing heading if it
+    names one."""
     for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
         if re.match(r"\w+:", target):
             continue
@@ -50,6 +52,6 @@ def test_links_lead_somewhere(page: str) -> None:
 
 
 def _headings(file: Path) -> set[str]:
-    """As addresses name them."""
+    """Return a page's headings in the form that links use."""
     titles = re.findall(r"^#+ (.+)$", file.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}

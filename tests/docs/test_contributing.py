@@ -1,4 +1,4 @@
-"""docs/contributing.md: what its recipes name is there."""
+"""docs/contributing.md: everything that its recipes name exists."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ PLACEHOLDER = "NAME"
 
 
 def test_every_file_that_a_recipe_names_is_there() -> None:
-    """Files move; a recipe that sends its reader to a place that is gone is worse than none."""
+    """Each file that a recipe names exists, also after files have moved."""
     named = re.findall(r"`((?:\w+/)+(?:[\w.]+)?)`", (ROOT / PAGE).read_text())
     assert len(named) > 40
     assert [name for name in named if PLACEHOLDER not in name and not (ROOT / name).exists()] == []
 
 
 def test_every_name_that_a_recipe_gives_is_defined() -> None:
-    """Tables and functions by which a recipe enters something: `TROUBLES`, `LEAVES`, `add_command`, `CliError`."""
+    """Each table or function that a recipe names is defined: `TROUBLES`, `LEAVES`, `add_command`, `CliError` and
+    others."""
     names = set(re.findall(r"`([A-Z_]{4,}|[A-Z]\w+[a-z]\w*|[a-z]+_[a-z]+)`", (ROOT / PAGE).read_text()))
     assert len(names) > 5
     sources = [

@@ -1,4 +1,4 @@
-"""docs/delivery.md: each row of what an acknowledgement survives names tests, and they are there."""
+"""docs/delivery.md: each row about what an acknowledged record survives names tests that exist."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SITUATIONS = (
 
 
 def _rows() -> list[list[str]]:
-    """Read the rows of the table of proofs."""
+    """Return the rows of the table of proofs."""
     section = PAGE.read_text().split("## What an acknowledgement survives\n")[1].split("\n### ")[0]
     rows = [
         [cell.strip() for cell in line.strip("|").split("|")]
@@ -40,7 +40,7 @@ def _tests_in(path: str) -> dict[str, ast.FunctionDef]:
 
 
 def test_each_row_names_tests_that_run() -> None:
-    """A test that was renamed, moved or skipped by default proves nothing to a reader."""
+    """Each test named in a row exists and runs by default."""
     for row in _rows():
         named = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", row[-1])
         assert named, row[0]
@@ -52,12 +52,12 @@ def test_each_row_names_tests_that_run() -> None:
 
 
 def test_no_situation_is_missing() -> None:
-    """Processes, power, disks, rot and clocks."""
+    """The table has rows for killed processes, lost power, disks, corrupted data and clocks."""
     names = [row[0] for row in _rows()]
     for situation in SITUATIONS:
         assert any(situation in name for name in names), situation
 
 
 def test_the_readme_leads_there() -> None:
-    """One line, with the link."""
+    """README.md has one line with a link to the page."""
     assert "docs/delivery.md#what-an-acknowledgement-survives" in (ROOT / "README.md").read_text()

@@ -1,4 +1,4 @@
-"""The private words: few, each used by several packages, each with one meaning in one place."""
+"""The private words are few. Each is used by several packages and has one meaning in one place."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from tests.docs.glossary import (
 
 
 def test_the_glossary_is_short() -> None:
-    """Each private word is one more that a newcomer has to learn."""
+    """The glossary has at most `ROWS_MAX` rows, since a newcomer must learn each word."""
     assert 0 < len(rows(GLOSSARY)) <= ROWS_MAX
 
 
 def test_the_rows_are_in_order() -> None:
-    """A reader looks a word up; capital letters count as small ones."""
+    """The rows are in alphabetical order, with capital letters counted as small ones."""
     cells = [cell.lower() for cell, _ in rows(GLOSSARY)]
     assert cells == sorted(cells)
 
 
 @pytest.mark.parametrize("word", [word for cell, _ in rows(GLOSSARY) for word in words_of(cell)])
 def test_a_word_of_the_glossary_is_used_by_several_packages(word: str) -> None:
-    """A word of one or two packages belongs into their READMEs, or is replaced by a plain one."""
+    """Each word is used by three packages or more. Any other word belongs in a package's README, or is replaced."""
     assert len(packages_that_use(word)) >= PACKAGES_MIN, packages_that_use(word)
 
 
@@ -47,12 +47,12 @@ def test_a_word_of_the_glossary_is_used_by_several_packages(word: str) -> None:
     ],
 )
 def test_a_word_of_a_package_is_used_there(package: str, word: str) -> None:
-    """A word that nobody uses any more leaves the README."""
+    """A package uses each word of its own README."""
     assert is_used(word, package)
 
 
 def test_a_word_has_one_place() -> None:
-    """The glossary and the READMEs together explain each word once: no word has two meanings."""
+    """Each word is explained once, either in the glossary or in one README."""
     places = Counter(
         word
         for table in (rows(GLOSSARY), *map(rows_of_package, PACKAGES))
@@ -63,7 +63,7 @@ def test_a_word_has_one_place() -> None:
 
 
 def test_a_row_gives_one_meaning() -> None:
-    """A second meaning gets another word: no row says "also", or gives a meaning for one place alone."""
+    """A row gives a single meaning, without "also" or a special meaning for one place."""
     tables = [rows(GLOSSARY), *map(rows_of_package, PACKAGES)]
     second = re.compile(r"\balso\b|; (?:of|in|to|said of)\b")
     assert [cell for table in tables for cell, meaning in table if second.search(meaning)] == []

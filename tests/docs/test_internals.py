@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md, which is read from front to back, and the pages of docs/internals, to which it leads."""
+"""ARCHITECTURE.md, which is read from front to back, and the pages of docs/internals to which it links."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ DECIDERS_MIN = 60
 
 
 def test_the_architecture_is_read_in_one_sitting() -> None:
-    """What goes deeper than this page belongs to docs/internals."""
+    """ARCHITECTURE.md is short enough to be read at once. Details belong in docs/internals."""
     assert len((ROOT / PAGE).read_bytes()) <= BYTES_MAX
 
 
 def test_the_architecture_names_every_package_once() -> None:
-    """The table has a row for each package at the top and each room of `odradek`, unless a line below names it."""
+    """The table has one row for each top-level package and each subfolder of `odradek`, unless a line below
+    names it."""
     table = re.findall(r"^\| `([\w/]+)/` \|", prose(PAGE), re.MULTILINE)
     rooms = [path.name for path in (ROOT / "odradek").iterdir() if path.is_dir() and not path.is_symlink()]
     rooms = [name for name in rooms if (ROOT / "odradek" / name / "__init__.py").exists()]
@@ -34,7 +35,7 @@ def test_the_architecture_names_every_package_once() -> None:
 
 
 def test_the_map_names_every_folder() -> None:
-    """A folder with modules stands on the map, by its whole path, and every path there leads to something."""
+    """The map has the whole path of each folder with modules, and every path on it exists."""
     named = set(re.findall(r"`((?:\w+/)+(?:\w+\.py)?)`", prose(MAP)))
     folders = {module.rpartition("/")[0] for module in modules()}
     missing = {f"{folder}/" for folder in folders} - named - {f"{name}/" for name in PACKAGES}
@@ -71,7 +72,7 @@ def _defined(body: list[ast.stmt]) -> dict[str, ast.stmt]:
 
 @pytest.mark.parametrize(("question", "file", "name"), list(_deciders()), ids=str)
 def test_a_decider_is_where_the_table_says(question: str, file: Path, name: str) -> None:
-    """Each function that the table names is in the file beside it: the place where a reader looks first."""
+    """Each function in the table "Who decides" is in the file beside it."""
     assert file.exists(), question
     body = ast.parse(file.read_text()).body
     for part in name.split("."):
@@ -81,7 +82,7 @@ def test_a_decider_is_where_the_table_says(question: str, file: Path, name: str)
 
 
 def test_the_table_of_deciders_is_named_where_newcomers_begin() -> None:
-    """ARCHITECTURE.md and CONTRIBUTING.md lead to the table, which has a row for each kind of behaviour."""
+    """ARCHITECTURE.md and CONTRIBUTING.md link to the table, which has a row for each kind of behaviour."""
     assert len({question for question, _, _ in _deciders()}) >= DECIDERS_MIN
     for page in (PAGE, "CONTRIBUTING.md"):
         assert f"{MAP}#who-decides" in prose(page)

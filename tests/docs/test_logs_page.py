@@ -1,4 +1,4 @@
-"""docs/logs.md: every event that a node can log, with its level, and no other."""
+"""docs/logs.md has every event that a node can log, with its level, and no other event."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _rows() -> list[tuple[str, set[str]]]:
 
 
 def test_every_log_event_is_documented() -> None:
-    """The page has one row for each event of the sources, with its level, its meaning and what to do, and no other row."""
+    """The page has one row with level, meaning and advice for each event in the sources, and no other rows."""
     rows = _rows()
     documented = dict(rows)
     assert len(documented) == len(rows)
@@ -55,7 +55,7 @@ def test_every_log_event_is_documented() -> None:
     ],
 )
 def test_an_event_is_found_however_it_is_written(source: str, events: dict[str, set[str]]) -> None:
-    """The three ways in which a log's method gets its event."""
+    """The event is found in each of the three ways in which a log's method may get it."""
     assert log_events([("module", source)]) == events
 
 
@@ -63,6 +63,7 @@ def test_an_event_is_found_however_it_is_written(source: str, events: dict[str, 
     "source", ['log.info("node." + what)', "log.info(event)", "tell = log.info", "told(log.warning)"]
 )
 def test_an_event_cannot_be_hidden(source: str) -> None:
-    """A name that the source does not spell out is an error: the page would lack it."""
+    """If the source does not spell an event's name out, `HiddenEvent` is raised, since the page would lack the
+    event."""
     with pytest.raises(HiddenEvent):
         log_events([("module", source)])

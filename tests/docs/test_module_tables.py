@@ -1,4 +1,4 @@
-"""READMEs list the modules of their folder, as the modules' docstrings say."""
+"""READMEs list the modules of their folders with the first sentences of their docstrings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.docs.module_tables import BEGIN, END, first_sentence, folders, with_t
 
 @pytest.mark.parametrize("folder", folders(), ids=lambda folder: str(folder.relative_to(ROOT)))
 def test_a_readme_lists_the_modules_of_its_folder(folder: Path) -> None:
-    """A table is as the docstrings would write it now: `python -m tests.docs.module_tables`."""
+    """Each README's table equals the output of `python -m tests.docs.module_tables`."""
     page = folder / "README.md"
     assert page.exists(), (
         f"{page.relative_to(ROOT)} is missing: a heading, a sentence, and the comments {BEGIN}{END}"
@@ -30,7 +30,7 @@ def test_a_readme_lists_the_modules_of_its_folder(folder: Path) -> None:
     ],
 )
 def test_a_row_has_the_first_sentence(docstring: str, sentence: str, tmp_path: Path) -> None:
-    """A docstring's first sentence may go on in its second line."""
+    """A row has the whole first sentence of a docstring, even if it continues on the second line."""
     module = tmp_path / "module.py"
     module.write_text(docstring + "\n")
     assert first_sentence(module) == sentence

@@ -1,4 +1,4 @@
-"""The pages that a forge shows beside the code: what they name is there."""
+"""The pages in the repository's root, which a forge shows: everything that they name exists."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ ROOT_PAGES = ("CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "SECURITY
 
 
 def test_every_page_of_the_root_is_held_to_the_rules_of_prose() -> None:
-    """A page that is added to the root is added to the checker, too."""
+    """The checker of prose knows every page in the root."""
     assert sorted(PAGES) == sorted(path.name for path in ROOT.glob("*.md"))
 
 
 @pytest.mark.parametrize("page", [*ROOT_PAGES, *TEMPLATES])
 def test_a_target_of_make_that_a_page_names_is_one(page: str) -> None:
-    """`make quick` and its like stand in the Makefile."""
+    """Each `make` target that a page names is in the Makefile."""
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     text = (ROOT / page).read_text()
     named = set(re.findall(r"(?:`|^)make ([a-z-]+)", text, re.MULTILINE))
@@ -37,14 +37,15 @@ def test_a_target_of_make_that_a_page_names_is_one(page: str) -> None:
 
 @pytest.mark.parametrize("page", [*ROOT_PAGES, *TEMPLATES])
 def test_a_path_that_a_page_names_is_there(page: str) -> None:
-    """In code or in a sentence: `tests/attacks`, docs/compatibility.md, SECURITY.md."""
+    """Each path that a page names exists, in code or in a sentence."""
     text = prose(page).replace("`python -m tests.attacks`", "tests/attacks")
     named = re.findall(r"(?<![\w/.])((?:docs|tests|odradek|deploy)/[\w./-]*\w|[A-Z_]{4,}\.md)", text)
     assert [path for path in named if not (ROOT / path).exists()] == []
 
 
 def test_the_changelog_begins_with_what_is_unreleased() -> None:
-    """Then the versions come, the newest first; the version of the sources is one of them."""
+    """The changelog begins with unreleased changes. Then come the versions, newest first, and the current one is among
+    them."""
     titles = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     versions = [tuple(map(int, title.split("."))) for title in titles[1:]]
     assert titles[0] == "Unreleased"
@@ -54,6 +55,6 @@ def test_the_changelog_begins_with_what_is_unreleased() -> None:
 
 
 def test_no_page_of_the_root_gives_an_address() -> None:
-    """A report takes the forge's private way: an address that nobody reads would swallow it."""
+    """No page gives an e-mail address or a URL, since reports go through the forge."""
     for page in (*ROOT_PAGES, *TEMPLATES):
         assert not re.search(r"[\w.+-]+@[\w-]+\.\w+|https?://", (ROOT / page).read_text()), page

@@ -1,4 +1,5 @@
-"""docs/simulation.md: its example of a workload, as printed, and what it and docs/simulation-findings.md name."""
+"""docs/simulation.md and docs/simulation-findings.md: the example of a workload runs, and all names on the
+pages exist."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ CALM = ["--profile", "calm", "--seconds", "2", "--options", '{"workloads": ["pro
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Path:
-    """The example, in a file."""
+    """Write the example of the page into a file."""
     (example,) = blocks(PAGE, "python")
     file = tmp_path / "ledger.py"
     file.write_text(example.code)
@@ -26,7 +27,7 @@ def ledger(tmp_path: Path) -> Path:
 
 
 def test_the_example_runs_as_printed(ledger: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A reader who copies the workload can run it; its clients take part in the run."""
+    """The workload runs as it is printed on the page, and its clients take part in the run."""
     assert command.main(["--seed", "1", *CALM, "--workload", str(ledger), "--trace"]) == 0
     printed = capsys.readouterr().out
     assert "verdict: ok" in printed
@@ -34,7 +35,7 @@ def test_the_example_runs_as_printed(ledger: Path, capsys: pytest.CaptureFixture
 
 
 def test_what_the_example_finds_is_a_verdict(ledger: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its check speaks for the run, and the command that replays it names the file."""
+    """If the workload's check fails, the run fails, and the command that replays it names the file."""
     ledger.write_text(
         ledger.read_text()
         .replace('entry = b"entry %d" % number', 'entry = b""')
@@ -47,7 +48,7 @@ def test_what_the_example_finds_is_a_verdict(ledger: Path, capsys: pytest.Captur
 
 
 def test_a_file_without_a_workload_is_refused(tmp_path: Path) -> None:
-    """Exit status 64, as for everything that is not understood."""
+    """A file without a workload is refused with exit status 64, like any other wrong usage."""
     file = tmp_path / "empty.py"
     file.write_text("workload = 7\n")
     with pytest.raises(SystemExit) as ended:
@@ -56,7 +57,8 @@ def test_a_file_without_a_workload_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_findings_have_every_mutant() -> None:
-    """A row for each mutant in their order, with its area and history. test_hunt.py compares the rest with what was kept."""
+    """The page has a row for each mutant, in order, with its area and history. test_hunt.py checks the other
+    columns."""
     table = (ROOT / FINDINGS).read_text().partition("| mutant |")[2]
     rows = [line.strip("| ").split(" | ") for line in table.splitlines() if re.match(r"\| [a-z]+-", line)]
     assert [tuple(row[:3]) for row in rows] == [
@@ -65,7 +67,8 @@ def test_the_findings_have_every_mutant() -> None:
 
 
 def test_a_known_mutant_that_campaigns_miss_has_its_reason() -> None:
-    """A reason stands in the code, and so in the page's lists. Bugs that were planted blindly get theirs when they are found."""
+    """Each known mutant that campaigns miss has a reason in the code, and the page gives that reason. Blind ones are
+    left out."""
     reasons = dict(re.findall(r"^\* `([a-z-]+)`: (.*)$", (ROOT / FINDINGS).read_text(), re.MULTILINE))
     for mutant in MUTANTS:
         if mutant.name in reasons and not mutant.is_blind:
@@ -74,7 +77,7 @@ def test_a_known_mutant_that_campaigns_miss_has_its_reason() -> None:
 
 @pytest.mark.parametrize("page", [PAGE, FINDINGS])
 def test_the_pages_name_only_files_that_are_there(page: str) -> None:
-    """With their folder, or, in the table of promises, by the name of the module alone."""
+    """Each Python file that a page names exists, with its folder or, in the table of promises, by its name alone."""
     text = (ROOT / page).read_text()
     named = re.findall(r"`((?:\w+/)+\w+\.py)`", text)
     assert [name for name in named if not (ROOT / name).exists()] == []

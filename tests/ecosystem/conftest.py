@@ -1,4 +1,4 @@
-"""Three real nodes for programs of others."""
+"""Three real nodes for third-party programs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jepsen_tests.systems import Odradek
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """Three nodes that serve, with replication factor 3 and `min.insync.replicas` 2; none may end by itself."""
+    """Start three nodes with replication factor 3 and `min.insync.replicas` 2. Fail if one ends by itself."""
     if shutil.which("setpriv") is None:
         pytest.skip("no setpriv (util-linux)")
     found = Cluster(Odradek(), Loopback(), tmp_path / "nodes", FASTER)

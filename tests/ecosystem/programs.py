@@ -1,4 +1,4 @@
-"""Java programs of others as child processes, with their jars; and records that independent clients write and read."""
+"""Third-party Java programs as child processes with their jars, and records that independent clients write and read."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from testkit.processes import ServerProcess, spawn
 
 FLINK_VERSION, FLINK_CONNECTOR_VERSION = "2.2.0", "5.0.0-2.2"
 PATIENCE_SECONDS = 240.0
-"""How long a program may take for what it does in seconds on an idle machine."""
+"""How long a program may take for a step that takes seconds on an idle machine."""
 POLL_SECONDS = 0.2
 JVM = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 ARTIFACTS: Mapping[str, Sequence[str]] = {
@@ -47,11 +47,11 @@ ARTIFACTS: Mapping[str, Sequence[str]] = {
         f"org.apache.flink:flink-connector-kafka:{FLINK_CONNECTOR_VERSION}",
     ],
 }
-"""The sets of jars, by the folder in `~/.cache/odradek-ecosystem` that holds each."""
+"""The sets of jars, by the name of the folder in `~/.cache/odradek-ecosystem`."""
 
 
 def jars(name: str) -> Path:
-    """Return the folder of one set of jars, fetched at the first need; skip the test where Java or mvn is missing."""
+    """Return the folder of one set of jars, and fetch them at the first use. Skip the test without Java or mvn."""
     try:
         return ensure_artifacts(Path.home() / ".cache" / "odradek-ecosystem" / name, ARTIFACTS[name])
     except KafkaUnavailable as reason:
@@ -59,7 +59,7 @@ def jars(name: str) -> Path:
 
 
 def compiled(program: Path, folder: Path, target: Path) -> str:
-    """Compile a Java program against jars; return the class path for `java`. Skip the test where there is no compiler."""
+    """Compile a Java program against jars. Return the class path for `java`. Skip the test without a compiler."""
     javac = shutil.which("javac")
     if javac is None:
         pytest.skip("no javac on the path")
@@ -74,7 +74,7 @@ def compiled(program: Path, folder: Path, target: Path) -> str:
 def java(
     name: str, path: str | Path, program: str, *arguments: str | Path, log: Path, options: Sequence[str] = JVM
 ) -> Iterator[ServerProcess]:
-    """Run a class of the class path `path`, or of the jars in that folder, until the block ends."""
+    """Run a class of the class path `path`, or of the jars in that folder, while the block runs."""
     classes = f"{path}/*" if isinstance(path, Path) else path
     command = [java_command(), *options, "-cp", classes, program, *arguments]
     process = spawn(name, command, bootstrap="", log_path=log)
@@ -85,7 +85,7 @@ def java(
 
 
 def until(what: str, is_so: Callable[[], Any], note: Callable[[], str]) -> Any:
-    """Ask until the answer is true, and return it. `note` is shown where it never is."""
+    """Ask until the answer is true, and return it. If it never is, the error shows `note`."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline:
         if found := is_so():
@@ -97,7 +97,7 @@ def until(what: str, is_so: Callable[[], Any], note: Callable[[], str]) -> Any:
 def create_topics(
     bootstrap: str, partitions: Mapping[str, int], replicas: int = -1, config: Mapping[str, str] | None = None
 ) -> None:
-    """Create topics by librdkafka."""
+    """Create topics with librdkafka."""
     admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": bootstrap})
     wanted = [
         confluent_kafka.admin.NewTopic(name, count, replicas, config=dict(config or {}))
@@ -108,7 +108,7 @@ def create_topics(
 
 
 def produce(bootstrap: str, topic: str, values: Iterable[str]) -> int:
-    """Write each value as a record by librdkafka, with acks=all and idempotent; return how many were acknowledged."""
+    """Write each value as a record with librdkafka, acks=all and idempotence. Return how many were acknowledged."""
     failures: list[object] = []
     acknowledged = 0
 
@@ -129,7 +129,8 @@ def produce(bootstrap: str, topic: str, values: Iterable[str]) -> int:
 
 
 def read_committed(bootstrap: str, topic: str) -> list[tuple[bytes | None, bytes | None]]:
-    """Read keys and values of all committed records up to the end, each partition in order; empty without the topic."""
+    """Read keys and values of all committed records, each partition in order. Return an empty list if the topic is
+    missing."""
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -164,12 +165,12 @@ def read_committed(bootstrap: str, topic: str) -> list[tuple[bytes | None, bytes
 
 
 def counted(bootstrap: str, topic: str) -> Counter[str]:
-    """Count each value among the committed records of a topic."""
+    """Count how often each value is among the committed records of a topic."""
     return Counter((value or b"").decode() for _, value in read_committed(bootstrap, topic))
 
 
 def rest(port: int, path: str, method: str = "GET", body: object = None) -> Any:
-    """Ask a worker of Connect; None until it answers well."""
+    """Send a REST request to a Connect worker. Return None if it fails."""
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}{path}",
         method=method,

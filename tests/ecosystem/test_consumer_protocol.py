@@ -20,7 +20,8 @@ ROUNDS = 3
 
 
 def test_franz_go(tmp_path: Path) -> None:
-    """Three clients of franz-go, with ServerSideBalancer, read each acknowledged record, and no committed offset goes back."""
+    """Three clients of franz-go with ServerSideBalancer read each acknowledged record, and no committed offset goes
+    back."""
     program = built(tmp_path)
 
     def command(place: Place) -> list[str]:
@@ -32,7 +33,8 @@ def test_franz_go(tmp_path: Path) -> None:
 
 
 def test_platformatic(tmp_path: Path) -> None:
-    """@platformatic/kafka with `groupProtocol: consumer` does so as well, beside librdkafka, with a parent that starts it anew."""
+    """Members of @platformatic/kafka, restarted by a parent, share a topic with librdkafka and read each acknowledged
+    record."""
     directory = installed(tmp_path)
 
     def command(place: Place) -> list[str]:
@@ -44,7 +46,7 @@ def test_platformatic(tmp_path: Path) -> None:
 
 
 def installed(target: Path) -> Path:
-    """Install the program's packages, with the hashes of its lock; skip the test where there is no Node.js with npm."""
+    """Install the program's packages with the hashes of its lock file. Skip the test without Node.js and npm."""
     if shutil.which("node") is None or shutil.which("npm") is None:
         pytest.skip("no node or no npm on the path")
     directory = target / "node"

@@ -1,4 +1,4 @@
-"""Flink: source, map, and a sink that writes exactly once, through a failure of the job and the death of a node."""
+"""Flink: a job with a source, a map and an exactly-once sink survives its own failure and the death of a node."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OPENED = [f"--add-opens=java.base/java.{package}=ALL-UNNAMED" for package in ("u
 
 
 def test_a_job_copies_exactly_once(cluster: Cluster, tmp_path: Path) -> None:
-    """Flink's two-phase sink: each record is committed once, and no transaction is left open."""
+    """With Flink's two-phase sink each record is committed once, and no transaction stays open."""
     path = compiled(PROGRAM, jars(f"flink-{FLINK_VERSION}"), tmp_path / "classes")
     values = [str(number) for number in range(RECORDS)]
     create_topics(cluster.bootstrap, {"numbers": 2, "copies": 2})

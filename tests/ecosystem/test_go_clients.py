@@ -1,4 +1,4 @@
-"""Two Go clients: franz-go copies exactly once while a node is killed, sarama asks what lag exporters ask."""
+"""Two Go clients: franz-go copies exactly once while a node is killed, and sarama asks for lag as exporters do."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OLD_GO = "go.mod requires go >="
 
 
 def built(target: Path) -> Path:
-    """Build the program, with the modules and hashes of `go.sum`; skip the test without a Go that is new enough."""
+    """Build the program with the modules and hashes of `go.sum`. Skip the test without a recent Go."""
     go = shutil.which("go")
     if go is None:
         pytest.skip("no go on the path")
@@ -44,7 +44,7 @@ def built(target: Path) -> Path:
 
 
 def test_franz_go_copies_exactly_once_and_sarama_sees_the_lag(cluster: Cluster, tmp_path: Path) -> None:
-    """KIP-447: offsets and records of a transaction are committed together; afterwards the group has no lag."""
+    """KIP-447: a transaction's offsets and records are committed together. Afterwards the group has no lag."""
     program = built(tmp_path)
     values = [str(number) for number in range(RECORDS)]
     create_topics(cluster.bootstrap, {"numbers": 2, "copies": 2})
@@ -73,5 +73,5 @@ def test_franz_go_copies_exactly_once_and_sarama_sees_the_lag(cluster: Cluster, 
 
 
 def is_whole(partitions: list[list[int]]) -> list[list[int]]:
-    """List the partitions, if both have three replicas in sync; else none."""
+    """Return both partitions if each has three replicas in sync, else none."""
     return partitions if [line[3] for line in partitions] == [3, 3] else []

@@ -1,4 +1,4 @@
-"""Kafka Connect: two workers, a source that writes exactly once, a sink, while a worker and a node are killed."""
+"""Kafka Connect: two workers run an exactly-once source and a sink, while a worker and a node are killed."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ pytestmark = [pytest.mark.ecosystem, pytest.mark.java]
 WORKER = "org.apache.kafka.connect.cli.ConnectDistributed"
 FILE = "org.apache.kafka.connect.file.FileStream"
 LINES = 1_000
-"""Lines of each of the three parts: before a death, after that of a node, after that of a worker."""
+"""How many lines each of three parts has: before the deaths, after a node's death, after a worker's death."""
 
 
 def properties(bootstrap: str, port: int) -> str:
-    """Write the settings of a worker."""
+    """Write the properties file of a worker."""
     settings = {
         "bootstrap.servers": bootstrap,
         "group.id": "connect",
@@ -65,10 +65,10 @@ def connectors(source: Path, sink: Path) -> dict[str, dict[str, object]]:
 
 
 def test_lines_go_through_exactly_once(cluster: Cluster, tmp_path: Path) -> None:
-    """KIP-618: each line of the file is committed once in the topic, and the sink has all of them.
+    """KIP-618: each line of the file is committed once in the topic, and the sink gets all lines.
 
-    A node is killed and comes back, and the worker that was started first is killed: the other one goes on. The offsets
-    of the source can be read, and deleted while it is stopped (KIP-875).
+    A node is killed and restarted. Then the first worker is killed, and the other one goes on. The source's offsets can
+    be read, and while it is stopped they can be deleted (KIP-875).
     """
     folder = jars(f"kafka-{KAFKA_VERSION}")
     first, second = free_ports(2)
@@ -117,6 +117,6 @@ def test_lines_go_through_exactly_once(cluster: Cluster, tmp_path: Path) -> None
 
 
 def offsets(port: int) -> list[int]:
-    """Read the positions in the source's file that Connect has committed."""
+    """Return the positions in the source file that Connect has committed."""
     found = rest(port, "/connectors/source/offsets") or {}
     return [each["offset"]["position"] for each in found.get("offsets", ())]

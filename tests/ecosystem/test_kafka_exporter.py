@@ -1,4 +1,4 @@
-"""kafka_exporter, a Go program that asks a cluster for offsets, groups and replicas, and shows them to Prometheus."""
+"""kafka_exporter, a Go program that reads offsets, groups and replicas of a cluster, and exports them to Prometheus."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ RECORDS, READ = 100, 60
 
 
 def test_offsets_lag_and_replicas_are_shown(cluster: Cluster, tmp_path: Path) -> None:
-    """Its page has the cluster's offsets, the group's lag, and the replicas that are missing after a death."""
+    """Its page shows the cluster's offsets, the group's lag and, after a death, the missing replicas."""
     program = os.environ.get("ODRADEK_KAFKA_EXPORTER") or shutil.which("kafka_exporter")
     if program is None:
-        pytest.skip("no kafka_exporter on the path, nor in ODRADEK_KAFKA_EXPORTER")
+        pytest.skip("kafka_exporter is missing: put it on the path, or set ODRADEK_KAFKA_EXPORTER to it")
     create_topics(cluster.bootstrap, {"words": 1})
     assert produce(cluster.bootstrap, "words", map(str, range(RECORDS))) == RECORDS
     consumer = confluent_kafka.Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "readers"})
@@ -59,7 +59,7 @@ def test_offsets_lag_and_replicas_are_shown(cluster: Cluster, tmp_path: Path) ->
 
 
 def figures(port: int) -> dict[str, float]:
-    """Read the series on the exporter's page; none until it answers."""
+    """Return the series on the exporter's page, or none until it answers."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
             text = answer.read().decode()

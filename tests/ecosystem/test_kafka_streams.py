@@ -1,4 +1,4 @@
-"""Kafka Streams, exactly once, while nodes and the program itself are killed."""
+"""Kafka Streams processes exactly once while nodes and the program itself are killed."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ LINES, WORDS_PER_LINE, WORDS = 6_000, 10, 100
 
 
 def test_words_are_counted_exactly_once(cluster: Cluster, tmp_path: Path) -> None:
-    """KIP-129, KIP-447: `exactly_once_v2` counts each word once, and no committed count is below an earlier one.
-
-    A node is killed and comes back. Then the program is killed, its state is deleted, and another node is killed. The
-    counts are restored from the changelog.
+    """KIP-129, KIP-447: `exactly_once_v2` counts each word once, and no committed count ever falls. A node is killed
+    and restarted. Then the program is killed, its state is deleted, and another node is killed. The counts are restored
+    from the changelog.
     """
     path = compiled(PROGRAM, jars(f"kafka-{KAFKA_VERSION}"), tmp_path / "classes")
     random = Random(1)
@@ -58,7 +57,7 @@ def test_words_are_counted_exactly_once(cluster: Cluster, tmp_path: Path) -> Non
 
 
 def last_counts(bootstrap: str) -> tuple[Counter[str], int]:
-    """Return the last committed count of each word, and how many counts are below an earlier one."""
+    """Return the last committed count of each word, and how many counts are lower than the one before."""
     found: Counter[str] = Counter()
     falls = 0
     for key, value in read_committed(bootstrap, "counts"):

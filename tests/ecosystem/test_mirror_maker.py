@@ -1,4 +1,4 @@
-"""MirrorMaker 2 between Apache Kafka and us, in both directions at once, exactly once, while a node is killed."""
+"""MirrorMaker 2 mirrors between Apache Kafka and Odradek in both directions, exactly once, while a node is killed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RETENTION_MS = "123456789"
 
 
 def properties(kafka: str, ours: str, port: int) -> str:
-    """Write the settings of a dedicated MirrorMaker for two clusters."""
+    """Write the properties file of a dedicated MirrorMaker for two clusters."""
     settings = {
         "clusters": "kafka, odradek",
         "kafka.bootstrap.servers": kafka,
@@ -55,9 +55,9 @@ def properties(kafka: str, ours: str, port: int) -> str:
 def test_both_clusters_have_each_other_s_records_once(
     cluster: Cluster, apache_kafka: ServerProcess, tmp_path: Path
 ) -> None:
-    """KIP-382, KIP-618: each record is there once, in a topic with the same configuration; groups are carried over.
+    """KIP-382, KIP-618: each record is mirrored once to a topic with the same configuration, and groups are copied.
 
-    A node of ours is killed and comes back in between.
+    Meanwhile one of our nodes is killed and restarted.
     """
     folder = jars(f"kafka-{KAFKA_VERSION}")
     kafka, ours = apache_kafka.bootstrap, cluster.bootstrap
@@ -93,7 +93,7 @@ def test_both_clusters_have_each_other_s_records_once(
 
 
 def read_in_group(bootstrap: str) -> None:
-    """Read all records in the group `readers`, and commit."""
+    """Read all records in the group `readers`, and commit their offsets."""
     consumer = confluent_kafka.Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "readers", "auto.offset.reset": "earliest"}
     )
@@ -108,13 +108,13 @@ def read_in_group(bootstrap: str) -> None:
 
 
 def groups(bootstrap: str) -> set[str]:
-    """List the groups of a cluster."""
+    """Return the groups of a cluster."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     return {group.group_id for group in admin.list_consumer_groups().result().valid}
 
 
 def retention(bootstrap: str) -> str:
-    """Read the mirrored topic's `retention.ms`."""
+    """Return `retention.ms` of the mirrored topic."""
     topic = ConfigResource(ConfigResource.Type.TOPIC, "kafka.there")
     admin = AdminClient({"bootstrap.servers": bootstrap})
     found = admin.describe_configs([topic])[topic].result()

@@ -1,4 +1,4 @@
-"""Objects for companions: what `test_companion.py` calls in another process."""
+"""Objects for companions. `test_companion.py` calls them in another process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MIB = 1 << 20
 
 
 class Mirror:
-    """Gives back what it gets."""
+    """An object whose methods return or raise what they are given."""
 
     def __init__(self, *args: Any) -> None:
         self.args = args
@@ -52,7 +52,7 @@ class Mirror:
 
 
 class Process:
-    """Tells about the process that it is in."""
+    """An object that describes the process in which it lives."""
 
     def pid(self) -> int:
         return os.getpid()
@@ -70,7 +70,7 @@ class Process:
         os._exit(status)
 
     def hold(self, fifo: str) -> None:
-        """Tell through a named pipe that the call runs, and hold the interpreter for good."""
+        """Announce the call through a named pipe, then keep the interpreter busy for ever."""
         with open(fifo, "w") as pipe:
             pipe.write(f"{os.getpid()}\n")
         while True:
@@ -78,11 +78,11 @@ class Process:
 
 
 class Unpicklable(Exception):
-    """An error with a lock in it."""
+    """An error that cannot be pickled, since it contains a lock."""
 
 
 class NeverMade:
-    """Its making fails."""
+    """A class whose constructor raises."""
 
     def __init__(self, reason: str) -> None:
         raise LookupError(reason)

@@ -1,4 +1,4 @@
-"""The time that may be relied on: jumps of the wall clock, which time servers and operators make."""
+"""The agreed clock, which withstands jumps of the wall clock that time servers and operators cause."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DAY_MS = 86_400_000
 
 
 class Clocks:
-    """A wall clock that a test sets, over a monotonic clock."""
+    """A wall clock that the test sets, beside a monotonic clock."""
 
     def __init__(self) -> None:
         self.now_ms = 0
@@ -32,12 +32,12 @@ class Clocks:
         return NOW_MS + self.offset_ms + self.now_ms
 
     def warning(self, event: str, *, seconds: int, believed_in_seconds: int) -> None:
-        """Note a line of the log."""
+        """Record a warning as a line of the log."""
         assert (event, believed_in_seconds) == ("clock.jumped", INTERVAL_MS // 1000)
         self.jumps.append(seconds)
 
     def offsets(self) -> tuple[int, int]:
-        """Return the earliest and the latest time, as distances from the clock that never jumps."""
+        """Return the earliest and the latest time, relative to the monotonic clock."""
         moment = self.agreed.moment()
         assert moment.earliest_ms <= moment.wall_ms == self.wall_ms() <= moment.latest_ms
         assert (self.agreed.earliest_ms(), self.agreed.latest_ms()) == (moment.earliest_ms, moment.latest_ms)
@@ -45,7 +45,8 @@ class Clocks:
 
 
 def test_a_jump_is_believed_when_the_clock_has_kept_to_it() -> None:
-    """Until then either time may be right; the jump is logged once."""
+    """A jump counts once the clock has kept to it for an interval. Until then both times are possible. It is logged
+    once."""
     for jump_ms in (7 * DAY_MS, -7 * DAY_MS):
         clocks = Clocks()
         assert clocks.offsets() == (0, 0)
@@ -58,7 +59,7 @@ def test_a_jump_is_believed_when_the_clock_has_kept_to_it() -> None:
 
 
 def test_a_jump_that_is_taken_back_leaves_nothing_behind() -> None:
-    """Each jump begins the interval anew."""
+    """Each jump starts the interval again. If all jumps are taken back, the times are as before."""
     for jump_ms in (DAY_MS, -DAY_MS):
         clocks = Clocks()
         for days in range(1, 10):
@@ -74,7 +75,7 @@ def test_a_jump_that_is_taken_back_leaves_nothing_behind() -> None:
 
 
 def test_a_clock_that_a_time_server_sets_right_is_followed() -> None:
-    """A move within the tolerance is no jump."""
+    """A change of the wall clock within the tolerance is followed at once and is no jump."""
     clocks = Clocks()
     for clocks.now_ms in range(0, 100_000, 1000):
         clocks.offset_ms += TOLERANCE_MS if clocks.now_ms % 2000 else -TOLERANCE_MS
@@ -84,7 +85,7 @@ def test_a_clock_that_a_time_server_sets_right_is_followed() -> None:
 
 @given(st.lists(st.integers(-3 * DAY_MS, 3 * DAY_MS), max_size=20))
 def test_the_wall_clock_is_always_between_the_two_times(jumps: list[int]) -> None:
-    """The earliest time follows a jump back at once, the latest a jump ahead; nothing is stuck when the clock is quiet."""
+    """The wall clock is always between the earliest and the latest time. Without jumps the two come together again."""
     clocks = Clocks()
     for jump in [0, *jumps]:
         clocks.offset_ms += jump
@@ -97,7 +98,8 @@ def test_the_wall_clock_is_always_between_the_two_times(jumps: list[int]) -> Non
 
 
 def test_retention_deletes_nothing_for_a_clock_that_is_wrong_for_a_moment() -> None:
-    """A broker whose clock is a month ahead for less than a check interval keeps its records; later it does not."""
+    """If a broker's clock is a month ahead for less than an interval, retention deletes nothing. If it stays, it
+    deletes."""
     interval_seconds = 10
 
     async def script(case: Troubled) -> None:

@@ -1,4 +1,4 @@
-"""Calls to a disk that the loop waits for only so long: abandoned ones are undone, and none overtakes another."""
+"""Calls to a disk for which the loop waits only for a limited time. Late calls are undone, and all keep their order."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ SOON_SECONDS = 0.05
 
 
 def no_undo() -> Undo:
-    raise AssertionError("it is not abandoned")
+    raise AssertionError("the call was abandoned, though its device answered in time")
 
 
 def test_a_call_that_is_answered_in_time_gives_its_result() -> None:
-    """The caller gets what the function returned, call after call, from the thread of the disk."""
+    """If the device answers in time, the caller gets the function's result from the thread of the disk."""
     calls = BoundedCalls(60)
     threads = [calls.run(lambda number: (number, threading.get_ident()), no_undo, each) for each in range(50)]
     assert [number for number, _ in threads] == list(range(50))
@@ -35,7 +35,8 @@ def test_a_call_that_is_answered_in_time_gives_its_result() -> None:
 
 
 def test_an_abandoned_call_is_undone_once_the_device_answers() -> None:
-    """Until then every call is refused at once; `settle` waits for it."""
+    """An abandoned call is undone when the device answers. Until then other calls are refused at once, and `settle`
+    waits."""
     calls = BoundedCalls(SOON_SECONDS)
     answer = threading.Event()
     undone: list[object] = []
@@ -57,7 +58,7 @@ def test_an_abandoned_call_is_undone_once_the_device_answers() -> None:
 
 
 def test_an_undoing_that_fails_is_told_once() -> None:
-    """`settle` raises it; the disk is offline then."""
+    """If the undoing fails, `settle` raises the error once. The disk is then offline."""
     calls = BoundedCalls(SOON_SECONDS)
     answer = threading.Event()
 
@@ -74,7 +75,7 @@ def test_an_undoing_that_fails_is_told_once() -> None:
 
 
 def test_the_interpreter_changes_hands_quickly_only_while_the_loop_waits() -> None:
-    """Each of three hand-overs would wait a switch interval beside a busy worker; workers pay for short ones."""
+    """The interpreter's switch interval is short only while the loop waits for a call, since it slows workers down."""
     calls = BoundedCalls(60)
     usual = sys.getswitchinterval()
     assert calls.run(sys.getswitchinterval, no_undo) < usual / 10
@@ -83,7 +84,8 @@ def test_the_interpreter_changes_hands_quickly_only_while_the_loop_waits() -> No
 
 
 def test_a_call_that_hangs_keeps_nobody_from_closing() -> None:
-    """After `close` every call is refused; the thread ends when the device has answered and the call is undone."""
+    """`close` returns during a hanging call and refuses later ones. The thread ends after it has undone the
+    late call."""
     calls = BoundedCalls(SOON_SECONDS)
     answer, began, undone = threading.Event(), threading.Event(), threading.Event()
     threads: list[threading.Thread] = []
@@ -106,7 +108,7 @@ def test_a_call_that_hangs_keeps_nobody_from_closing() -> None:
 
 
 class SlowDevice:
-    """Lets the writes of one directory wait for `answer`, and then happen, or fail with `error`."""
+    """A device on which writes to one directory wait for `answer`, and then succeed or fail with `error`."""
 
     def __init__(self, path: Path, patch: pytest.MonkeyPatch, *, create: bool = False) -> None:
         self.directory: RealDir = open_dir(str(path), create=create)
@@ -130,7 +132,8 @@ def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SlowDevice:
 
 
 def test_an_append_that_hangs_leaves_nothing(device: SlowDevice) -> None:
-    """Its bytes are cut off when they arrive at last, though the caller's buffer, or the file, is gone by then."""
+    """The bytes of an abandoned append are cut off when they arrive late, even if the buffer or the file is gone by
+    then."""
     file = device.directory.subdir("t-0", create=True).open("0.log", create=True)
     assert file.append(b"first") == 0
     device.answer.clear()
@@ -155,7 +158,7 @@ def test_an_append_that_hangs_leaves_nothing(device: SlowDevice) -> None:
 
 
 def test_workers_are_not_bounded(device: SlowDevice) -> None:
-    """A worker's append goes straight to the device, also while the loop's hangs."""
+    """A worker's append goes straight to the device, even while an append of the loop hangs."""
     file = device.directory.open("a", create=True)
     device.answer.clear()
     with pytest.raises(DiskHung):
@@ -181,7 +184,7 @@ def test_workers_are_not_bounded(device: SlowDevice) -> None:
 def test_the_error_of_an_abandoned_append_is_told_by_settle(
     device: SlowDevice, number: int, is_final: bool
 ) -> None:
-    """A dead device is told; one that was full is sound."""
+    """If an abandoned append fails late, `settle` raises the error of a dead device, but not that of a full one."""
     file = device.directory.open("a", create=True)
     device.answer.clear()
     device.error = OSError(number, "told late")
@@ -196,7 +199,7 @@ def test_the_error_of_an_abandoned_append_is_told_by_settle(
 
 
 def test_the_error_of_an_append_in_time_is_as_without_a_bound(device: SlowDevice) -> None:
-    """A full disk raises `DiskFull`, and `size` counts what was written."""
+    """If an append fails in time on a full disk, it raises `DiskFull`, and `size` counts the written bytes."""
     file = device.directory.open("a", create=True)
     device.error = OSError(errno.ENOSPC, "No space left")
     with pytest.raises(DiskFull):
@@ -211,7 +214,7 @@ def test_the_error_of_an_append_in_time_is_as_without_a_bound(device: SlowDevice
 
 
 def test_work_in_time_gives_its_result_or_its_error(device: SlowDevice) -> None:
-    """The disk's thread does all of it, and calls the device itself; what it raises comes to the caller."""
+    """Work of several calls runs in the disk's thread, and its result or its error reaches the caller."""
     directory = device.directory
 
     def work() -> int:
@@ -232,7 +235,8 @@ def test_work_in_time_gives_its_result_or_its_error(device: SlowDevice) -> None:
 
 @pytest.mark.parametrize("is_undone", [True, False])
 def test_work_that_hangs_is_undone_or_goes_on(device: SlowDevice, is_undone: bool) -> None:
-    """Its caller says which. Until then nothing else is begun, and `settle` waits for it."""
+    """Work that hangs is undone or finished late, as its caller has chosen. Until then other calls wait or are
+    refused."""
     directory = device.directory
     answer = threading.Event()
     undone: list[int] = []
@@ -260,7 +264,7 @@ def test_work_that_hangs_is_undone_or_goes_on(device: SlowDevice, is_undone: boo
 def test_the_error_of_work_that_was_to_be_undone_is_told_by_settle(
     device: SlowDevice, error: int, is_final: bool
 ) -> None:
-    """If the device is sound in spite of it, all is as it was, and `settle` is silent."""
+    """If abandoned work fails late, `settle` raises the error of a broken device, and none if the device is sound."""
     directory = device.directory
     answer = threading.Event()
 
@@ -278,7 +282,7 @@ def test_the_error_of_work_that_was_to_be_undone_is_told_by_settle(
 
 
 def test_looks_into_a_directory_are_bounded(device: SlowDevice, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Listing, reading and opening what is there: refused while the device hangs, and nothing is left of them."""
+    """Listing, reading and opening are refused while the device hangs, and leave nothing behind."""
     directory = device.directory
     directory.write_atomic("a", b"x")
     answer = threading.Event()
@@ -310,7 +314,8 @@ def test_looks_into_a_directory_are_bounded(device: SlowDevice, monkeypatch: pyt
 def test_a_read_of_what_is_not_in_memory_is_bounded(
     device: SlowDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It reads into bytes of its own, since the caller's buffer has others by then. The file stays open for it."""
+    """A read from the device that hangs uses its own buffer, since the caller's is in use again. The file stays open
+    for it."""
     file = device.directory.open("a", create=True)
     file.append(b"0123456789")
     answer = threading.Event()
@@ -345,7 +350,7 @@ def test_a_read_of_what_is_not_in_memory_is_bounded(
 def test_an_opening_that_hangs_is_bounded_and_stops_nobody_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Files of other disks are opened and closed meanwhile; what was opened too late is closed again."""
+    """While an open hangs, files of other disks can be opened. A file that opens too late is closed again."""
     hung = SlowDevice(tmp_path / "hung", monkeypatch, create=True).directory
     hung.write_atomic("a", b"x")
     other = open_dir(str(tmp_path / "other"), create=True)

@@ -1,4 +1,4 @@
-"""Companions: one contract for the machine and the simulator, then the process itself."""
+"""Companions: one contract for real and simulated ones, then tests of the real process."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Maker(Protocol):
-    """The part of `Env` that is under test."""
+    """The part of `Env` that these tests use."""
 
     def new_companion(self, factory: str, *args: Any) -> Companion: ...
 
@@ -51,7 +51,7 @@ class Maker(Protocol):
 
 @pytest.fixture
 def real() -> Iterator[RealEnv]:
-    """This machine; its companions end with the test."""
+    """Make the real environment. Its companions end with the test."""
     env = RealEnv()
     yield env
     env.close()
@@ -59,7 +59,7 @@ def real() -> Iterator[RealEnv]:
 
 @pytest.fixture(params=["real", "sim"])
 def env(request: pytest.FixtureRequest) -> Maker:
-    """Each of the two worlds."""
+    """Make the real and the simulated environment in turn."""
     if request.param == "sim":
         return World(1, Weather()).node_env("a")
     made: Maker = request.getfixturevalue("real")
@@ -67,7 +67,7 @@ def env(request: pytest.FixtureRequest) -> Maker:
 
 
 def test_a_call_returns_what_the_method_returns(env: Maker) -> None:
-    """The factory gets its arguments, the method its own, and the result comes back."""
+    """The factory and the method get their arguments, and the caller gets the method's result."""
     mirror = env.new_companion(MIRROR, 7, "x")
     assert mirror.call("made_of") == (7, "x")
     assert mirror.call("echo", 1, None, {"a": [b"b"]}) == (1, None, {"a": [b"b"]})
@@ -75,7 +75,7 @@ def test_a_call_returns_what_the_method_returns(env: Maker) -> None:
 
 
 def test_long_bytes_pass_both_ways(env: Maker) -> None:
-    """Four MiB of bytes, bytearray and array arrive with their types, long and short, nested and repeated."""
+    """Bytes, bytearrays and arrays of up to 4 MiB keep their types in both directions, nested or repeated."""
     mirror = env.new_companion(MIRROR)
     long, array = os.urandom(4 * MIB), np.arange(MIB, dtype=np.int32)
     for value in (long, bytearray(long), b"", bytearray(b"short"), [long, {"again": long}]):
@@ -90,7 +90,7 @@ def test_long_bytes_pass_both_ways(env: Maker) -> None:
 
 
 def test_an_exception_comes_back_as_it_is(env: Maker) -> None:
-    """'Raises what the method or the factory raises'; the object lives on."""
+    """An exception of the factory or the method reaches the caller, and the object goes on working."""
     mirror = env.new_companion(MIRROR)
     with pytest.raises(ZeroDivisionError, match="by nothing"):
         mirror.call("fail", ZeroDivisionError("by nothing"))
@@ -117,7 +117,8 @@ def test_an_exception_comes_back_as_it_is(env: Maker) -> None:
 
 
 def test_a_pinned_file_is_read_even_if_it_was_removed(env: Maker, tmp_path: Path) -> None:
-    """A `File` among the arguments arrives with path, size and `pread`, over the same open file."""
+    """A `File` among the arguments arrives with path, size and `pread`, and reads the same file even after its
+    removal."""
     directory = env.open_dir(str(tmp_path / "data"), create=True)
     file = directory.open("a.log", create=True)
     file.append(b"0123456789")
@@ -137,7 +138,7 @@ def test_a_pinned_file_is_read_even_if_it_was_removed(env: Maker, tmp_path: Path
 
 
 def test_a_closed_companion_is_lost(env: Maker) -> None:
-    """'Idempotent': each later call raises `CompanionLost`, also if the first one has yet to come."""
+    """After `close`, which may be called twice, each call raises `CompanionLost`, even if there was none before."""
     for is_used in (False, True):
         mirror = env.new_companion(MIRROR)
         if is_used:
@@ -149,7 +150,7 @@ def test_a_closed_companion_is_lost(env: Maker) -> None:
 
 
 def test_a_dead_node_calls_nothing() -> None:
-    """In the simulator a companion dies with its node, as all its ports do."""
+    """In the simulator a companion dies with its node, like all ports of the node."""
     world = World(1, Weather())
     called: list[str] = []
 
@@ -171,14 +172,14 @@ def test_a_dead_node_calls_nothing() -> None:
 
 
 def children() -> set[str]:
-    """Processes whose parent is this one, zombies included."""
+    """Return the child processes of this one, zombies included."""
     return {
         pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()
     }
 
 
 def descriptors() -> dict[str, str]:
-    """The descriptors of this process that companions use."""
+    """Count the descriptors of this process that companions use."""
     found = {}
     for fd in os.listdir("/proc/self/fd"):
         with contextlib.suppress(FileNotFoundError):
@@ -189,7 +190,7 @@ def descriptors() -> dict[str, str]:
 
 
 def test_nothing_is_started_before_the_first_call(real: RealEnv) -> None:
-    """The first call starts the process, and `close` leaves neither zombie nor descriptor."""
+    """The process starts with the first call. After `close` there is neither a zombie nor a descriptor."""
     before = children(), descriptors()
     process = real.new_companion(PROCESS)
     assert (children(), descriptors()) == before
@@ -201,7 +202,7 @@ def test_nothing_is_started_before_the_first_call(real: RealEnv) -> None:
 
 
 def test_the_process_has_what_it_needs_and_nothing_else(real: RealEnv, tmp_path: Path) -> None:
-    """It inherits neither locks nor files, yields to the node, and finds the same packages."""
+    """The process inherits neither locks nor files, has a lower priority than the node, and finds the same packages."""
     directory = real.open_dir(str(tmp_path))
     directory.lock()
     (tmp_path / "leaky").touch()
@@ -214,7 +215,7 @@ def test_the_process_has_what_it_needs_and_nothing_else(real: RealEnv, tmp_path:
     held = [target for target in status["descriptors"] if not target.startswith(("socket:", "pipe:"))]
     assert not [target for target in held if target.startswith(str(tmp_path))]
     assert status["nice"] == min(19, os.getpriority(os.PRIO_PROCESS, 0) + 5)
-    # The first entry is the folder of whatever was started, which may have modules of the same names.
+    # The first entry is the folder of the started program, which may have modules with the same names.
     paths = list(dict.fromkeys(map(os.path.abspath, sys.path[1:])))
     if str(ROOT) not in paths:
         paths.insert(0, str(ROOT))
@@ -223,7 +224,7 @@ def test_the_process_has_what_it_needs_and_nothing_else(real: RealEnv, tmp_path:
 
 
 def test_a_killed_process_is_lost_and_the_next_one_works(real: RealEnv) -> None:
-    """kill -9 of the companion raises `CompanionLost` at the next call, for good; a new one starts anew."""
+    """If the process is killed, each later call raises `CompanionLost`. A new companion works."""
     before = children(), descriptors()
     process = real.new_companion(PROCESS)
     os.kill(process.call("pid"), signal.SIGKILL)
@@ -239,13 +240,14 @@ def test_a_killed_process_is_lost_and_the_next_one_works(real: RealEnv) -> None:
 
 @pytest.fixture
 def fifo(tmp_path: Path) -> Path:
-    """A named pipe, through which a companion tells that a call runs."""
+    """Make a named pipe, through which a companion announces that a call runs."""
     os.mkfifo(tmp_path / "fifo")
     return tmp_path / "fifo"
 
 
 def test_close_ends_a_call_that_runs(real: RealEnv, fifo: Path) -> None:
-    """'A call that runs in another thread raises `CompanionLost`', however long it would hold its interpreter."""
+    """If `close` is called during another thread's call, that call raises `CompanionLost` at once, however busy
+    it is."""
     before = children(), descriptors()
     process = real.new_companion(PROCESS)
     caught: list[BaseException] = []
@@ -268,7 +270,7 @@ def test_close_ends_a_call_that_runs(real: RealEnv, fifo: Path) -> None:
 
 @pytest.mark.parametrize("is_busy", [True, False])
 def test_the_process_ends_when_its_node_is_killed(fifo: Path, is_busy: bool) -> None:
-    """kill -9 of the node ends the companion at once: in the middle of a call too, after the thread that started it."""
+    """If the node is killed, its companion ends at once, even during a call or after the thread that started it."""
     script = f"""
 import sys, threading
 from odradek.env.real import RealEnv
@@ -302,7 +304,7 @@ else: threading.Event().wait()
 
 
 def test_the_signals_that_stop_a_node_leave_its_companion(real: RealEnv) -> None:
-    """SIGINT and SIGTERM come to all processes of a terminal or a service; the node ends its companion itself."""
+    """SIGINT and SIGTERM, which reach all processes of a terminal or service, leave the companion to its node."""
     process = real.new_companion(PROCESS)
     pid = process.call("pid")
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -311,7 +313,7 @@ def test_the_signals_that_stop_a_node_leave_its_companion(real: RealEnv) -> None
 
 
 def test_an_error_that_cannot_be_pickled_comes_as_its_text(real: RealEnv) -> None:
-    """`CompanionFailed` has type and text, and a note of the place; a result of that kind is an error as well."""
+    """An error or result that cannot be pickled becomes `CompanionFailed` with type, text and a note of the place."""
     mirror = real.new_companion(MIRROR)
     with pytest.raises(CompanionFailed, match=r"companions\.Unpicklable: \('told', <unlocked") as caught:
         mirror.call("fail_oddly")
@@ -326,7 +328,7 @@ def test_an_error_that_cannot_be_pickled_comes_as_its_text(real: RealEnv) -> Non
 
 
 def test_a_memoryview_arrives_as_bytes(real: RealEnv) -> None:
-    """A view has no life of its own in another process: its bytes go, in order."""
+    """A memoryview arrives as its bytes in order, since the other process does not share its memory."""
     mirror = real.new_companion(MIRROR)
     whole = memoryview(bytes(range(256)) * 1024)
     for view in (whole, whole[1:4], whole[::2], whole[:0], whole.cast("I")):
@@ -336,7 +338,7 @@ def test_a_memoryview_arrives_as_bytes(real: RealEnv) -> None:
 
 
 def test_a_lent_file_is_of_use_during_its_call(real: RealEnv, tmp_path: Path) -> None:
-    """'Valid during the call': afterwards it is closed, and the companion keeps no descriptor."""
+    """A lent file can be read during its call. Then it is closed, and the companion keeps no descriptor."""
     file = real.open_dir(str(tmp_path)).open("a.log", create=True)
     file.append(b"x")
     mirror = real.new_companion(MIRROR)
@@ -350,7 +352,7 @@ def test_a_lent_file_is_of_use_during_its_call(real: RealEnv, tmp_path: Path) ->
 
 
 def test_a_failed_read_names_the_directory(real: RealEnv, tmp_path: Path) -> None:
-    """A `DiskError` of the companion is one of the node's: the log directory goes offline as after any other."""
+    """If a companion's read fails, the node gets a `DiskError` with the log directory, as for its own reads."""
     file = real.open_dir(str(tmp_path)).open("a.log", create=True)
     mirror = real.new_companion(MIRROR)
     with pytest.raises(DiskError) as caught:
@@ -366,7 +368,8 @@ def test_a_failed_read_names_the_directory(real: RealEnv, tmp_path: Path) -> Non
 def test_a_start_that_the_system_refuses_may_be_tried_again(
     real: RealEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A want of memory or processes (fork(2), EAGAIN) is `CompanionRefused`, and leaves nothing open."""
+    """If the system cannot start a process (fork(2), EAGAIN), `CompanionRefused` is raised and a later call may try
+    again."""
     before = children(), descriptors()
     process = real.new_companion(PROCESS)
 
@@ -383,7 +386,7 @@ def test_a_start_that_the_system_refuses_may_be_tried_again(
 
 
 def test_calls_of_two_threads_have_their_turns(real: RealEnv) -> None:
-    """Each gets the answer to its own question."""
+    """If two threads call at the same time, each gets the answer to its own call."""
     mirror = real.new_companion(MIRROR)
     answers: dict[int, list[Any]] = {0: [], 1: []}
 
@@ -400,7 +403,7 @@ def test_calls_of_two_threads_have_their_turns(real: RealEnv) -> None:
 
 
 def test_a_companion_is_of_its_environment(real: RealEnv) -> None:
-    """`RealEnv.close` ends what it has made: a process that embeds a node has no child left."""
+    """`RealEnv.close` ends its companions, so that a process that embeds a node has no child left."""
     before = children()
     made = [real.new_companion(PROCESS) for _ in range(2)]
     pids = {process.call("pid") for process in made}
@@ -410,7 +413,7 @@ def test_a_companion_is_of_its_environment(real: RealEnv) -> None:
 
 
 def test_a_companion_gives_way() -> None:
-    """Its niceness shows everywhere; the long slice needs a kernel that knows it, and is no error elsewhere."""
+    """A companion raises its niceness on any system. It works, too, if the kernel lacks long time slices."""
     script = "import os; from odradek.env.low_priority import *; give_way(); print(os.getpriority(0, 0) - NICENESS)"
     before = os.getpriority(os.PRIO_PROCESS, 0)
     said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

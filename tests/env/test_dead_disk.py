@@ -1,7 +1,7 @@
-"""Calls to a disk that has died: they end in `DiskError` alone, and what was open is let go.
+"""Calls to a disk that has died raise only `DiskError`, and open files can be closed.
 
-Real file systems die by their shutdown call. Then single calls of the system fail, one after the other. The simulated
-disk dies in all of its ways.
+Real file systems die by their shutdown call. Other tests let single system calls fail, one after the other. The
+simulated disk dies in all its ways.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ SYSTEM_CALLS = (
 
 @attrs.define
 class Opened:
-    """A directory with a log in it: files that are open, at rest, and open though they were removed."""
+    """A directory with a log: files that are open, closed for the time being, or open after their removal."""
 
     root: Dir
     folder: Dir
@@ -74,7 +74,7 @@ class Opened:
 
     @property
     def calls(self) -> dict[str, Callable[[], object]]:
-        """Every call of the ports that asks the device, by a name."""
+        """Return every call of the ports that needs the device, by a name."""
         found: dict[str, Callable[[], object]] = {}
         for name in ("file", "resting", "removed"):
             file: File = getattr(self, name)
@@ -126,7 +126,7 @@ class Opened:
             opened.close()
 
     def let_go(self) -> None:
-        """Let all of it go: nothing that a device answers may stop this."""
+        """Close everything. No answer of the device may prevent this."""
         for file in (self.file, self.resting, self.removed):
             if file is not self.file:
                 file.rest()
@@ -139,11 +139,11 @@ class Opened:
 
 
 def outcome(call: Callable[[], object]) -> str:
-    """Make a call: `done`, or the system's number of the `DiskError` with which it ends. Any other error is raised."""
+    """Make a call. Return `done`, or the errno of its `DiskError`. Any other error is raised."""
     try:
         call()
     except FileMissing as error:
-        raise AssertionError("a dead disk was taken for a disk without this file") from error
+        raise AssertionError("FileMissing from a dead disk, which may well have the file") from error
     except DiskError as error:
         return errno.errorcode.get(error.errno, error.reason)
     return "done"
@@ -151,14 +151,14 @@ def outcome(call: Callable[[], object]) -> str:
 
 @pytest.fixture(params=["ext4", "xfs"])
 def mounted(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
-    """A file system of its own, which can be killed."""
+    """Mount a file system that the test can kill."""
     with real_disk(tmp_path / "disk", request.param) as disk:
         yield disk
 
 
 @pytest.mark.parametrize("is_bounded", [False, True], ids=["waits", "bounded"])
 def test_a_file_system_that_is_shut_down(mounted: Any, is_bounded: bool) -> None:
-    """On a dead XFS and a dead ext4 each call is done, or raises `DiskError`; no descriptor but the caller's stays."""
+    """On a dead XFS or ext4 each call succeeds or raises `DiskError`, and no descriptor stays open."""
     env = RealEnv()
     path = str(mounted.path / "data")
     root = env.open_dir(path, create=True)
@@ -178,7 +178,7 @@ def test_a_file_system_that_is_shut_down(mounted: Any, is_bounded: bool) -> None
 
 @pytest.mark.parametrize("name", SYSTEM_CALLS)
 def test_a_system_call_that_fails(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever single call of the system fails with EIO, only `DiskError` comes out, and all can be let go."""
+    """If any single system call fails with EIO, only `DiskError` is raised, and all files can be closed."""
     opened = Opened.on(RealEnv().open_dir(str(tmp_path / "data"), create=True))
     real: Callable[..., Any] = getattr(os, name)
 
@@ -202,7 +202,7 @@ def test_a_system_call_that_fails(name: str, tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize("name", ["stat", "lstat"])
 def test_a_dead_disk_does_not_lack_a_file(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`exists` and `is_dir` raise where the device does not answer: a voter would forget its promises."""
+    """`exists` and `is_dir` raise if the device does not answer. With "no" a voter would forget its votes."""
     root = RealEnv().open_dir(str(tmp_path))
     assert not root.exists("absent")
     assert not root.is_dir("absent/below")
@@ -223,7 +223,7 @@ def test_a_dead_disk_does_not_lack_a_file(name: str, tmp_path: Path, monkeypatch
     ids=lambda value: "+".join(sorted(value)) if isinstance(value, frozenset) else str(value),
 )
 def test_the_simulated_disk_dies_in_all_ways(number: int, spared: frozenset[str]) -> None:
-    """Every call fails but those that this death spares; to let go is always possible."""
+    """On a simulated dead disk every call fails that this death affects, and all files can be closed."""
     disk = SimDisk()
     opened = Opened.on(disk.open_dir("/data", create=True))
     disk.dead_paths, disk.spared = {"/data": number}, spared

@@ -1,4 +1,4 @@
-"""The contract of `File` and `Dir`, run over the machine's files and over the simulated disk alike."""
+"""The contract of `File` and `Dir`, tested with real files and with the simulated disk."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OpenRoot = Callable[[], Dir]
 
 @pytest.fixture(params=["real", "sim"])
 def open_root(request: pytest.FixtureRequest, tmp_path: Path) -> OpenRoot:
-    """Opens one and the same directory each time."""
+    """Return a function that opens the same directory at each call."""
     if request.param == "real":
         path = str(tmp_path / "data")
         return lambda: RealEnv().open_dir(path, create=True)
@@ -28,12 +28,12 @@ def open_root(request: pytest.FixtureRequest, tmp_path: Path) -> OpenRoot:
 
 @pytest.fixture
 def root(open_root: OpenRoot) -> Dir:
-    """An empty directory."""
+    """Make an empty directory."""
     return open_root()
 
 
 def test_append_returns_the_position_and_counts_the_size(root: Dir) -> None:
-    """'Append all of `data`; return the position at which it begins.'"""
+    """`append` writes all data and returns its position. `size` counts it."""
     file = root.open("a.log", create=True)
     assert [file.append(b"one"), file.append(bytearray(b"four")), file.append(memoryview(b"x")[:0])] == [
         0,
@@ -46,7 +46,7 @@ def test_append_returns_the_position_and_counts_the_size(root: Dir) -> None:
 
 
 def test_reads_are_short_only_at_the_end(root: Dir) -> None:
-    """'Up to `count` bytes at `offset`; fewer only at the end of the file.'"""
+    """A read returns fewer bytes than asked for only at the end of the file."""
     file = root.open("a.log", create=True)
     file.append(b"0123456789")
     assert file.pread(4, 3) == b"3456"
@@ -62,7 +62,7 @@ def test_reads_are_short_only_at_the_end(root: Dir) -> None:
 
 
 def test_a_file_is_reopened_with_its_size(root: Dir) -> None:
-    """A file that exists is opened as it is, with or without `create`."""
+    """An existing file is opened with its contents, with or without `create`."""
     root.open("a.log", create=True).append(b"abc")
     assert root.open("a.log").size == 3
     again = root.open("a.log", create=True)
@@ -71,7 +71,7 @@ def test_a_file_is_reopened_with_its_size(root: Dir) -> None:
 
 
 def test_what_is_missing_raises_file_missing(root: Dir) -> None:
-    """`FileMissing` names the root, so that only that directory's partitions suffer."""
+    """A missing file raises `FileMissing` with its root, so that only that log directory is affected."""
     for attempt in (
         lambda: root.open("no"),
         lambda: root.open("no/such", create=True),
@@ -90,7 +90,7 @@ def test_what_is_missing_raises_file_missing(root: Dir) -> None:
 
 
 def test_a_root_that_is_missing_is_not_made_by_accident(tmp_path: Path) -> None:
-    """'Raises `FileMissing` unless it exists or `create`.'"""
+    """Opening a root that does not exist raises `FileMissing`, unless `create` is given."""
     with pytest.raises(FileMissing):
         RealEnv().open_dir(str(tmp_path / "no"))
     with pytest.raises(FileMissing):
@@ -112,7 +112,7 @@ def test_files_and_directories_are_not_mistaken_for_each_other(root: Dir) -> Non
 
 
 def test_truncate_cuts_and_appends_go_on_there(root: Dir) -> None:
-    """'Cut the file to `size` bytes.' Never longer."""
+    """`truncate` cuts the file to a size, never lengthens it, and the next append goes there."""
     file = root.open("a.log", create=True)
     file.append(b"0123456789")
     file.truncate(4)
@@ -122,7 +122,7 @@ def test_truncate_cuts_and_appends_go_on_there(root: Dir) -> None:
 
 
 def test_sync_returns_the_size_that_it_covers(root: Dir) -> None:
-    """'Make durable what was written before the call; return the size that this covers.'"""
+    """`sync` makes earlier writes durable and returns the size that is durable now."""
     file = root.open("a.log", create=True)
     file.append(b"abc")
     assert file.sync() == 3
@@ -130,7 +130,7 @@ def test_sync_returns_the_size_that_it_covers(root: Dir) -> None:
 
 
 def test_a_pinned_file_outlives_close_and_removal(root: Dir) -> None:
-    """'Keep the file readable until `unpin`, even if it is closed or removed meanwhile.'"""
+    """A pinned file can be read until `unpin`, even if it is closed or removed meanwhile."""
     file = root.open("a.log", create=True)
     file.append(b"abc")
     file.pin()
@@ -146,7 +146,7 @@ def test_a_pinned_file_outlives_close_and_removal(root: Dir) -> None:
 
 
 def test_a_closed_file_does_nothing_more(root: Dir) -> None:
-    """Use after close raises `FileClosed`: it is a bug, and must not look like a bad disk."""
+    """Use after `close` raises `FileClosed`, since it is a bug and must not look like a bad disk."""
     file = root.open("a.log", create=True)
     file.close()
     for attempt in (
@@ -161,7 +161,7 @@ def test_a_closed_file_does_nothing_more(root: Dir) -> None:
 
 
 def test_an_open_file_follows_its_renamed_directory(root: Dir) -> None:
-    """A partition's directory is renamed before it is deleted, while fetches still read from it."""
+    """If its directory is renamed, as before a partition's deletion, an open file can still be read and written."""
     file = root.subdir("t-0", create=True).open("a.log", create=True)
     file.append(b"abc")
     root.rename("t-0", "t-0.123-delete")
@@ -170,7 +170,7 @@ def test_an_open_file_follows_its_renamed_directory(root: Dir) -> None:
 
 
 def test_a_file_that_was_replaced_before_the_first_read_is_missing(open_root: OpenRoot) -> None:
-    """A late open must not read another file that has taken the name."""
+    """If another file takes the name before the first read, the read fails instead of returning its bytes."""
     open_root().open("a.log", create=True).append(b"old")
     late = open_root().open("a.log")
     open_root().rename("a.log", "b.log")
@@ -183,7 +183,7 @@ def test_a_file_that_was_replaced_before_the_first_read_is_missing(open_root: Op
 
 
 def test_list_is_sorted_and_sees_everything(root: Dir) -> None:
-    """'Names of files and directories, sorted.'"""
+    """`list` returns the names of files and directories in order."""
     for name in ("b", "a.log", "C"):
         root.open(name, create=True)
     root.subdir("t-0", create=True).open("0.log", create=True)
@@ -194,7 +194,7 @@ def test_list_is_sorted_and_sees_everything(root: Dir) -> None:
 
 
 def test_read_bytes_is_bounded(root: Dir) -> None:
-    """'Raises `DiskError` when it is larger than `size_max`.'"""
+    """`read_bytes` raises `DiskError` if the file is larger than `size_max`."""
     root.open("a", create=True).append(b"12345")
     assert root.read_bytes("a", 5) == b"12345"
     with pytest.raises(DiskError):
@@ -202,7 +202,7 @@ def test_read_bytes_is_bounded(root: Dir) -> None:
 
 
 def test_write_atomic_replaces_the_whole_content(root: Dir) -> None:
-    """'Replace the file: temporary file, sync, rename, sync of the directory.' Nothing else is left behind."""
+    """`write_atomic` replaces a whole file by a temporary one and a rename, and leaves nothing else behind."""
     root.write_atomic("meta.properties", b"version=1\n")
     root.write_atomic("meta.properties", b"v")
     root.subdir("t-0", create=True)
@@ -214,7 +214,7 @@ def test_write_atomic_replaces_the_whole_content(root: Dir) -> None:
 
 
 def test_rename_replaces_a_file_but_not_a_full_directory(root: Dir) -> None:
-    """POSIX: a file takes the name of another; a directory only that of an empty one."""
+    """As in POSIX, a file takes the name of another file, and a directory only that of an empty one."""
     root.open("a", create=True).append(b"a")
     root.open("b", create=True).append(b"b")
     root.rename("a", "b")
@@ -236,7 +236,7 @@ def test_rename_replaces_a_file_but_not_a_full_directory(root: Dir) -> None:
 
 
 def test_remove_tree_takes_everything_below(root: Dir) -> None:
-    """'Remove a directory with all that is in it.'"""
+    """`remove_tree` removes a directory with everything in it."""
     root.subdir("t-0/deep", create=True).open("f", create=True)
     root.open("t-0/g", create=True)
     root.remove_tree("t-0")
@@ -244,7 +244,7 @@ def test_remove_tree_takes_everything_below(root: Dir) -> None:
 
 
 def test_free_bytes_and_warmth_are_answered(root: Dir) -> None:
-    """Freshly written bytes are in memory, and there is room on the test's disk."""
+    """A disk reports free space, and freshly written bytes as being in memory."""
     file = root.open("a", create=True)
     file.append(bytes(20_000))
     assert 0 < root.free_bytes() <= root.total_bytes()
@@ -253,7 +253,7 @@ def test_free_bytes_and_warmth_are_answered(root: Dir) -> None:
 
 
 def test_what_is_in_memory_is_read_at_once_and_whole(root: Dir) -> None:
-    """'All `count` bytes at `offset`; None if that would wait for the device, or if the file ends before.'"""
+    """A read from memory returns all its bytes, or None if it would wait for the device or the file is too short."""
     file = root.open("a", create=True)
     file.append(bytes(5000) + b"abc")
     assert file.read_warm(4, 4999) == b"\0abc"
@@ -262,7 +262,7 @@ def test_what_is_in_memory_is_read_at_once_and_whole(root: Dir) -> None:
 
 
 def test_the_lock_is_held_once(open_root: OpenRoot) -> None:
-    """'Hold this directory for one process until it ends. Raises `DiskError` when another holds it.'"""
+    """One process locks a directory until it ends. A second lock raises `DiskError`."""
     first, second = open_root(), open_root()
     first.lock()
     first.lock()
@@ -272,7 +272,7 @@ def test_the_lock_is_held_once(open_root: OpenRoot) -> None:
 
 
 def test_kafka_is_kept_out_of_a_directory_that_is_held(tmp_path: Path) -> None:
-    """Java's lock is one of POSIX: it is refused until the directory is given back, whatever this process closes."""
+    """While a node locks a directory, Kafka's POSIX lock is refused, whatever other files this process closes."""
     env = RealEnv()
     first, second = env.open_dir(str(tmp_path)), env.open_dir(str(tmp_path))
     program = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'ab'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
@@ -287,7 +287,7 @@ def test_kafka_is_kept_out_of_a_directory_that_is_held(tmp_path: Path) -> None:
 
 
 def test_a_directory_is_a_path(root: Dir) -> None:
-    """A `Dir` of a directory that was renamed is missing, and one that is made at its path is its own then."""
+    """A `Dir` stands for a path: it is missing after a rename, and is the new directory if one is made there."""
     held = root.subdir("t-0", create=True)
     held.open("a", create=True).close()
     root.rename("t-0", "t-0-delete")

@@ -1,4 +1,4 @@
-"""Turns of long work, on a clock that moves only when somebody works or rests."""
+"""Turns of long work, on a clock that moves only when a piece works or rests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.trio
 
 
 class Clock:
-    """Time passes by `work`, and by waiting where all who wait have been asked for."""
+    """A clock that `work` advances, and also a wait in which all waiters have asked for a time."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -39,7 +39,7 @@ class Clock:
 
 
 class Inline:
-    """A worker that works at once."""
+    """A worker that runs each function at once, on the loop."""
 
     async def run(self, function: Any, *args: Any) -> Any:
         await trio.lowlevel.checkpoint()
@@ -47,7 +47,7 @@ class Inline:
 
 
 class Meter:
-    """A meter that counts its readings: each piece takes a second of processor time."""
+    """A meter that counts its readings, so that each piece seems to take a second of CPU."""
 
     def __init__(self) -> None:
         self.readings = 0
@@ -58,7 +58,7 @@ class Meter:
 
 
 class Payer:
-    """A connection whose client pays."""
+    """A connection whose client is charged for CPU."""
 
     def __init__(self, paid: list[tuple[float, float]]) -> None:
         self.paid = paid
@@ -68,7 +68,7 @@ class Payer:
 
 
 class World:
-    """Long work whose pieces say what they are and how long they take."""
+    """Long work whose pieces record their names and take a given time."""
 
     def __init__(self) -> None:
         self.clock = Clock()
@@ -87,7 +87,7 @@ class World:
 
 
 async def test_a_loop_that_nobody_else_uses_goes_on_at_once() -> None:
-    """A loop that nobody else uses goes on with the next piece at once."""
+    """If nothing else uses the loop, the next piece begins at once."""
     world = World()
     await world.pieces("a", 0.005, 0.005, 0.005)
     assert world.done == ["a", "a", "a"]
@@ -95,7 +95,7 @@ async def test_a_loop_that_nobody_else_uses_goes_on_at_once() -> None:
 
 
 async def test_others_who_had_a_turn_keep_their_part_of_the_loop() -> None:
-    """After a piece that somebody waited for the loop is theirs for a multiple of it."""
+    """If another connection had a turn, the next piece rests for a multiple of the last one's time."""
     world = World()
     share = world.work.begin()
     await world.pieces("a", 0.004, share=share)
@@ -108,7 +108,7 @@ async def test_others_who_had_a_turn_keep_their_part_of_the_loop() -> None:
 
 
 async def test_what_runs_beside_the_loop_counts_as_well() -> None:
-    """A worker takes the interpreter from the loop: others rest from it as long."""
+    """Pieces in a worker lead to rests, too, since a worker takes the interpreter from the loop."""
     world = World()
     share = world.work.begin()
     assert await share.in_worker(world.piece, "a", 0.060) == "a"
@@ -118,7 +118,7 @@ async def test_what_runs_beside_the_loop_counts_as_well() -> None:
 
 
 async def test_a_piece_that_was_held_up_holds_up_no_other_for_minutes() -> None:
-    """After a piece in which the machine was paused for long, the next one rests for seconds at most."""
+    """If the machine was paused during a piece, the next piece rests for a few seconds at most."""
     world = World()
     share = world.work.begin()
     await share.in_worker(world.piece, "a", 30.0)
@@ -128,7 +128,7 @@ async def test_a_piece_that_was_held_up_holds_up_no_other_for_minutes() -> None:
 
 
 async def test_who_has_taken_least_is_next() -> None:
-    """A request of short pieces is done long before one of long pieces is."""
+    """The request that has used least is next, so one of short pieces ends long before one of long pieces."""
     world = World()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(world.pieces, "long", 0.1, 0.1, 0.1)
@@ -141,7 +141,7 @@ async def test_who_has_taken_least_is_next() -> None:
 
 
 async def test_who_comes_late_does_not_overtake_all_that_was_before() -> None:
-    """A newcomer begins where the last one stood: it is next, and not next for as long as others have had."""
+    """A new request starts with the account of the last one: it is next, but then takes turns with the others."""
     world = World()
     await world.pieces("early", *[0.1] * 20)
     share = world.work.begin()
@@ -153,7 +153,7 @@ async def test_who_comes_late_does_not_overtake_all_that_was_before() -> None:
 
 
 async def test_only_one_piece_is_under_way() -> None:
-    """Nobody begins while a worker is at somebody else's piece."""
+    """While a worker runs one request's piece, no other piece begins."""
     world = World()
     under_way = most = 0
 
@@ -176,7 +176,7 @@ async def test_only_one_piece_is_under_way() -> None:
 
 @pytest.mark.parametrize("is_next", [False, True])
 async def test_who_gives_up_waiting_holds_up_nobody(is_next: bool) -> None:
-    """A cancelled wait, before and just after its turn has come, passes the turn on."""
+    """If a wait is cancelled, before or just after its turn has come, the turn goes to the next request."""
     world = World()
     release = trio.Event()
 
@@ -211,7 +211,7 @@ async def test_who_gives_up_waiting_holds_up_nobody(is_next: bool) -> None:
 
 
 async def test_a_piece_that_raises_gives_its_turn_back() -> None:
-    """The error comes to the caller, and the next piece is done."""
+    """If a piece raises, the caller gets the error, and the next piece runs."""
     world = World()
 
     def fail() -> None:
@@ -224,7 +224,7 @@ async def test_a_piece_that_raises_gives_its_turn_back() -> None:
 
 
 async def test_a_client_pays_the_processor_time_of_its_pieces_alone() -> None:
-    """KIP-124: a client pays processor time, and no time in which a thread waits for others."""
+    """KIP-124: a client is charged the CPU time of its pieces, but not the time in which a thread waits."""
     world = World()
     paid: list[tuple[float, float]] = []
     await world.work.begin().on_loop(world.piece, "free", 5.0)

@@ -1,4 +1,4 @@
-"""Clock, workers, events and ids of this machine."""
+"""The real machine's clock, workers, events and ids."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.trio
 
 
 async def test_sleep_until_reaches_its_deadline() -> None:
-    """'Wait until `monotonic()` reaches `deadline` (a checkpoint even if it has).'"""
+    """`sleep_until` waits for its deadline. If the deadline has passed, it is a checkpoint all the same."""
     clock = RealEnv().clock
     deadline = clock.monotonic() + 0.005
     await clock.sleep_until(deadline)
@@ -44,7 +44,7 @@ async def test_a_timeout_tells_whether_it_cut_the_body_short() -> None:
 
 
 async def test_workers_run_beside_the_loop_under_a_limit() -> None:
-    """Off-loop work runs in threads, at most `workers_max` at once, and its exceptions come back."""
+    """Workers run functions in threads beside the loop, at most `workers_max` at once. Exceptions reach the caller."""
     env = RealEnv(workers_max=2)
     running, most = 0, 0
     lock = threading.Lock()
@@ -75,7 +75,7 @@ async def test_workers_run_beside_the_loop_under_a_limit() -> None:
 
 
 async def test_an_error_of_a_worker_that_is_its_own_cause_comes_back() -> None:
-    """`raise error from error` makes a chain without an end, and the task that waits gets the error all the same."""
+    """`raise error from error` makes an endless chain of causes. The waiting task still gets the error."""
 
     def fail() -> None:
         try:
@@ -88,7 +88,7 @@ async def test_an_error_of_a_worker_that_is_its_own_cause_comes_back() -> None:
 
 
 async def test_an_error_of_a_worker_leaves_nothing_behind() -> None:
-    """Once the error is handled, all that the work was given is freed, without a collection of garbage."""
+    """Once a worker's error is handled, its arguments are freed without a garbage collection."""
     env = RealNodeEnv()
     freed = trio.Event()
     token = trio.lowlevel.current_trio_token()
@@ -115,7 +115,7 @@ async def test_an_error_of_a_worker_leaves_nothing_behind() -> None:
     try:
         assert await refused(given) == "no"
         del given
-        # The thread drops what it was given a moment after it has handed over the error.
+        # The thread releases its arguments a moment after it has handed over the error.
         with trio.fail_after(30):
             await freed.wait()
     finally:
@@ -123,7 +123,7 @@ async def test_an_error_of_a_worker_leaves_nothing_behind() -> None:
 
 
 async def test_started_work_is_waited_for_when_cancelled() -> None:
-    """A started function runs to its end, and the caller waits for it even when cancelled."""
+    """A function that has started runs to its end, and a cancelled caller waits for it."""
     env = RealEnv()
     started, release, done = trio.Event(), threading.Event(), []
     token = trio.lowlevel.current_trio_token()
@@ -142,7 +142,7 @@ async def test_started_work_is_waited_for_when_cancelled() -> None:
 
 
 async def test_an_event_stays_set() -> None:
-    """'A flag that tasks wait for; once set it stays set.'"""
+    """An event stays set, and later waits for it return at once."""
     event = RealEnv().event()
     assert not event.is_set()
     event.set()
@@ -159,7 +159,7 @@ async def test_uuids_are_what_kafka_accepts(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 async def test_a_seed_makes_random_repeatable() -> None:
-    """A node that is given a seed draws the same jitter again; trouble is never provoked in production."""
+    """A node with a seed draws the same random numbers again. In production no trouble is provoked."""
     assert RealEnv(seed=7).random.random() == RealEnv(seed=7).random.random()
     assert not any(RealEnv().buggify("fetch.short_read") for _ in range(100))
     assert RealEnv().meter.cpu_seconds() > 0
@@ -167,7 +167,7 @@ async def test_a_seed_makes_random_repeatable() -> None:
 
 
 async def test_a_turn_pays_for_itself_alone() -> None:
-    """KIP-124: a turn is charged its own processor time, and nothing that the loop did before it."""
+    """KIP-124: a turn is charged its own CPU time, but not what the loop did before it."""
     meter = RealEnv().meter
     sum(range(100_000))
     assert meter.turn_cpu_seconds(1e-6) == 1e-6
@@ -176,7 +176,8 @@ async def test_a_turn_pays_for_itself_alone() -> None:
 
 
 async def test_short_turns_share_a_reading_of_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Turns that take little together are charged by the wall clock; what comes behind them is not charged twice."""
+    """Several short turns are charged by the wall clock. A later reading of the CPU clock does not charge them
+    again."""
     readings = iter((1.0, 2.0, 2.5))
     monkeypatch.setattr(time, "thread_time", lambda: next(readings))
     meter = RealMeter()
@@ -189,7 +190,8 @@ async def test_short_turns_share_a_reading_of_the_clock(monkeypatch: pytest.Monk
 async def test_a_worker_waits_for_a_thread_that_the_system_cannot_give(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """EAGAIN of clone(2) is weather: the function runs once, later; what it raises itself is not taken for that."""
+    """If the system cannot start a thread (clone(2), EAGAIN), the function runs once, later. Its own errors are not
+    retried."""
     start = trio._threads.start_thread_soon
     failures = [RuntimeError("can't start new thread"), MemoryError()]
     calls: list[int] = []

@@ -1,4 +1,4 @@
-"""Files of this machine: what only they have (descriptors, threads, other processes, a disk that is full)."""
+"""Behaviour that only real files have: descriptors, threads, other processes, a full disk."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from tests.env.descriptors import descriptors_below
 
 @pytest.fixture
 def root(tmp_path: Path) -> RealDir:
-    """An empty directory."""
+    """Make an empty directory."""
     return RealEnv().open_dir(str(tmp_path))
 
 
 def test_an_open_file_keeps_no_path(root: RealDir) -> None:
-    """A path is put together from the folder's and the name, which thousands of first segments share."""
+    """An open file stores no path. It joins its folder's path with its name, which many segments share."""
     file = root.subdir("t-0", create=True).open("a.log", create=True)
     assert (file.path, file.directory) == (f"{root.path}/t-0/a.log", root.path)
 
 
 def test_opening_many_files_costs_no_descriptors(root: RealDir, tmp_path: Path) -> None:
-    """A node holds tens of thousands of segments; only those that are read or written need a descriptor."""
+    """Many open segments use no descriptors until they are read or written."""
     for index in range(50):
         root.open(f"{index}.log", create=True).close()
     before = descriptors_below(tmp_path)
@@ -45,14 +45,15 @@ def test_opening_many_files_costs_no_descriptors(root: RealDir, tmp_path: Path) 
 
 
 def test_an_open_file_is_small(root: RealDir) -> None:
-    """Each open partition must cost no more than 4 KiB."""
+    """An open partition takes at most 4 KiB."""
     file = root.open("a.log", create=True)
     assert not hasattr(file, "__dict__")
     assert sys.getsizeof(file) + sys.getsizeof(file.path) < 512
 
 
 def test_a_late_open_of_a_replaced_file_is_refused(root: RealDir) -> None:
-    """The inode is checked, so that a fetch never serves another file's bytes."""
+    """If another file has taken the name since, a late open is refused by its inode, so no fetch reads foreign
+    bytes."""
     root.open("a.log", create=True).append(b"old")
     late = root.open("a.log")
     root.rename("a.log", "b.log")
@@ -62,7 +63,7 @@ def test_a_late_open_of_a_replaced_file_is_refused(root: RealDir) -> None:
 
 
 def test_short_writes_are_completed(root: RealDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    """write(2): 'may transfer fewer than count bytes'."""
+    """If write(2) transfers fewer bytes than asked, the rest is written by further calls."""
     file = root.open("a.log", create=True)
     write = os.write
     monkeypatch.setattr(os, "write", lambda fd, data: write(fd, memoryview(data)[:3]))
@@ -72,7 +73,7 @@ def test_short_writes_are_completed(root: RealDir, monkeypatch: pytest.MonkeyPat
 
 @pytest.fixture
 def small_files() -> Iterator[int]:
-    """Files of this process may not grow beyond 1000 bytes, as on a disk that fills up in the middle of a write."""
+    """Limit files of this process to 1000 bytes, as on a disk that fills up during a write."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
     yield 1000
@@ -80,7 +81,7 @@ def small_files() -> Iterator[int]:
 
 
 def test_a_failed_append_counts_the_prefix_that_it_has_left(root: RealDir, small_files: int) -> None:
-    """'A prefix may then be in the file (`size` counts it), and the owner truncates.'"""
+    """If an append fails after some bytes, `size` counts them, and the owner can truncate the file."""
     file = root.open("a.log", create=True)
     file.append(bytes(900))
     with pytest.raises(DiskError) as caught:
@@ -92,7 +93,8 @@ def test_a_failed_append_counts_the_prefix_that_it_has_left(root: RealDir, small
 
 
 def test_no_space_is_told_from_other_failures(root: RealDir) -> None:
-    """ENOSPC is `DiskFull`: the log truncates and stays online, whereas other errors take the directory offline."""
+    """ENOSPC raises `DiskFull`, after which a log truncates and stays online. Other errors take the directory
+    offline."""
     if not os.path.exists("/dev/full"):
         pytest.skip("this machine has no /dev/full")
     full = RealFile(root, "/dev/full", 0, os.stat("/dev/full").st_ino)
@@ -102,7 +104,7 @@ def test_no_space_is_told_from_other_failures(root: RealDir) -> None:
 
 
 def test_a_failed_sync_is_final(root: RealDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a failed sync, each later sync of the file fails too: 'the kernel may have dropped the dirty pages'."""
+    """After a failed sync, each later sync of the file fails, since the kernel may have dropped the dirty pages."""
     file = root.open("a.log", create=True)
     file.append(b"abc")
 
@@ -121,7 +123,7 @@ def test_a_failed_sync_is_final(root: RealDir, monkeypatch: pytest.MonkeyPatch) 
 def test_close_during_a_sync_leaves_the_descriptor_to_it(
     root: RealDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker syncs while the loop deletes the segment: the number must not be given to another file."""
+    """If the loop closes a file during a worker's sync, the descriptor stays open until the sync has ended."""
     file = root.open("a.log", create=True)
     file.append(b"abc")
     seen: list[int] = []
@@ -138,7 +140,7 @@ def test_close_during_a_sync_leaves_the_descriptor_to_it(
 
 
 def test_cold_pages_are_seen(root: RealDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    """preadv(2), RWF_NOWAIT: 'if this flag is specified, the call returns instantly if it would have to read data'."""
+    """preadv(2) with RWF_NOWAIT shows that pages are not in memory, instead of waiting for the device."""
     file = root.open("a.log", create=True)
     file.append(bytes(10_000))
     cold = {8192}
@@ -158,7 +160,7 @@ def test_cold_pages_are_seen(root: RealDir, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_file_system_that_cannot_say_what_is_in_memory_is_read(
     root: RealDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """preadv(2): 'EOPNOTSUPP: an unknown flag'. It is taken for memory, as `is_warm` does."""
+    """If a file system does not know RWF_NOWAIT (EOPNOTSUPP), its bytes count as in memory, as for `is_warm`."""
     file = root.open("a.log", create=True)
     file.append(b"abcdef")
     preadv = os.preadv
@@ -174,7 +176,7 @@ def test_a_file_system_that_cannot_say_what_is_in_memory_is_read(
 
 
 def test_a_part_in_memory_is_not_enough(root: RealDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    """preadv(2), RWF_NOWAIT: 'if some data was successfully read, it will return the number of bytes read'."""
+    """If only a part of the bytes is in memory, preadv(2) returns that part, and the read counts as not in memory."""
     file = root.open("a.log", create=True)
     file.append(bytes(10_000))
     monkeypatch.setattr(os, "preadv", lambda fd, buffers, offset, flags=0: 4096)
@@ -182,7 +184,7 @@ def test_a_part_in_memory_is_not_enough(root: RealDir, monkeypatch: pytest.Monke
 
 
 def test_the_lock_ends_with_its_process(root: RealDir) -> None:
-    """A second process is kept out while the first lives, and let in once it has been killed."""
+    """A second process cannot lock a directory while the first one lives, and can once it was killed."""
     script = f"""
 import sys
 import threading
@@ -206,7 +208,7 @@ sys.stdin.read()
 
 
 def test_the_descriptor_limit_is_raised_to_what_is_allowed() -> None:
-    """A node with many partitions needs more than the 1024 files that a login shell grants."""
+    """The limit of descriptors is raised as far as allowed, since 1024 are too few for many partitions."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(512, hard), hard))
@@ -219,7 +221,8 @@ def test_the_descriptor_limit_is_raised_to_what_is_allowed() -> None:
 def test_the_room_of_a_removed_file_is_freed_by_a_thread(
     root: RealDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last descriptor of a removed file takes milliseconds to close; that of a file with a name does not."""
+    """A removed file's last descriptor is closed by a thread, since that takes milliseconds. Other files are closed at
+    once."""
     closed_by: list[int] = []
     is_closed = threading.Event()
     close = os.close
@@ -245,14 +248,16 @@ def test_the_room_of_a_removed_file_is_freed_by_a_thread(
 
 
 def test_an_empty_directory_on_the_file_system_of_others_is_no_blank_disk(tmp_path: Path) -> None:
-    """It may be the place of a disk that is only unmounted."""
+    """A missing or empty directory beside other files is no blank disk: it may be the mount point of an
+    unmounted one."""
     (tmp_path / "other").write_text("x")
     assert not is_blank_disk(str(tmp_path / "data"))
     assert not is_blank_disk("/")
 
 
 def test_what_is_open_below_a_root_is_known(root: RealDir) -> None:
-    """As `umount` sees it: the lock, a file below, and one that was removed while it was open; nothing next to it."""
+    """The open files below a root are found as `umount` does: the lock, files, and removed files that are still
+    open."""
     assert not root.is_open()
     root.lock()
     assert root.is_open()

@@ -1,4 +1,4 @@
-"""TCP of this machine over loopback: the surface of the hot path and what peers may do to it."""
+"""Real TCP over loopback: the calls of the hot path, and what peers may do to them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.trio
 
 
 async def pair(env: RealEnv) -> tuple[TcpConn, TcpConn]:
-    """Both ends of one connection over loopback."""
+    """Open a connection over loopback. Return both ends."""
     listener = env.network.listen("127.0.0.1", 0)
     here = await env.network.connect("localhost", listener.port)
     there = await listener.accept()
@@ -31,7 +31,7 @@ async def pair(env: RealEnv) -> tuple[TcpConn, TcpConn]:
 
 
 async def receive(conn: Conn, count: int) -> bytes:
-    """Exactly `count` bytes, or what comes before the end."""
+    """Return exactly `count` bytes, or fewer if the stream ends before."""
     buffer = bytearray(count)
     have = 0
     while have < count:
@@ -44,13 +44,13 @@ async def receive(conn: Conn, count: int) -> bytes:
 
 
 def unsent_bytes(conn: TcpConn) -> int:
-    """SIOCOUTQNSD: what the kernel holds and has not yet sent (the corked tail, if there is one)."""
+    """Return how many bytes the kernel holds and has not sent yet, the corked ones included (SIOCOUTQNSD)."""
     found: bytes = fcntl.ioctl(conn._socket.fileno(), 0x894B, struct.pack("i", 0))
     return int(struct.unpack("i", found)[0])
 
 
 async def test_recv_into_tells_would_block_from_end() -> None:
-    """'Bytes received, 0 at the end of the stream, None where it would block.'"""
+    """`recv_into` returns the number of bytes, 0 at the end of the stream, or None if it would block."""
     here, there = await pair(RealEnv())
     buffer = memoryview(bytearray(10))
     assert there.recv_into(buffer) is None
@@ -64,7 +64,7 @@ async def test_recv_into_tells_would_block_from_end() -> None:
 
 
 async def test_readable_waits_for_as_much_as_it_was_told() -> None:
-    """socket(7), SO_RCVLOWAT: 'select(2), poll(2), and epoll(7) indicate a socket as readable only if' so much is there."""
+    """`readable` returns once as many bytes have arrived as `wait_for` asked for (socket(7), SO_RCVLOWAT)."""
     here, there = await pair(RealEnv())
     there.wait_for(150_000)
     block = bytes(50_000)
@@ -85,7 +85,7 @@ async def test_readable_waits_for_as_much_as_it_was_told() -> None:
                     await here.writable()
             await trio.testing.wait_all_tasks_blocked()
     assert counts[0] == 150_000
-    # The end is told at once, and any byte when it is told so while some are there.
+    # The end of the stream ends the wait at once. So does any byte, if the number is lowered while some have arrived.
     assert here.send([b"abc"]) == 3
     there.wait_for(1)
     assert await receive(there, 3) == b"abc"
@@ -99,7 +99,7 @@ async def test_readable_waits_for_as_much_as_it_was_told() -> None:
 
 
 async def test_send_joins_chunks_and_bounds_their_number() -> None:
-    """More chunks than IOV_MAX are taken in part, not refused."""
+    """If there are more chunks than IOV_MAX, `send` takes the first ones instead of failing."""
     here, there = await pair(RealEnv())
     chunks = [bytes([index % 256]) for index in range(3000)]
     whole = b"".join(chunks)
@@ -112,7 +112,7 @@ async def test_send_joins_chunks_and_bounds_their_number() -> None:
 
 
 async def test_send_takes_what_fits_and_writable_waits_for_room() -> None:
-    """'Bytes taken of the concatenated chunks, 0 where it would block.'"""
+    """`send` returns how many bytes it took, 0 if it would block. `writable` waits for room."""
     here, there = await pair(RealEnv())
     block = bytes(1 << 20)
     sent = 0
@@ -134,7 +134,7 @@ async def test_send_takes_what_fits_and_writable_waits_for_room() -> None:
 
 
 async def test_a_reset_is_connection_lost() -> None:
-    """A peer that resets (SO_LINGER 0) ends receives, sends and waits with `ConnectionLost`."""
+    """If the peer resets (SO_LINGER 0), receives, sends and waits raise `ConnectionLost`."""
     here, there = await pair(RealEnv())
     here._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     here.close()
@@ -146,7 +146,7 @@ async def test_a_reset_is_connection_lost() -> None:
 
 
 async def test_close_ends_the_own_waiters() -> None:
-    """A connection that is closed under a waiter gives `ConnectionLost`, not an exception of trio's."""
+    """If a connection is closed while a task waits for it, the task gets `ConnectionLost`, and no error of trio's."""
     here, _ = await pair(RealEnv())
     ended: list[str] = []
 
@@ -172,21 +172,21 @@ async def test_close_ends_the_own_waiters() -> None:
 
 
 async def test_sendfile_follows_a_header(tmp_path: Path) -> None:
-    """A Fetch answer: the header with `more`, then the file's bytes; nothing stays behind in the kernel."""
+    """For a fetch, the header is sent with `more` and then the file's bytes. Nothing stays in the kernel."""
     env = RealEnv()
     here, there = await pair(env)
     file = env.open_dir(str(tmp_path)).open("a.log", create=True)
     content = os.urandom(5000)
     file.append(content)
     assert here.send([b"head"], more=True) == 4
-    assert unsent_bytes(here) == 4  # corked: a small segment waits for what follows
+    assert unsent_bytes(here) == 4  # corked: a small segment waits for more data
     assert here.sendfile(file, 1000, 4000) == 4000
     assert unsent_bytes(here) == 0
     assert await receive(there, 4004) == b"head" + content[1000:]
 
 
 async def test_more_is_flushed_by_the_next_send() -> None:
-    """A header and a body from memory leave in one segment, and leave at once."""
+    """Bytes sent with `more` wait in the kernel and leave together with the next send."""
     here, there = await pair(RealEnv())
     here.send([b"a", b"b"], more=True)
     assert unsent_bytes(here) == 2
@@ -196,7 +196,7 @@ async def test_more_is_flushed_by_the_next_send() -> None:
 
 
 async def test_sendfile_takes_what_fits(tmp_path: Path) -> None:
-    """'Bytes of the file taken, 0 where it would block.'"""
+    """`sendfile` returns how many bytes of the file it took, 0 if it would block."""
     env = RealEnv()
     here, there = await pair(env)
     file = env.open_dir(str(tmp_path)).open("a.log", create=True)
@@ -209,7 +209,7 @@ async def test_sendfile_takes_what_fits(tmp_path: Path) -> None:
 
 
 async def test_sendfile_of_a_short_file_is_a_disk_error(tmp_path: Path) -> None:
-    """The end of the file must not look like a socket that would block: the caller would wait for ever."""
+    """`sendfile` beyond the end of a file raises `DiskError`. With 0 the caller would wait for ever."""
     env = RealEnv()
     here, _ = await pair(env)
     file = env.open_dir(str(tmp_path)).open("a.log", create=True)
@@ -224,7 +224,7 @@ async def test_sendfile_of_a_short_file_is_a_disk_error(tmp_path: Path) -> None:
 async def test_sendfile_tells_a_lost_peer_from_a_bad_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """EPIPE closes a connection, EIO takes a directory offline."""
+    """If `sendfile` fails, EPIPE means a lost connection, and EIO means a bad disk."""
     env = RealEnv()
     here, there = await pair(env)
     file = env.open_dir(str(tmp_path)).open("a.log", create=True)
@@ -244,7 +244,7 @@ async def test_sendfile_tells_a_lost_peer_from_a_bad_disk(
 
 
 async def test_connections_are_prompt_and_carry_the_peer() -> None:
-    """TCP_NODELAY on both ends: an answer never waits for the acknowledgement of the one before."""
+    """TCP_NODELAY is set on both ends, so that no answer waits for an earlier acknowledgement. Both know the peer."""
     here, there = await pair(RealEnv())
     for conn in (here, there):
         assert conn._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
@@ -254,7 +254,7 @@ async def test_connections_are_prompt_and_carry_the_peer() -> None:
 
 @pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="this machine has no IPv6")
 async def test_a_peer_of_ipv4_has_its_own_address_at_a_listener_of_ipv6() -> None:
-    """As in Java: else rules about hosts and quotas of addresses would not be about it."""
+    """As in Java, an IPv4 peer of an IPv6 listener keeps its IPv4 address, so that rules and quotas about it apply."""
     network = RealEnv().network
     listener = network.listen("::", 0)
     for host in ("127.0.0.1", "::1"):
@@ -267,7 +267,7 @@ async def test_a_peer_of_ipv4_has_its_own_address_at_a_listener_of_ipv6() -> Non
 
 
 async def test_a_refused_connection_is_lost() -> None:
-    """'Raises `ConnectionLost`.' So does a name that cannot be one."""
+    """Connecting to a closed port, or to a name that is not valid, raises `ConnectionLost`."""
     env = RealEnv()
     listener = env.network.listen("127.0.0.1", 0)
     port = listener.port
@@ -279,7 +279,7 @@ async def test_a_refused_connection_is_lost() -> None:
 
 
 async def test_a_port_is_taken_once() -> None:
-    """'Raises `OSError` when the address cannot be bound.'"""
+    """Listening on an address that is taken raises `OSError`."""
     env = RealEnv()
     listener = env.network.listen("127.0.0.1", 0)
     with pytest.raises(OSError, match="in use"):
@@ -288,7 +288,7 @@ async def test_a_port_is_taken_once() -> None:
 
 
 async def test_close_ends_a_waiting_accept() -> None:
-    """A listener that is closed tells its accept loop so."""
+    """If a listener is closed, a task that waits in `accept` ends."""
     listener = RealEnv().network.listen("127.0.0.1", 0)
     ended: list[str] = []
 
@@ -317,7 +317,7 @@ async def _connect_raw(port: int) -> socket.socket:
 
 
 async def test_accept_survives_descriptors_used_up() -> None:
-    """accept(2), EMFILE: the peer is turned away instead of spinning, and later ones are served again."""
+    """Without a free descriptor (accept(2), EMFILE) a new peer is turned away. Later peers are served again."""
     env = RealEnv()
     listener = env.network.listen("127.0.0.1", 0)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -342,7 +342,7 @@ async def test_accept_survives_descriptors_used_up() -> None:
 
 
 class _FailingSocket:
-    """A listening socket whose `accept` fails as it is told to, then works."""
+    """A listening socket whose `accept` fails with the given errors, then works."""
 
     def __init__(self, listening: socket.socket, numbers: list[int]) -> None:
         self._listening = listening
@@ -358,7 +358,8 @@ class _FailingSocket:
 
 
 async def test_accept_survives_what_peers_and_networks_do(autojump_clock: trio.testing.MockClock) -> None:
-    """accept(2): 'treat them like EAGAIN by retrying'; without memory wait a while."""
+    """After errors of a peer or the network, `accept` tries again at once (accept(2)), and without memory after a
+    while."""
     listener: TcpListener = RealEnv().network.listen("127.0.0.1", 0)
     numbers = [errno.ECONNABORTED, errno.EPROTO, errno.ENETDOWN, errno.EPERM, errno.ENOBUFS, errno.ENOMEM]
     listener._socket = _FailingSocket(listener._socket, numbers)  # type: ignore[assignment]  # a double
@@ -371,7 +372,7 @@ async def test_accept_survives_what_peers_and_networks_do(autojump_clock: trio.t
 
 
 async def test_the_segment_size_can_be_capped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Benchmarks on loopback set it, since the default stalls fetches there."""
+    """The segment size can be limited. Benchmarks over loopback need it, since large segments delay fetches."""
     monkeypatch.setenv("ODRADEK_TCP_MAXSEG", "8192")
     here, there = await pair(RealEnv())
     for conn in (here, there):
@@ -379,7 +380,8 @@ async def test_the_segment_size_can_be_capped(monkeypatch: pytest.MonkeyPatch) -
 
 
 async def test_the_end_of_a_peer_is_seen_without_a_receive() -> None:
-    """Bytes that have come stay to be received; an end behind them, and a reset, are seen all the same."""
+    """`peer_end` shows the end of the stream or a reset without a receive, even behind bytes that wait to be
+    received."""
     here, there = await pair(RealEnv())
     assert there.peer_end() is PeerEnd.OPEN
     assert here.send([b"abc"]) == 3
@@ -399,7 +401,7 @@ async def test_the_end_of_a_peer_is_seen_without_a_receive() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"abc"])
 async def test_a_reset_is_seen_without_a_receive(data: bytes) -> None:
-    """A peer that has reset the connection takes no answer any more, whatever it has sent before."""
+    """A reset is seen without a receive, even if the peer has sent bytes before it."""
     here, there = await pair(RealEnv())
     if data:
         here.send([data])

@@ -1,4 +1,4 @@
-"""The driver of requests that wait: its pace, its payer, its order, and what becomes of errors."""
+"""The driver of requests that wait: its pace, who is charged, the order of answers, and errors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.trio
 
 
 class Held(Inline):
-    """A worker that begins when it is released."""
+    """A worker that starts when the test releases it."""
 
     def __init__(self, release: trio.Event) -> None:
         self._release = release
@@ -39,17 +39,17 @@ class Held(Inline):
 
 
 class Stage:
-    """A driver that writes down the ends of its stretches, between what the work writes."""
+    """A driver that records the end of each stretch, among the records of the work itself."""
 
     def __init__(self, tasks: trio.Nursery | None = None) -> None:
         self.world = World()
         self.done = self.world.done
         self.driver = StepDriver(self.world.work, lambda: self.done.append("."), tasks)
         self.asked: list[Any] = []
-        """The receivers of answers, in the order of the questions."""
+        """The receivers of answers, in the order in which they were asked for."""
 
     def ask(self, count: int, *behind: int) -> Steps[Any]:
-        """Ask so many, return their answers, and work for so many units behind that."""
+        """Ask for `count` answers and return them. After that, do work of so many units."""
         answers = Answers()
         for _ in range(count):
             self.asked.append(answers.receiver())
@@ -69,7 +69,7 @@ class Stage:
 
 
 async def test_work_without_a_wait_is_answered_at_once() -> None:
-    """Most requests make no `Suspend`, and their connection goes on."""
+    """Work that never waits returns its result at once in place of a `Suspend`."""
     stage = Stage()
 
     def work(units: int) -> Steps[Any]:
@@ -84,7 +84,7 @@ async def test_work_without_a_wait_is_answered_at_once() -> None:
 
 
 async def test_the_first_slice_is_short_while_others_have_long_work() -> None:
-    """A request that comes meanwhile joins the queue for turns early."""
+    """While other long work runs, a new request's first slice is short, so that it soon waits for a turn."""
     stage, release = Stage(), trio.Event()
     busy = LongWork(stage.world.clock, trio.Event, Held(release), Meter())
 
@@ -104,7 +104,7 @@ async def test_the_first_slice_is_short_while_others_have_long_work() -> None:
 
 
 async def test_each_wait_gives_what_came_of_it_and_wakes_others_behind_it() -> None:
-    """Nothing runs between a wait and what the work does next, and then those are woken who wait for news."""
+    """After a wait the work goes on with the result at once. Then others that wait for news are woken."""
     stage = Stage()
     clock, done = stage.world.clock, stage.done
 
@@ -132,7 +132,7 @@ async def test_each_wait_gives_what_came_of_it_and_wakes_others_behind_it() -> N
 
 
 async def test_the_client_that_asked_pays_for_all_that_others_do_for_it() -> None:
-    """KIP-124: pieces on the loop, in workers and in turns of workers, also those that fail."""
+    """KIP-124: the asking client is charged for its pieces on the loop and in workers, even if they fail."""
     stage = Stage()
     paid: list[tuple[float, float]] = []
     other: list[tuple[float, float]] = []
@@ -157,7 +157,7 @@ async def test_the_client_that_asked_pays_for_all_that_others_do_for_it() -> Non
 
 
 async def test_an_error_that_the_work_does_not_expect_ends_it() -> None:
-    """The error of a wait is raised at the yield, and goes on to the connection if nobody catches it."""
+    """The error of a wait is raised at the yield. If the work does not catch it, the connection gets it."""
     stage = Stage()
 
     def work() -> Steps[None]:
@@ -173,7 +173,7 @@ async def test_an_error_that_the_work_does_not_expect_ends_it() -> None:
 
 @pytest.mark.parametrize("began", [True, False])
 async def test_a_connection_that_is_lost_ends_the_work(began: bool) -> None:
-    """What the work holds is released, whether its wait is under way or was never begun."""
+    """If the connection is lost, the work is closed and releases everything, whether its wait has begun or not."""
     stage = Stage()
 
     def work() -> Steps[None]:
@@ -193,7 +193,7 @@ async def test_a_connection_that_is_lost_ends_the_work(began: bool) -> None:
 
 
 async def test_answers_come_in_the_order_of_the_questions() -> None:
-    """The request is delayed until the last one is there, and then its work goes on at once."""
+    """The work gets its answers in the order of the questions, as soon as the last one has come."""
     stage = Stage()
     delayed = stage.driver.begin(stage.ask(3))
     assert isinstance(delayed, Delayed)
@@ -206,7 +206,7 @@ async def test_answers_come_in_the_order_of_the_questions() -> None:
 
 
 async def test_answers_that_are_there_are_not_waited_for() -> None:
-    """A coordinator that decides at once costs no delay, also behind a slice that was full."""
+    """If a coordinator has answered already, the work goes on without a delay, even after a full slice."""
     stage = Stage()
 
     def work(units: int) -> Steps[Any]:
@@ -221,7 +221,7 @@ async def test_answers_that_are_there_are_not_waited_for() -> None:
 
 
 async def test_long_work_behind_answers_goes_on_in_a_task() -> None:
-    """The turn of a coordinator's answer does one slice of it, and so the decisions of others are not held up."""
+    """Long work after an answer does one slice in the coordinator's turn and the rest in a task of its own."""
     async with trio.open_nursery() as nursery:
         stage = Stage(nursery)
         delayed = stage.driver.begin(stage.ask(1, SLICE_UNITS, SLICE_UNITS))
@@ -233,7 +233,7 @@ async def test_long_work_behind_answers_goes_on_in_a_task() -> None:
 
 
 async def test_work_may_wait_for_answers_behind_other_waits() -> None:
-    """A suspended connection goes on with its requests as soon as coordinators are asked, and answers may be asked for twice."""
+    """Work may wait for answers after other waits, and several times. The connection goes on with its next request."""
     stage = Stage()
 
     def work() -> Steps[Any]:
@@ -250,7 +250,7 @@ async def test_work_may_wait_for_answers_behind_other_waits() -> None:
 
 
 async def test_a_connection_that_is_lost_forgets_what_it_asked() -> None:
-    """The work is closed, and an answer that comes later goes nowhere."""
+    """If the connection is lost, the work is closed, and a later answer is dropped."""
     stage = Stage()
     delayed = stage.driver.begin(stage.ask(1))
     assert isinstance(delayed, Delayed)

@@ -1,4 +1,4 @@
-"""Reads past the page cache: exact at any place and length, of this file alone, and from the device."""
+"""Reads that bypass the page cache: exact at any place and length, of the right file, and from the device."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def read(file: RealUncachedFile, count: int, offset: int) -> bytes:
 
 @pytest.mark.parametrize("is_direct", [True, False])
 def test_any_place_and_length(tmp_path: Path, content: bytes, *, is_direct: bool) -> None:
-    """Any place and length will do; behind the end there is nothing."""
+    """A read works at any offset and length, and returns nothing beyond the end of the file."""
     path = str(tmp_path / "file")
     file = open_uncached(str(tmp_path), path, os.stat(path).st_ino)
     if not is_direct:
@@ -50,7 +50,8 @@ def test_any_place_and_length(tmp_path: Path, content: bytes, *, is_direct: bool
 
 
 def test_another_file_of_that_name_is_none(tmp_path: Path, content: bytes) -> None:
-    """The segment was renamed or removed meanwhile: `FileMissing`, never another file's bytes."""
+    """If the segment was renamed or removed, the read raises `FileMissing` and never reads another file of that
+    name."""
     file = open_dir(str(tmp_path)).open("file")
     assert read(file.open_past_cache(), 10, 5) == content[5:15]
     os.rename(tmp_path / "file", tmp_path / "old")

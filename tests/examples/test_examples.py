@@ -1,4 +1,4 @@
-"""examples/: each program runs as a user runs it, and prints what its header says."""
+"""Each program of examples/ runs as a user runs it, and prints the output in its header."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from tests.examples.headers import EXAMPLES, printed_by
 
 TIMEOUT_SECONDS = 120.0
 NEEDS_SPARK = "spark_stream"
-"""Its test is tests/spark/test_stream_example.py, on the Spark of that folder."""
+"""Examples that need Spark. tests/spark/test_stream_example.py runs them."""
 NEEDS_TWO_CLUSTERS = "mirror"
 LINES_MAX = 90
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """A fresh node for all examples: what they print has offsets in it."""
+    """Start a new cluster for all examples, since their output contains offsets."""
     yield from _running(tmp_path_factory.mktemp("cluster"))
 
 
 @pytest.fixture(scope="module")
 def other_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """The target of the mirror."""
+    """Start the target cluster of the mirror."""
     yield from _running(tmp_path_factory.mktemp("other"))
 
 
@@ -60,7 +60,7 @@ def run(name: str, *words: str, **clusters: str) -> subprocess.CompletedProcess[
 @pytest.mark.long
 @pytest.mark.parametrize("name", [name for name in EXAMPLES if name not in (NEEDS_SPARK, NEEDS_TWO_CLUSTERS)])
 def test_an_example_prints_what_its_header_says(name: str, cluster: ServerProcess) -> None:
-    """A reader who runs it against a new node sees the lines of its header, and no complaint."""
+    """On a new node, an example prints the lines of its header, and nothing on stderr."""
     done = run(name, ODRADEK_BOOTSTRAP=cluster.bootstrap)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == printed_by(name)
@@ -70,7 +70,7 @@ def test_an_example_prints_what_its_header_says(name: str, cluster: ServerProces
 def test_the_mirror_moves_a_reader_to_another_cluster(
     cluster: ServerProcess, other_cluster: ServerProcess
 ) -> None:
-    """Its group reads on in the second cluster; what goes to stderr is the progress of `odradek mirror`."""
+    """A reader moves to the mirrored cluster and goes on there. Only the progress of `odradek mirror` is on stderr."""
     target = other_cluster.bootstrap
     done = run(NEEDS_TWO_CLUSTERS, ODRADEK_BOOTSTRAP=cluster.bootstrap, ODRADEK_TARGET=target)
     assert done.returncode == 0, done.stderr
@@ -80,7 +80,7 @@ def test_the_mirror_moves_a_reader_to_another_cluster(
 
 @pytest.mark.long
 def test_a_log_file_of_the_user_is_shipped(cluster: ServerProcess, tmp_path: Path) -> None:
-    """`log_pipeline.py FILE` takes the lines of that file."""
+    """`log_pipeline.py FILE` sends the lines of that file."""
     file = tmp_path / "access.log"
     file.write_text("web-9 200 GET /\nweb-9 500 GET /\n")
     done = run("log_pipeline", str(file), ODRADEK_BOOTSTRAP=cluster.bootstrap)
@@ -89,7 +89,7 @@ def test_a_log_file_of_the_user_is_shipped(cluster: ServerProcess, tmp_path: Pat
 
 
 def test_the_contents_name_each_example_once() -> None:
-    """examples/README.md has a row for each program, and for no other."""
+    """examples/README.md has one row for each program, and no other row."""
     rows = re.findall(
         r"^\| \[(\w+)\.py\]\((\w+)\.py\) \|", (ROOT / "examples/README.md").read_text(), re.MULTILINE
     )
@@ -99,7 +99,7 @@ def test_the_contents_name_each_example_once() -> None:
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_is_read_in_a_minute(name: str) -> None:
-    """Its header says the command, it fits two screens, and it imports only what a user has."""
+    """Each example shows its command, fits two screens, and imports only installed packages of a user."""
     source = (ROOT / "examples" / f"{name}.py").read_text()
     assert f"python examples/{name}.py" in (ast.get_docstring(ast.parse(source)) or "")
     assert len(source.splitlines()) <= LINES_MAX

@@ -1,4 +1,4 @@
-"""Bytes by a fuzzer with coverage, at every entrance of bytes: frames, messages, batches, logs and their small files.
+"""Fuzz every place where bytes enter, guided by coverage: frames, messages, batches, logs and their small files.
 
     python -m tests.fuzz                                       # the list of targets
     python -m tests.fuzz run [TARGET ...] [--minutes 60]       # in turns of equal time; atheris, so Linux on x86-64
@@ -39,10 +39,15 @@ def main() -> int:
     commands = parser.add_subparsers(dest="command")
     run = commands.add_parser("run", help="fuzz targets in turns")
     run.add_argument("targets", nargs="*", metavar="TARGET")
-    run.add_argument("--minutes", type=float, default=60.0, help="of all targets together (default: 60)")
-    run.add_argument("--seed", type=int, default=0, help="of libFuzzer; 0 draws one (default)")
     run.add_argument(
-        "--work", type=Path, default=ROOT / ".cache" / "fuzz", help="what was found so far, and crashes"
+        "--minutes", type=float, default=60.0, help="the time for all targets together (default: 60)"
+    )
+    run.add_argument("--seed", type=int, default=0, help="the seed of libFuzzer; 0, the default, draws one")
+    run.add_argument(
+        "--work",
+        type=Path,
+        default=ROOT / ".cache" / "fuzz",
+        help="a directory for the inputs found so far, and for crashes",
     )
     keep = commands.add_parser("keep", help="make an input a test")
     keep.add_argument("target", choices=TARGETS)
@@ -61,7 +66,7 @@ def main() -> int:
         print("kept" if keep_crash(args.target, args.file.read_bytes(), args.reason) else "was kept before")
     elif args.command == "try":
         TARGETS[args.target].run(args.file.read_bytes())
-        print("no rule is broken")
+        print("the input breaks no rule")
     else:
         for name, target in TARGETS.items():
             print(
@@ -71,7 +76,7 @@ def main() -> int:
 
 
 def fuzz(names: list[str], seconds: float, seed: int, work: Path) -> int:
-    """Run libFuzzer on each target for its share of the time."""
+    """Run libFuzzer on each target for an equal share of the time."""
     if importlib.util.find_spec("atheris") is None:
         print("atheris is missing: `make install-dev` installs it on Linux on x86-64", file=sys.stderr)
         return 2
@@ -82,7 +87,7 @@ def fuzz(names: list[str], seconds: float, seed: int, work: Path) -> int:
 
 
 def _fuzz_one(name: str, seconds: int, seed: int, work: Path) -> int:
-    """Fuzz one target, keep what it found, and return the number of its crashes."""
+    """Fuzz one target and keep its finds. Return the number of crashes."""
     found, seeds, crashes = (work / folder for folder in ("found", "seeds", "crashes"))
     shutil.rmtree(seeds, ignore_errors=True)
     for folder in (found, seeds, crashes):
@@ -111,7 +116,7 @@ def _fuzz_one(name: str, seconds: int, seed: int, work: Path) -> int:
 
 
 def _beyond_seeds(name: str, found: Path, seeds: Path) -> list[bytes]:
-    """Choose the inputs that together reach what no seed reaches, by libFuzzer's merge."""
+    """Choose the inputs that together reach more code than the seeds, by libFuzzer's merge."""
     with tempfile.TemporaryDirectory(prefix="odradek-fuzz-") as folder:
         shutil.copytree(seeds, folder, dirs_exist_ok=True)
         before = {path.name for path in Path(folder).iterdir()}
@@ -120,7 +125,7 @@ def _beyond_seeds(name: str, found: Path, seeds: Path) -> list[bytes]:
 
 
 def _libfuzzer(name: str, *options: str) -> None:
-    """Run the driver with libFuzzer's options, from the repository's root."""
+    """Run the driver in the repository's root, with libFuzzer's options."""
     with tempfile.NamedTemporaryFile("w", suffix=".sh", prefix="odradek-fuzz-", delete=False) as file:
         launcher = Path(file.name)
         command = [sys.executable, "-m", "tests.fuzz.driver", name, str(launcher)]
@@ -133,12 +138,12 @@ def _libfuzzer(name: str, *options: str) -> None:
 
 
 def _path() -> str:
-    """Return the search path of children: the repository, and whatever was there before."""
+    """Return the module search path for child processes: the repository, then the previous path."""
     return os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
 
 
 def _write_all(folder: Path, inputs: Iterable[bytes]) -> None:
-    """Write each input to a file that is named by its content."""
+    """Write each input to a file named after its content."""
     for data in inputs:
         (folder / hashlib.sha1(data, usedforsecurity=False).hexdigest()).write_bytes(data)
 

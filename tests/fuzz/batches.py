@@ -1,7 +1,7 @@
 """Target `batches`: record batches of every codec, as a broker, a cleaner and a client read them.
 
-The first byte of an input says the kind of the rest: a batch as it is, or one whose checksum is made right here. It may
-also be records that are compressed and get a header here, or compressed bytes alone.
+The first byte of an input chooses the form of the rest: a batch as it is, or a batch whose checksum is corrected first.
+It may also be compressed records that get a header here, or compressed bytes alone.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _NOW_MS = 1_700_000_000_000
 
 
 def run(data: bytes) -> None:
-    """Read one batch in all ways; those that take it agree on its contents."""
+    """Read one batch with all readers. Those that accept it must agree on its contents."""
     given = Input(data)
     form = given.byte() % 4
     if form == COMPRESSED:
@@ -56,7 +56,7 @@ def run(data: bytes) -> None:
 
 
 def _with_header(given: Input) -> bytearray:
-    """Make a batch with a true header around any records."""
+    """Make a batch with a valid header around arbitrary records."""
     codec, flags, count = given.byte() % _CODECS, given.byte(), given.byte()
     body = compress(codec, given.rest())
     header = BatchHeader(
@@ -80,7 +80,7 @@ def _with_header(given: Input) -> bytearray:
 
 
 def _decompress(codec: int, size_max: int, data: bytes) -> None:
-    """Decompress in three ways, which give the same bytes and keep to the same bound."""
+    """Decompress in three ways. All must return the same bytes and respect the same limit."""
     size, refusal = _size(codec, data, size_max)
     try:
         whole = decompress(codec, data, size_max)
@@ -150,7 +150,7 @@ def _batches_in(batch: bytearray) -> list[tuple[int, BatchHeader]]:
 
 
 def _read_what_is_refused(batch: bytearray) -> None:
-    """Read a refused batch in ways that look at less of it: they may take it, or raise `KafkaError`."""
+    """Read a refused batch with readers that check less of it. They may accept it, or raise `KafkaError`."""
     with suppress(KafkaError):
         list(record_times(batch, records_max=1 << 16, decompressed_bytes_max=BYTES_MAX))
     with suppress(KafkaError):
@@ -162,7 +162,7 @@ def _read_what_is_refused(batch: bytearray) -> None:
 
 
 def _compare_columns(batch: bytearray, header: BatchHeader, found: list[Record]) -> None:
-    """Read the batch into columns, as the cleaner and Spark do."""
+    """Read the batch into columns, as the cleaner and Spark do, and compare them with the records."""
     group = RecordPlaces()
     group.add(batch, 0, header, BYTES_MAX)
     assert len(group) == len(found)
@@ -182,7 +182,7 @@ def _compare_columns(batch: bytearray, header: BatchHeader, found: list[Record])
 
 
 def seeds() -> Iterator[bytes]:
-    """Make batches of each codec, with and without keys, headers and gaps; a marker; records and compressed bytes alone."""
+    """Return batches of each codec with and without keys, headers and gaps, a marker, records, and compressed bytes."""
     for codec in CompressionType:
         for count, value, headers in (
             (1, b"v", ()),

@@ -1,4 +1,5 @@
-"""The kept inputs: `corpus/NAME.txt` has one input a line, in base64; a line with `#` says why the next one is there."""
+"""The kept inputs. `corpus/NAME.txt` has one input per line, in base64. A line with `#` says why the next input was
+kept."""
 
 from __future__ import annotations
 
@@ -8,16 +9,16 @@ from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent / "corpus"
 KEPT_BYTES_MAX = 24_000
-"""The most bytes that a fuzzer's finds may take in the corpus of one target. Crashes are kept whatever their size."""
+"""The most bytes of a fuzzer's finds in the corpus of one target. Crashes are kept whatever their size."""
 
 
 def kept(name: str) -> list[bytes]:
-    """Read all kept inputs of a target."""
+    """Return all kept inputs of a target."""
     return [base64.b64decode(line) for line in _lines(name) if not line.startswith("#")]
 
 
 def keep_crash(name: str, data: bytes, reason: str) -> bool:
-    """Put an input at the corpus' front with the reason; False if it is there already."""
+    """Put an input with its reason at the front of the corpus. Return False if it is there already."""
     line = base64.b64encode(data).decode()
     lines = _lines(name)
     if line in lines:
@@ -27,7 +28,7 @@ def keep_crash(name: str, data: bytes, reason: str) -> bool:
 
 
 def keep_finds(name: str, found: Iterable[bytes]) -> int:
-    """Replace what a fuzzer has found before by what it has found now, the smallest first; return how many are kept."""
+    """Replace the earlier finds of a fuzzer by new ones, the smallest first. Return how many are kept."""
     lines = _lines(name)
     explained = [at for at, line in enumerate(lines) if line.startswith("#")]
     crashes = [line for at in explained for line in lines[at : at + 2]]

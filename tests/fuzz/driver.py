@@ -1,7 +1,7 @@
 """One target under libFuzzer, by atheris: `python -m tests.fuzz.driver TARGET LAUNCHER [libFuzzer's arguments]`.
 
-A process of its own, since libFuzzer never returns, and since atheris must see modules before they are imported.
-`LAUNCHER` is a program that calls this one: libFuzzer starts itself anew to merge corpora.
+It is a process of its own, because libFuzzer never returns, and because atheris must be set up before modules are
+imported. `LAUNCHER` is a program that calls this one, since libFuzzer starts itself again to merge corpora.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def main() -> None:
         from tests.fuzz.targets import TARGETS
     count_generated_code(codec)
     target = TARGETS[name]
-    # Codecs are compiled at their first use: most of them now, in an order that does not depend on the target.
+    # Codecs are compiled at their first use. Compile most of them now, so that the order does not depend on the target.
     for data in target.seeds():
         target.run(data)
     atheris.Setup([launcher, *options], target.run)
@@ -30,7 +30,7 @@ def main() -> None:
 
 
 def count_generated_code(codec: ModuleType) -> None:
-    """Let coverage count the generated decoders and encoders, which no import brings."""
+    """Measure coverage of generated decoders and encoders, too, which are not imported as modules."""
 
     def counted(make: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *args, **named: atheris.instrument_func(make(*args, **named))

@@ -1,4 +1,4 @@
-"""Target `frames`: what a stranger sends to a listener, from the first byte to decoded requests."""
+"""Target `frames`: bytes of a stranger at a listener, from the first byte to decoded requests."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from tests.wire.message_values import SHAPES, generated
 FRAME_BYTES_MAX = 1 << 20
 _LENGTH = Struct(">i")
 ONE_FRAME = 0
-"""The first byte: all bytes behind it are one frame, which gets its length here. Other values are the size of the pieces
-in which a stream arrives."""
+"""If the first byte has this value, all bytes behind it are one frame, and its length is added here. Other values are
+the size of the pieces in which a stream arrives."""
 
 
 def run(data: bytes) -> None:
-    """Feed a server's end of a connection; decode every request in all the ways that a node does."""
+    """Feed the server's side of a connection, and decode every request in all the ways that a node does."""
     given = Input(data)
     piece = given.byte()
     stream = given.rest()
@@ -51,7 +51,7 @@ def run(data: bytes) -> None:
         connection.receive_data(b"")
         assert isinstance(_take_requests(connection), ConnectionClosed)
     except RemoteProtocolError:
-        # The state is final: the same error again, however often it is asked.
+        # After an error, the connection raises the same error at every call.
         for _ in range(2):
             try:
                 connection.next_event()
@@ -61,7 +61,7 @@ def run(data: bytes) -> None:
 
 
 def _take_requests(connection: ServerConnection) -> ConnectionClosed | Signal:
-    """Take all events that are there, and answer nothing."""
+    """Take all events that have arrived, without answering any request."""
     while True:
         event = connection.next_event()
         if not isinstance(event, RequestReceived):
@@ -73,7 +73,7 @@ def _take_requests(connection: ServerConnection) -> ConnectionClosed | Signal:
 
 
 def decode_as_a_node(event: RequestReceived) -> None:
-    """Decode a request on the loop, beside the loop, and without a bound: all must agree."""
+    """Decode a request on the loop, in a worker, and without a limit. All three must agree."""
     cls, version = request_class(event.api_key), event.api_version
     try:
         message, elements = measuring_decoder(cls, version)(event.body, 0)
@@ -97,16 +97,16 @@ def decode_as_a_node(event: RequestReceived) -> None:
 
 
 def _check_refused(event: RequestReceived) -> None:
-    """Check that the decoder without a bound refuses a request, too."""
+    """Check that the decoder without a limit refuses the request, too."""
     try:
         event.request()
     except MalformedMessage:
         return
-    raise AssertionError("the bounded decoder refuses what the other one takes")
+    raise AssertionError("the decoder with a limit refuses a request that the decoder without one accepts")
 
 
 def frame(message: Message, version: int, client_id: str | None = "fuzz") -> bytes:
-    """Encode a request's header and body, without a length."""
+    """Encode a request's header and body, without the length of the frame."""
     key = message.API_KEY
     assert key is not None
     body = bytearray(
@@ -117,7 +117,7 @@ def frame(message: Message, version: int, client_id: str | None = "fuzz") -> byt
 
 
 def seeds() -> Iterator[bytes]:
-    """Make requests of the first and the last version of each API: the default, and one with something of everything."""
+    """Return requests in the first and last version of each API: an empty one, and one with all fields filled."""
     stream = b""
     for key in ApiKey:
         cls = request_class(key)

@@ -1,7 +1,8 @@
-"""Target `logs`: a partition's directory with any bytes in its files, opened as after a crash or after a clean shutdown.
+"""Target `logs`: a partition's directory with arbitrary bytes in its files, opened as after a crash or a clean
+shutdown.
 
 An input begins with a byte of flags and a recovery point. Then comes each file: the number of its name, its size in two
-bytes, its content. With the flag `SEAL` the checksums of the batches are made right, so that headers are worth changing.
+bytes, its content. With the flag `SEAL` the batches get valid checksums, so that changes of their headers get through.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tests.log.support import ROOT, append, append_verified, batch, content, new
 
 CLEAN, SEAL = 1, 2
 BASES = (0, 4, 8)
-"""The base offsets of the segments that an input may have."""
+"""The base offsets of the segments in an input."""
 NAMES = (
     *(
         f"{base:020d}{suffix}"
@@ -40,7 +41,7 @@ CONFIG = LogConfig(index_interval_bytes=100)
 
 
 def run(data: bytes) -> None:
-    """Open the directory, use the log in all ways, close it, and open it again."""
+    """Open the directory, use the log in all ways, then close it and open it again."""
     given = Input(data)
     flags, recovery_point = given.byte(), given.byte()
     disk = new_disk()
@@ -55,7 +56,7 @@ def run(data: bytes) -> None:
     log = open_log(directory, CONFIG, clean=is_clean, recovery_point=recovery_point)
     log.check()
     if not is_clean:
-        # What recovery has let stand below the recovery point was not read by it.
+        # Recovery does not read what lies below the recovery point.
         _use(log, is_trusted=recovery_point == 0)
     else:
         _use(log, is_trusted=False)
@@ -69,7 +70,7 @@ def run(data: bytes) -> None:
 
 
 def _use(log: PartitionLog, *, is_trusted: bool) -> None:
-    """Read, look up and write. A log that recovery has read (`is_trusted`) holds sound batches alone."""
+    """Read, look up and write. If recovery has read the whole log (`is_trusted`), all its batches must be valid."""
     try:
         _read(log, is_trusted=is_trusted)
     except KafkaError:
@@ -91,7 +92,7 @@ def _use(log: PartitionLog, *, is_trusted: bool) -> None:
 
 
 def _read(log: PartitionLog, *, is_trusted: bool) -> None:
-    """Read all bytes of the log: whole batches whose offsets ascend."""
+    """Read the whole log. It must consist of whole batches with ascending offsets."""
     found = content(log)
     expected = log.log_start_offset
     for _, header in iter_batches(found):
@@ -102,7 +103,7 @@ def _read(log: PartitionLog, *, is_trusted: bool) -> None:
 
 
 def encoded(disk: SimDisk, flags: int, recovery_point: int) -> bytes:
-    """Make an input of the files of a log as they are."""
+    """Encode the files of a log as an input."""
     parts = [bytes([flags, recovery_point])]
     for name, held in disk.peek(ROOT).items():
         if name in NAMES:
@@ -111,7 +112,7 @@ def encoded(disk: SimDisk, flags: int, recovery_point: int) -> bytes:
 
 
 def seeds() -> Iterator[bytes]:
-    """Make a log of three segments with an aborted transaction, closed, and the same while it is open."""
+    """Return a closed log of three segments with an aborted transaction, and the same log as it was while open."""
     disk = new_disk()
     log = open_log(disk.open_dir(ROOT, create=True), CONFIG)
     for number, base in enumerate(BASES):

@@ -1,6 +1,6 @@
-"""Target `messages`: every message class and version, by the generated decoder and by the plain one beside it.
+"""Target `messages`: every message class and version, read by the generated decoder and by the plain one.
 
-An input is a line of text (`ProduceRequest 9`), and behind it the bytes of the message.
+An input is a line of text (`ProduceRequest 9`), followed by the bytes of the message.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def _classes() -> dict[str, type[Message]]:
 
 
 def run(data: bytes) -> None:
-    """Decode by both decoders: they take or refuse the same bytes, and read the same from them."""
+    """Decode with both decoders. They must accept the same bytes and read the same message from them."""
     head, _, body = data.partition(b"\n")
     name, _, number = head.partition(b" ")
     cls = _classes().get(name.decode("latin-1"))
@@ -51,11 +51,11 @@ def _check_refused(cls: type[Message], version: int, body: bytes) -> None:
         codec_reflective.decode(cls, version, body, exact=False)
     except MalformedMessage:
         return
-    raise AssertionError("the generated decoder refuses what the plain one takes")
+    raise AssertionError("the generated decoder refuses bytes that the plain decoder accepts")
 
 
 def seeds() -> Iterator[bytes]:
-    """Make the first and the last version of each message, with something of everything in it."""
+    """Return the first and the last version of each message, with all fields filled."""
     for cls in all_classes():
         for version in sorted({*cls.VALID_VERSIONS}):
             for message in generated(cls, version, SHAPES)[2:]:

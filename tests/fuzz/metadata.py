@@ -1,6 +1,6 @@
 """Target `metadata`: the metadata log, its snapshots, and the records of coordinators' logs.
 
-The first byte of an input chooses the form. Checksums are made right, so that records are reached.
+The first byte of an input chooses the form. Checksums are corrected first, so that the records behind them are read.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _EPOCH, _NOW_MS = 3, 1_700_000_000_000
 
 
 def snapshot(given: Input) -> None:
-    """Read a snapshot file, and make the image of its records."""
+    """Read a snapshot file, and replay its records into an image."""
     data = bytearray(given.rest())
     seal_batches(data)
     try:
@@ -54,7 +54,7 @@ def snapshot(given: Input) -> None:
 
 
 def log(given: Input) -> None:
-    """Read a piece of the metadata log."""
+    """Read a part of the metadata log."""
     data = bytearray(given.rest())
     seal_batches(data)
     with suppress(KafkaError):
@@ -64,7 +64,7 @@ def log(given: Input) -> None:
 
 
 def record(given: Input) -> None:
-    """Read and write a metadata record."""
+    """Decode a metadata record and encode it again."""
     try:
         message, version = decode_versioned_metadata_record(given.rest())
     except MalformedMessage:
@@ -74,7 +74,7 @@ def record(given: Input) -> None:
 
 
 def control(given: Input) -> None:
-    """Read a control record."""
+    """Decode a control record."""
     key = given.take(given.byte() % 8)
     try:
         kind, message = decode_control_record(key, given.rest())
@@ -84,7 +84,7 @@ def control(given: Input) -> None:
 
 
 def coordinator(given: Input) -> None:
-    """Read and write the key and the value of a coordinator's record."""
+    """Decode the key and the value of a coordinator's record, and encode them again."""
     log_of: tuple[str, ...] = ("group", "transaction")
     which = log_of[given.byte() % 2]
     held = given.take(given.byte())
@@ -99,7 +99,7 @@ def coordinator(given: Input) -> None:
 
 
 def image(given: Input) -> None:
-    """Replay metadata records in any order."""
+    """Replay metadata records in the order in which the input has them."""
     found: list[Message] = []
     while not given.is_empty:
         try:
@@ -110,7 +110,7 @@ def image(given: Input) -> None:
 
 
 def replay(found: list[Message]) -> None:
-    """Replay records; the records that an image gives for a snapshot make the same image."""
+    """Replay records. The records of the image's snapshot must replay to the same image."""
     builder = ImageBuilder(MetadataImage())
     try:
         for offset, message in enumerate(found):
@@ -135,7 +135,7 @@ def run(data: bytes) -> None:
 
 
 def _records() -> list[Message]:
-    """Make a record of each type, and a topic that is whole."""
+    """Return a record of each type, and the records of a whole topic."""
     topic = bytes(range(16))
     whole: list[Message] = [
         TopicRecord("words", topic),
@@ -145,7 +145,7 @@ def _records() -> list[Message]:
 
 
 def seeds() -> Iterator[bytes]:
-    """Make each form, as a node writes it."""
+    """Return an input of each form, as a node writes it."""
     found = _records()
     voters = generated(VotersRecord, 0, SHAPES)[2]
     voters.version = 0

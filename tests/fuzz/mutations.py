@@ -1,4 +1,4 @@
-"""Changes of bytes drawn from a seed: the short fuzzing of `make test`, which knows nothing of coverage."""
+"""Changes of bytes that are drawn from a seed. `make test` fuzzes with them, without measuring coverage."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ EDGES = (0, 1, 0x7F, 0x80, 0xFF)
 
 
 def mutated(inputs: Sequence[bytes], count: int, random: Random) -> Iterator[bytes]:
-    """Make `count` inputs, each of which differs from one of `inputs` in one to four places."""
+    """Return `count` inputs, each of which differs from one of `inputs` in one to four places."""
     for _ in range(count):
         data = bytearray(random.choice(inputs))
         for _ in range(random.randint(1, 4)):
@@ -18,7 +18,7 @@ def mutated(inputs: Sequence[bytes], count: int, random: Random) -> Iterator[byt
 
 
 def _change(data: bytearray, inputs: Sequence[bytes], random: Random) -> None:
-    """Set, flip, cut, repeat, insert, or take over bytes of another input."""
+    """Set, flip, cut, repeat or insert bytes, or copy bytes from another input."""
     place = random.randrange(len(data) + 1)
     size = random.randint(1, 8)
     match random.randrange(7):

@@ -1,4 +1,4 @@
-"""Checksums of damaged batches, made right, so that what lies behind a checksum is reached."""
+"""Valid checksums for damaged batches, so that readers get past the checksum."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _LENGTH = slice(8, 12)
 
 
 def seal_batches(data: bytearray) -> None:
-    """Give each whole batch in `data` the checksum of its bytes, as far as lengths lead from one to the next."""
+    """Set a valid checksum in each whole batch in `data`, as far as the lengths lead from one batch to the next."""
     position = 0
     while len(data) - position >= HEADER_SIZE:
         end = position + SIZE_PREFIX + int.from_bytes(data[position:][_LENGTH], "big", signed=True)

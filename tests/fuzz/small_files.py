@@ -51,7 +51,7 @@ def _directory(name: str, content: bytes) -> SimDir:
 
 
 def offsets(content: bytes) -> None:
-    """Read and write a checkpoint of offsets."""
+    """Read a checkpoint of offsets and write it again."""
     try:
         found = decode_offsets(content)
     except MalformedCheckpoint:
@@ -60,7 +60,7 @@ def offsets(content: bytes) -> None:
 
 
 def epochs(content: bytes) -> None:
-    """Read, write and use a checkpoint of leader epochs."""
+    """Read a checkpoint of leader epochs, use it, and write it again."""
     try:
         found = LeaderEpochs.decode(content)
     except MalformedCheckpoint:
@@ -74,7 +74,7 @@ def epochs(content: bytes) -> None:
 
 
 def producers(content: bytes) -> None:
-    """Read and write a snapshot of producers, whose checksum is made right first."""
+    """Set a valid checksum in a snapshot of producers, read it, and write it again."""
     data = bytearray(content)
     if len(data) >= _SNAPSHOT_CRC.stop:
         data[_SNAPSHOT_CRC] = crc32c(bytes(data[_SNAPSHOT_CRC.stop :])).to_bytes(4, "big")
@@ -91,7 +91,7 @@ def producers(content: bytes) -> None:
 
 
 def index(content: bytes) -> None:
-    """Read and write the offset index and the time index of one segment."""
+    """Read the offset index and the time index of one segment, and add to them."""
     given = Input(content)
     size, cut = given.short(), given.short()
     try:
@@ -111,7 +111,7 @@ def index(content: bytes) -> None:
 
 
 def aborted(content: bytes) -> None:
-    """Read and write an index of aborted transactions."""
+    """Read an index of aborted transactions, and add to it."""
     try:
         found = AbortedIndex.decode(content)
     except DamagedTransactionIndex:
@@ -133,7 +133,7 @@ def meta(content: bytes) -> None:
 
 
 def quorum_state(content: bytes) -> None:
-    """Read and write the vote of a controller."""
+    """Read a controller's file with its vote and epoch, and write it again."""
     store = FileQuorumStateStore(_directory(FILE_NAME, content))
     try:
         found = store.load()
@@ -145,7 +145,7 @@ def quorum_state(content: bytes) -> None:
 
 
 def clean_shutdown(content: bytes) -> None:
-    """Read the mark of a clean shutdown."""
+    """Read the file that marks a clean shutdown."""
     found = take_clean_shutdown(_directory(CLEAN_SHUTDOWN_FILE, content))
     assert found is not None
     assert found >= -1
@@ -181,13 +181,13 @@ KINDS: tuple[Callable[[bytes], None], ...] = (
 
 
 def run(data: bytes) -> None:
-    """Read one file, and write what was read."""
+    """Read one file, and write its contents again."""
     given = Input(data)
     KINDS[given.byte() % len(KINDS)](given.rest())
 
 
 def seeds() -> Iterator[bytes]:
-    """Make a file of each kind, as a node writes it."""
+    """Return a file of each kind, as a node writes it."""
     found = SegmentIndex()
     txns = AbortedIndex()
     for at in range(1, 4):

@@ -1,4 +1,4 @@
-"""The parts of a fuzz target: a function that takes any bytes, seeds to begin from, and a reader that splits bytes."""
+"""The parts of a fuzz target: a function that takes any bytes, seeds, and a reader that splits bytes into fields."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ import attrs
 
 @attrs.frozen
 class Target:
-    """One entrance for bytes.
+    """One place where bytes enter.
 
-    `run` returns for every input that the code under test takes or refuses properly. It raises what that code must not
-    raise, and `AssertionError` where a rule of the target is broken.
+    `run` returns if the code under test accepts the input, or refuses it with a proper error. It raises any other error
+    of that code, and `AssertionError` if a rule of the target is broken.
     """
 
     name: str
     run: Callable[[bytes], None]
     seeds: Callable[[], Iterable[bytes]]
-    """Inputs that are valid, or nearly: a fuzzer begins with them. They are made anew at each run, and never kept."""
+    """Returns inputs that are valid or nearly so, from which a fuzzer starts. Each run makes them again; none are
+    stored."""
 
 
 @attrs.define
 class Input:
-    """Reads an input from its front. Where bytes are missing it returns zeros, or less than was asked for."""
+    """Reads an input from its front. If bytes are missing, it returns zeros, or fewer bytes than asked for."""
 
     data: bytes
     position: int = 0

@@ -1,6 +1,6 @@
-"""Any bytes at every entrance of bytes: seeds, what fuzzers have found, and some changes of both.
+"""Every place where bytes enter withstands seeds, earlier finds of fuzzers, and some changes of both.
 
-`make fuzz` looks much further, with coverage: `python -m tests.fuzz --help`.
+`make fuzz` tries many more inputs, guided by coverage: see `python -m tests.fuzz --help`.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from tests.fuzz.target import Target
 from tests.fuzz.targets import TARGETS
 
 CHANGED = {"logs": 150}
-"""The number of changed inputs for targets whose inputs cost more than most."""
+"""How many changed inputs are tried for targets with slow inputs. Others get more."""
 FULL = 1000
 
 
 @pytest.fixture(params=TARGETS.values(), ids=list(TARGETS))
 def target(request: pytest.FixtureRequest) -> Target:
-    """Each target in turn."""
+    """Return each target in turn."""
     found: Target = request.param
     return found
 
 
 def run_all(target: Target, inputs: Iterator[bytes] | list[bytes]) -> None:
-    """Run all inputs; the first that breaks a rule is in the error."""
+    """Run all inputs. The error shows the first input that breaks a rule."""
     for data in inputs:
         try:
             target.run(data)
@@ -40,13 +40,13 @@ def run_all(target: Target, inputs: Iterator[bytes] | list[bytes]) -> None:
 
 
 def test_kept_inputs_break_no_rule(target: Target) -> None:
-    """What fuzzers have found once, crashes among it, is taken or refused properly."""
+    """Inputs that fuzzers have found, crashes among them, are accepted or properly refused."""
     assert kept(target.name), "the corpus is empty"
     run_all(target, kept(target.name))
 
 
 def test_changed_inputs_break_no_rule(target: Target) -> None:
-    """Seeds, and inputs that differ from seeds and kept ones in a few places, are taken or refused properly."""
+    """Seeds, and inputs that differ from seeds or kept ones in a few places, are accepted or properly refused."""
     seeds = list(target.seeds())
     run_all(target, seeds)
     count = CHANGED.get(target.name, FULL)
@@ -54,7 +54,7 @@ def test_changed_inputs_break_no_rule(target: Target) -> None:
 
 
 def test_a_broken_rule_is_seen() -> None:
-    """The runner raises what a target raises, and names the input."""
+    """If a target raises, the runner raises an error that names the input."""
 
     def refuse(data: bytes) -> None:
         assert data != b"bad"
@@ -65,7 +65,7 @@ def test_a_broken_rule_is_seen() -> None:
 
 
 def test_crashes_outlive_new_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fuzzer's finds replace older finds, the smallest first up to the room that there is; a crash stays with its reason."""
+    """New finds of a fuzzer replace older ones, the smallest first, up to a limit. A crash stays with its reason."""
     monkeypatch.setattr(corpus, "FOLDER", tmp_path)
     monkeypatch.setattr(corpus, "KEPT_BYTES_MAX", 20)
     assert keep_finds("x", [b"old"]) == 1

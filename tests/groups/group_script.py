@@ -1,4 +1,4 @@
-"""Scripts for the group coordinator that read aloud: a command, `----`, what it decides and answers, an empty line.
+"""Readable scripts for the group coordinator: a command, `----`, its records and answers, an empty line.
 
 Commands (times in milliseconds; clients have names in capitals, groups are called `g` unless said otherwise):
 
@@ -15,10 +15,10 @@ Commands (times in milliseconds; clients have names in capitals, groups are call
     describe [GROUP], list, delete GROUP
     wait MS                               time passes; what is due happens in its order
     hold, release                         the high watermark stands still, and goes on
-    takeover                              another coordinator begins with what is committed
+    takeover                              another coordinator begins with the committed records
 
-A client joins with the id that it was given last, unless `new`. `A1` is the first id that client A was given.
-Output: the records of decisions, then `NAME request: answer` for everybody who is answered.
+A client joins with its last member id, unless `new` is given. `A1` is the first id of client A. The output has the
+records of decisions, then `NAME request: answer` for each client that gets an answer.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ from testkit.coordinating import WALL_MS, HeldLog, ScriptedCoordinator
 
 
 def read_groups(latest: Latest) -> GroupsState:
-    """Return the state that a new coordinator reads out of these records."""
+    """Return the state that a new coordinator restores from these records."""
     return state_of(latest, [])
 
 
 class Told:
-    """A reply that writes down what it is told."""
+    """A reply that writes its answer into the output."""
 
     def __init__(self, script: GroupScript, label: str) -> None:
         self._script = script
@@ -107,7 +107,7 @@ class GroupScript(ScriptedCoordinator[GroupsState, None]):
         self._leads = True
 
     def new_machine(self, settings: GroupSettings) -> GroupMachine:
-        """Make the machine of a coordinator that begins."""
+        """Make the state machine of a new coordinator."""
         return GroupMachine(settings)
 
     def ask(self, label: str, request: Any, version: int, *, client_id: str = "") -> None:
@@ -116,7 +116,7 @@ class GroupScript(ScriptedCoordinator[GroupsState, None]):
         self.submit(request, version, Told(self, label) if label else None, client_id, "/host")
 
     def heard(self, name: str, response: Any) -> None:
-        """Take the id and the generation from a JoinGroup's answer, as a client does."""
+        """Remember the member id and the generation of a JoinGroup answer, as a client does."""
         if isinstance(response, JoinGroupResponse) and response.error_code in (
             ErrorCode.NONE,
             ErrorCode.MEMBER_ID_REQUIRED,
@@ -276,7 +276,7 @@ class GroupScript(ScriptedCoordinator[GroupsState, None]):
         return self._names.get(member_id, f"{member_id.partition('-')[0]}?")
 
     def tell(self, response: Any) -> str:
-        """An answer in one line."""
+        """Return an answer in one line."""
         if isinstance(response, ErrorCode):
             return response.name
         if isinstance(response, tuple):
@@ -340,7 +340,8 @@ def _partition(word: str) -> tuple[str, str, str]:
 
 
 def _metadata(text: str) -> bytes:
-    """`<a+b>` is a subscription to topics, `<a+b;a-0+b-1>` one that claims partitions too; anything else is itself."""
+    """Encode metadata: `<a+b>` is a subscription to topics, `<a+b;a-0+b-1>` also lists owned partitions. Other text is
+    sent as is."""
     if not text.startswith("<"):
         return text.encode()
     topics, claims, owned = text.strip("<>").partition(";")
@@ -351,7 +352,7 @@ def _metadata(text: str) -> bytes:
 
 
 def _assignment(text: str) -> bytes:
-    """`<a-0+b-1>` is an assignment of partitions, anything else is itself."""
+    """Encode an assignment: `<a-0+b-1>` lists partitions. Other text is sent as is."""
     if not text.startswith("<"):
         return text.encode()
     partitions = [ConsumerProtocolAssignmentTopicPartition(*each) for each in _partitions(text.strip("<>"))]
@@ -384,7 +385,7 @@ def _blocks(text: str) -> Iterator[tuple[list[str], str]]:
 
 
 def run_script(text: str, kind: Callable[[], GroupScript] | None = None) -> str:
-    """The script with the output that it has now; `kind` knows further commands."""
+    """Return the script with its current output. `kind` may have further commands."""
     script = (kind or GroupScript)()
     out = []
     for comments, command in _blocks(text):

@@ -16,11 +16,11 @@ from tests.groups.test_shard import ALONE, Case, run
 DAY_MS = 86_400_000
 CHECK_SECONDS = 60
 SETTINGS = GroupSettings(offsets_retention_check_interval_ms=CHECK_SECONDS * 1000)
-"""Offsets are kept for seven days."""
+"""Settings with which offsets are kept for seven days."""
 
 
 class Watched:
-    """A coordinator that looks for expired offsets once a minute, and one offset of a group without members."""
+    """A coordinator that checks for expired offsets once a minute, and one offset of an empty group."""
 
     def __init__(self) -> None:
         self.case = Case(ALONE)
@@ -35,14 +35,14 @@ class Watched:
         self.case.broker.clock.jumped_ms += milliseconds
 
     def offsets_after(self, milliseconds: int) -> int:
-        """Let time pass, with all checks that come due. Return the number of offsets that are left."""
+        """Let time pass, and run all checks that become due. Return how many offsets are left."""
         for _ in range(milliseconds // (1000 * CHECK_SECONDS)):
             self.case.pass_seconds(CHECK_SECONDS)
         return len(self.case.ask(FetchOffsets("g")).answers[0].offsets)
 
 
 def test_one_jump_forward_expires_no_offset_until_it_is_believed() -> None:
-    """Retention counts time by which the clocks agree; afterwards the offset is as old as the clock says."""
+    """After a jump forward, no offset expires until the clock has kept to the new time."""
     watched = Watched()
     watched.jump(7 * DAY_MS)
     assert watched.offsets_after(INTERVAL_MS) == 1
@@ -51,7 +51,7 @@ def test_one_jump_forward_expires_no_offset_until_it_is_believed() -> None:
 
 @pytest.mark.parametrize("jump_ms", [7 * DAY_MS, -7 * DAY_MS], ids=["forward", "backward"])
 def test_a_jump_that_is_taken_back_expires_nothing(jump_ms: int) -> None:
-    """Neither an offset from before the jump, nor an offset of the time while the clock was wrong."""
+    """If a jump is taken back, offsets from before it and offsets committed during it are all kept."""
     watched = Watched()
     watched.jump(jump_ms)
     assert watched.offsets_after(INTERVAL_MS - 1000 * CHECK_SECONDS) == 1
@@ -61,7 +61,7 @@ def test_a_jump_that_is_taken_back_expires_nothing(jump_ms: int) -> None:
 
 
 def test_offsets_that_expire_by_both_clocks_go() -> None:
-    """The rule keeps nothing for ever."""
+    """An offset that is too old by both possible times expires, so that offsets are not kept for ever."""
     watched = Watched()
     watched.jump(-DAY_MS)
     assert watched.offsets_after(7 * DAY_MS) == 1

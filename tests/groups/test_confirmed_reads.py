@@ -1,4 +1,4 @@
-"""OffsetFetch with `require_stable`: a coordinator answers only as the one that it still was when it was asked."""
+"""OffsetFetch with `require_stable`: a coordinator answers only if it still led the partition when it was asked."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ READ = FetchOffsets("g", is_confirmed=True)
 
 @attrs.define(eq=False)
 class Cursor:
-    """A follower's session that counts how often it is called back."""
+    """A follower's fetch position that counts how often it is woken."""
 
     calls: int = 0
     is_stirred: bool = False
     fetched_at_ms: int = 0
 
     def mark_dirty(self, *, wakes: bool) -> None:
-        """Nothing is read here."""
+        """Do nothing: this session is only counted."""
 
     def call_back(self) -> None:
         self.calls += 1
 
 
 class Replicated(Case):
-    """A coordinator with two followers in sync."""
+    """A coordinator with two followers in the ISR."""
 
     def __init__(self) -> None:
         super().__init__(THREE)
@@ -49,7 +49,7 @@ class Replicated(Case):
         return told
 
     def fetch(self, *followers: int) -> None:
-        """These followers fetch at the end of the log."""
+        """Let these followers fetch at the end of the log."""
         partition = self.partition
         for each in followers:
             replica = partition.follower(each, True)
@@ -78,7 +78,8 @@ def replicated() -> Replicated:
 
 
 def test_each_follower_has_to_fetch_twice() -> None:
-    """The first fetch may have been sent before the read began."""
+    """The coordinator answers after two fetches of each follower, since the first may have been sent before the
+    read."""
     case = replicated()
     told = case.read()
     assert [each.calls for each in case.cursors.values()] == [1, 1]
@@ -91,7 +92,8 @@ def test_each_follower_has_to_fetch_twice() -> None:
 
 
 def test_fetches_of_two_sessions_prove_nothing() -> None:
-    """A leader that was paused may find both in its sockets, though its successor has begun meanwhile."""
+    """Two fetches in different sessions prove nothing: a paused leader may find both in its sockets, after its
+    successor began."""
     case = replicated()
     told = case.read()
     case.fetch(3, 3)
@@ -104,7 +106,8 @@ def test_fetches_of_two_sessions_prove_nothing() -> None:
 
 
 def test_the_successor_need_not_fetch_for_its_predecessor_to_be_silent() -> None:
-    """The successor leads now, so it owes no fetch. The fetches of the others prove nothing then."""
+    """If the coordinator has lost the leadership, fetches of the other followers prove nothing, and the read is
+    refused."""
     case = replicated()
     told = case.read()
     case.fetch(3, 3)
@@ -144,7 +147,7 @@ def test_a_deposed_coordinator_does_not_answer() -> None:
 
 
 def test_a_read_that_nobody_confirms_is_refused_in_time() -> None:
-    """NOT_COORDINATOR: the client asks others who coordinates."""
+    """If the followers do not confirm a read in time, it gets NOT_COORDINATOR, and the client asks others."""
     case = replicated()
     told = case.read()
     case.fetch(2, 2)

@@ -1,4 +1,4 @@
-"""Groups over a node that dies: raw requests, kill -9, and the same state from `__consumer_offsets`."""
+"""Groups on a node that is killed: after kill -9 their state is restored from `__consumer_offsets`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from testkit.processes import ServerProcess
 from testkit.raw_requests import RawClient
 
 pytestmark = pytest.mark.long
-"""Servers of their own: left out of `make quick`."""
+"""These tests start servers of their own, so `make quick` leaves them out."""
 
 WAIT_SECONDS = 20.0
 RETRIABLE = (
@@ -40,7 +40,7 @@ RETRIABLE = (
 
 
 def until(ask: Callable[[], Any], done: Callable[[Any], bool]) -> Any:
-    """Ask again until the answer is as it must become."""
+    """Repeat a request until its answer is the expected one."""
     deadline = time.monotonic() + WAIT_SECONDS
     while True:
         answer = ask()
@@ -51,7 +51,7 @@ def until(ask: Callable[[], Any], done: Callable[[Any], bool]) -> Any:
 
 
 class Groups:
-    """A node with groups that dies and comes back."""
+    """A node with groups that can be killed and restarted."""
 
     def __init__(self, properties: Path) -> None:
         self._properties = properties
@@ -68,7 +68,7 @@ class Groups:
         self.client = RawClient(self.server.bootstrap)
 
     def find(self) -> None:
-        """Until there is a coordinator: the first request creates its topic."""
+        """Wait for the coordinator. The first request creates the topic that it needs."""
         request = FindCoordinatorRequest("g", 0, ["g"])
         until(lambda: self.client.request(request, 4), lambda answer: not answer.coordinators[0].error_code)
 
@@ -81,7 +81,7 @@ class Groups:
         return found
 
     def join(self) -> str:
-        """The only member of group g, stable, with the assignment `x`; its id."""
+        """Join group g as its only member, with the assignment `x`. Return the member id."""
         protocols = [JoinGroupRequestProtocol("range", b"m")]
         join = JoinGroupRequest("g", 30_000, 30_000, "", "one", "consumer", protocols)
         joined = until(
@@ -123,7 +123,7 @@ class Groups:
 
 @pytest.fixture
 def groups(tmp_path: Path) -> Iterator[Groups]:
-    """A node of its own."""
+    """Start a node for these tests."""
     found = Groups(prepare_odradek(tmp_path, settings={"offsets.topic.num.partitions": "3"}))
     found.create("t")
     found.find()
@@ -133,7 +133,8 @@ def groups(tmp_path: Path) -> Iterator[Groups]:
 
 @pytest.mark.parametrize("clean", [True, False], ids=["stop", "kill -9"])
 def test_a_group_survives_its_node(groups: Groups, clean: bool) -> None:
-    """Members, generation, assignments and offsets come back by replay; the member just goes on."""
+    """After kill -9, members, generation, assignments and offsets are restored, and the member goes on without
+    joining."""
     member_id = groups.join()
     assert groups.commit("t", 7, member_id, 1) is ErrorCode.NONE
     before = groups.describe()
@@ -149,8 +150,7 @@ def test_a_group_survives_its_node(groups: Groups, clean: bool) -> None:
 
 
 def test_a_deleted_topics_offsets_go_with_it(groups: Groups) -> None:
-    """A deleted topic's committed offsets go with it. A new topic of that name begins without them, also after a
-    restart."""
+    """Deleting a topic removes its committed offsets. A new topic of that name has none, even after a restart."""
     groups.create("u")
     assert groups.commit("t", 7) is ErrorCode.NONE
     assert groups.commit("u", 9) is ErrorCode.NONE
@@ -163,7 +163,7 @@ def test_a_deleted_topics_offsets_go_with_it(groups: Groups) -> None:
 
 
 def test_a_group_without_a_coordinator_is_refused(groups: Groups) -> None:
-    """A group whose `__consumer_offsets` has gone is answered NOT_COORDINATOR, until a client looks for one."""
+    """If `__consumer_offsets` was deleted, a group gets NOT_COORDINATOR until a client looks for its coordinator."""
     assert groups.commit("t", 7) is ErrorCode.NONE
     groups.client.request(DeleteTopicsRequest([DeleteTopicState("__consumer_offsets")], [], 10_000), 6)
     until(lambda: groups.commit("t", 7), lambda code: code is ErrorCode.NOT_COORDINATOR)

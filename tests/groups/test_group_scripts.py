@@ -1,4 +1,4 @@
-"""The group coordinator by scripts that read aloud: requests in, records and answers out.
+"""The group coordinator, tested by readable scripts: requests go in, records and answers come out.
 
 `pytest tests/groups --rewrite` regenerates the expected output, to be reviewed as a difference. The answers to the
 same requests were compared with Apache Kafka 4.3's.
@@ -17,7 +17,7 @@ SCRIPTS = sorted((Path(__file__).parent / "scripts").glob("*.txt"))
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 def test_script(path: Path, rewrite: bool) -> None:
-    """Each command of the script decides and answers what stands below it."""
+    """Each command of a script leads to the records and answers that are written below it."""
     text = path.read_text()
     actual = run_script(text)
     if rewrite:
@@ -26,5 +26,5 @@ def test_script(path: Path, rewrite: bool) -> None:
 
 
 def test_scripts_exist() -> None:
-    """An empty folder would pass every test."""
+    """The folder has scripts. If it were empty, the test above would prove nothing."""
     assert len(SCRIPTS) >= 8

@@ -1,4 +1,4 @@
-"""Replicated state of groups: records as Kafka writes them, replay, and the state that a new coordinator reads."""
+"""Replicated state of groups: records as Kafka writes them, replay, and the state that a new coordinator restores."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ TOPIC_ID = bytes(range(16))
 
 
 def test_a_committed_offset_has_kafkas_bytes() -> None:
-    """Apache Kafka 4.3 writes OffsetCommitValue version 4, with the topic's id as tagged field 0."""
+    """A committed offset is written as by Apache Kafka 4.3: OffsetCommitValue version 4 with the topic id as tagged
+    field 0."""
     value = OffsetCommitValue(10, 3, "meta", 0x0102030405060708, -1, TOPIC_ID)
     record = offset_commit_record("g", "t", 1, value)
     assert record.encoded_key().hex() == "0001" + "000167" + "000174" + "00000001"
@@ -45,7 +46,8 @@ def test_a_committed_offset_has_kafkas_bytes() -> None:
 
 
 def test_only_version_1_can_say_when_an_offset_expires() -> None:
-    """A commit of versions 2 to 4 with a retention time is kept in version 1, as Kafka does."""
+    """A commit with a retention time is written as OffsetCommitValue version 1, as by Kafka. Newer ones have no such
+    field."""
     record = offset_commit_record("g", "t", 1, OffsetCommitValue(10, 3, "m", 5, 6, TOPIC_ID))
     encoded = record.encoded_value()
     assert encoded is not None
@@ -53,7 +55,7 @@ def test_only_version_1_can_say_when_an_offset_expires() -> None:
 
 
 def test_a_group_has_kafkas_bytes() -> None:
-    """Apache Kafka 4.3 writes GroupMetadataValue version 3."""
+    """A group is written as by Apache Kafka 4.3: GroupMetadataValue version 3."""
     member = MemberMetadata("m", "i", "c", "/h", 2, 1, b"s", b"a")
     record = group_metadata_record("g", GroupMetadataValue("consumer", 7, "range", "m", 9, [member]))
     assert record.encoded_key().hex() == "0002" + "000167"
@@ -80,7 +82,7 @@ def test_a_group_has_kafkas_bytes() -> None:
 
 
 def test_records_of_unknown_types_are_passed_over() -> None:
-    """'Unknown record types are ignored': a newer version's record must not keep a coordinator from loading."""
+    """Records of unknown types are ignored, so that a coordinator can load a newer version's log."""
     assert decode_key(b"\x7f\xff\x00") is None
     assert decode_key(b"\x01") is None
     skipped: list[str] = []
@@ -90,7 +92,7 @@ def test_records_of_unknown_types_are_passed_over() -> None:
 
 @pytest.mark.parametrize("value", [b"", b"\x00", b"\xff\xff", b"\x00\x63\x00", b"\x00\x04\x00"])
 def test_values_that_cannot_be_read_are_left_out(value: bytes) -> None:
-    """A value of an unknown version, or cut off: told, and no reason to lose the other groups."""
+    """A value of an unknown version, or a truncated one, is skipped and reported. All other groups are restored."""
     good = group_metadata_record("h", GroupMetadataValue("consumer", 1))
     skipped: list[str] = []
     state = state_of(
@@ -104,7 +106,7 @@ def test_values_that_cannot_be_read_are_left_out(value: bytes) -> None:
 
 
 def keys_and_values() -> st.SearchStrategy[dict[bytes, bytes | None]]:
-    """Records that the log may hold, by any writer: bytes, behind types and versions that there are."""
+    """Generate records that any writer may have put into the log: known types and versions, followed by any bytes."""
     version = st.integers(-1, 5).map(lambda number: number.to_bytes(2, "big", signed=True))
     made = st.builds(bytes.__add__, version, st.binary(max_size=40))
     real = st.sampled_from(
@@ -115,7 +117,7 @@ def keys_and_values() -> st.SearchStrategy[dict[bytes, bytes | None]]:
 
 @given(keys_and_values())
 def test_no_record_keeps_a_coordinator_from_loading(latest: dict[bytes, bytes | None]) -> None:
-    """A machine takes over from the state that is read, whatever a client may have written."""
+    """A coordinator can take over from any log, whatever a client may have written into it."""
     machine = GroupMachine(GroupSettings())
     machine.restore(state_of(Latest(latest), []), 0, lambda: bytes(16))
 
@@ -160,7 +162,7 @@ ENDS = st.builds(
 
 
 def _put(latest: Latest, offset: int, record: CoordinatorRecord | TransactionEnd) -> None:
-    """The record as it is read from the log."""
+    """Return the record as it is read back from the log."""
     if isinstance(record, TransactionEnd):
         latest.end(record.producer_id, record.is_commit)
     elif record.producer is not None:
@@ -178,7 +180,7 @@ def _put(latest: Latest, offset: int, record: CoordinatorRecord | TransactionEnd
 def test_reading_the_log_gives_the_state_that_replay_gave(
     decisions: list[list[CoordinatorRecord | TransactionEnd | str]],
 ) -> None:
-    """'The same on the leader, on a follower and after a restart': replay one by one, or the latest of each key."""
+    """Replaying records one by one, as a leader does, gives the same state as the latest record of each key."""
     state = GroupsState()
     latest = Latest()
     offset = 0
@@ -204,7 +206,7 @@ def test_reading_the_log_gives_the_state_that_replay_gave(
 
 
 def _left(state: GroupsState) -> dict[int, Any]:
-    """The pending offsets, without what is empty."""
+    """Return the pending offsets, without empty entries."""
     return {
         producer: {group: dict(offsets) for group, offsets in state.pending[producer].items() if offsets}
         for producer in state.pending
@@ -213,7 +215,7 @@ def _left(state: GroupsState) -> dict[int, Any]:
 
 
 def test_the_later_record_counts_whichever_transaction_ends_first() -> None:
-    """A commit at offset 1 is newer than one at offset 0, even if its transaction ends before the other's."""
+    """If two transactions commit an offset, the later record in the log counts, whichever transaction ends first."""
     first = offset_commit_record("g", "t", 0, OffsetCommitValue(10, -1, "", 1, -1, TOPIC_ID), PRODUCERS[1])
     second = offset_commit_record("g", "t", 0, OffsetCommitValue(20, -1, "", 1, -1, TOPIC_ID), PRODUCERS[2])
     state = GroupsState().replay([first], 0).replay([second], 1)
@@ -237,13 +239,14 @@ def test_the_later_record_counts_whichever_transaction_ends_first() -> None:
     ],
 )
 def test_a_group_belongs_to_the_partition_that_java_computes(group_id: str, java_hash: int) -> None:
-    """`Utils.abs(groupId.hashCode()) % partitions`, where the smallest int counts as 0."""
+    """A group belongs to partition `Utils.abs(groupId.hashCode()) % partitions`, where the smallest int counts as 0."""
     expected = 0 if java_hash == -(1 << 31) else abs(java_hash)
     assert coordinator_partition(group_id, 1 << 31) == expected
 
 
 def test_an_offset_that_a_transaction_may_replace_does_not_expire() -> None:
-    """KIP-98: what is pending keeps the committed offset before it, and its group; the marker ends that."""
+    """KIP-98: a pending offset keeps the committed offset before it, and the group, from expiring until the marker
+    comes."""
     settings = GroupSettings()
     machine = GroupMachine(settings)
     committed = offset_commit_record("g", "t", 0, OffsetCommitValue(10, -1, "", 1, -1, TOPIC_ID))

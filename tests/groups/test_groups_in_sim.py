@@ -1,4 +1,4 @@
-"""A group in the virtual world: members over bad lines, a node that is killed again and again."""
+"""A group in the simulator: its members have unreliable connections, and its node is killed again and again."""
 
 from __future__ import annotations
 
@@ -49,39 +49,39 @@ SETTINGS = {
 
 
 class Lost(Exception):
-    """The connection is gone, or nothing came for too long."""
+    """The connection is lost, or no answer came in time."""
 
 
 @attrs.define
 class Seen:
-    """The answers to all members, and the check that they agree."""
+    """All answers to members, and the check that they agree."""
 
     assigned: dict[tuple[int, str], bytes] = attrs.field(factory=dict)
     """(generation, member) -> the assignment."""
     holders: dict[tuple[int, bytes], str] = attrs.field(factory=dict)
     """(generation, assignment) -> the member that holds it."""
     committed: dict[int, int] = attrs.field(factory=dict)
-    """Partition -> the newest offset whose commit was acknowledged; each member has a partition of its own."""
+    """The newest acknowledged offset of each partition. Each member has a partition of its own."""
     adrift: dict[int, list[int]] = attrs.field(factory=dict)
-    """Offsets whose commit was never answered: it may still be on its way, and arrive after later ones."""
+    """Commits that were never answered. They may still be under way, and arrive after later ones."""
     stable: dict[str, int] = attrs.field(factory=dict)
-    """Member -> the generation of its last good heartbeat."""
+    """The generation of each member's last successful heartbeat."""
     over: bool = False
 
     def check(self, found: dict[int, int], acknowledged: dict[int, int]) -> None:
-        """Check that each acknowledged offset is there, or a later one, or one that was adrift."""
+        """Check that each partition has the acknowledged offset, a later one, or an offset without an answer."""
         for partition, offset in acknowledged.items():
             assert found[partition] >= offset or found[partition] in self.adrift.get(partition, ())
 
     def assignment(self, generation: int, member: str, given: bytes) -> None:
-        """One owner for each share of a generation, and one share for each member."""
+        """Check that each share of a generation has one owner, and each member one share."""
         assert given, "a member without a share, although the leader gave one to each"
         assert self.assigned.setdefault((generation, member), given) == given
         assert self.holders.setdefault((generation, given), member) == member
 
 
 class Member:
-    """Joins, and joins again whatever happens; commits the serial number of everything it does."""
+    """A member that joins again after any error. Each of its commits has the next number."""
 
     def __init__(self, world: World, name: str, seen: Seen, number: int = 0) -> None:
         self._env = world.node_env(name)
@@ -95,7 +95,7 @@ class Member:
         self.generation = -1
 
     async def ask(self, request: Any, version: int) -> Any:
-        """Raises `Lost`."""
+        """Send a request and return its answer. Raises `Lost`."""
         clock = self._env.clock
         try:
             with clock.timeout_at(clock.monotonic() + REQUEST_SECONDS) as scope:
@@ -178,7 +178,7 @@ class Member:
             seen.committed[self._number] = self._serial
 
     async def committed(self) -> dict[int, int]:
-        """The offsets that an OffsetFetch tells once the coordinator is there."""
+        """Return the offsets that OffsetFetch reports, once there is a coordinator."""
         topics = [OffsetFetchRequestTopics("t", bytes(16), list(range(MEMBERS)))]
         request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup("g", None, -1, topics)])
         while True:
@@ -193,19 +193,20 @@ class Member:
 
 @pytest.mark.parametrize("seed", seeds(6))
 def test_a_group_outlives_a_node_that_is_killed(seed: int) -> None:
-    """In each generation a share has one owner; acknowledged commits are never lost; in the end all agree."""
+    """In each generation a share has one owner, no acknowledged commit is lost, and in the end all members agree."""
     storm(seed)
 
 
 def test_a_coordinator_that_does_not_read_its_log_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A checker must find what is broken."""
+    """A coordinator that skips reading its log fails the check, so the check can find bugs."""
     monkeypatch.setattr(shard, "read_latest", lambda log, skipped: Latest())
     with pytest.raises(AssertionError):
         storm(0)
 
 
 def storm(seed: int) -> None:
-    """Members and a node that is killed, in the weather of the seed. Raises `AssertionError` for a broken promise."""
+    """Run members and a node that is killed, with the faults of the seed. Raises `AssertionError` if a rule is
+    broken."""
     world = World(seed)
     seen = Seen()
     random = Random(f"{seed}/kills")

@@ -1,4 +1,4 @@
-"""Apache Kafka's own tool reads the records of our coordinators."""
+"""Apache Kafka's own tool can read the records of our coordinators."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from tests.kafka_tools import run_tool_here
 
 
 def records() -> list[CoordinatorRecord]:
-    """One of each kind that a coordinator writes."""
+    """Return one record of each kind that a coordinator writes."""
     group = ClassicGroup("g")
     member = ClassicMember("m-1", "one", "client", "/host", 10_000, 20_000, (("range", b"\0\0"),))
     member.assignment = b"share"
@@ -59,7 +59,7 @@ def records() -> list[CoordinatorRecord]:
 
 
 def consumer_records() -> list[CoordinatorRecord]:
-    """Make one of each kind that a group of the consumer protocol writes."""
+    """Return one record of each kind that a group of the consumer protocol writes."""
     topic = bytes(range(16))
     classic = ClassicSide(10_000, (("range", b"\0\0"),))
     profile = Profile("two", "rack", "client", "/host", ("t",), "u.*", 30_000, "uniform", classic)
@@ -87,7 +87,7 @@ def consumer_records() -> list[CoordinatorRecord]:
 @pytest.mark.java
 @pytest.mark.usefixtures("kafka_jars")
 def test_dump_log_segments_decodes_them(tmp_path: Path) -> None:
-    """`DumpLogSegments --offsets-decoder` can read every record, and names groups, members and offsets."""
+    """`DumpLogSegments --offsets-decoder` reads every record, and shows groups, members and offsets."""
     builder = RecordBatchBuilder()
     for record in records():
         builder.append(1_700_000_000_000, record.encoded_key(), record.encoded_value())

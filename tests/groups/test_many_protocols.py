@@ -1,4 +1,4 @@
-"""The cost of a member's protocols to its group: their list once, and the topics of their metadata once."""
+"""What a member's protocols cost its group: their list is read once, and the topics of each subscription once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from odradek.data_plane.groups.classic_group import ClassicGroup, GroupPhase, Me
 
 
 class Counted:
-    """Protocols that count how often they are gone through."""
+    """Protocols that count how often they are iterated."""
 
     def __init__(self, count: int) -> None:
         self.protocols: Protocols = tuple((f"p{number}", b"") for number in range(count))
@@ -23,7 +23,7 @@ class Counted:
 
 
 def test_a_newcomer_with_thousands_of_protocols_is_compared_once() -> None:
-    """Two JoinGroups of a megabyte must not keep the coordinator busy for minutes."""
+    """A new member with a thousand protocols is compared in one pass, so large JoinGroups take no minutes."""
     counted = Counted(3)
     group = ClassicGroup("g")
     group.add(Member("a", None, "c", "h", 10_000, 10_000, cast(Protocols, counted)), "consumer", None)
@@ -51,7 +51,8 @@ def test_of_a_subscription_the_topics_are_read_once() -> None:
 
 
 def test_more_topics_than_a_stranger_may_name_are_none() -> None:
-    """A subscription has the bound of every frame: beyond it nobody knows what the group reads."""
+    """A subscription with more topics than a request may name counts as unreadable: the group's topics are then
+    unknown."""
     names = 150_000
     metadata = struct.pack(">hi", 0, names) + bytes(2) * names + struct.pack(">i", -1)
     group = ClassicGroup("g")

@@ -1,4 +1,4 @@
-"""The coordinator of one partition at work: while it reads, while replicas are behind, when it loses its partition."""
+"""The coordinator of one partition: while it reads its log, while replicas lag, and when it loses its partition."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ class FakeEnv:
 
 
 class Tasks:
-    """A nursery whose tasks the test runs."""
+    """A nursery whose tasks run when the test says so."""
 
     def __init__(self) -> None:
         self.started: list[Callable[[], Coroutine[Any, Any, None]]] = []
         self.waiting: list[tuple[Callable[[Any], Coroutine[Any, Any, None]], Any]] = []
-        """Tasks with an argument."""
+        """Tasks that take an argument."""
 
     def start_soon(self, function: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
         if args:
@@ -89,19 +89,19 @@ class FakeBroker:
         return InlineWorkers()
 
     def run_woken(self) -> None:
-        """What is to happen after a turn."""
+        """Run the callbacks that a broker runs after a turn."""
         while self.woken:
             self.woken.pop(0)()
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
-    """Run what never has to wait."""
+    """Run a coroutine that never waits."""
     with pytest.raises(StopIteration):
         work.send(None)
 
 
 class Case:
-    """A shard over a partition with two replicas, of which the other is in sync and has fetched nothing."""
+    """A shard over a partition with two replicas. The other replica is in the ISR and has fetched nothing."""
 
     def __init__(self, image: PartitionImage = BOTH, config: LogConfig | None = None) -> None:
         self.broker = FakeBroker()
@@ -130,7 +130,7 @@ class Case:
         )
 
     def follower_fetches(self) -> None:
-        """The other replica leaves the in-sync set: what is written is committed."""
+        """Remove the other replica from the ISR, so that all written records are committed."""
         self.partition.apply(ALONE, 1)
 
     def pass_seconds(self, seconds: int) -> None:
@@ -139,7 +139,7 @@ class Case:
 
 
 def test_requests_are_refused_while_the_log_is_read() -> None:
-    """COORDINATOR_LOAD_IN_PROGRESS; heartbeats are answered blindly, so that nobody leaves a coordinator that starts."""
+    """Until the log is read, requests get COORDINATOR_LOAD_IN_PROGRESS. Heartbeats succeed, so that members stay."""
     case = Case()
     assert case.commit().answers == [[ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]]
     assert case.ask(ListGroups()).answers == [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
@@ -149,7 +149,7 @@ def test_requests_are_refused_while_the_log_is_read() -> None:
 
 
 def test_an_answer_waits_until_replicas_have_what_it_tells() -> None:
-    """'Every answer, reads and errors included, is released only when the high watermark reaches' what it saw."""
+    """An answer, even to a read, waits until the high watermark has reached the records that it depends on."""
     case = Case()
     run(case.shard.load())
     commit, fetch = case.commit(), case.ask(FetchOffsets("g"))
@@ -161,7 +161,7 @@ def test_an_answer_waits_until_replicas_have_what_it_tells() -> None:
 
 
 def test_an_answer_waits_for_the_sync_that_the_topic_asks_for() -> None:
-    """`flush.messages` of `__consumer_offsets`: a commit is answered when the leader has synced it."""
+    """With `flush.messages` set for `__consumer_offsets`, a commit is answered after the leader's sync."""
     case = Case(ALONE, LogConfig(flush_messages=1))
     run(case.shard.load())
     commit = case.commit()
@@ -176,7 +176,7 @@ def test_an_answer_waits_for_the_sync_that_the_topic_asks_for() -> None:
 
 
 def test_a_commit_that_replicas_hold_up_times_out() -> None:
-    """`offsets.commit.timeout.ms`: COORDINATOR_NOT_AVAILABLE, once; the offset may still be committed later."""
+    """If replicas lag for `offsets.commit.timeout.ms`, a commit gets COORDINATOR_NOT_AVAILABLE, but may count later."""
     case = Case()
     run(case.shard.load())
     first = case.commit(5)
@@ -192,7 +192,8 @@ def test_a_commit_that_replicas_hold_up_times_out() -> None:
 
 
 def test_too_few_replicas_refuse_what_would_be_written() -> None:
-    """`min.insync.replicas` holds for coordinators as for acks=all: COORDINATOR_NOT_AVAILABLE, nothing appended."""
+    """With fewer replicas than `min.insync.replicas`, a commit gets COORDINATOR_NOT_AVAILABLE, and nothing is
+    appended."""
     case = Case(ALONE, TOO_FEW)
     run(case.shard.load())
     assert case.commit().answers == [[ErrorCode.COORDINATOR_NOT_AVAILABLE]]
@@ -202,7 +203,7 @@ def test_too_few_replicas_refuse_what_would_be_written() -> None:
 
 
 def test_whoever_waits_is_told_when_leadership_goes() -> None:
-    """NOT_COORDINATOR: the client looks for the new one, which may have the offset or not."""
+    """If the leadership moves, waiting requests get NOT_COORDINATOR, and their clients look for the new coordinator."""
     case = Case()
     run(case.shard.load())
     commit = case.commit()
@@ -214,7 +215,7 @@ def test_whoever_waits_is_told_when_leadership_goes() -> None:
 
 @pytest.mark.reaches("coordination.decision_not_written")
 def test_a_disk_that_is_full_ends_the_shard(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A shard that cannot write a decision ends. The coordinator loads its log anew after a while, without that
+    """If a shard cannot write a decision, it ends. After a while the coordinator loads its log again, without the
     decision."""
     case = Case(ALONE)
     run(case.shard.load())
@@ -236,7 +237,7 @@ def test_a_disk_that_is_full_ends_the_shard(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_record_that_cannot_be_read_is_skipped_and_told() -> None:
-    """Any client may have written it: the groups before and behind it are served, once, and the operator hears of it."""
+    """A record that cannot be read is skipped and logged. All groups before and after it are served."""
     case = Case(ALONE)
     run(case.shard.load())
     case.commit()
@@ -246,7 +247,7 @@ def test_a_record_that_cannot_be_read_is_skipped_and_told() -> None:
         builder.append(1, key, value)
         case.partition.log.append(memoryview(builder.build()), Origin.COORDINATOR, 3, 1)
     lying = bytearray(builder.build())
-    lying[HEADER_SIZE] ^= 0x7E  # the length of its record
+    lying[HEADER_SIZE] ^= 0x7E  # the length field of the record
     struct.pack_into(">I", lying, CRC_START - 4, crc32c(memoryview(lying)[CRC_START:]))
     case.partition.log.append(memoryview(lying), Origin.COORDINATOR, 3, 1)
     case.partition.advance_high_watermark()
@@ -260,7 +261,7 @@ def test_a_record_that_cannot_be_read_is_skipped_and_told() -> None:
 
 @pytest.mark.reaches("coordination.log_not_read")
 def test_a_log_that_rots_is_tried_again() -> None:
-    """A shard that reads a batch with a wrong checksum reports it, and serves nothing from the incomplete state."""
+    """If a batch has a wrong checksum, the shard logs it, serves nothing from the incomplete state, and tries again."""
     case = Case(ALONE)
     run(case.shard.load())
     case.commit()
@@ -279,7 +280,7 @@ def test_a_log_that_rots_is_tried_again() -> None:
 
 
 def test_shards_that_fail_twice_are_begun_once() -> None:
-    """Leadership that moves while a shard fails must not let it be read anew twice a second, ever after."""
+    """If the leadership moves while a shard fails, the coordinator starts one new shard, not two."""
     case = Case(ALONE)
     coordinator = GroupCoordinator(cast("CoordinatorHost", case.broker), GroupSettings())
     begun: list[int] = []
@@ -298,7 +299,7 @@ def test_shards_that_fail_twice_are_begun_once() -> None:
 
 
 def test_nothing_is_coordinated_before_the_broker_is_back() -> None:
-    """A restarted broker sees itself as the leader that it was, with a log that may have lost what others have."""
+    """A restarted broker that still sees itself as leader coordinates nothing until it has registered again."""
     case = Case(ALONE)
     case.broker.topics = {OFFSETS_TOPIC: SimpleNamespace(partitions={0: case.partition})}
     coordinator = GroupCoordinator(cast("CoordinatorHost", case.broker), GroupSettings())
@@ -312,7 +313,7 @@ def test_nothing_is_coordinated_before_the_broker_is_back() -> None:
 
 
 def test_a_change_of_the_configuration_keeps_the_keys_of_the_properties_file() -> None:
-    """Dynamic values are Kafka's keys; our own bound on members must not return to its default with them."""
+    """A dynamic change of Kafka's keys leaves our own keys as the properties file has them."""
     case = Case(ALONE)
     settings = GroupSettings(consumer_members_per_partition_max=5)
     coordinator = GroupCoordinator(cast("CoordinatorHost", case.broker), settings)
@@ -323,7 +324,7 @@ def test_a_change_of_the_configuration_keeps_the_keys_of_the_properties_file() -
 
 
 def test_topics_deleted_while_the_log_is_read_are_forgotten() -> None:
-    """An offset of a topic that is gone must not come back with its coordinator."""
+    """Committed offsets of a topic that is deleted while the log is read are forgotten."""
     case = Case(ALONE)
     run(case.shard.load())
     case.commit()
@@ -335,7 +336,7 @@ def test_topics_deleted_while_the_log_is_read_are_forgotten() -> None:
 
 
 def test_a_timer_that_comes_exactly_in_time_finds_something_due() -> None:
-    """4004 ms is 4.004 s, and 4.004 times a thousand is less than 4004: a truncated time would never be due."""
+    """A timer that fires exactly on time finds its work due, although 4.004 s times a thousand is less than 4004 ms."""
     case = Case(ALONE)
     run(case.shard.load())
     case.broker.clock.now_ms = 1004
@@ -350,7 +351,7 @@ def test_a_timer_that_comes_exactly_in_time_finds_something_due() -> None:
 
 
 def test_a_decision_larger_than_a_segment_is_several_batches() -> None:
-    """Any number of groups may have committed in a deleted topic: no coordinator stops for that."""
+    """A decision larger than a segment is written as several batches, for example for a topic that many groups read."""
     case = Case(ALONE, LogConfig(segment_bytes=2 << 20))
     run(case.shard.load())
     group = "g" * 30_000
@@ -368,8 +369,8 @@ def test_a_decision_larger_than_a_segment_is_several_batches() -> None:
 def test_a_decision_that_cannot_be_replayed_ends_the_node_and_is_never_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It would stop every coordinator that reads the partition; a task of the node raises, even if a handler catches the request's
-    own exception."""
+    """A decision that cannot be replayed ends the node before it is written, since it would stop every later
+    coordinator."""
     case = Case()
     run(case.shard.load())
     end_offset = case.partition.log.log_end_offset
@@ -387,7 +388,7 @@ def test_a_decision_that_cannot_be_replayed_ends_the_node_and_is_never_written(
 
 
 def test_a_heartbeat_waits_for_the_hashes_of_large_topics(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker hashes them once, however many members join meanwhile; all are answered, also when the shard ends."""
+    """Heartbeats wait while a worker hashes large topics once. All are answered, even if the shard ends."""
     monkeypatch.setattr(topic_hashes, "INLINE_UNITS_MAX", 0)
     case = Case(ALONE)
     run(case.shard.load())

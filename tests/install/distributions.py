@@ -1,4 +1,4 @@
-"""Both distributions, built once per run from a clone of this checkout."""
+"""The wheel and the source distribution, built once per run from a clone of this checkout."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _HOOK = "import sys; sys.path.insert(0, 'deploy'); import build_backend as b; pr
 
 
 def clone(target: Path) -> Path:
-    """Clone the last commit of this checkout."""
+    """Clone this checkout's last commit."""
     subprocess.run(["git", "clone", "-q", "--no-hardlinks", str(ROOT), str(target)], check=True)
     return target
 
 
 def build(kind: str, source: Path, out: Path, *, umask: int = 0o022) -> Path:
-    """Build a `wheel` or an `sdist` with the setuptools that is locked; return its path."""
+    """Build a `wheel` or an `sdist` with the locked version of setuptools. Return its path."""
     out.mkdir(exist_ok=True)
     done = subprocess.run(
         [sys.executable, "-c", _HOOK, f"build_{kind}", str(out)],

@@ -1,4 +1,4 @@
-"""The wheel and the source distribution: their contents, their metadata, and the same bytes from the same commit."""
+"""The wheel and the source distribution: their contents, their metadata, and reproducible bytes for each commit."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _commit(checkout: Path) -> str:
 
 
 def test_the_wheel_has_what_runs_and_nothing_else(wheel: Path) -> None:
-    """Two top-level packages with each module of the product. READMEs and tests stay in the sources."""
+    """The wheel has the two top-level packages with all modules of the product, and neither READMEs nor tests."""
     names = _names(wheel)
     tops = {each.split("/")[0] for each in names if ".dist-info/" not in each and ".data/" not in each}
     assert tops == {"odradek", "pyspark_odradek"}
@@ -88,7 +88,7 @@ def test_the_wheel_has_what_runs_and_nothing_else(wheel: Path) -> None:
 
 
 def test_the_metadata_are_those_of_a_package_page(wheel: Path) -> None:
-    """Licence, keywords, classifiers; the long description has no link into a checkout."""
+    """The metadata have licence, keywords and classifiers. The long description has no link into a checkout."""
     metadata = _metadata(wheel)
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata["License-File"] == "LICENSE"
@@ -100,7 +100,7 @@ def test_the_metadata_are_those_of_a_package_page(wheel: Path) -> None:
 
 
 def test_a_wheel_knows_its_commit(wheel: Path, checkout: Path) -> None:
-    """`odradek --version` reads it from there."""
+    """`odradek --version` prints the commit from which the wheel was built."""
     from odradek.version import commit
 
     assert _read(wheel, "odradek/commit.txt") == f"{_commit(checkout)}\n"
@@ -111,7 +111,7 @@ def test_a_wheel_knows_its_commit(wheel: Path, checkout: Path) -> None:
 
 
 def test_the_record_names_each_file(wheel: Path) -> None:
-    """pip refuses a file that differs from its hash; the list covers all files."""
+    """RECORD lists each file of the wheel with its hash, which pip checks."""
     (record,) = (each for each in _names(wheel) if each.endswith("/RECORD"))
     listed = [line.rsplit(",", 2)[0] for line in _read(wheel, record).splitlines()]
     assert listed == sorted(_names(wheel))
@@ -120,13 +120,13 @@ def test_the_record_names_each_file(wheel: Path) -> None:
 def test_the_same_commit_gives_the_same_bytes(
     wheel: Path, sdist: Path, unpacked: Path, tmp_path: Path
 ) -> None:
-    """The unpacked source distribution gives the same files as the clone, under another umask, too."""
+    """The clone and the unpacked source distribution give the same bytes, even under another umask."""
     assert build("wheel", unpacked, tmp_path / "wheel", umask=0o077).read_bytes() == wheel.read_bytes()
     assert build("sdist", unpacked, tmp_path / "sdist", umask=0o077).read_bytes() == sdist.read_bytes()
 
 
 def test_files_that_are_not_committed_mark_the_commit(checkout: Path, tmp_path: Path) -> None:
-    """A changed clone says so. A folder outside git names no commit."""
+    """A build from a clone with uncommitted changes says so. A build outside git names no commit."""
     changed = clone(tmp_path / "changed")
     assert commit_of(changed) == _commit(checkout)
     (changed / "odradek" / "__init__.py").open("a").write("\n")
@@ -135,7 +135,7 @@ def test_files_that_are_not_committed_mark_the_commit(checkout: Path, tmp_path: 
 
 
 def test_the_source_distribution_tests_itself(unpacked: Path) -> None:
-    """It holds what git has, links between folders included, and runs its tests where it is unpacked."""
+    """The source distribution has all files of git, links included, and runs its tests where it is unpacked."""
     tracked = subprocess.run(
         ["git", "-C", str(ROOT), "ls-tree", "-r", "--name-only", "HEAD"],
         check=True,

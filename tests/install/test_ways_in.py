@@ -1,6 +1,7 @@
-"""From the wheel to three nodes, a topic and a group, by pip, uvx and pipx, with no clone: `make test-install`.
+"""From the wheel to three nodes, a topic and a group with pip, uvx and pipx, without a clone (`make test-install`).
 
-The wheel is on an index on loopback; what it needs comes from pip's own index. The user's directory is full of hostile names.
+The wheel is on an index on loopback, and its dependencies come from pip's own index. The user's directory has files
+with hostile names.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def index(wheel: Path) -> Iterator[str]:
-    """A simple index (PEP 503) on loopback, with our wheel alone."""
+    """Serve a simple index (PEP 503) with only our wheel, on loopback."""
     folder = wheel.parent.parent / "simple"
     (folder / "odradek").mkdir(parents=True)
     shutil.copy(wheel, folder / "odradek")
@@ -63,7 +64,7 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
-    """A directory of the user's, full of names that parts of Odradek have."""
+    """Make a user's directory with files that are named like parts of Odradek."""
     folder = tmp_path / "project"
     folder.mkdir()
     lay_out(folder)
@@ -84,7 +85,7 @@ def _environment(home: Path) -> dict[str, str]:
 
 
 def _find(version: str) -> str:
-    """Find a Python on this machine, on the path or where pyenv puts it, or skip."""
+    """Find a Python on the path or where pyenv keeps it. Skip the test if there is none."""
     for of_pyenv in sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python3")):
         return str(of_pyenv)
     found = subprocess.run(
@@ -100,7 +101,7 @@ def _find(version: str) -> str:
 
 @contextmanager
 def _dev(words: list[str], here: Path, env: dict[str, str], port: int) -> Iterator[None]:
-    """Run `odradek dev` with three nodes until the block ends."""
+    """Run `odradek dev` with three nodes while the block runs."""
     command = [*words, "dev", "--nodes", "3", "--port", str(port), "--data", str(here / "data")]
     with subprocess.Popen(
         command, cwd=here, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -124,7 +125,7 @@ def _dev(words: list[str], here: Path, env: dict[str, str], port: int) -> Iterat
 
 
 def _use(words: list[str], here: Path, env: dict[str, str]) -> None:
-    """Make a topic, write to it and read it in a group, on three nodes."""
+    """Create a topic on three nodes, write to it, and read it in a group."""
 
     def run(*more: str, stdin: str = "") -> str:
         done = subprocess.run(
@@ -155,7 +156,7 @@ def _use(words: list[str], here: Path, env: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("version", PYTHONS)
 def test_pip(version: str, wheel: Path, here: Path, tmp_path: Path) -> None:
-    """A fresh environment of each Python; nothing but the wheel and what it asks for."""
+    """With pip, an environment of each Python gets only the wheel and its dependencies, and three nodes work."""
     env = _environment(tmp_path)
     venv = tmp_path / "venv"
     subprocess.run([_find(version), "-m", "venv", venv], check=True, env=env)
@@ -164,7 +165,7 @@ def test_pip(version: str, wheel: Path, here: Path, tmp_path: Path) -> None:
 
 
 def test_uvx(index: str, here: Path, tmp_path: Path) -> None:
-    """`uvx odradek dev`."""
+    """With `uvx odradek dev`, three nodes work."""
     _use(
         [str(TOOLS / "uvx"), "--index", index, "--python", sys.executable, "odradek"],
         here,
@@ -173,7 +174,7 @@ def test_uvx(index: str, here: Path, tmp_path: Path) -> None:
 
 
 def test_pipx_run(index: str, here: Path, tmp_path: Path) -> None:
-    """`pipx run odradek dev`."""
+    """With `pipx run odradek dev`, three nodes work."""
     extra = [f"--pip-args=--extra-index-url={index}", "--python", sys.executable]
     _use([str(TOOLS / "pipx"), "run", *extra, "odradek"], here, _environment(tmp_path))
 
@@ -187,7 +188,7 @@ def test_package_pages_are_sound(wheel: Path) -> None:
 
 
 def test_a_client_imports_none_of_the_server(wheel: Path, tmp_path: Path) -> None:
-    """A producer and a consumer need attrs and codecs; numpy, RE2, cryptography, trio and structlog stay on the disk."""
+    """A producer and a consumer import attrs and codecs, but not numpy, RE2, cryptography, trio or structlog."""
     venv = tmp_path / "venv"
     subprocess.run([sys.executable, "-m", "venv", venv], check=True)
     needed = ["attrs", "cramjam", "crc32c", "lz4", "zstandard"]

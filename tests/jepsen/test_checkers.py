@@ -1,6 +1,6 @@
-"""Each checker on histories made by hand: what is legal passes all of them, each anomaly is found by its name.
+"""The checkers on handmade histories: legal histories pass them all, and each anomaly is found by its name.
 
-The definitions are those of Jepsen's Kafka workload; the histories below are the smallest that show each.
+The definitions are those of Jepsen's Kafka workload. Each history below is the smallest that shows its anomaly.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ KEY = "t-0"
 
 @attrs.define
 class Script:
-    """Writes a history operation by operation, one second each."""
+    """Builds a history operation by operation, with one second for each."""
 
     history: History = attrs.field(factory=History)
     now: float = 0.0
@@ -97,7 +97,7 @@ class Script:
 
 
 def three() -> Script:
-    """Values 1, 2, 3 acknowledged at offsets 0, 1, 2."""
+    """Begin a history in which the values 1, 2 and 3 are acknowledged at the offsets 0, 1 and 2."""
     return Script().send(1, 0).send(2, 1).send(3, 2)
 
 
@@ -148,12 +148,12 @@ def test_legal_history_passes(name: str) -> None:
 
 @pytest.mark.parametrize("name", ILLEGAL)
 def test_anomaly_is_found_and_nothing_else(name: str) -> None:
-    """The smallest history of an anomaly shows it, and no other."""
+    """The smallest history of an anomaly shows that anomaly and no other."""
     assert ILLEGAL[name].names() == [name]
 
 
 def test_every_checker_has_a_history_that_it_rejects() -> None:
-    """A checker must be able to fail."""
+    """Each checker rejects at least one history, so each can fail."""
     for checker in CHECKERS:
         found = [
             anomaly
@@ -164,7 +164,7 @@ def test_every_checker_has_a_history_that_it_rejects() -> None:
 
 
 def test_a_restart_excuses_only_what_was_under_way() -> None:
-    """A value acknowledged before its producer restarted was not sent again by it."""
+    """A value that was acknowledged before its producer restarted still counts as a duplicate if it is read twice."""
     assert Script().send(1, 0).send(2, 1).restart().poll((0, 1), (1, 2), (2, 1)).names() == ["duplicate"]
 
 
@@ -175,7 +175,7 @@ def test_what_a_restart_excuses_is_counted() -> None:
 
 
 def test_a_seeded_loss_is_found_in_a_long_history() -> None:
-    """One record cut from ten thousand is found by value, whichever it is."""
+    """If one record is cut from a history of ten thousand, the checker finds exactly its value."""
     generator = random.Random(7)
     for _ in range(5):
         script = Script()
@@ -190,7 +190,8 @@ def test_a_seeded_loss_is_found_in_a_long_history() -> None:
 
 
 def test_a_member_begins_within_the_poll_that_tells_it_of_its_partitions() -> None:
-    """What that poll returns comes after the rebalance; the member may seek back then."""
+    """If a poll reports a rebalance, its records count as read after it. The member may then read earlier records
+    again."""
     script = (
         three().own("m1").poll((0, 1), (1, 2), process="m1").commit(2).poll((2, 3), process="m2").own("m2")
     )
@@ -202,7 +203,7 @@ def test_a_member_begins_within_the_poll_that_tells_it_of_its_partitions() -> No
 
 
 def test_history_survives_its_file() -> None:
-    """A history that is written as lines of JSON is read back equal."""
+    """A history that is written as lines of JSON is read back unchanged."""
     kept = ILLEGAL["lost-commit"].history
     kept.operations.append(Fault(3.5, "kill", "node 1"))
     assert History.from_lines(list(kept.to_lines())) == kept
@@ -210,20 +211,20 @@ def test_history_survives_its_file() -> None:
 
 @pytest.mark.parametrize("module", [history, checkers, schedule])
 def test_judges_and_plans_are_pure(module: ModuleType) -> None:
-    """PURE: one history gives one verdict, one seed one plan, wherever and whenever."""
+    """One history gives one verdict, and one seed one plan, in any process and at any time."""
     tree = ast.parse(inspect.getsource(module))
     assert list(findings(tree)) == []
     assert not is_async(tree)
 
 
 def test_unknown_lines_are_refused() -> None:
-    """A file of something else is no history."""
+    """A file with other lines is refused as a history."""
     with pytest.raises(ValueError, match="unknown kind"):
         History.from_lines(['{"kind": "elephant"}'])
 
 
 def test_who_reads_what_is_sent_later_is_in_a_circle() -> None:
-    """G1c-realtime and G1c-process: 'circular information flow', with the order of time and of a process."""
+    """A value that is read before it is sent is an anomaly: G1c-realtime by time, G1c-process within one process."""
     early = Script().poll((0, 1), process="a").send(1, 0, process="b")
     assert early.names() == ["G1c-realtime"]
     own = Script().poll((0, 1), process="a").send(1, 0, process="a")
@@ -235,8 +236,7 @@ def test_who_reads_what_is_sent_later_is_in_a_circle() -> None:
 
 
 def test_what_kafka_allows_is_told_and_no_anomaly() -> None:
-    """G0 and int-send-skip are observations instead of anomalies, since Kafka allows them: 'writes are not
-    isolated'."""
+    """G0 and int-send-skip are reported as observations, not as anomalies, since Kafka allows them."""
     mixed = Script().send(1, 0, process="a", key="x", txn=1).send(2, 0, process="b", key="y", txn=1)
     mixed.send(3, 1, process="a", key="y", txn=1).send(4, 1, process="b", key="x", txn=1)
     mixed.poll((0, 1), (1, 4), key="x").poll((0, 2), (1, 3), key="y")

@@ -1,4 +1,4 @@
-"""Three real nodes for a minute under kill -9, pauses and cut links; and the instruments that this needs."""
+"""Three real nodes for a minute under kill -9, pauses and cut links, and the tools for these faults."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ print(said)
 @pytest.fixture(autouse=True)
 def _with_tools() -> None:
     if shutil.which("setpriv") is None:
-        pytest.skip("no setpriv (util-linux): processes of a test that is killed would stay")
+        pytest.skip("setpriv (util-linux) is missing: without it, processes of a killed test would stay")
 
 
 def test_a_cut_link_carries_nothing_either_way() -> None:
-    """Blocking one direction stops a connection, as the answers or the questions are dropped; unblocking heals."""
+    """A link that is blocked in one direction carries no connection. Once unblocked, it does again."""
     result = subprocess.run([sys.executable, "-c", _CUT], capture_output=True, text=True, cwd=ROOT, timeout=60, check=False)  # fmt: skip
     if result.stdout.strip() == "not allowed":
         pytest.skip("network namespaces are not allowed here")
@@ -64,18 +64,17 @@ def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_nothing_acknowledged_is_lost_in_a_minute_of_faults(tmp_path: Path) -> None:
-    """acks=all with two of three in sync: what was acknowledged is read, once, in order, at its offset, by everybody."""
+    """With acks=all and two of three replicas in sync, each acknowledged record is read once, in order, by all."""
     result = _run("--seconds", "30", "--seed", "4", "--keep", str(tmp_path / "run"))
     assert result.stdout.splitlines()[-1:] == ["verdict: ok"], result.stdout + result.stderr
     assert result.returncode == 0
 
 
 def test_what_acks_1_loses_is_found() -> None:
-    """With acks=1, a leader that is cut off acknowledges records that its successor lacks. The run must find the
-    loss."""
+    """With acks=1, an isolated leader acknowledges records that its successor lacks. The run must find the loss."""
     what = ("--seconds", "12", "--interval", "8", "--nemesis", "partition", "--targets", "isolate-leader")
-    # The leader may be the active controller, too. Its successor gives each broker a whole session. All that has to be
-    # over long before the cut ends.
+    # The leader may be the active controller, too. Its successor waits a whole session for each broker. Shorter
+    # timeouts end that long before the link is healed.
     timeouts = {
         "broker.session.timeout.ms": 1500,
         "broker.heartbeat.interval.ms": 300,
@@ -87,6 +86,6 @@ def test_what_acks_1_loses_is_found() -> None:
     if "links are not cut" in result.stderr:
         pytest.skip("network namespaces are not allowed here")
     assert result.stdout.splitlines()[-1:] == ["verdict: safety"], result.stdout + result.stderr
-    # A lost record is `unseen` as long as nobody has read beyond its offset in the successor's log.
+    # A lost record is `unseen` until somebody has read beyond its offset in the successor's log.
     assert "lost-write" in result.stdout or "unseen" in result.stdout
     assert result.returncode == 1

@@ -1,4 +1,5 @@
-"""A history taken apart by key: the verdicts on the parts are the verdict on the whole. No Spark here."""
+"""A history that is split by key: the verdicts on its parts are together the verdict on the whole. This needs
+no Spark."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ KEYS = ["t-0", "t-1", "u-0"]
 
 
 def troubled_history(seed: int, length: int = 300) -> History:
-    """Operations drawn at random: full of every anomaly, and of what is none."""
+    """Draw operations at random, so that the history has every anomaly and many legal steps."""
     rng = random.Random(seed)
     history = History()
     values = dict.fromkeys(KEYS, 0)
@@ -63,7 +64,7 @@ def troubled_history(seed: int, length: int = 300) -> History:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_parts_are_judged_as_the_whole(seed: int) -> None:
-    """The same anomalies with the same sentences, whatever the order of the keys."""
+    """The parts show the same anomalies, with the same texts, as the whole history, in any order of the keys."""
     history = troubled_history(seed)
     lines = list(history.to_lines())
     by_key: dict[str, list[tuple[int, str]]] = {}
@@ -83,7 +84,7 @@ def test_parts_are_judged_as_the_whole(seed: int) -> None:
 
 
 def test_every_name_of_an_anomaly_means_something() -> None:
-    """Each anomaly that the checkers find is told as lost, doubled, reordered or never written."""
+    """Each anomaly that the checkers find belongs to a kind: lost, duplicated, reordered or never written."""
     names = {name for names in KINDS_OF_TROUBLE.values() for name in names}
     found = set()
     for seed in range(30):
@@ -98,6 +99,6 @@ def test_every_name_of_an_anomaly_means_something() -> None:
     "line", ["", "[]", "{}", '{"kind":"send"}', '{"kind":"poll","records":3}', "nonsense"]
 )
 def test_lines_that_are_no_operations(line: str) -> None:
-    """They are told with the line, and never passed over."""
-    with pytest.raises(ValueError, match="a line is no operation of a history"):
+    """A line that is no operation raises an error that shows the line."""
+    with pytest.raises(ValueError, match="a line is not an operation of a history"):
         list(parts(line))

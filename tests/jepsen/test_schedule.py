@@ -1,4 +1,4 @@
-"""The faults of a run are drawn from its seed, within its time, and cut the links that their names say."""
+"""The faults of a run are drawn from its seed, end within its time, and cut the links that their names say."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NODES = (1, 2, 3)
 
 @pytest.mark.parametrize("seed", range(20))
 def test_faults_of_a_kind_follow_each_other_and_end_in_time(seed: int) -> None:
-    """Each fault ends before the next of its kind begins, and all before the run does: what heals is whole."""
+    """Each fault ends before the next one of its kind begins, and all end before the run does."""
     faults = plan(seed, 60, KINDS)
     assert faults == plan(seed, 60, KINDS)
     for kind in KINDS:
@@ -24,14 +24,14 @@ def test_faults_of_a_kind_follow_each_other_and_end_in_time(seed: int) -> None:
 
 
 def test_every_target_is_drawn() -> None:
-    """No fault that is listed stays undone over many seeds."""
+    """Over many seeds, each listed fault is drawn at least once."""
     drawn = {(fault.kind, fault.target) for seed in range(100) for fault in plan(seed, 60, KINDS)}
     assert drawn == {(kind, target) for kind, targets in TARGETS.items() for target in targets}
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_kills_are_counted_and_befall_one_node_at_a_time(seed: int) -> None:
-    """Twenty kills are twenty, however long it takes, and a node is back before the next one dies."""
+    """A plan of twenty kills has twenty, and a node is back before the next one is killed."""
     faults = plan_kills(seed, 20)
     assert faults == plan_kills(seed, 20)
     assert len(faults) == 20
@@ -41,15 +41,15 @@ def test_kills_are_counted_and_befall_one_node_at_a_time(seed: int) -> None:
 
 
 def test_unknown_kinds_are_refused() -> None:
-    """A misspelt nemesis is refused, since such a run would have no faults."""
-    with pytest.raises(ValueError, match="no fault is called 'kil'"):
+    """An unknown kind of fault is refused, since the run would have no faults."""
+    with pytest.raises(ValueError, match="unknown kind of fault 'kil'"):
         plan(0, 60, ["kil"])
-    with pytest.raises(ValueError, match="kill has none of the targets bridge"):
+    with pytest.raises(ValueError, match="the fault kill has none of the targets bridge"):
         plan(0, 60, ["kill"], targets=["bridge"])
 
 
 def test_targets_can_be_named() -> None:
-    """Only who is named is hit, as long as somebody is."""
+    """If targets are named, faults hit only these."""
     assert {fault.target for fault in plan(0, 60, ["kill"], targets=["one", "leader"])} == {"one", "leader"}
 
 
@@ -65,5 +65,5 @@ def test_targets_can_be_named() -> None:
     ],
 )
 def test_links_that_are_cut(target: str, choice: float, cut: set[tuple[int, int]]) -> None:
-    """Node 2 is the victim: who no longer hears whom."""
+    """With node 2 as the victim, each kind of partition cuts exactly these links."""
     assert set(links(target, 2, NODES, choice)) == cut

@@ -1,4 +1,4 @@
-"""Helpers of the log's tests: batches, logs on a simulated disk, ports that never wait."""
+"""Helpers for tests of the log: batches, logs on a simulated disk, and ports that never wait."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def batch(
     leader_epoch: int = -1,
     **fields: Any,
 ) -> bytearray:
-    """A batch of `count` records, `step` milliseconds apart."""
+    """Make a batch of `count` records that are `step` milliseconds apart."""
     builder = RecordBatchBuilder(base_offset=base_offset, leader_epoch=leader_epoch, **fields)
     for at in range(count):
         builder.append(timestamp + at * step, b"k%d" % at, value)
@@ -60,7 +60,7 @@ def append(
 def append_verified(
     log: PartitionLog, data: bytearray, *, name: str = "mine", supports_epoch_bump: bool = False
 ) -> AppendResult:
-    """Append a transactional batch as a leader does that has asked the coordinator of this transactional id."""
+    """Append a transactional batch as a leader does after the coordinator has verified this transactional id."""
     header = parse_header(data)
     guard = log.begin_verification(
         header.producer_id, name, header.producer_epoch, header.base_sequence, supports_epoch_bump, 0
@@ -69,21 +69,21 @@ def append_verified(
 
 
 def fill(log: PartitionLog, batches: int, count: int = 1, **fields: Any) -> None:
-    """Append equal batches and let all of them be committed."""
+    """Append equal batches, and commit all of them."""
     for _ in range(batches):
         append(log, batch(count, **fields))
     log.advance_high_watermark(log.log_end_offset)
 
 
 def retain(log: PartitionLog, now_ms: int) -> int:
-    """Apply retention as the upkeep of a directory does; the number of segments that went."""
+    """Apply retention as the upkeep of a directory does. Return the number of removed segments."""
     if log.needs_look_at_ages(now_ms):
         assert log.look_at_ages(now_ms, WalkBudget(UNBOUNDED))
     return log.delete_old_segments(now_ms)
 
 
 def content(log: PartitionLog) -> bytes:
-    """All bytes of the log from its start offset on."""
+    """Return all bytes of the log from its start offset on."""
     parts = []
     offset = log.log_start_offset
     while offset < log.log_end_offset:
@@ -104,7 +104,7 @@ def open_log(
     recovery_point: int = 0,
     **options: Any,
 ) -> PartitionLog:
-    """A log that has no directory of logs around it."""
+    """Open a log without the log directory around it."""
     load = LoadOptions(is_clean=clean, recovery_point=recovery_point, now_ms=NOW_MS, **options)
     return open_partition_log(directory, "t", 0, config or LogConfig(), None, load)
 
@@ -114,13 +114,13 @@ def new_disk(seed: int = 0) -> SimDisk:
 
 
 def new_log(config: LogConfig | None = None, disk: SimDisk | None = None) -> PartitionLog:
-    """An empty log on a disk of its own."""
+    """Make an empty log on its own disk."""
     disk = new_disk() if disk is None else disk
     return open_log(disk.open_dir(ROOT, create=True), config)
 
 
 class Node:
-    """A log directory on a simulated disk, and how it starts, dies and looks after itself."""
+    """A log directory on a simulated disk, with functions to start it, crash it and run its upkeep."""
 
     def __init__(self, config: LogConfig | None = None, disk: SimDisk | None = None) -> None:
         self.config = config or LogConfig()
@@ -150,17 +150,17 @@ class Node:
         return self.log_dir
 
     def log(self, topic: str = "t", partition: int = 0) -> PartitionLog:
-        """The log, created if need be."""
+        """Return the log, which is created if it is missing."""
         found = self.log_dir.get(topic, partition)
         return found or self.log_dir.create_log(topic, partition, TOPIC_ID, self.config)
 
     def look(self, milliseconds: int = 0) -> None:
-        """Let time pass, then let the background do what is due."""
+        """Let time pass, then run the background work that is due."""
         self.clock.now_ms += milliseconds
         finish(self.log_dir.background.look(self.clock.now_ms))
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        """The lines that were logged under this name."""
+        """Return the log events of this name."""
         return [dict(entry) for entry in self.captured.entries if entry["event"] == name]
 
 

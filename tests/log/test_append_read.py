@@ -1,4 +1,4 @@
-"""Appending and reading: offsets, refusals, rolls, ranges."""
+"""Appending and reading: offsets, refusals, rolls and ranges."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NEVER = (1 << 63) - 1
 
 
 def refused(log: PartitionLog, data: bytearray, **fields: Any) -> ErrorCode:
-    """The code with which a batch is refused; the log is as before."""
+    """Return the code with which a batch is refused. Check that the log did not change."""
     before = log.log_end_offset, log.size_bytes
     with pytest.raises(KafkaError) as caught:
         append(log, data, **fields)
@@ -40,7 +40,7 @@ def refused(log: PartitionLog, data: bytearray, **fields: Any) -> ErrorCode:
 
 
 def test_offsets_and_epochs_are_assigned_in_place() -> None:
-    """Base offset and leader epoch are patched; the rest of the batch goes to disk as it came."""
+    """An append sets base offset and leader epoch in the batch. The other bytes are stored as they came."""
     log = new_log()
     for base in (0, 3, 6):
         data = batch(3)
@@ -57,7 +57,7 @@ def test_offsets_and_epochs_are_assigned_in_place() -> None:
 
 
 def test_a_cut_tail_behind_the_batch_is_ignored() -> None:
-    """Kafka reads whole batches of a Produce request's records and leaves out what is cut."""
+    """A partial batch after a whole one is ignored, as Kafka ignores it in the records of Produce."""
     log = new_log()
     data = batch(2)
     append(log, data + batch(2)[:30])
@@ -83,12 +83,15 @@ def test_a_cut_tail_behind_the_batch_is_ignored() -> None:
 def test_what_kafka_refuses_is_refused(
     config: dict[str, Any], fields: dict[str, Any], code: ErrorCode
 ) -> None:
-    """Each rule of a producer's batch has its error code, and leaves no trace."""
+    """A producer's batch that breaks a rule of Kafka gets Kafka's error code, and the log does not change."""
     assert refused(new_log(LogConfig(**config)), batch(**fields)) == code
 
 
 def test_a_coordinators_batch_is_taken_whatever_its_size() -> None:
-    """A limit that was lowered does not stop what a coordinator has promised; the batch has a segment of its own."""
+    """A coordinator's batch is accepted in any size, in its own segment if need be.
+
+    A lowered limit must not block a coordinator.
+    """
     log = new_log(LogConfig(segment_bytes=200))
     for size in (300, 10, 300):
         log.append(memoryview(batch(value=b"x" * size)), Origin.COORDINATOR, 0, NOW_MS)
@@ -97,7 +100,7 @@ def test_a_coordinators_batch_is_taken_whatever_its_size() -> None:
 
 
 def test_a_transactional_batch_needs_a_verified_transaction() -> None:
-    """KIP-890: the one who appends it has asked the transaction's coordinator."""
+    """A transactional batch is accepted only after its transaction was verified at the coordinator (KIP-890)."""
     data = batch(producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True)
     log = new_log()
     assert refused(log, bytearray(data)) == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
@@ -105,7 +108,7 @@ def test_a_transactional_batch_needs_a_verified_transaction() -> None:
 
 
 def test_a_flipped_bit_is_refused() -> None:
-    """The checksum is always checked."""
+    """A batch with a flipped bit is refused, since the checksum is always verified."""
     log = new_log()
     for position in (21, 40, -1):
         data = batch(2)
@@ -115,7 +118,7 @@ def test_a_flipped_bit_is_refused() -> None:
 
 
 def test_coordinators_may_write_control_batches() -> None:
-    """Transaction markers come from this broker itself."""
+    """Control batches are accepted from the coordinator, which writes transaction markers."""
     log = new_log()
     data = batch(is_control=True, is_transactional=True, producer_id=4, producer_epoch=1, base_sequence=-1)
     assert append(log, data, origin=Origin.COORDINATOR).base_offset == 0
@@ -124,7 +127,7 @@ def test_coordinators_may_write_control_batches() -> None:
 
 
 def test_log_append_time_stamps_the_batch() -> None:
-    """message.timestamp.type=LogAppendTime: the broker's time counts for every record, and the checksum is renewed."""
+    """With message.timestamp.type=LogAppendTime, all records get the broker's time and the batch a new checksum."""
     log = new_log(LogConfig(message_timestamp_type="LogAppendTime"))
     assert append(log, batch(2, timestamp=5), now_ms=NOW_MS).log_append_time_ms == NOW_MS
     data = log.read_bytes(0, 1 << 20, upper_bound=NEVER)
@@ -139,7 +142,7 @@ def bases(log: PartitionLog) -> list[int]:
 
 
 def test_segments_roll_by_size() -> None:
-    """A batch that would pass segment.bytes begins a new segment, whose name is its first offset."""
+    """A batch that would exceed segment.bytes begins a new segment, which is named by its first offset."""
     size = len(batch(2))
     log = new_log(LogConfig(segment_bytes=2 * size))
     fill(log, 5, 2)
@@ -148,7 +151,7 @@ def test_segments_roll_by_size() -> None:
 
 
 def test_segments_roll_by_the_time_of_records() -> None:
-    """segment.ms counts from the newest record of the first batch to the newest of the one to append."""
+    """segment.ms is measured from the newest timestamp of the segment's first batch to that of the new batch."""
     log = new_log(LogConfig(segment_ms=1000))
     for offset in (0, 500, 1000, 1001, 1500):
         append(log, batch(timestamp=NOW_MS + offset), now_ms=NOW_MS)
@@ -168,7 +171,7 @@ def test_segments_roll_by_the_time_of_records() -> None:
 def test_a_compacted_topics_segments_roll_within_max_compaction_lag(
     policy: tuple[str, ...], lag_ms: int, expected: list[int]
 ) -> None:
-    """The active segment is never cleaned: a record must be in a finished one by `max.compaction.lag.ms`."""
+    """A compacted topic's segment rolls by `max.compaction.lag.ms`, since only finished segments are cleaned."""
     log = new_log(LogConfig(segment_ms=1000, max_compaction_lag_ms=lag_ms, cleanup_policy=policy))
     for offset in (0, 400, 1000, 1001, 1200):
         append(log, batch(timestamp=NOW_MS + offset), now_ms=NOW_MS)
@@ -176,7 +179,7 @@ def test_a_compacted_topics_segments_roll_within_max_compaction_lag(
 
 
 def test_segments_without_timestamps_roll_by_the_clock() -> None:
-    """Without timestamps segment.ms counts from the segment's creation."""
+    """If records have no timestamps, segment.ms is measured from the creation of the segment."""
     log = new_log(LogConfig(segment_ms=1000))
     for later in (0, 900, 1001, 1002):
         append(log, batch(timestamp=-1, step=0), now_ms=NOW_MS + later)
@@ -184,16 +187,16 @@ def test_segments_without_timestamps_roll_by_the_clock() -> None:
 
 
 def test_segments_roll_when_an_index_is_full() -> None:
-    """segment.index.bytes bounds both indexes; one time entry stays free for the last."""
+    """A segment rolls when an index reaches segment.index.bytes. The time index keeps room for its last entry."""
     log = new_log(LogConfig(index_interval_bytes=0, segment_index_bytes=48))
     for at in range(10):
         append(log, batch(timestamp=NOW_MS + at))
-    # Entries come before the second batch on; the time index has room for 48 / 12 - 1 of them.
+    # The first batch gets no index entry. The time index has room for 48 / 12 - 1 entries.
     assert bases(log) == [0, 4, 8]
 
 
 def test_segments_roll_before_relative_offsets_overflow() -> None:
-    """An index entry's offset is an int32 relative to the segment's base."""
+    """A segment rolls before an offset relative to its base exceeds 32 bits, which index entries use."""
     log = new_log()
     append(log, batch(base_offset=0, leader_epoch=0), origin=Origin.REPLICA)
     far = RELATIVE_OFFSET_MAX + 10
@@ -205,7 +208,7 @@ def test_segments_roll_before_relative_offsets_overflow() -> None:
 
 
 def test_rolling_an_empty_segment_does_nothing() -> None:
-    """There is one segment per base offset."""
+    """Rolling an empty segment does nothing, as the new one would have the same base offset."""
     log = new_log()
     log.roll(NOW_MS)
     assert bases(log) == [0]
@@ -219,7 +222,10 @@ def test_rolling_an_empty_segment_does_nothing() -> None:
 
 
 def test_a_replica_keeps_its_leaders_offsets_and_epochs() -> None:
-    """Several batches in one call, gaps from compaction, segments split where they are full, a cut tail left out."""
+    """A replica appends several of its leader's batches in one call, with gaps of compaction.
+
+    It rolls between them, and ignores a partial last batch.
+    """
     log = new_log(LogConfig(segment_bytes=300))
     sent = [
         batch(2, base_offset=base, leader_epoch=epoch) for base, epoch in ((0, 1), (2, 1), (10, 2), (12, 4))
@@ -233,9 +239,10 @@ def test_a_replica_keeps_its_leaders_offsets_and_epochs() -> None:
 
 
 def test_an_empty_replica_takes_a_batch_that_begins_below_its_start() -> None:
-    """DeleteRecords may end within a batch: the leader sends it whole to a follower that begins anew at its log start.
+    """An empty log starts within the leader's first batch, after DeleteRecords. The log start stays there.
 
-    As Kafka does (`UnexpectedAppendOffsetException` in Partition): the files begin at the batch, the log start stays.
+    The whole batch is appended, so the files begin below the log start. Kafka does the same
+    (`UnexpectedAppendOffsetException` in Partition).
     """
     log = new_log()
     log.truncate_fully_and_start_at(259)
@@ -247,7 +254,10 @@ def test_an_empty_replica_takes_a_batch_that_begins_below_its_start() -> None:
 
 
 def test_a_replica_that_has_records_takes_no_batch_that_overlaps_them() -> None:
-    """Only an empty log reaches back: elsewhere an overlap means that the logs differ."""
+    """A batch that overlaps existing records is refused, since the logs must differ.
+
+    Only an empty log may reach back.
+    """
     log = new_log()
     append(log, batch(3, base_offset=0, leader_epoch=1), epoch=1, origin=Origin.REPLICA)
     with pytest.raises(KafkaError):
@@ -257,7 +267,7 @@ def test_a_replica_that_has_records_takes_no_batch_that_overlaps_them() -> None:
 
 @pytest.mark.reaches("replication.batch_of_later_epoch_left_out")
 def test_a_replica_takes_nothing_of_a_later_epoch_than_its_leaders() -> None:
-    """A leader that was replaced meanwhile may answer with records of its successor."""
+    """A leader that was replaced answers with records of its successor's epoch. They are left out."""
     log = new_log()
     data = batch(base_offset=0, leader_epoch=1) + batch(base_offset=1, leader_epoch=3)
     assert append(log, data, epoch=2, origin=Origin.REPLICA).last_offset == 0
@@ -273,7 +283,10 @@ def test_a_replica_takes_nothing_of_a_later_epoch_than_its_leaders() -> None:
     ],
 )
 def test_a_replica_refuses_what_cannot_follow(data: bytearray, code: ErrorCode) -> None:
-    """Offsets ascend, batches are whole, checksums are right; else nothing is appended."""
+    """A replica refuses batches with descending offsets, a wrong checksum, or an incomplete batch.
+
+    Nothing is appended.
+    """
     log = new_log()
     fill(log, 5)
     assert refused(log, data, origin=Origin.REPLICA) == code
@@ -289,7 +302,7 @@ def small_log(batches: int = 40, count: int = 3, segment_bytes: int = 1500) -> P
 
 
 def test_every_offset_is_found() -> None:
-    """A read begins with the batch that holds the offset, whatever was read before."""
+    """A read at any offset begins with the batch that contains it, in any order of reads."""
     log = small_log()
     order = [(at * 7919) % log.log_end_offset for at in range(log.log_end_offset)]
     for offset in order:
@@ -299,7 +312,10 @@ def test_every_offset_is_found() -> None:
 
 @pytest.mark.parametrize("max_bytes", [1, 130, 131, 400, 5000, 1 << 20])
 def test_reading_on_gives_everything_once(max_bytes: int) -> None:
-    """`next_offset` leads through the log; ranges hold whole batches and no more than was asked for."""
+    """Reading on from `next_offset` returns each batch once.
+
+    A read returns the whole batches that its byte limit allows, and at least one.
+    """
     log = small_log()
     offset, offsets = 0, []
     while offset < log.log_end_offset:
@@ -318,7 +334,7 @@ def test_reading_on_gives_everything_once(max_bytes: int) -> None:
 
 @pytest.mark.parametrize("bound", [0, 3, 10, 15, 60, 119, 120])
 def test_nothing_above_the_upper_bound_is_given(bound: int) -> None:
-    """A consumer sees what is below the high watermark; a batch that reaches over it waits."""
+    """A read returns only whole batches below the upper bound, which is the high watermark for consumers."""
     log = small_log()
     seen = []
     offset = 0
@@ -331,7 +347,7 @@ def test_nothing_above_the_upper_bound_is_given(bound: int) -> None:
 
 
 def test_a_batch_that_does_not_fit_is_given_only_if_one_must_be() -> None:
-    """KIP-74: the first batch of a response may exceed the limits, so that a consumer gets on."""
+    """A batch above the byte limit is returned only with `min_one`, so that a consumer can proceed (KIP-74)."""
     log = small_log()
     assert log.read_bytes(0, 10, upper_bound=NEVER) == b""
     assert len(log.read_bytes(0, 10, upper_bound=NEVER, min_one=True)) == len(batch(3))
@@ -340,7 +356,7 @@ def test_a_batch_that_does_not_fit_is_given_only_if_one_must_be() -> None:
 
 @pytest.mark.parametrize("offset", [-1, 4, 121])
 def test_offsets_outside_the_log_are_out_of_range(offset: int) -> None:
-    """Below the log start offset or above the log end offset; the end itself is a place to wait at."""
+    """An offset below the log start or above the log end is out of range. The log end itself is valid."""
     log = small_log()
     log.set_log_start_offset(5)
     with pytest.raises(KafkaError) as caught:
@@ -350,7 +366,7 @@ def test_offsets_outside_the_log_are_out_of_range(offset: int) -> None:
 
 
 def test_a_consumer_that_reads_on_costs_no_scan() -> None:
-    """The place where a read ended is remembered, also when appends and another reader come between."""
+    """A read that continues where the last one ended needs no scan of the file, even after appends and other reads."""
     disk = new_disk()
     log = new_log(LogConfig(index_interval_bytes=100), disk)
     fill(log, 20, 3)
@@ -368,7 +384,10 @@ def test_a_consumer_that_reads_on_costs_no_scan() -> None:
 
 
 def test_two_followers_that_read_the_same_cost_no_scan() -> None:
-    """The last appends are remembered: the second follower of a partition asks for what the first got."""
+    """Two followers read the same new batches.
+
+    The second read needs no scan, since the places of the last appends are remembered.
+    """
     disk = new_disk()
     log = new_log(LogConfig(index_interval_bytes=100), disk)
     fill(log, 20, 3)
@@ -388,7 +407,7 @@ def test_two_followers_that_read_the_same_cost_no_scan() -> None:
         second.release()
         offset = second.next_offset
     assert "read" not in reads
-    # What a truncation takes away is remembered by nobody (what follows it has a file of its own).
+    # A truncation forgets the places that it removes. The batches after it are in another file.
     log.truncate_to(offset - 6)
     fill(log, 1, 6)
     found = log.read(offset - 6, 1 << 20, upper_bound=NEVER)
@@ -397,7 +416,7 @@ def test_two_followers_that_read_the_same_cost_no_scan() -> None:
 
 
 def test_a_pinned_range_survives_what_happens_to_the_log() -> None:
-    """A range that a response carries is read after a truncation, a roll, a retention run and a deletion."""
+    """A range of a response is pinned. It is readable after a truncation, a roll, retention and a deletion."""
     log = new_log(LogConfig(segment_bytes=400, retention_bytes=0))
     fill(log, 8, 3)
     expected = log.read_bytes(0, 1 << 20, upper_bound=NEVER)
@@ -413,7 +432,7 @@ def test_a_pinned_range_survives_what_happens_to_the_log() -> None:
 
 
 def test_damaged_bytes_are_an_error_of_the_read() -> None:
-    """A range is cut at batch boundaries, so a header that is none is noticed."""
+    """A header of a batch is damaged. A read over it raises CORRUPT_MESSAGE, since ranges end at batch boundaries."""
     disk = new_disk()
     log = new_log(disk=disk)
     fill(log, 10, 3)
@@ -425,7 +444,7 @@ def test_damaged_bytes_are_an_error_of_the_read() -> None:
 
 
 def test_a_closed_log_takes_and_gives_nothing() -> None:
-    """A handler that still holds a log which was deleted gets a storage error."""
+    """A closed log refuses appends and reads with KAFKA_STORAGE_ERROR, for a handler that still has it."""
     log = small_log()
     log.abandon()
     log.abandon()
@@ -439,7 +458,7 @@ def test_a_closed_log_takes_and_gives_nothing() -> None:
 
 
 def test_the_high_watermark_stays_within_the_log() -> None:
-    """It never falls, and a leader that takes it beyond the log end offset has lost count: a panic."""
+    """The high watermark never falls. A leader that raises it above the log end has a bug (AssertionError)."""
     log = new_log()
     fill(log, 3)
     assert log.high_watermark == log.last_stable_offset == 3
@@ -450,7 +469,7 @@ def test_the_high_watermark_stays_within_the_log() -> None:
 
 
 def test_flush_messages_asks_for_a_flush() -> None:
-    """`flush.messages` counts offsets above the recovery point."""
+    """`flush.messages` counts the offsets above the recovery point."""
     log = new_log(LogConfig(flush_messages=3))
     fill(log, 2)
     assert not log.needs_flush
@@ -461,7 +480,7 @@ def test_flush_messages_asks_for_a_flush() -> None:
 
 
 def test_a_flush_that_ends_late_takes_nothing_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two workers flush one log: a leader's sync began after that of the flush cycle, and ends before it."""
+    """Two flushes of one log overlap, and the first to begin is the last to end. The recovery point does not fall."""
     log = new_log(LogConfig(flush_messages=1))
     fill(log, 1)
     durable = log.segment_list.sync_entry
@@ -478,7 +497,7 @@ def test_a_flush_that_ends_late_takes_nothing_back(monkeypatch: pytest.MonkeyPat
 
 
 def test_configuration_comes_from_kafkas_keys() -> None:
-    """Effective values by topic key; `internal.segment.bytes` is not bounded from below."""
+    """A topic's keys give the log's configuration. `internal.segment.bytes` has no lower limit."""
     config = log_config(
         {
             "segment.bytes": "1048576",
@@ -506,7 +525,7 @@ def test_configuration_comes_from_kafkas_keys() -> None:
 
 
 def test_statistics_name_the_offsets() -> None:
-    """Every long-lived object has figures."""
+    """The statistics of a log have its offsets and its number of segments."""
     log = new_log()
     fill(log, 2)
     figures = log.statistics()
@@ -515,7 +534,7 @@ def test_statistics_name_the_offsets() -> None:
 
 
 def test_the_log_can_be_opened_in_a_directory_that_has_foreign_files() -> None:
-    """A file with a foreign name stays unread, and stays there."""
+    """A directory has files with foreign names. The log opens, and the files are neither read nor removed."""
     disk = new_disk()
     directory = disk.open_dir(ROOT, create=True)
     names = ["notes.txt", "1.log", "0000000000000000000x.log", "00000000000000000000.log.bak"]

@@ -1,4 +1,7 @@
-"""Broken states of a log are panics: each is made from outside, and the next step that would build on it raises."""
+"""A log in an invalid state raises AssertionError at the next step that depends on it.
+
+The tests make each such state.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ SIZE = len(batch())
 
 
 def _filled(batches: int = 5) -> PartitionLog:
-    """Two batches a segment; all of it is committed and flushed."""
+    """Make a log of two batches in each segment, all committed and flushed."""
     log = new_log(LogConfig(segment_bytes=2 * SIZE, retention_ms=0))
     fill(log, batches)
     log.flush()
@@ -144,7 +147,7 @@ BROKEN: dict[str, tuple[Callable[[PartitionLog], object], Callable[[PartitionLog
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_log_panics(name: str) -> None:
-    """A step on a state that no rule allows raises `AssertionError`, and says which rule."""
+    """A step on a log in an invalid state raises AssertionError, whose text names the broken rule."""
     break_it, step, words = BROKEN[name]
     log = _filled()
     log.check()
@@ -163,7 +166,7 @@ def test_a_broken_log_panics(name: str) -> None:
     )
 )
 def test_offsets_stay_in_their_order(steps: list[tuple[str, int]]) -> None:
-    """A step on the offsets is a panic, or start, high watermark and end stand in their order behind it."""
+    """A step on the offsets raises AssertionError, or log start, high watermark and log end stay in this order."""
     offsets = LogOffsets(3)
     for step, offset in steps:
         before = offsets.high_watermark
@@ -176,13 +179,13 @@ def test_offsets_stay_in_their_order(steps: list[tuple[str, int]]) -> None:
 
 
 def test_epochs_that_do_not_ascend_panic() -> None:
-    """No change may be based on epochs of which a later one began before an earlier one."""
+    """Epochs that do not ascend raise AssertionError at the next change."""
     with pytest.raises(AssertionError, match="epoch 3 from offset 2 cannot follow epoch 5 from offset 1"):
         LeaderEpochs(((5, 0), (3, 2))).truncate_from_start(1)
 
 
 def test_index_positions_ascend() -> None:
-    """An entry for a batch in front of the last one would lead all later readers astray."""
+    """An index entry for an earlier batch than the last one raises AssertionError, since lookups would go wrong."""
     index = SegmentIndex()
     index.append(4, 100)
     with pytest.raises(AssertionError, match="position 100 cannot follow the entry for position 100"):
@@ -190,7 +193,10 @@ def test_index_positions_ascend() -> None:
 
 
 def test_a_damaged_length_is_no_panic() -> None:
-    """A length that a disk has changed is weather: a batch that would reach behind its file is CORRUPT_MESSAGE."""
+    """A disk has changed a batch's length, so that it exceeds the file.
+
+    This is CORRUPT_MESSAGE and no AssertionError.
+    """
     disk = new_disk()
     log = new_log(disk=disk)
     fill(log, 3)
@@ -202,7 +208,10 @@ def test_a_damaged_length_is_no_panic() -> None:
 
 
 def test_a_replica_that_reaches_back_keeps_its_offsets_in_order_on_a_full_disk() -> None:
-    """An empty log takes a batch that begins below its start, where there is room; before that nothing has moved."""
+    """An empty log is to append a batch that begins below its start, and the disk is full.
+
+    All offsets stay until there is room.
+    """
     node = Node()
     log = node.log()
     log.truncate_fully_and_start_at(2)

@@ -1,4 +1,4 @@
-"""`odradek log dump`: every kind of file, and what verification finds."""
+"""`odradek log dump`: all kinds of files, and the damage that verification finds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def closed_log() -> tuple[SimDisk, PartitionLog]:
 
 
 def test_batches_and_records_are_listed() -> None:
-    """A batch by its header, with its records if asked."""
+    """Batches are listed by their headers, and their records on request."""
     _, log = closed_log()
     items = list(dump_segment(log.directory, file_name(0, ".log"), with_records=True))
     assert [item["kind"] for item in items] == ["batch", "record", "record"] * 6
@@ -40,7 +40,7 @@ def test_batches_and_records_are_listed() -> None:
 
 
 def test_the_other_files_are_listed() -> None:
-    """Indexes, producer snapshots, leader epochs."""
+    """Indexes, producer snapshots and leader epochs are listed."""
     _, log = closed_log()
     size = len(batch(2, producer_id=1, producer_epoch=0, base_sequence=0))
     index = list(dump_segment(log.directory, file_name(0, ".index")))
@@ -60,7 +60,10 @@ def test_the_other_files_are_listed() -> None:
 
 
 def test_a_sound_directory_has_no_damage() -> None:
-    """Also while the log is open and its indexes are not written yet."""
+    """Verification finds no damage in an intact directory.
+
+    Its log may be open, with indexes that are still in memory.
+    """
     _, log = closed_log()
     assert list(verify_partition(log.directory)) == []
     log = open_log(log.directory, clean=True)
@@ -69,7 +72,10 @@ def test_a_sound_directory_has_no_damage() -> None:
 
 
 def test_each_damage_is_named_with_its_place() -> None:
-    """Verification goes on behind a batch with a wrong checksum, and compares the indexes with the batches."""
+    """Each damaged file is reported with the place.
+
+    Verification continues after a batch with a wrong checksum, and checks indexes against batches.
+    """
     size = len(batch(2, producer_id=1, producer_epoch=0, base_sequence=0))
     found = {}
     for name, position in (
@@ -97,7 +103,7 @@ def test_each_damage_is_named_with_its_place() -> None:
 
 
 def test_two_damaged_batches_are_both_found() -> None:
-    """A wrong checksum does not hide what follows."""
+    """Two batches have wrong checksums. Both are reported."""
     disk, log = closed_log()
     size = len(batch(2, producer_id=1, producer_epoch=0, base_sequence=0))
     for at in (1, 4):
@@ -108,7 +114,7 @@ def test_two_damaged_batches_are_both_found() -> None:
 
 
 def test_aborted_transactions_are_listed_and_their_damage_found() -> None:
-    """A `.txnindex` file has an entry per abort marker; a file that was cut has damage."""
+    """The entries of a `.txnindex` file are listed, one for each abort marker. A cut file is reported as damaged."""
     disk = new_disk()
     log = open_log(disk.open_dir(ROOT, create=True))
     append_verified(log, batch(2, producer_id=5, producer_epoch=0, base_sequence=0, is_transactional=True))
@@ -131,7 +137,7 @@ def test_aborted_transactions_are_listed_and_their_damage_found() -> None:
 
 
 def test_a_damaged_index_of_aborted_transactions_is_made_anew() -> None:
-    """Kafka's recovery of a segment with a corrupt `.txnindex`: what the batches say counts, of any segment."""
+    """A damaged `.txnindex` is rebuilt from the batches at the next start, as Kafka's recovery does for a segment."""
     disk = new_disk()
     directory = disk.open_dir(ROOT, create=True)
     config = LogConfig(segment_bytes=400)

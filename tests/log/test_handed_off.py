@@ -1,4 +1,4 @@
-"""Batches that workers check: no effect of a refused one remains."""
+"""Batches that workers check: a refused one leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ ROOM_BYTES = 1 << 30
 
 
 def test_a_batch_that_inflates_too_far_holds_nothing_when_it_is_forgotten() -> None:
-    """Its memory, and its decompressor's, are free at once: a request has hundreds of such batches."""
+    """A batch inflates beyond its limit.
+
+    When it is dropped, its memory and its decompressor's are free at once: a request may have hundreds.
+    """
     config = LogConfig(max_message_bytes=2000)
     budget = RequestBudget(0, Inflated())
     budget.bytes_left = 1_000
@@ -33,6 +36,6 @@ def test_a_batch_that_inflates_too_far_holds_nothing_when_it_is_forgotten() -> N
         assert raised.value.code == ErrorCode.MESSAGE_TOO_LARGE
         raised.value.__traceback__ = None
         del raised, handed_off
-        received.clear()  # raises BufferError while anybody has a view of it
+        received.clear()  # raises BufferError while a view of it exists
     finally:
         gc.enable()

@@ -1,4 +1,4 @@
-"""What batches claim of their records' timestamps: look-ups by time and retention go by the records all the same."""
+"""Headers of batches with wrong timestamps. Lookups by time and retention use the timestamps of the records."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LIMITS = {"records_max": 1 << 20, "decompressed_bytes_max": 1 << 28}
 
 
 def claiming(timestamps: Sequence[int], claimed: int | None, codec: int = 0, size: int = 5) -> bytearray:
-    """Build a batch of such records whose header claims another newest timestamp, under a right checksum."""
+    """Make a batch of these records, whose header has another newest timestamp and a valid checksum."""
     builder = RecordBatchBuilder(compression_type=codec)
     for timestamp in timestamps:
         builder.append(timestamp, b"k", b"v" * size)
@@ -43,7 +43,7 @@ def claiming(timestamps: Sequence[int], claimed: int | None, codec: int = 0, siz
 
 
 def stored(log: PartitionLog, data: bytearray) -> None:
-    """Append a batch as it is: it lies in a directory that another program has written."""
+    """Append a batch unchanged, as another program may have written it to the directory."""
     assign_offsets(data, 0, log.log_end_offset, 0)
     log.append(memoryview(data), Origin.REPLICA, 0, NOW_MS)
     log.advance_high_watermark(log.log_end_offset)
@@ -54,7 +54,7 @@ def stored(log: PartitionLog, data: bytearray) -> None:
 
 @attrs.frozen
 class Written:
-    """A batch that is written: its records' timestamps, its header's claim, its codec, and whether a segment ends with it."""
+    """A batch to write: timestamps of its records and header, its codec, and whether a segment ends after it."""
 
     timestamps: tuple[int, ...]
     claimed: int | None
@@ -84,7 +84,7 @@ written = st.builds(
 def test_lookups_say_what_the_records_do(
     batches: list[Written], interval: int, asked: list[int], bound: int, restarts: bool, start: int
 ) -> None:
-    """Whatever headers claim: the first record not older than a time, and the first of the newest, equal those of a model."""
+    """Whatever the headers say, lookups by time find the records that a model finds."""
     disk = new_disk()
     config = LogConfig(index_interval_bytes=interval, retention_ms=-1)
     log = new_log(config, disk)
@@ -119,16 +119,16 @@ def test_lookups_say_what_the_records_do(
     restarts=st.booleans(),
 )
 def test_retention_goes_by_the_records(batches: list[Written], age: int, restarts: bool) -> None:
-    """`retention.ms`: the oldest segments go as far as all their records have expired, and not one more.
+    """`retention.ms` goes by the records: the oldest segments are removed as far as all of their records have expired.
 
-    A header that claims a newer record than there is, but none of the future, is believed: its segment stays for longer.
+    A header with a later timestamp, which is not in the future, keeps its segment for longer.
     """
     disk = SimDisk(Random(0), wall_ms=lambda: 60)
     now_ms, limit_ms = 61, 61 - age
     config = LogConfig(retention_ms=age, index_interval_bytes=1)
     log = new_log(config, disk)
     segments: list[tuple[int, int]] = [(-2, -2)]
-    """Newest timestamp and largest claim of each."""
+    """Newest timestamp of the records, and of the headers, in each segment."""
     for each in batches:
         stored(log, claiming(each.timestamps, each.claimed, each.codec))
         newest, claimed = segments[-1]
@@ -163,7 +163,7 @@ def test_retention_goes_by_the_records(batches: list[Written], age: int, restart
     codec=st.integers(0, 4),
 )
 def test_the_newest_timestamp_is_that_of_all_records(timestamps: list[int], size: int, codec: int) -> None:
-    """Varints of any width, records across chunks of decompressed bytes: as when they are gone through one by one."""
+    """The newest timestamp is found with numbers of any width, and records across chunks, as by reading each record."""
     data = claiming(timestamps, 0, codec, size)
     assert newest_timestamp(data, **LIMITS) == max(timestamps)
     assert [timestamp for _, timestamp in record_times(data, **LIMITS)] == timestamps
@@ -176,7 +176,10 @@ def test_the_newest_timestamp_is_that_of_all_records(timestamps: list[int], size
     cut=st.integers(0, 30),
 )
 def test_bytes_that_are_no_records_have_no_newest_timestamp(body: bytes, count: int, cut: int) -> None:
-    """Nothing but `KafkaError` is raised; where the records can be gone through one by one, both say the same."""
+    """Bytes that are no records raise only `KafkaError`.
+
+    If they can be read one by one, both ways give the same timestamp.
+    """
     data = claiming(range(count), None)
     mangled = bytearray(data[: 61 + cut]) + body
     struct.pack_into(">i", mangled, 8, len(mangled) - 12)
@@ -194,7 +197,7 @@ def test_bytes_that_are_no_records_have_no_newest_timestamp(body: bytes, count: 
 
 
 def lying(count: int, config: LogConfig, disk: SimDisk | None = None, size: int = 5) -> PartitionLog:
-    """Fill a log with batches a minute apart, whose headers all claim the time of the first record."""
+    """Fill a log with batches a minute apart. Every header has the time of the first record."""
     log = new_log(config, disk)
     for at in range(count):
         stored(log, claiming([THEN_MS + 60_000 * at + 10, THEN_MS + 60_000 * at], THEN_MS, 0, size))
@@ -202,7 +205,7 @@ def lying(count: int, config: LogConfig, disk: SimDisk | None = None, size: int 
 
 
 def test_an_active_segment_is_walked_from_where_the_last_walk_ended() -> None:
-    """A second look-up walks over what has been appended since, and over no more."""
+    """A second lookup reads only the records that were appended after the first one."""
     log = lying(50, LogConfig())
     last = THEN_MS + 60_000 * 49
     assert log.offset_for_timestamp(last, upper_bound=100) == (last + 10, 98, 0)
@@ -218,7 +221,10 @@ def test_an_active_segment_is_walked_from_where_the_last_walk_ended() -> None:
 
 
 def test_a_budget_bounds_the_walk_and_the_next_lookup_goes_on() -> None:
-    """Where it is used up, headers are believed; after a few look-ups all is known."""
+    """A lookup's budget of work ends, and the headers are used for the rest.
+
+    After a few lookups all records are known.
+    """
     log = lying(50, LogConfig())
     wanted = (THEN_MS + 60_000 * 49 + 10, 98, 0)
     assert log.offset_for_timestamp(THEN_MS + 60_000 * 49, upper_bound=100, budget=WalkBudget(2000)) is None
@@ -234,7 +240,7 @@ def test_a_budget_bounds_the_walk_and_the_next_lookup_goes_on() -> None:
 
 
 def test_a_walk_is_forgotten_where_the_log_is_cut() -> None:
-    """Records that were cut are no longer found, and later ones are."""
+    """A truncation forgets what a lookup has found. Removed records are not found, and new ones are."""
     log = lying(10, LogConfig())
     assert log.offset_for_timestamp(THEN_MS + 60_000 * 9, upper_bound=20) is not None
     log.truncate_to(10)
@@ -244,7 +250,10 @@ def test_a_walk_is_forgotten_where_the_log_is_cut() -> None:
 
 
 def test_large_segments_are_searched_block_by_block() -> None:
-    """The walk remembers the newest timestamp of each block, so a later look-up does not begin at the segment's start."""
+    """A lookup remembers the newest timestamp of each block.
+
+    A later one starts at the right block of a large segment.
+    """
     log = lying(40, LogConfig(segment_bytes=1 << 24), size=BLOCK_BYTES // 8)
     log.roll(NOW_MS)
     for at in (39, 0, 20, 1):
@@ -257,7 +266,10 @@ def test_large_segments_are_searched_block_by_block() -> None:
 
 
 def test_the_time_index_is_corrected_for_the_next_start() -> None:
-    """After a walk the files of a finished segment say what its records do, and nothing is walked again for its age."""
+    """A lookup corrects the time index of a finished segment.
+
+    After a restart its records need not be read for their age.
+    """
     disk = new_disk()
     config = LogConfig(index_interval_bytes=100)
     log = lying(10, config, disk)
@@ -276,7 +288,10 @@ def test_the_time_index_is_corrected_for_the_next_start() -> None:
 
 
 def test_damage_behind_what_was_walked_is_an_error_of_the_lookup() -> None:
-    """A walk ends at damage; a look-up that needs more says CORRUPT_MESSAGE, and retention goes by headers."""
+    """A lookup reads up to a damaged batch.
+
+    A lookup that needs more raises CORRUPT_MESSAGE, and retention goes by headers.
+    """
     disk = new_disk()
     log = lying(10, LogConfig(retention_ms=HOUR_MS), disk)
     size = log.active.size // 10
@@ -294,7 +309,7 @@ def test_damage_behind_what_was_walked_is_an_error_of_the_lookup() -> None:
 
 
 def test_records_of_now_stay_whatever_their_header_says() -> None:
-    """A header that claims the year 1970 deletes nothing; the records go when they are old."""
+    """A header claims the year 1970. The segment stays until its records have expired."""
     node = Node(LogConfig(retention_ms=HOUR_MS))
     log = node.log()
     for _ in range(3):
@@ -311,7 +326,10 @@ def test_records_of_now_stay_whatever_their_header_says() -> None:
 def test_retention_goes_on_at_the_next_look_where_there_was_too_much_to_walk(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A look walks over so much at most: other work of the directory waits for it."""
+    """Retention reads a limited number of bytes in each run, so that other work is not delayed.
+
+    It continues in the next run.
+    """
     monkeypatch.setattr("odradek.data_plane.log.directory.log_dir_background._WALK_BYTES", 100)
     node = Node(LogConfig(retention_ms=HOUR_MS))
     log = node.log()
@@ -328,7 +346,7 @@ def test_retention_goes_on_at_the_next_look_where_there_was_too_much_to_walk(
 
 
 def test_a_producers_claim_costs_a_plain_batch_nothing() -> None:
-    """A batch whose header may be right is not looked into when it is appended."""
+    """A batch whose header may be right is appended without reading its records."""
     log = new_log()
     data = claiming([NOW_MS, NOW_MS + 50], NOW_MS + 10)
     data[-1] ^= 0xFF
@@ -338,7 +356,7 @@ def test_a_producers_claim_costs_a_plain_batch_nothing() -> None:
 
 
 def test_the_lags_of_compaction_go_by_the_records() -> None:
-    """`min.compaction.lag.ms` and `max.compaction.lag.ms` in a directory whose headers were wrong before."""
+    """Headers are wrong. `min.compaction.lag.ms` and `max.compaction.lag.ms` go by the records."""
     disk = new_disk()
     config = LogConfig(
         cleanup_policy=("compact",), min_compaction_lag_ms=HOUR_MS, max_compaction_lag_ms=2 * HOUR_MS
@@ -355,7 +373,7 @@ def test_the_lags_of_compaction_go_by_the_records() -> None:
 
 
 def test_the_clean_part_of_a_compacted_log_is_not_walked() -> None:
-    """Each pass writes it anew. Its files are young and its records old, and no lag asks for their ages."""
+    """The cleaned part of a compacted log is not read for its records' timestamps. Only the dirty part needs them."""
     log = new_log(LogConfig(cleanup_policy=("compact",), min_compaction_lag_ms=HOUR_MS))
     for _ in range(3):
         stored(log, claiming([NOW_MS - 2 * HOUR_MS], None))

@@ -1,4 +1,4 @@
-"""Files that Apache Kafka 4.3 wrote are opened here, and its tools read what is written here."""
+"""We open files that Apache Kafka 4.3 wrote, and its tools read our files."""
 
 from __future__ import annotations
 
@@ -59,7 +59,10 @@ def parse(log: PartitionLog) -> list[Record]:
 
 @pytest.mark.parametrize("variant", ["unclean", "clean"])
 def test_a_directory_of_kafka_is_read_to_the_last_record(recorded: Path, variant: str) -> None:
-    """Every codec, three and more segments, producers and transaction markers; torn or not."""
+    """A directory of Kafka is read completely, after a clean stop or a kill.
+
+    It has every codec, several segments, producers and markers.
+    """
     log_dir = load(recorded / variant)
     assert sorted(log_dir.logs) == [("empty", 0), ("mixed", 0)]
     assert log_dir.cluster_id == "H5nlA7uKR0-zDRxvMJS5iw"
@@ -82,11 +85,11 @@ def test_a_directory_of_kafka_is_read_to_the_last_record(recorded: Path, variant
 
 @pytest.mark.parametrize("variant", ["unclean", "clean"])
 def test_kafkas_producers_go_on_here(recorded: Path, variant: str) -> None:
-    """The last batch of each producer is known: its repetition is answered, a gap is refused."""
+    """We know the last batch of each of Kafka's producers. A repetition is answered, and a gap is refused."""
     log = load(recorded / variant).logs["mixed", 0]
     state = log.load_producers()
     active = {producer.producer_id: producer for producer in state.active_producers()}
-    # Kafka drops producers whose last records are older than a day when it starts; ours did when it was cleanly shut.
+    # At a start Kafka drops producers that have been silent for a day. The recording did that in its clean shutdown.
     assert {active[producer].last_sequence for producer in active} <= {14, 0}
     assert all(producer.current_txn_start_offset == -1 for producer in active.values())
     if variant == "unclean":
@@ -101,7 +104,7 @@ def test_kafkas_producers_go_on_here(recorded: Path, variant: str) -> None:
 
 
 def test_files_that_kafka_finished_are_found_sound(recorded: Path) -> None:
-    """Segments, indexes, snapshots and epochs of a clean shutdown pass our verification."""
+    """Our verification finds no damage in Kafka's segments, indexes, snapshots and epochs."""
     directory = open_dir(str(recorded / "clean" / "mixed-0"))
     assert list(verify_partition(directory)) == []
     items = list(dump_segment(directory, "leader-epoch-checkpoint"))
@@ -109,7 +112,10 @@ def test_files_that_kafka_finished_are_found_sound(recorded: Path) -> None:
 
 
 def test_indexes_that_we_rebuild_are_kafkas_byte_for_byte(recorded: Path) -> None:
-    """Kafka's rule: an entry before each batch that follows more than `index.interval.bytes`."""
+    """Indexes that we rebuild equal Kafka's.
+
+    An entry precedes each batch that follows more than `index.interval.bytes`.
+    """
     path = recorded / "clean" / "mixed-0"
     finished = [p for p in sorted(path.glob("*.index")) if p.stat().st_size]
     assert len(finished) >= 2
@@ -126,7 +132,10 @@ def test_indexes_that_we_rebuild_are_kafkas_byte_for_byte(recorded: Path) -> Non
 
 
 def test_snapshots_are_kafkas_message() -> None:
-    """The file is ProducerSnapshot version 1 behind its version number, and its checksum that of the rest."""
+    """Our producer snapshot is Kafka's ProducerSnapshot message of version 1, after a version number.
+
+    It has a checksum.
+    """
     state = ProducerState()
     state.update(7, 3, 10, 104, 4, NOW_MS, True)
     state.end_transaction(8, 1, 105, NOW_MS, EndMarker(False, 5))
@@ -141,7 +150,7 @@ def test_snapshots_are_kafkas_message() -> None:
 
 @pytest.mark.java
 def test_kafkas_tool_reads_our_files(kafka_jars: Path, tmp_path: Path) -> None:
-    """DumpLogSegments: deep iteration over all codecs, and the indexes checked against the segments."""
+    """DumpLogSegments reads our segments with all codecs, and finds our indexes correct."""
     log = open_log(open_dir(str(tmp_path)), LogConfig(segment_bytes=3000, index_interval_bytes=200))
     for codec in range(5):
         fill(log, 6, 4, value=b"value " * 20, compression_type=codec, timestamp=NOW_MS + codec * 1000)
@@ -175,7 +184,7 @@ def test_kafkas_tool_reads_our_files(kafka_jars: Path, tmp_path: Path) -> None:
 
 @pytest.mark.java
 def test_kafkas_tool_reads_our_transaction_indexes_and_markers(kafka_jars: Path, tmp_path: Path) -> None:
-    """DumpLogSegments shows the entries of `.txnindex` files, and the markers with their coordinator's epoch."""
+    """DumpLogSegments shows the entries of our `.txnindex` files, and our markers with the coordinator's epoch."""
     log = open_log(open_dir(str(tmp_path)), LogConfig(segment_bytes=700))
     expected = []
     for producer in (11, 12, 13, 14):

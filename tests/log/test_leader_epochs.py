@@ -1,4 +1,4 @@
-"""Leader epochs: KIP-101's and KIP-320's rules, and the checkpoint file."""
+"""Leader epochs: the rules of KIP-101 and KIP-320, and the checkpoint file."""
 
 from __future__ import annotations
 
@@ -26,19 +26,22 @@ EPOCHS = ((1, 0), (3, 10), (6, 25))
     ],
 )
 def test_an_epoch_ends_where_the_next_one_starts(asked: int, answer: tuple[int, int]) -> None:
-    """KIP-320: the greatest known epoch not above the one asked for, and its end; undefined for newer ones."""
+    """The answer for an epoch is the greatest known epoch up to it, and its end (KIP-320).
+
+    Newer epochs are undefined.
+    """
     assert LeaderEpochs(EPOCHS).end_offset_for(asked, 40) == answer
 
 
 def test_without_epochs_nothing_is_known() -> None:
-    """A log that never had a leader."""
+    """A log that never had a leader answers -1 for the end of an epoch, and None for the epoch of an offset."""
     assert LeaderEpochs().end_offset_for(0, 5) == (-1, -1)
     assert LeaderEpochs().epoch_for_offset(0) is None
 
 
 @pytest.mark.parametrize(("offset", "epoch"), [(0, 1), (9, 1), (10, 3), (24, 3), (25, 6), (99, 6)])
 def test_an_offset_belongs_to_the_last_epoch_that_started_before_it(offset: int, epoch: int) -> None:
-    """The epoch that wrote, or will write, it."""
+    """An offset belongs to the last epoch that starts at or below it."""
     assert LeaderEpochs(EPOCHS).epoch_for_offset(offset) == epoch
     assert LeaderEpochs(EPOCHS[1:]).epoch_for_offset(9) is None
 
@@ -58,7 +61,7 @@ def test_an_offset_belongs_to_the_last_epoch_that_started_before_it(offset: int,
 def test_a_new_epoch_drops_what_contradicts_it(
     epoch: int, start: int, expected: tuple[tuple[int, int], ...]
 ) -> None:
-    """Epochs and start offsets both ascend."""
+    """Assigning an epoch drops entries that contradict it. Epochs and start offsets then ascend."""
     epochs = LeaderEpochs(EPOCHS)
     epochs.assign(epoch, start)
     assert epochs.entries == expected
@@ -67,7 +70,7 @@ def test_a_new_epoch_drops_what_contradicts_it(
 
 
 def test_truncation_forgets_epochs_at_both_ends() -> None:
-    """From the end the epochs that start after it; from the start, the first remaining one begins there."""
+    """A truncation at the end drops later epochs. At the start, the first remaining epoch begins at the new start."""
     epochs = LeaderEpochs(EPOCHS)
     epochs.truncate_from_end(25)
     assert epochs.entries == EPOCHS[:2]
@@ -81,7 +84,7 @@ def test_truncation_forgets_epochs_at_both_ends() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 50)), max_size=12))
 def test_entries_always_ascend(assigned: list[tuple[int, int]]) -> None:
-    """The file of epochs can be read again and lookups make sense, whatever is assigned."""
+    """After any assignments, the entries ascend and can be written and read again."""
     epochs = LeaderEpochs()
     for epoch, start in assigned:
         epochs.assign(epoch, start)
@@ -93,7 +96,7 @@ def test_entries_always_ascend(assigned: list[tuple[int, int]]) -> None:
 
 
 def test_the_file_is_kafkas() -> None:
-    """Version 0, the number of entries, a line for each."""
+    """The file has Kafka's format: version 0, the number of entries, and a line for each."""
     assert LeaderEpochs(EPOCHS).encode() == b"0\n3\n1 0\n3 10\n6 25\n"
     assert LeaderEpochs.decode(b"").entries == ()
 
@@ -102,13 +105,13 @@ def test_the_file_is_kafkas() -> None:
     "data", [b"1\n0\n", b"0\n2\n1 0\n", b"0\n1\n1\n", b"0\n1\nx 0\n", b"0\n2\n3 0\n1 5\n", b"\xff", b"0"]
 )
 def test_another_text_is_refused(data: bytes) -> None:
-    """An unreadable checkpoint is not guessed at."""
+    """A malformed checkpoint file is refused."""
     with pytest.raises(MalformedCheckpoint):
         LeaderEpochs.decode(data)
 
 
 def test_a_log_knows_its_epochs_from_its_leaders() -> None:
-    """A leader's epoch begins at the log's end, with or without records."""
+    """A leader's epoch begins at the end of the log, with or without records."""
     log = new_log()
     fill(log, 2)
     append(log, batch(), epoch=4)
@@ -120,7 +123,7 @@ def test_a_log_knows_its_epochs_from_its_leaders() -> None:
 
 
 def test_the_epochs_of_a_log_without_records_are_not_written() -> None:
-    """They have no meaning for readers; with the first record they are written like others."""
+    """An empty log's epochs are not written. They are written with its first record."""
     log = new_log()
     for epoch in (1, 2):
         log.assign_epoch(epoch)

@@ -1,4 +1,4 @@
-"""A log directory: start and stop, checkpoints, what is deleted and what is left alone."""
+"""A log directory: start and stop, checkpoints, deletion, and files that are left alone."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ SIZE = len(batch())
 
 
 def test_meta_properties_say_who_owns_the_directory() -> None:
-    """Kafka's version 1, comments and escapes included."""
+    """meta.properties has Kafka's version 1, with comments and escapes."""
     meta = MetaProperties("H5nlA7uKR0-zDRxvMJS5iw", 3, DIRECTORY_ID)
     assert MetaProperties.decode(meta.encode()) == meta
     text = b"#\n#Sat Nov 21 2026\nnode.id=3\nversion=1\ncluster.id=a\\:b\\=c\ndirectory.id=EBESExQVFhcYGRobHB0eHw\n"
@@ -58,7 +58,10 @@ def test_meta_properties_say_who_owns_the_directory() -> None:
 
 
 def test_a_cluster_id_is_read_as_kafka_reads_it() -> None:
-    """Kafka 4.3 writes UTF-8 and reads Latin-1, so its nodes know "clüster" by another name; escapes are ASCII."""
+    """A cluster id is decoded as Latin-1 with escapes, as Kafka 4.3 does.
+
+    Kafka writes UTF-8, so its own nodes read "clüster" differently.
+    """
     lines = "node.id=3\nversion=1\ncluster.id=%s\ndirectory.id=EBESExQVFhcYGRobHB0eHw\n"
     for written, known in (("clüster", "clÃ¼ster"), ("\\ a\\fb ", " a\fb "), ("\\u20AC", "€")):
         assert MetaProperties.decode((lines % written).encode()).cluster_id == known
@@ -77,13 +80,13 @@ def test_a_cluster_id_is_read_as_kafka_reads_it() -> None:
     ],
 )
 def test_another_meta_properties_is_refused(data: bytes) -> None:
-    """A directory whose owner is unknown is not touched."""
+    """A malformed meta.properties, or one of another version, is refused, and the directory is not changed."""
     with pytest.raises(NotALogDirectory):
         MetaProperties.decode(data)
 
 
 def test_an_unformatted_directory_is_refused() -> None:
-    """A directory whose owner is unknown is not opened; a formatted one tells whose it is."""
+    """An unformatted directory is not opened. A formatted one has cluster id, node id and directory id."""
     disk = new_disk()
     directory = disk.open_dir("fresh", create=True)
     node = Node()
@@ -95,7 +98,7 @@ def test_an_unformatted_directory_is_refused() -> None:
 
 
 def test_offset_checkpoints_are_kafkas_text() -> None:
-    """Version 0, the number of entries, `topic partition offset` lines."""
+    """Offset checkpoints have Kafka's format: version 0, number of entries, and lines of `topic partition offset`."""
     offsets = {("a", 0): 5, ("b.c-d", 12): 0}
     assert encode_offsets(offsets) == b"0\n2\na 0 5\nb.c-d 12 0\n"
     assert decode_offsets(encode_offsets(offsets)) == offsets
@@ -107,7 +110,10 @@ def test_offset_checkpoints_are_kafkas_text() -> None:
 
 
 def test_the_clean_shutdown_marker_counts_once() -> None:
-    """Kafka's JSON; what names no epoch is still a clean shutdown; it is gone once read, also after a power loss."""
+    """The marker of a clean shutdown is Kafka's JSON.
+
+    It is removed when it is read, even if a power loss follows. A marker without an epoch counts, too.
+    """
     assert encode_clean_shutdown(322) == b'{"version":0,"brokerEpoch":322}'
     disk = new_disk()
     directory = disk.open_dir(ROOT, create=True)
@@ -128,7 +134,10 @@ def test_the_clean_shutdown_marker_counts_once() -> None:
 
 
 def test_a_log_is_deleted_on_a_disk_without_room_for_its_new_name() -> None:
-    """The directory stays in service, nobody gets the name meanwhile, and the files go: that makes room."""
+    """A deleted log cannot be renamed on a full disk.
+
+    Its name stays taken until its files are removed, which makes room.
+    """
     node = Node()
     fill(node.log(), 3)
     other = node.log("other")
@@ -144,7 +153,7 @@ def test_a_log_is_deleted_on_a_disk_without_room_for_its_new_name() -> None:
 
 
 def test_a_stray_waits_for_room_for_its_new_name() -> None:
-    """It is kept, so it is never removed to make room."""
+    """A stray log cannot be renamed on a full disk. It is kept, and renamed when there is room."""
     node = Node()
     fill(node.log(), 3)
     node.disk.fail_next(errno.ENOSPC, operation="rename", path_part="t-0", times=3)
@@ -159,7 +168,7 @@ def test_a_stray_waits_for_room_for_its_new_name() -> None:
 
 
 def test_retention_goes_on_without_room_for_longer_names() -> None:
-    """Segments that expire on a full disk are removed at once: that makes room."""
+    """Expired segments cannot be renamed on a full disk. They are removed at once, which makes room."""
     node = Node(LogConfig(segment_bytes=2 * SIZE, retention_bytes=2 * SIZE))
     log = node.log()
     fill(log, 10)
@@ -177,7 +186,10 @@ def test_retention_goes_on_without_room_for_longer_names() -> None:
 
 
 def test_everything_is_back_after_a_clean_shutdown() -> None:
-    """No recovery: contents, high watermarks, log starts, topic ids, the broker's epoch."""
+    """After a clean shutdown nothing is recovered.
+
+    Contents, high watermarks, log starts, topic ids and broker epoch are as before.
+    """
     node = Node()
     log, other = node.log(), node.log("other.topic", 7)
     fill(log, 5, 2)
@@ -201,7 +213,10 @@ def test_everything_is_back_after_a_clean_shutdown() -> None:
 
 
 def test_a_log_start_behind_the_end_is_not_believed_after_a_clean_shutdown() -> None:
-    """No failure explains it: the checkpoint is damaged, and the records count."""
+    """After a clean shutdown a checkpointed log start is beyond the log's end.
+
+    The checkpoint must be damaged, and it is ignored.
+    """
     node = Node()
     log = node.log()
     fill(log, 5, 2)
@@ -218,7 +233,10 @@ def test_a_log_start_behind_the_end_is_not_believed_after_a_clean_shutdown() -> 
 
 
 def test_what_a_log_start_behind_the_end_takes_out_of_a_log_is_kept() -> None:
-    """After a crash the checkpoint may be right, or damaged: the log begins there, and the bytes stay beside it."""
+    """After a crash a checkpointed log start is beyond the log's end.
+
+    The log begins there, and the old bytes are kept in a file.
+    """
     node = Node()
     log = node.log()
     fill(log, 5, 2)
@@ -237,7 +255,10 @@ def test_what_a_log_start_behind_the_end_takes_out_of_a_log_is_kept() -> None:
 
 
 def test_after_a_crash_recovery_starts_at_the_recovery_point() -> None:
-    """The background flush advances it, the checkpoint keeps it; one line per recovered log."""
+    """The background flush raises the recovery point.
+
+    Recovery after a crash starts at its checkpoint, and logs one line for each log.
+    """
     node = Node(LogConfig(segment_bytes=4 * SIZE))
     log = node.log()
     fill(log, 10)
@@ -253,7 +274,7 @@ def test_after_a_crash_recovery_starts_at_the_recovery_point() -> None:
 
 @pytest.mark.parametrize("is_full", [False, True])
 def test_a_log_cut_below_its_checkpoints_says_so_before_anything_is_appended(is_full: bool) -> None:
-    """What is appended next is neither synced nor clean; a full disk loses the checkpoints instead."""
+    """Recovery cuts a log below its checkpoints. They are lowered before an append, or on a full disk removed."""
     node = Node(LogConfig(segment_bytes=4 * SIZE))
     fill(node.log(), 10)
     node.look(60_000)
@@ -275,14 +296,14 @@ def test_a_log_cut_below_its_checkpoints_says_so_before_anything_is_appended(is_
 
 
 def test_a_second_process_is_kept_out() -> None:
-    """The directory is locked as long as somebody has it open."""
+    """A log directory is locked, so that a second process cannot open it."""
     node = Node()
     with pytest.raises(DiskError):
         LogDir.open(node.disk.open_dir(ROOT), node.log_dir.context, config_for=lambda topic: LogConfig())
 
 
 def test_an_unreadable_checkpoint_costs_only_time() -> None:
-    """Without recovery points everything is recovered."""
+    """A checkpoint of recovery points is malformed. Everything is recovered."""
     node = Node()
     fill(node.log(), 5)
     node.look(60_000)
@@ -296,7 +317,7 @@ def test_an_unreadable_checkpoint_costs_only_time() -> None:
 
 
 def test_a_crash_while_loading_loses_no_recovery_point() -> None:
-    """Checkpoints that are written before all logs are loaded keep what they said of the others."""
+    """A checkpoint is written while logs are still being loaded. It keeps the entries of those logs."""
     node = Node()
     for partition in range(40):
         fill(node.log("t", partition), 1)
@@ -326,12 +347,15 @@ def test_a_crash_while_loading_loses_no_recovery_point() -> None:
     ],
 )
 def test_partition_directories_are_known_by_name(name: str, parsed: tuple[str, int] | None) -> None:
-    """`topic-partition`; the last dash counts."""
+    """A directory's name is `topic-partition`, split at the last dash."""
     assert parse_partition_name(name) == parsed
 
 
 def test_foreign_files_and_directories_are_left_alone() -> None:
-    """An operator's notes, lost+found, the metadata log, strays, future replicas; half-deleted logs go."""
+    """Foreign files, lost+found, the metadata log, strays and future replicas are left alone.
+
+    Half-deleted logs are removed.
+    """
     node = Node()
     node.log_dir.close_clean(1)
     directory = node.disk.open_dir(ROOT)
@@ -351,7 +375,7 @@ def test_foreign_files_and_directories_are_left_alone() -> None:
 
 
 def test_a_deleted_log_goes_after_a_delay() -> None:
-    """Renamed at once, so that a topic of that name can be created; removed after file.delete.delay.ms."""
+    """A deleted log is renamed at once, so that its name is free. It is removed after file.delete.delay.ms."""
     node = Node(LogConfig(file_delete_delay_ms=60_000))
     fill(node.log(), 3)
     reader = node.log().read(0, 100, upper_bound=3)
@@ -373,7 +397,7 @@ def test_a_deleted_log_goes_after_a_delay() -> None:
 
 
 def test_long_topic_names_are_cut_in_the_new_name() -> None:
-    """A file name has at most 255 bytes."""
+    """A long topic name is cut in the name of a deleted log, since file names have at most 255 bytes."""
     node = Node()
     node.log("x" * 249, 12)
     node.log_dir.delete_log("x" * 249, 12)
@@ -382,7 +406,7 @@ def test_long_topic_names_are_cut_in_the_new_name() -> None:
 
 
 def test_a_stray_is_set_aside_and_kept() -> None:
-    """A log that the cluster does not know is for an operator to judge."""
+    """A log that the cluster does not know is renamed and kept, for an operator to inspect."""
     node = Node()
     fill(node.log(), 3)
     node.log_dir.set_stray("t", 0)
@@ -392,7 +416,7 @@ def test_a_stray_is_set_aside_and_kept() -> None:
 
 
 def test_a_log_of_another_topic_with_the_same_name_becomes_a_stray() -> None:
-    """The topic id tells a topic from an older one of its name."""
+    """A directory has a log of another topic with the same name, by its topic id. The old log becomes a stray."""
     node = Node()
     log = node.log()
     fill(log, 3)
@@ -403,7 +427,7 @@ def test_a_log_of_another_topic_with_the_same_name_becomes_a_stray() -> None:
 
 
 def test_a_topic_made_anew_while_the_disk_hangs_gets_nothing_of_the_old_one() -> None:
-    """The old log keeps its name until the device answers; a new one of that name waits until then (seed 431033)."""
+    """A topic is recreated while the disk hangs. The new log is refused until the old one is renamed (seed 431033)."""
     node = Node()
     fill(node.log(), 3)
     node.log_dir.set_stalled(True)
@@ -416,7 +440,7 @@ def test_a_topic_made_anew_while_the_disk_hangs_gets_nothing_of_the_old_one() ->
 
 
 def test_a_new_log_is_durable_with_its_first_flush() -> None:
-    """Directory, topic id and records: what is acknowledged with flush.messages=1 survives a power loss."""
+    """The first flush of a log makes its directory, topic id and records durable (flush.messages=1)."""
     node = Node()
     log = node.log()
     fill(log, 2)
@@ -432,12 +456,12 @@ def test_a_new_log_is_durable_with_its_first_flush() -> None:
 
 
 def test_a_topics_id_is_durable_before_its_records() -> None:
-    """The first flush fails, then the power does. A log that is left may have lost records, but not whose they are."""
+    """The first flush fails, and then the power. The log may have lost records, but its topic id is known."""
     for seed in range(20):
         node = Node()
         log = node.log()
         fill(log, 2)
-        # The names of the files are on the platter by themselves; nothing else is.
+        # Only the names of the files are durable by now.
         for path in (f"{ROOT}/t-0", ROOT):
             node.disk.open_dir(path).sync()
         node.disk.fail_next(errno.EIO, operation="sync", path_part=".log")
@@ -453,7 +477,7 @@ def test_a_topics_id_is_durable_before_its_records() -> None:
 
 
 def test_an_empty_partition_costs_little_memory(tmp_path: Path) -> None:
-    """A node holds thousands: at most 2.5 KiB of objects each, with nothing made before it is needed."""
+    """An empty partition takes at most 2.5 KiB of objects, since a node has thousands of them."""
     directory = open_dir(str(tmp_path))
     directory.write_atomic(META_PROPERTIES, MetaProperties("c", 1, DIRECTORY_ID).encode())
     log_dir = LogDir.open(directory, Node().log_dir.context, config_for=lambda topic: LogConfig())
@@ -473,7 +497,7 @@ def test_an_empty_partition_costs_little_memory(tmp_path: Path) -> None:
 
 
 def test_loading_many_partitions_syncs_nothing_per_partition() -> None:
-    """After a clean shutdown: a listing, sizes, two small files, and no segment of those that are empty."""
+    """A load after a clean shutdown needs a single sync for all partitions. It reads only segments with records."""
     node = Node()
     for partition in range(50):
         node.log("t", partition)
@@ -493,9 +517,11 @@ def test_loading_many_partitions_syncs_nothing_per_partition() -> None:
 
 @pytest.mark.parametrize("gone", ["deleted", "stray", "deleted in another life"])
 def test_a_log_does_not_inherit_what_the_checkpoints_say_of_its_namesake(gone: str) -> None:
-    """Checkpoints know logs by name, so a recreated topic must not inherit its namesake's entries. Otherwise it would
-    lose records to the old log start, show uncommitted records, and skip the check of bytes below the old recovery
-    point."""
+    """A log is recreated under the same name. It does not inherit its predecessor's entries in the checkpoints.
+
+    Otherwise it would lose records to the old log start, show uncommitted records, or skip the check of bytes below the
+    old recovery point.
+    """
     config = LogConfig(segment_bytes=4 * SIZE)
     node = Node(config)
     log = node.log()

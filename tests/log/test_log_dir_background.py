@@ -1,4 +1,4 @@
-"""A log directory at work: flushes, checkpoints when they are due, retention, expiry of producers and indexes."""
+"""The background work of a log directory: flushes, checkpoints, retention, and the expiry of producers and indexes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SIZE = len(batch())
 
 
 def test_rolled_segments_are_flushed_at_the_next_look() -> None:
-    """As Kafka schedules a flush behind every roll."""
+    """A finished segment is flushed by the next run of the background work, as Kafka does after every roll."""
     node = Node(LogConfig(segment_bytes=2 * SIZE))
     log = node.log()
     fill(log, 3)
@@ -34,7 +34,10 @@ def test_rolled_segments_are_flushed_at_the_next_look() -> None:
 
 
 def test_flush_ms_is_kept_and_everything_is_flushed_in_turn() -> None:
-    """A topic's flush.ms; without it once per cycle, a share of the logs at a time."""
+    """A log with flush.ms is flushed by it.
+
+    Of the other logs, each run of the background work flushes a part, in turn.
+    """
     node = Node(LogConfig(flush_ms=5_000))
     log = node.log()
     node.look(10_000)
@@ -60,7 +63,10 @@ def test_flush_ms_is_kept_and_everything_is_flushed_in_turn() -> None:
 
 
 def test_checkpoints_are_written_when_due() -> None:
-    """High watermarks every 5 s, recovery points and log starts every minute; unchanged ones are not written."""
+    """Checkpoints are written when due: high watermarks every 5 s, recovery points and log starts every minute.
+
+    Unchanged ones are not written.
+    """
     node = Node()
     log = node.log()
     node.look()
@@ -82,7 +88,10 @@ def test_checkpoints_are_written_when_due() -> None:
 
 
 def test_one_write_stores_all_log_starts_that_were_raised() -> None:
-    """Each log's start counts as stored behind the write, and is told; a disk that refuses is asked again."""
+    """One write of the checkpoint stores all raised log starts, and `on_start_stored` is called for each.
+
+    It is repeated after a full disk.
+    """
     told: list[int] = []
     node = Node()
     node.disk.crash("all")
@@ -107,7 +116,10 @@ def test_one_write_stores_all_log_starts_that_were_raised() -> None:
 
 
 def test_no_checkpoint_is_written_behind_the_end_of_a_directory() -> None:
-    """A worker that comes late leaves the files of a closed directory alone: the next process may have them."""
+    """A late write of a checkpoint comes after its directory was closed.
+
+    Nothing is written, since another process may use the directory.
+    """
     node = Node()
     log = node.log()
     fill(log, 4)
@@ -120,7 +132,10 @@ def test_no_checkpoint_is_written_behind_the_end_of_a_directory() -> None:
 
 
 def test_the_checkpoint_of_high_watermarks_is_replaced_without_a_sync() -> None:
-    """A sync holds up all appends on the file system, and an older high watermark is safe after a power loss."""
+    """The checkpoint of high watermarks is written without a sync, which would delay appends.
+
+    An older high watermark is safe.
+    """
     node = Node()
     fill(node.log(), 3)
     node.look()
@@ -136,8 +151,10 @@ def test_the_checkpoint_of_high_watermarks_is_replaced_without_a_sync() -> None:
 
 @pytest.mark.parametrize("left", [b"", b"0\n1", b"0\n1\nt 0 ", b"0\n1\nt 0 1"])
 def test_what_a_power_loss_leaves_of_the_high_watermarks_says_too_little(left: bytes) -> None:
-    """A torn checkpoint gives a lower high watermark or none. The log stays whole, and an old temporary file is
-    harmless."""
+    """A power loss tears the checkpoint of high watermarks.
+
+    The high watermark is lower or missing, and the log is complete.
+    """
     node = Node()
     fill(node.log(), 12)
     node.look()
@@ -156,7 +173,10 @@ def test_what_a_power_loss_leaves_of_the_high_watermarks_says_too_little(left: b
 
 
 def test_a_truncation_below_the_recovery_point_rewrites_the_checkpoint_first() -> None:
-    """Else a power loss might leave new, unverified bytes below the recovery point."""
+    """A truncation below the recovery point writes the lower checkpoint first.
+
+    Otherwise new, unverified bytes could be below it after a power loss.
+    """
     node = Node()
     log = node.log()
     fill(log, 6)
@@ -174,7 +194,7 @@ def test_a_truncation_below_the_recovery_point_rewrites_the_checkpoint_first() -
 
 
 def test_retention_runs_in_the_background_and_files_go_later() -> None:
-    """Renamed to `.deleted` at once, removed after file.delete.delay.ms; a restart removes what is left."""
+    """Retention renames segments to `.deleted` at once, and removes them after file.delete.delay.ms or at a restart."""
     node = Node(LogConfig(segment_bytes=2 * SIZE, retention_ms=3_600_000, file_delete_delay_ms=60_000))
     log = node.log()
     for at in range(6):
@@ -200,7 +220,7 @@ def test_retention_runs_in_the_background_and_files_go_later() -> None:
 
 
 def test_producers_expire_in_the_background() -> None:
-    """producer.id.expiration.ms, looked at every producer.id.expiration.check.interval.ms."""
+    """Producers expire by producer.id.expiration.ms, at each producer.id.expiration.check.interval.ms."""
     node = Node()
     log = node.log()
     append(log, batch(producer_id=1, producer_epoch=0, base_sequence=0))
@@ -212,7 +232,7 @@ def test_producers_expire_in_the_background() -> None:
 
 
 def test_idle_indexes_are_dropped_in_the_background() -> None:
-    """Memory and descriptors are for what is read."""
+    """The index of a segment that is not read is dropped from memory, and read again when needed."""
     node = Node(LogConfig(segment_bytes=4 * SIZE, index_interval_bytes=10))
     log = node.log()
     fill(log, 9)
@@ -225,7 +245,7 @@ def test_idle_indexes_are_dropped_in_the_background() -> None:
 
 
 def test_the_background_loop_ends_with_the_directory() -> None:
-    """It looks once a second, until the directory is offline."""
+    """The background work runs once a second, and ends when its directory is offline."""
     node = Node()
     log = node.log()
     fill(log, 1)
@@ -244,7 +264,7 @@ def test_the_background_loop_ends_with_the_directory() -> None:
 
 
 def test_statistics_name_the_directory() -> None:
-    """Every long-lived object has figures."""
+    """The statistics of a log directory have its path, logs, sizes and the reason why it is offline."""
     node = Node()
     fill(node.log(), 1)
     figures = node.log_dir.statistics()

@@ -1,4 +1,4 @@
-"""A partition log against a list, on a disk that loses what was not synced, with crashes everywhere."""
+"""A partition log compared with a list. The disk loses unsynced data, and crashes come at any operation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.schedule import examples
 
 @attrs.frozen
 class Entry:
-    """A batch that the log should have."""
+    """A batch that the log should contain."""
 
     base_offset: int
     last_offset: int
@@ -33,16 +33,16 @@ class Entry:
 
 
 class LogMachine(RuleBasedStateMachine):
-    """The model is the list of all batches, the offset below which all is durable, and the log start offset.
+    """A model of a log: the list of all batches, the offset below which they are durable, and the log start offset.
 
-    Producers remember batches that were deleted, so the model does too.
+    Producers remember batches that were deleted, so the model keeps those, too.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.model: list[Entry] = []
         self.past: list[list[Entry]] = []
-        """The states of the log before each truncation that a power loss may undo."""
+        """The states of the log before truncations that a power loss may undo."""
         self.durable = 0
         self.log_start = 0
         self.deleted = 0
@@ -60,7 +60,7 @@ class LogMachine(RuleBasedStateMachine):
         self.log.flush()
         self.node.log_dir.checkpoints.write_recovery_points()
 
-    # --- what the log is asked to do
+    # --- operations of the log
 
     @rule(
         count=st.integers(1, 4),
@@ -95,7 +95,7 @@ class LogMachine(RuleBasedStateMachine):
         if self.survives(act, crash):
             self.note(entry, data)
         else:
-            # An append that the crash interrupted may be there, or not.
+            # An append that a crash has interrupted may be there or not.
             self.restart(keep, maybe=(entry, data))
 
     def note(self, entry: Entry, data: bytearray) -> None:
@@ -131,7 +131,7 @@ class LogMachine(RuleBasedStateMachine):
         entry = self.model[at]
         offset = data.draw(st.integers(entry.base_offset, entry.last_offset))
         if entry.base_offset < self.log_start:
-            # What was deleted was committed, and that is never truncated.
+            # Deleted records were committed, so they are never truncated.
             return
         survived = self.survives(lambda: self.log.truncate_to(offset), crash)
         self.durable = min(self.durable, entry.base_offset)
@@ -183,7 +183,7 @@ class LogMachine(RuleBasedStateMachine):
     # --- crashes
 
     def survives(self, act: Callable[[], object], crash: int | None) -> bool:
-        """Run `act`, cutting the power in the `crash`-th disk operation that it makes."""
+        """Run `act`, with a power cut at its disk operation number `crash`. Return False if the power was cut."""
         if crash is not None:
             self.node.disk.crash_at(self.node.disk.operation_count + crash)
         try:
@@ -195,15 +195,16 @@ class LogMachine(RuleBasedStateMachine):
         return True
 
     def restart(self, keep: Keep, maybe: tuple[Entry, bytearray] | None = None) -> None:
-        """Crash and recover: what is found is a prefix of what was there, and holds all that was durable.
+        """Crash and recover. The log is a prefix of its former state, with everything durable.
 
-        What was there may also be the log before a truncation that has not been flushed.
+        The former state may also be that before a truncation that was not flushed.
         """
         end, start = self.end(), self.log_start
         emptied_before = len(self.node.events("log.start_is_behind_end"))
         self.node.disk.crash(keep)
         self.node.start()
-        # The checkpoint of the log start outlived records that were deleted anyway: the log begins anew there.
+        # The checkpoint of the log start is newer than the log, whose records were deleted anyway. The log begins anew
+        # there.
         emptied = len(self.node.events("log.start_is_behind_end")) > emptied_before
         self.log = self.node.log()
         found = self.log.log_end_offset
@@ -213,7 +214,7 @@ class LogMachine(RuleBasedStateMachine):
         if keep == "all":
             assert found >= end
         assert found >= self.durable
-        # A log start offset is as durable as its last checkpoint, and its truncation no more than any other.
+        # The log start may have fallen back to its last checkpoint, or to the end of the log.
         assert self.log.log_start_offset <= max(start, found)
         self.log_start = self.log.log_start_offset
         stored = content(self.log)
@@ -224,7 +225,7 @@ class LogMachine(RuleBasedStateMachine):
                 self.model = [] if emptied else kept
                 break
         else:
-            raise AssertionError(f"the log up to {found} is nothing that was ever there")
+            raise AssertionError(f"the log up to {found} is no prefix of an earlier state")
         if keep != "all":
             self.past = []
         self.durable = min(self.durable, found)
@@ -237,10 +238,10 @@ class LogMachine(RuleBasedStateMachine):
     def end(self) -> int:
         return self.model[-1].last_offset + 1 if self.model else self.log_start
 
-    # --- what must always hold
+    # --- invariants
 
     def check_all(self) -> None:
-        """Content, index lookups, producers, and what the offline verification says."""
+        """Check contents, lookups in indexes, and producers, and run the offline verification."""
         expected = [entry for entry in self.model if entry.last_offset >= self.log.log_start_offset]
         assert content(self.log) == b"".join(entry.data for entry in expected)
         state = self.log.load_producers()
@@ -248,7 +249,7 @@ class LogMachine(RuleBasedStateMachine):
             assert state.entries[producer].last_sequence == sequence
         for entry in expected:
             epoch = self.log.epoch_for_offset(max(entry.last_offset, self.log.log_start_offset))
-            # A crash may bring back deleted records, whose epoch has been forgotten durably.
+            # A crash may bring back deleted records whose epoch was removed durably.
             assert epoch == entry.epoch or (epoch is None and entry.last_offset < self.deleted)
         directory = self.node.disk.open_dir(ROOT).subdir("t-0")
         assert not list(verify_partition(directory)), list(verify_partition(directory))
@@ -295,7 +296,10 @@ class LogMachine(RuleBasedStateMachine):
 
 
 def test_a_log_never_loses_what_was_synced_and_never_invents_anything() -> None:
-    """docs/internals/durability.md, "Recovery": recovery scans from the recovery point, truncates a torn tail, rebuilds indexes and producers."""
+    """A log keeps everything that was synced, and only what was appended.
+
+    See "Recovery" in docs/internals/durability.md.
+    """
     run = LogMachine.TestCase
     run.settings = settings(max_examples=examples(100), stateful_step_count=30, deadline=None)
     run("runTest").runTest()

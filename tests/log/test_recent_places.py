@@ -1,4 +1,4 @@
-"""Remembered places of the last appends answer reads as the file does."""
+"""Reads through the remembered places of the last appends give the same results as reads of the file."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ sizes = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 400)), min_size=1, 
 
 
 def ranges(log: PartitionLog, reads: list[tuple[int, int, int, bool]]) -> list[tuple[str, int, int, int]]:
-    """Return the finding of each read (offset, bytes, upper bound, at least one): file, position, count, next
-    offset.
+    """Return each read's result (file, position, count, next offset).
+
+    A read is (offset, bytes, bound, at least one).
     """
     found = []
     for offset, max_bytes, upper_bound, min_one in reads:
@@ -36,7 +37,7 @@ def forget(log: PartitionLog) -> None:
 
 @given(sizes, st.data())
 def test_reads_are_those_of_the_file(batches: list[tuple[int, int]], data: st.DataObject) -> None:
-    """A read finds the same range with and without remembered places, wherever it begins and whatever bounds it."""
+    """A read finds the same range with and without remembered places, at any offset and with any bound."""
     log = new_log(LogConfig(index_interval_bytes=600, segment_bytes=20_000))
     boundaries = [0]
     for count, value_bytes in batches:
@@ -55,7 +56,10 @@ def test_reads_are_those_of_the_file(batches: list[tuple[int, int]], data: st.Da
 
 @given(sizes, st.integers(0, 200))
 def test_a_replicas_gaps_are_no_boundaries(batches: list[tuple[int, int]], gap: int) -> None:
-    """A follower of a compacted log asks for the offset behind its last one, which may be in a gap."""
+    """A follower of a compacted log reads from an offset in a gap.
+
+    The result is the same as without remembered places.
+    """
     log = new_log()
     offset, asked = 0, []
     for number, (count, value_bytes) in enumerate(batches):
@@ -69,7 +73,7 @@ def test_a_replicas_gaps_are_no_boundaries(batches: list[tuple[int, int]], gap: 
 
 
 def test_a_follower_that_is_batches_behind_costs_no_small_reads() -> None:
-    """Each at a pace of its own, with answers that end where the next batch would not fit."""
+    """Followers are some batches behind, and read at different paces. No read needs a small read of the file."""
     disk = new_disk()
     log = new_log(LogConfig(index_interval_bytes=100), disk)
     for _ in range(PLACES_MAX * 2):
@@ -87,7 +91,7 @@ def test_a_follower_that_is_batches_behind_costs_no_small_reads() -> None:
 
 
 def test_a_cut_forgets() -> None:
-    """A batch appended behind a truncation lies elsewhere than the truncated one."""
+    """A batch is appended after a truncation. Its place differs from the truncated one's, which is forgotten."""
     log = new_log()
     for _ in range(10):
         append(log, batch(2))

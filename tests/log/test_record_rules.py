@@ -1,4 +1,4 @@
-"""A log's rules for single records: keys, timestamps, the timestamp type; a refusal names the records at fault."""
+"""Rules for single records: keys, timestamps and the timestamp type. A refusal names the records that break a rule."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ CODECS = [CompressionType.NONE, CompressionType.GZIP]
 
 
 def with_attributes(data: bytearray, flags: int) -> bytearray:
-    """The same batch with more attribute bits, under a right checksum."""
+    """Return the batch with these attribute bits added, and a valid checksum."""
     data[ATTRIBUTES_OFFSET + 1] |= flags
     struct.pack_into(">I", data, CRC_START - 4, crc32c(memoryview(data)[CRC_START:]))
     return data
 
 
 def refused(config: LogConfig, data: bytearray) -> RecordsRefused:
-    """The refusal; the log is as it was."""
+    """Return the error with which a batch is refused. Check that the log did not change."""
     log = new_log(config)
     with pytest.raises(RecordsRefused) as caught:
         append(log, data)
@@ -43,7 +43,10 @@ def refused(config: LogConfig, data: bytearray) -> RecordsRefused:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_compacted_topic_wants_keys(codec: CompressionType) -> None:
-    """KIP-467: INVALID_RECORD with every record at fault by its index; the summary shows three."""
+    """A compacted topic refuses records without a key by INVALID_RECORD, with the index of each (KIP-467).
+
+    The message shows three.
+    """
     builder = RecordBatchBuilder(compression_type=codec)
     for serial in range(9):
         builder.append(NOW_MS, b"k" if serial % 2 else None, b"v")
@@ -58,7 +61,10 @@ def test_a_compacted_topic_wants_keys(codec: CompressionType) -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_timestamps_keep_to_the_bounds(codec: CompressionType) -> None:
-    """`message.timestamp.before.max.ms` and `.after.max.ms`: INVALID_TIMESTAMP, with the records and the bounds."""
+    """Timestamps outside of the bounds get INVALID_TIMESTAMP, and the error names the records and the bounds.
+
+    The keys are `message.timestamp.before.max.ms` and `.after.max.ms`.
+    """
     builder = RecordBatchBuilder(compression_type=codec)
     for late in (0, -10_001, -10_000, 5_000, 5_001):
         builder.append(NOW_MS + late, b"k", b"v")
@@ -79,8 +85,10 @@ def test_timestamps_keep_to_the_bounds(codec: CompressionType) -> None:
 
 
 def test_a_bad_timestamp_outweighs_a_missing_key() -> None:
-    """As in Kafka, a batch with both faults gets INVALID_TIMESTAMP. A record with both faults is reported for its
-    missing key only."""
+    """A batch with both faults gets INVALID_TIMESTAMP, as in Kafka.
+
+    A record with both faults is reported for its missing key only.
+    """
     config = LogConfig(cleanup_policy=("compact",), message_timestamp_after_max_ms=5_000)
     builder = RecordBatchBuilder()
     builder.append(NOW_MS, None, b"v")
@@ -98,7 +106,10 @@ def test_a_bad_timestamp_outweighs_a_missing_key() -> None:
 def test_records_decide_about_the_newest_timestamp(
     codec: CompressionType, config: LogConfig, claimed: int
 ) -> None:
-    """Kafka sets a batch's largest timestamp from its records; a header that is out of bounds is no reason to refuse."""
+    """A batch's header has a wrong newest timestamp.
+
+    It is set from the records, as in Kafka, and is no reason to refuse.
+    """
     data = batch(3, compression_type=codec)
     struct.pack_into(">q", data, MAX_TIMESTAMP_AT, claimed)
     log = new_log(config)
@@ -112,7 +123,10 @@ def test_records_decide_about_the_newest_timestamp(
 
 
 def test_records_out_of_bounds_are_found_behind_a_header_within_them() -> None:
-    """Where the header contradicts itself, each record is looked at, as where the topic has a rule for records."""
+    """A header contradicts itself, with its newest timestamp before its first.
+
+    Each record's timestamp is then checked.
+    """
     data = batch(2, timestamp=NOW_MS + 60_000)
     struct.pack_into(">q", data, MAX_TIMESTAMP_AT, -1)
     error = refused(LogConfig(message_timestamp_after_max_ms=5_000), with_attributes(data, 0))
@@ -121,7 +135,10 @@ def test_records_out_of_bounds_are_found_behind_a_header_within_them() -> None:
 
 
 def test_only_the_broker_stamps_append_time() -> None:
-    """A producer's LogAppendTime is refused where the topic has it, and taken off where the topic has CreateTime."""
+    """A producer's batch claims LogAppendTime.
+
+    A topic with LogAppendTime refuses it; a topic with CreateTime removes the claim.
+    """
     error = refused(APPEND_TIME, with_attributes(batch(2), LOG_APPEND_TIME))
     assert error.code == ErrorCode.INVALID_TIMESTAMP
     assert error.record_errors[1] == (
@@ -137,8 +154,10 @@ def test_only_the_broker_stamps_append_time() -> None:
 
 
 def test_a_transactional_batch_needs_a_transaction() -> None:
-    """A transactional batch gets the code that Kafka gives to requests that name no transactional id, whatever its
-    producer id."""
+    """A transactional batch is refused if its transaction is unverified, with or without a producer id.
+
+    The code is TRANSACTIONAL_ID_AUTHORIZATION_FAILED, as in Kafka.
+    """
     for fields in ({}, {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}):
         log = new_log()
         with pytest.raises(KafkaError) as caught:
@@ -148,7 +167,10 @@ def test_a_transactional_batch_needs_a_transaction() -> None:
 
 
 def test_a_refusal_has_a_limit() -> None:
-    """A refusal lists at most `RECORD_ERRORS_MAX` records, and a batch of too many records is refused unparsed."""
+    """A refusal lists at most `RECORD_ERRORS_MAX` records.
+
+    A batch of too many records is refused without reading them.
+    """
     builder = RecordBatchBuilder(compression_type=CompressionType.GZIP)
     for _ in range(RECORD_ERRORS_MAX + 5):
         builder.append(NOW_MS, None, b"")

@@ -1,4 +1,4 @@
-"""The sparse indexes: lookups, file formats, Kafka's padding, damage."""
+"""The sparse indexes of a segment: lookups, file formats, Kafka's padding, and damage."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ def built(offsets: list[int], positions: list[int], times: list[int]) -> Segment
 def test_files_are_read_as_they_were_written(
     offsets: list[int], positions: list[int], times: list[int]
 ) -> None:
-    """Big-endian (int32, int32) and (int64, int32), also when written in parts and padded as Kafka pads."""
+    """Entries are big-endian (int32, int32) and (int64, int32).
+
+    They are read back when written in parts, and with Kafka's padding.
+    """
     index = built(offsets, positions, times)
     count = len(index.offsets)
     data = index.offset_bytes(0, count // 2) + index.offset_bytes(count // 2, count)
@@ -44,7 +47,7 @@ def test_files_are_read_as_they_were_written(
 
 @given(ascending, st.integers(0, LOG_BYTES))
 def test_lookups_find_the_greatest_entry_not_above(offsets: list[int], asked: int) -> None:
-    """By offset, by position, by timestamp."""
+    """A lookup by offset, position or timestamp finds the greatest entry that is not above."""
     index = built(offsets, offsets, offsets)
     below = [offset for offset in offsets if offset <= asked]
     assert index.position_for_offset(asked) == ((len(below) - 1, below[-1]) if below else (-1, 0))
@@ -54,7 +57,7 @@ def test_lookups_find_the_greatest_entry_not_above(offsets: list[int], asked: in
 
 @given(ascending, st.integers(0, LOG_BYTES), st.integers(1, LOG_BYTES))
 def test_truncation_keeps_what_lies_before(offsets: list[int], offset: int, size: int) -> None:
-    """No entry of an offset or a position that is gone."""
+    """A truncation removes all entries of later offsets or positions."""
     index = built(offsets, offsets, offsets)
     index.truncate(offset, size)
     kept = [entry for entry in offsets if entry < offset and entry < size]
@@ -63,7 +66,7 @@ def test_truncation_keeps_what_lies_before(offsets: list[int], offset: int, size
 
 
 def test_time_entries_only_ascend() -> None:
-    """Kafka's maybeAppend: only a newer timestamp adds an entry."""
+    """Only a newer timestamp adds an entry to the time index, as Kafka's maybeAppend."""
     index = SegmentIndex()
     for timestamp, offset in ((5, 0), (5, 1), (3, 2), (9, 3), (-1, 4)):
         index.append_time(timestamp, offset)
@@ -86,6 +89,6 @@ def test_time_entries_only_ascend() -> None:
     ],
 )
 def test_what_cannot_be_an_index_is_refused(offsets: bytes, times: bytes) -> None:
-    """Cut entries, disorder, positions behind the segment's end."""
+    """An index is refused if it has a partial entry, disorder, or a position beyond its segment."""
     with pytest.raises(DamagedIndex):
         SegmentIndex.from_bytes(offsets, times, 100)

@@ -22,7 +22,7 @@ HOUR_MS = 3_600_000
 
 
 def hourly(config: LogConfig, segments: int = 5) -> PartitionLog:
-    """Segments of one record each, the first `segments` hours old, the last one hour old."""
+    """Make a log with a segment for each record. The first is `segments` hours old, the last one hour."""
     log = new_log(config)
     for hours in range(segments, 0, -1):
         append(log, batch(timestamp=NOW_MS - hours * HOUR_MS))
@@ -42,7 +42,7 @@ def names(log: PartitionLog, suffix: str = ".log") -> list[int]:
     ("hours", "kept"), [(10, [0, 1, 2, 3, 4, 5]), (4, [1, 2, 3, 4, 5]), (2, [3, 4, 5]), (0, [5])]
 )
 def test_old_segments_go_by_the_time_of_their_newest_record(hours: int, kept: list[int]) -> None:
-    """retention.ms; the active segment is empty here and stays."""
+    """retention.ms removes old segments by their newest record. The active segment is empty here, and stays."""
     log = hourly(LogConfig(retention_ms=hours * HOUR_MS))
     assert retain(log, NOW_MS) == 6 - len(kept)
     assert names(log) == kept
@@ -51,7 +51,10 @@ def test_old_segments_go_by_the_time_of_their_newest_record(hours: int, kept: li
 
 
 def test_when_everything_has_expired_the_end_offset_stays() -> None:
-    """The active segment expires too: a new one is rolled, which holds the end offset."""
+    """All records have expired, even those of the active segment.
+
+    A new segment is rolled, so that the end offset is kept.
+    """
     disk = new_disk()
     log = new_log(LogConfig(retention_ms=HOUR_MS), disk)
     fill(log, 3, timestamp=NOW_MS - 2 * HOUR_MS)
@@ -62,7 +65,7 @@ def test_when_everything_has_expired_the_end_offset_stays() -> None:
 
 
 def test_segments_without_timestamps_age_by_their_file() -> None:
-    """Kafka falls back to the time of the file's last change."""
+    """A segment without timestamps expires by the modification time of its file, as in Kafka."""
     log = new_log(LogConfig(retention_ms=HOUR_MS))
     fill(log, 1, timestamp=-1, step=0)
     assert retain(log, NOW_MS + HOUR_MS) == 0
@@ -71,21 +74,21 @@ def test_segments_without_timestamps_age_by_their_file() -> None:
 
 @pytest.mark.parametrize(("limit", "kept"), [(5, 6), (4, 5), (3.5, 5), (1, 2), (0, 1)])
 def test_the_oldest_segments_go_until_the_size_fits(limit: float, kept: int) -> None:
-    """retention.bytes; a segment goes only if the log stays at least that large without it."""
+    """retention.bytes removes the oldest segments while the log stays at least that large."""
     log = hourly(LogConfig(retention_ms=-1, retention_bytes=int(limit * SIZE)))
     retain(log, NOW_MS)
     assert len(log.segments) == kept
 
 
 def test_only_committed_records_go() -> None:
-    """A segment that reaches over the high watermark stays, however old."""
+    """A segment with records above the high watermark is not removed, whatever its age."""
     log = hourly(LogConfig(retention_ms=0))
     log.high_watermark = 2
     assert retain(log, NOW_MS) == 2
 
 
 def test_compacted_topics_are_not_deleted_by_age() -> None:
-    """cleanup.policy=compact: only what DeleteRecords freed goes."""
+    """With cleanup.policy=compact, only segments below the log start (after DeleteRecords) are removed."""
     log = hourly(LogConfig(retention_ms=0, retention_bytes=0, cleanup_policy=("compact",)))
     assert retain(log, NOW_MS) == 0
     log.set_log_start_offset(2)
@@ -94,7 +97,7 @@ def test_compacted_topics_are_not_deleted_by_age() -> None:
 
 
 def test_an_empty_policy_keeps_everything() -> None:
-    """An empty `cleanup.policy` is legal in Kafka 4.3: neither age nor size counts, and records may lack keys."""
+    """An empty `cleanup.policy` is valid in Kafka 4.3. Segments stay at any age and size, and records need no key."""
     config = log_config(
         {"cleanup.policy": "", "retention.ms": "0", "retention.bytes": "0"}, BrokerConfigLayers({})
     )
@@ -106,13 +109,16 @@ def test_an_empty_policy_keeps_everything() -> None:
 
 
 def test_both_policies_delete_by_age_too() -> None:
-    """compact,delete: retention goes on beside the cleaner."""
+    """With compact,delete, retention also removes old segments."""
     log = hourly(LogConfig(retention_ms=4 * HOUR_MS, cleanup_policy=("compact", "delete")))
     assert retain(log, NOW_MS) == 1
 
 
 def test_delete_records_moves_the_start_and_frees_whole_segments() -> None:
-    """Up to the high watermark; records below the new start are gone for readers at once."""
+    """DeleteRecords raises the log start, up to the high watermark.
+
+    Readers no longer see older records, and whole segments are removed.
+    """
     log = new_log(LogConfig(segment_bytes=2 * SIZE))
     fill(log, 7)
     log.high_watermark = 5
@@ -132,7 +138,7 @@ def test_delete_records_moves_the_start_and_frees_whole_segments() -> None:
 
 
 def test_truncation_removes_what_is_behind() -> None:
-    """At every offset: content, end, high watermark and epochs; later appends go on from there."""
+    """A truncation at any offset sets contents, end, high watermark and epochs. Later appends continue there."""
     for offset in range(13):
         log = new_log(LogConfig(segment_bytes=5 * SIZE, index_interval_bytes=100))
         for at in range(12):
@@ -150,7 +156,7 @@ def test_truncation_removes_what_is_behind() -> None:
 
 
 def test_a_cut_within_a_batch_drops_the_whole_batch() -> None:
-    """Batches are never split: the leader sends what is missing again."""
+    """A truncation within a batch removes the whole batch, since batches are never split. The leader sends it again."""
     log = new_log()
     fill(log, 3, 4)
     log.truncate_to(6)
@@ -158,7 +164,7 @@ def test_a_cut_within_a_batch_drops_the_whole_batch() -> None:
 
 
 def test_truncation_undoes_what_producers_appended() -> None:
-    """Their state is as of the new end: sequences go on from there."""
+    """A truncation resets the state of producers to the new end. Their sequence numbers continue from there."""
     log = new_log(LogConfig(segment_bytes=1000))
     for at in range(12):
         append(log, batch(2, producer_id=at % 2, producer_epoch=0, base_sequence=at // 2 * 2))
@@ -171,7 +177,7 @@ def test_truncation_undoes_what_producers_appended() -> None:
 
 
 def test_truncation_before_the_log_empties_it() -> None:
-    """A leader whose log ends before this one's starts: begin anew where it says."""
+    """A truncation below the log start empties the log, which then begins at that offset."""
     log = hourly(LogConfig(retention_ms=3 * HOUR_MS))
     retain(log, NOW_MS)
     log.truncate_to(1)
@@ -181,7 +187,7 @@ def test_truncation_before_the_log_empties_it() -> None:
 
 
 def test_a_log_can_start_over_anywhere() -> None:
-    """A follower whose log ends before its leader's starts."""
+    """A log can begin anew at any offset, as for a follower whose log ends below its leader's start."""
     log = hourly(LogConfig())
     log.truncate_fully_and_start_at(1000)
     assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (1000, 1000, 0)
@@ -191,7 +197,10 @@ def test_a_log_can_start_over_anywhere() -> None:
 
 
 def test_the_recovery_point_falls_with_a_truncation() -> None:
-    """A flush that a truncation has overtaken does not raise it again."""
+    """A truncation comes during a flush, and lowers the recovery point.
+
+    The end of the flush does not raise it again.
+    """
     disk = new_disk()
     log = new_log(disk=disk)
     fill(log, 4)
@@ -216,8 +225,7 @@ def test_the_recovery_point_falls_with_a_truncation() -> None:
 
 
 def test_the_first_record_that_is_not_older() -> None:
-    """The search finds the first record that is not older, also among unordered timestamps and in compressed
-    batches."""
+    """The lookup finds the first record that is not older, among unordered timestamps and in compressed batches."""
     log = new_log(LogConfig(segment_bytes=900, index_interval_bytes=100))
     timestamps = [5, 9, 2, 30, 12, 11, 40, 40, 8, 60, 1, 70]
     for at in range(0, 12, 2):
@@ -240,7 +248,7 @@ def test_the_first_record_that_is_not_older() -> None:
 
 
 def test_deleted_records_are_not_found_by_time() -> None:
-    """The search starts at the log start offset."""
+    """A lookup by time starts at the log start offset, and finds no deleted record."""
     log = new_log()
     fill(log, 3, 2)
     log.set_log_start_offset(3)
@@ -248,7 +256,7 @@ def test_deleted_records_are_not_found_by_time() -> None:
 
 
 def test_a_lookup_that_meets_damage_says_so() -> None:
-    """Not a wrong answer: CORRUPT_MESSAGE."""
+    """A lookup by time meets a damaged batch. It raises CORRUPT_MESSAGE."""
     disk = new_disk()
     log = new_log(disk=disk)
     fill(log, 3, 2)
@@ -262,7 +270,10 @@ def test_a_lookup_that_meets_damage_says_so() -> None:
 
 
 def test_idle_segments_give_back_index_and_descriptor(tmp_path: Path) -> None:
-    """Twice unused: the index is read again at need, and the file opened again."""
+    """A segment is not used.
+
+    The first run of the background work drops its index, the second closes its file. Both come back when needed.
+    """
     log = open_log(open_dir(str(tmp_path)), LogConfig(segment_bytes=1000, index_interval_bytes=100))
     fill(log, 30)
     first = log.segments[0]
@@ -278,7 +289,9 @@ def test_idle_segments_give_back_index_and_descriptor(tmp_path: Path) -> None:
     assert found.file is not None
     first.grow_idle()
     first.grow_idle()
-    assert (first.index is None, is_open()) == (True, True), "somebody reads it"
+    assert (first.index is None, is_open()) == (True, True), (
+        "the file was closed although a read has pinned it"
+    )
     assert len(found.file.pread(found.count, found.position)) == found.count
     found.release()
     first.grow_idle()

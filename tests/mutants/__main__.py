@@ -1,9 +1,10 @@
-"""`python -m tests.mutants [NAME ...]`: look for mutants, a line for each that is found and a page at the end.
+"""`python -m tests.mutants [NAME ...]` looks for mutants. It prints a line for each that it finds, and a page at the
+end.
 
-A mutant is looked for as a campaign would find it. It runs in clusters with the options that seeds draw, and in the schedules of
-parts alone that belong to these seeds. A driver that is aimed at it looks for the rest. All share a budget of CPU time. What has come out is
-kept in a file: the same command goes on where it stopped, as long as the code is the same. The exit status is 1 if campaigns
-have missed a mutant, and nothing says why.
+The hunt works like a campaign: a mutant runs in clusters with the options that seeds draw, and in these seeds'
+schedules of parts alone. Aimed drivers then look for the mutants that are left. All share a budget of CPU time. The
+outcomes are kept in a file, so the same command resumes where it stopped, as long as the code is the same. The exit
+status is 1 if campaigns have missed a mutant for which no reason is given.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from tests.mutants.hunt.hunt import Hunt, Scope
 from tests.mutants.sealing import seal, stale
 
 CPU_MINUTES = 165.0
-"""What 90 minutes on two cores give, less a twelfth for the processes themselves."""
+"""The CPU time of 90 minutes on two cores, less a twelfth for starting processes."""
 PART_SEEDS, CLUSTER_SEEDS = 6, 24
-"""Seeds that sound code runs first, once for all mutants: parts alone, and clusters."""
+"""The seeds that unchanged code runs first, once for all mutants: of parts alone, and of clusters."""
 
 
 def main() -> int:
-    """Do as the module's docstring and the options say."""
+    """Run the command that the options choose."""
     parser = _parser()
     options = parser.parse_args()
     unknown = [name for name in options.names if name not in BY_NAME]

@@ -1,4 +1,4 @@
-"""Disks that fill up and rot, in small simulated clusters: what the mutants of disks are run with."""
+"""Small simulated clusters whose disks fill up, hang or rot, for the mutants of disks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _ROT_AT = 75
 
 
 def fill_up(seed: int) -> None:
-    """A single replica fills its disk up to the reserve; retention frees it, and the writer goes on by itself."""
+    """Let a single replica fill its disk up to the reserve. Retention frees space, and the writer must go on by
+    itself."""
     random = Random(seed)
     segment_bytes = random.choice((1 << 20, 2 << 20))
     settings = {
@@ -47,7 +48,8 @@ def fill_up(seed: int) -> None:
 
 
 def fall_silent(seed: int) -> None:
-    """The device is silent to all, the loop's writes included: the directory is stalled from the first of them on."""
+    """Let a device stop answering all calls, even the loop's writes. The directory must count as hung from the first
+    call on."""
 
     async def script(case: Troubled) -> None:
         await case.until(lambda: len(case.acknowledged) > 0)
@@ -60,14 +62,14 @@ def fall_silent(seed: int) -> None:
 
 
 class MovingPairs(Moving):
-    """The same with two records in each batch, so that a log may begin within one."""
+    """A moving replica with two records in each batch, so that its log may begin inside a batch."""
 
     def batch(self) -> bytearray:
         return batch(2)
 
 
 def move_and_die(seed: int) -> None:
-    """Records of a replica are deleted, it moves to another disk, and its broker dies: deleted records stay deleted."""
+    """Delete records of a replica, move it to another disk, and kill its broker. The records must stay deleted."""
 
     async def script(case: Troubled) -> None:
         assert isinstance(case, Moving)
@@ -88,7 +90,8 @@ def move_and_die(seed: int) -> None:
 
 
 def rot_without_heirs(seed: int) -> None:
-    """The leader's log rots while the other replica lags: it is the only one that has everything, and leads on."""
+    """Damage the leader's log while the other replica lags. The leader, which alone has all records, must go on
+    leading."""
 
     async def script(case: Troubled) -> None:
         await case.until(lambda: len(case.acknowledged) > 0)

@@ -1,4 +1,4 @@
-"""Drivers that run seeds against a mutant: the quorum alone, a partition alone, whole clusters.
+"""Drivers that run seeds against a mutant: with the quorum alone, with a partition alone, or with whole clusters.
 
 An aimed driver uses fewer kinds of trouble than a seed would draw, or more of them; its docstring says so. The default
 profile can find such a mutant too, but needs more seeds.
@@ -40,7 +40,7 @@ def _verdict_of(function: Callable[[int], object]) -> Driver:
     def driver(seed: int) -> str:
         try:
             function(seed)
-        except Exception as error:  # noqa: BLE001 - however it fails, it has been found
+        except Exception as error:  # noqa: BLE001 - any failure shows the mutant
             return f"{type(error).__name__}: {error}".partition("\n")[0]
         return ""
 
@@ -53,7 +53,7 @@ def _run_options(seed: int, options: RunOptions) -> str:
 
 
 def voters(seed: int) -> str:
-    """Aimed: four voters who change all the time, and hardly any records."""
+    """Run an aimed seed: four voters that change all the time, and hardly any records."""
     weights = {
         "deliver": 10.0,
         "tick": 3.0,
@@ -71,17 +71,17 @@ def voters(seed: int) -> str:
 
 
 def recovery(seed: int) -> str:
-    """Run a cluster whose voters lose their metadata disks, twice, and an operator who recovers the quorum."""
+    """Run a cluster whose voters lose their metadata disks twice, and an operator who recovers the quorum."""
     return _verdict_of(lambda each: RecoveryScenario(each).run())(seed)
 
 
 def cluster(seed: int) -> str:
-    """Whole clusters of the lite profile, in calm weather, which is twice as fast to run."""
+    """Run whole clusters of the lite profile with few faults, which takes half the time."""
     return _run_options(seed, attrs.evolve(RunOptions.draw(seed, "lite"), weather=Weather()))
 
 
 def power(seed: int) -> str:
-    """Aimed: clusters whose brokers lose power and are back before their sessions end; nothing else happens."""
+    """Run an aimed seed: clusters whose brokers lose power and return before their sessions end. There are no other faults."""
     options = RunOptions.draw(seed, "lite", nodes=3, seconds=25.0)
     shape = attrs.evolve(options.shape, settings=SETTINGS, log_dirs=1)
     storm = attrs.evolve(options.storm, kinds=("deaths", "deaths", "deaths"), power=True)
@@ -92,7 +92,7 @@ def power(seed: int) -> str:
 
 
 def replaced(seed: int) -> str:
-    """Aimed: clusters with controllers of their own whose brokers get new disks; nothing else happens."""
+    """Run an aimed seed: clusters with separate controllers, whose brokers get new disks. There are no other faults."""
     options = RunOptions.draw(seed, "lite", controllers=3, seconds=25.0)
     shape = attrs.evolve(options.shape, settings={**SETTINGS, **QUICK_SETTINGS}, log_dirs=1, older=0)
     storm = attrs.evolve(options.storm, kinds=("wipes",), power=True)
@@ -103,7 +103,7 @@ def replaced(seed: int) -> str:
 
 
 def offsets(seed: int) -> str:
-    """Aimed: slow lines, leaders that die or freeze, records that are deleted, and a client that asks for offsets."""
+    """Run an aimed seed: slow connections, leaders that die or freeze, deleted records, and a client that asks for offsets."""
     options = RunOptions.draw(seed, "lite", seconds=25.0)
     shape = attrs.evolve(options.shape, settings={**SETTINGS, **QUICK_SETTINGS}, log_dirs=1, older=0)
     storm = attrs.evolve(options.storm, kinds=("deaths", "pauses", "operator", "operator"), power=False)
@@ -115,7 +115,8 @@ def offsets(seed: int) -> str:
 
 
 def crowd(seed: int) -> str:
-    """Aimed: groups whose members come and go, coordinators that die and are cut off; no other clients than producers.
+    """Run an aimed seed: groups whose members come and go, coordinators that die or are isolated, and only producers as other
+    clients.
 
     The partitions of coordinators get a new segment each second.
     """
@@ -138,7 +139,7 @@ def crowd(seed: int) -> str:
 
 
 def varied(seed: int) -> str:
-    """Aimed: producers of every kind, brokers that die and are cut off; nothing else happens."""
+    """Run an aimed seed: producers of every kind, and brokers that die or are isolated. There are no other faults."""
     options = RunOptions.draw(seed, "lite", seconds=20.0)
     shape = attrs.evolve(options.shape, settings={**SETTINGS, **QUICK_SETTINGS}, log_dirs=1, older=0)
     storm = attrs.evolve(options.storm, kinds=("deaths", "links", "links", "links"), power=False)
@@ -151,7 +152,7 @@ def varied(seed: int) -> str:
 
 
 def churn(seed: int) -> str:
-    """Aimed: a single node on a slow disk, stopped and started, with upkeep each second, and topics that come and go."""
+    """Run an aimed seed: a single node on a slow disk, stopped and started, with upkeep each second, and topics that come and go."""
     settings = {"log.retention.check.interval.ms": "1000", "log.flush.offset.checkpoint.interval.ms": "2000"}
     scenario = Scenario(
         seed,
@@ -166,10 +167,10 @@ def churn(seed: int) -> str:
 
 
 def order(seed: int) -> str:
-    """Aimed: two seconds of producers and no troubles. Each answer that a connection sends is held against its requests.
+    """Run an aimed seed: two seconds of producers without faults. Each answer is compared with the requests of its connection.
 
-    Clients of the product end a connection on which an unexpected answer comes, and go on with another. That heals the
-    fault before the checkers of a run can see it.
+    Our clients close a connection on an unexpected answer and open another one. That would hide the bug from a run's
+    checkers.
     """
     options = attrs.evolve(RunOptions.draw(seed, "calm", nodes=3, seconds=2.0), workloads=("produce",))
     watch = AnswerOrder()
@@ -187,7 +188,7 @@ def order(seed: int) -> str:
 
 
 class AnswerOrder:
-    """Holds the answers of each connection against its requests. `broken` says what was wrong first."""
+    """Compares the answers of each connection with its requests. `broken` describes the first mistake."""
 
     def __init__(self) -> None:
         self.broken = ""
@@ -195,7 +196,8 @@ class AnswerOrder:
         self._asked: dict[str, list[int]] = {}
 
     def sent(self, end: str, data: bytes) -> None:
-        """`end` is the name of a connection's end: `c7>` is the client's, `c7<` the server's."""
+        """Check bytes that one end of a connection sends. `end` is its name: `c7>` for the client, `c7<` for the
+        server."""
         buffer = self._buffers.setdefault(end, bytearray())
         buffer += data
         while len(buffer) >= 4 and len(buffer) >= (size := 4 + int.from_bytes(buffer[:4], "big")):
@@ -212,7 +214,7 @@ class AnswerOrder:
 
 
 def keyed(seed: int) -> str:
-    """Aimed: clusters of three with a compacted topic, and nothing else written."""
+    """Run an aimed seed: clusters of three in which only a compacted topic is written."""
     return _run_options(seed, _keyed(seed))
 
 
@@ -232,7 +234,7 @@ def _keyed(seed: int) -> RunOptions:
 
 
 def moves(seed: int) -> str:
-    """Aimed: clusters with two disks a broker, operators that move replicas between them, deletions, and deaths."""
+    """Run an aimed seed: clusters with two disks a broker, operators that move replicas between them, deletions and deaths."""
     options = RunOptions.draw(seed, "lite", seconds=25.0)
     shape = attrs.evolve(options.shape, settings={**SETTINGS, **QUICK_SETTINGS}, log_dirs=2, older=0)
     storm = attrs.evolve(options.storm, kinds=("deaths", "pauses"), power=True)
@@ -250,7 +252,7 @@ def moves(seed: int) -> str:
 
 
 def retirements(seed: int) -> str:
-    """Aimed: clusters with two disks a broker, and an operator that empties these."""
+    """Run an aimed seed: clusters with two disks a broker, and an operator who empties disks."""
     options = RunOptions.draw(seed, "lite", seconds=10.0)
     shape = attrs.evolve(options.shape, settings={**SETTINGS, **QUICK_SETTINGS}, log_dirs=2, older=0)
     storm = attrs.evolve(options.storm, kinds=("deaths",), power=True)
@@ -268,27 +270,29 @@ def retirements(seed: int) -> str:
 
 
 def copy(seed: int) -> str:
-    """Aimed: programs that copy in transactions, nodes that die, freeze and are cut off; nothing else happens."""
+    """Run an aimed seed: programs that copy in transactions, and nodes that die, freeze or are isolated. There are no other
+    faults."""
     return _run_options(seed, _copying(seed, "deaths", "links", "pauses", "links"))
 
 
 def endings(seed: int) -> str:
-    """Aimed: programs that copy in transactions, and faults aimed at these (`sim.storm.transaction_troubles`)."""
+    """Run an aimed seed: programs that copy in transactions, and faults at the ends of transactions
+    (`sim.storm.transaction_troubles`)."""
     return _run_options(seed, _copying(seed, "coordinators", "markers", "links"))
 
 
 def handovers(seed: int) -> str:
-    """Aimed: programs that copy in transactions, and markers that come when another coordinator has taken over."""
+    """Run an aimed seed: programs that copy in transactions, and markers that arrive after another coordinator has taken over."""
     return _run_options(seed, _copying(seed, "handovers", "handovers", nodes=4))
 
 
 def transactions(seed: int) -> str:
-    """Aimed: a coordinator of transactions alone, whose markers and requests come late."""
+    """Run an aimed seed: a transaction coordinator alone, whose markers and requests arrive late."""
     return _verdict_of(transactions_alone.run)(seed)
 
 
 def lonely(seed: int) -> str:
-    """Aimed: programs that copy in transactions between partitions of one replica, and faults aimed at their leaders."""
+    """Run an aimed seed: programs that copy in transactions between partitions of one replica, and faults aimed at their leaders."""
     options = _copying(seed, "markers", "markers")
     return _run_options(seed, attrs.evolve(options, shape=options.shape.replicated(1, 1)))
 
@@ -311,7 +315,8 @@ def _copying(seed: int, *kinds: str, nodes: int = 3) -> RunOptions:
 
 
 def access_options(seed: int) -> RunOptions:
-    """Clients whose rights and passwords change all the time, while brokers die; nothing else happens."""
+    """Make options for clients whose rights and passwords change all the time, while brokers die. Nothing else
+    happens."""
     options = RunOptions.draw(seed, "lite", nodes=3, seconds=12.0)
     shape = attrs.evolve(
         options.shape,
@@ -334,12 +339,12 @@ def access_options(seed: int) -> RunOptions:
 
 
 def access(seed: int) -> str:
-    """Aimed: `access_options`."""
+    """Run an aimed seed: rights and passwords that change all the time, while brokers die (`access_options`)."""
     return _run_options(seed, access_options(seed))
 
 
 def quotas(seed: int) -> str:
-    """Aimed: quotas that change all the time, while brokers die; nothing else happens."""
+    """Run an aimed seed: quotas that change all the time, while brokers die. Nothing else happens."""
     options = RunOptions.draw(seed, "lite", nodes=3, seconds=8.0)
     shape = attrs.evolve(
         options.shape, settings={**SETTINGS, **QUICK_SETTINGS}, log_dirs=1, older=0, guarded=0
@@ -360,7 +365,7 @@ def quotas(seed: int) -> str:
 
 
 def compacted_log(seed: int) -> str:
-    """Aimed: one log that is cleaned over and over, with crashes at any call to its disk; a hundred schedules."""
+    """Run an aimed seed: one log that is cleaned again and again, with crashes at any call to its disk, in a hundred schedules."""
 
     class Seeded(CompactedLog):
         _hypothesis_internal_use_seed = seed
@@ -378,7 +383,7 @@ def compacted_log(seed: int) -> str:
 
 
 def campaign(seed: int) -> str:
-    """As a campaign: the cluster with the options that the seed draws, then the seed's schedules of parts alone."""
+    """Run a seed like a campaign: the cluster with the drawn options, then the seed's schedules of parts alone."""
     verdict = _run_options(seed, RunOptions.draw(seed))
     if verdict:
         return verdict

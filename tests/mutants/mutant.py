@@ -1,4 +1,4 @@
-"""Mutants, and how they are looked for: a driver runs seeds until one fails with the bug and passes without it."""
+"""Mutants, and the search for them: a driver runs seeds until one fails with the bug and passes without it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.mutants.form.seals import Seals
 from tests.mutants.patching import replaced
 
 Driver = Callable[[int], str]
-"""Runs a seed; how it failed, in a line, or nothing."""
+"""Runs a seed. Returns a line about the failure, or an empty text."""
 CAMPAIGN = "campaign"
 """The driver that runs a seed as a campaign does, with the options that the seed draws."""
 AREAS = {
@@ -38,15 +38,15 @@ AREAS = {
     "odradek.node.listeners_charging": "quotas",
     "odradek.node": "replication",
 }
-"""Areas by the first package that a function's module begins with."""
+"""Areas, by the first package with which a function's module begins."""
 
 
 @attrs.frozen
 class Mutant:
     """A bug: `change` is made to `function` (`form/change.py`); `also` are further functions and their changes.
 
-    `history` says what the bug breaks, and where it comes from or what somebody loses by it. `driver` is aimed at it, and shows it
-    in at most `seeds_max` seeds. `aimed_only` says why campaigns need not find it.
+    `history` says what the bug breaks, and its origin or its harm. `driver` is aimed at it and shows it within
+    `seeds_max` seeds. `aimed_only` says why campaigns need not find it.
     """
 
     name: str
@@ -57,14 +57,14 @@ class Mutant:
     seeds_max: int = 20
     aimed_only: str = ""
     unseen: str = ""
-    """The reason why no driver finds it, and why it stays in the list all the same."""
+    """The reason why no driver finds the bug, and why it stays in the list all the same."""
     also: tuple[tuple[str, str], ...] = ()
     is_blind: bool = False
-    """True for a bug that was planted by somebody who had read no checker."""
+    """True if the bug was planted by an author who had read no checker."""
 
     @property
     def changes(self) -> tuple[tuple[str, str], ...]:
-        """Each function with its change."""
+        """All changed functions, each with its change."""
         return ((self.function, self.change), *self.also)
 
     def bodies(self) -> dict[str, str]:
@@ -73,14 +73,14 @@ class Mutant:
 
     @contextmanager
     def planted(self) -> Iterator[None]:
-        """Run with the bug."""
+        """Run the block with the bug."""
         with ExitStack() as stack:
             for function, body in self.bodies().items():
                 stack.enter_context(replaced(function, body))
             yield
 
     def check_seals(self, seals: Seals) -> None:
-        """Raise `Stale` if a function has changed since somebody looked at it, or `KeyError` if nobody has."""
+        """Raise `Stale` if a function has changed since its review, or `KeyError` if it was never reviewed."""
         for function, _ in self.changes:
             seals[self.name, function].check()
 
@@ -99,9 +99,8 @@ class Mutant:
 
 @attrs.frozen
 class Search:
-    """The outcome of a search. `seeds` were run, the last of them is `seed` when something was found.
-
-    `cpu_seconds` are those of the runs with the bug.
+    """The outcome of a search. `seeds` is the number of seeds that ran, and `seed` the last of them if it found the
+    bug. `cpu_seconds` is the time of the runs with the bug.
     """
 
     mutant: Mutant
@@ -119,7 +118,7 @@ class Search:
 
 
 def search(mutant: Mutant, drivers: Mapping[str, Driver], *, seeds_max: int | None = None) -> Search:
-    """Run seeds of the mutant's driver until one fails; the same seed must pass without the bug."""
+    """Run seeds of the mutant's driver until one fails. The same seed must pass without the bug."""
     run = drivers[mutant.driver]
     why, used, seeds = "no seed has failed", 0.0, 0
     for seed in range(mutant.seeds_max if seeds_max is None else seeds_max):

@@ -1,7 +1,7 @@
-"""A function of the product gets another body for a while, in memory.
+"""Replaces the body of a product's function in memory, for the time of a block.
 
-The function object stays, and its code is replaced. So the bug runs wherever the function has been imported by name, bound
-to an object, or kept as a callback.
+The function object stays, and only its code changes. So the bug runs wherever the function was imported by name, bound
+to an object, or stored as a callback.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from tests.mutants.form.normal import definition_of, find
 
 @contextmanager
 def patched(function: str, old: str, new: str) -> Iterator[None]:
-    """Run with `new` instead of `old` in the source of `function` ("package.module:Class.method")."""
+    """Run the block with `new` in place of `old` in the source of `function` ("package.module:Class.method")."""
     with replaced(function, changed_source(function, old, new)):
         yield
 
 
 def changed_source(function: str, old: str, new: str) -> str:
-    """Return the function's source with `old` replaced. Raises `ValueError` unless it is there exactly once."""
+    """Return the function's source with `old` replaced. Raises `ValueError` unless `old` occurs exactly once."""
     source = inspect.getsource(find(function))
     if source.count(old) != 1:
         raise ValueError(f"{function} has {source.count(old)} times {old!r}")
@@ -32,7 +32,7 @@ def changed_source(function: str, old: str, new: str) -> str:
 
 @contextmanager
 def replaced(function: str, source: str) -> Iterator[None]:
-    """Run with `source` as the body of `function`."""
+    """Run the block with `source` as the body of `function`."""
     target = find(function)
     sound = target.__code__
     target.__code__ = compiled(target, source)
@@ -43,15 +43,16 @@ def replaced(function: str, source: str) -> Iterator[None]:
 
 
 def compiled(function: FunctionType, source: str) -> CodeType:
-    """Compile a source to code that may stand in a function. Raises `ValueError` if it needs what the function lacks."""
+    """Compile a source to code for a function. Raises `ValueError` if the code needs outer variables that the function
+    lacks."""
     definition = definition_of(source)
     definition.decorator_list = []
     sound = function.__code__
-    # Variables of an enclosing function, `__class__` among them, must be variables of one here, too.
+    # The code may use only variables of an enclosing function that the original uses, too, `__class__` among them.
     outer = ast.parse("def outer():\n pass").body[0]
     assert isinstance(outer, ast.FunctionDef)
     outer.body = [*(ast.parse(f"{name} = None").body[0] for name in sound.co_freevars), definition]
-    # Annotations are as lazy as those of the module that the function stands in.
+    # Annotations are evaluated as lazily as in the function's own module.
     tree = ast.parse("from __future__ import annotations")
     tree.body.append(outer)
     ast.fix_missing_locations(ast.increment_lineno(tree, sound.co_firstlineno - 1))

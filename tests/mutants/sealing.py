@@ -1,4 +1,4 @@
-"""Seals of mutants as commands: write them down again, show what has changed, show a function in its normal form."""
+"""Commands for the seals of mutants: write them, show what has changed, show a function's normal form."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.mutants.form.seals import Stale, read, texts_of, write
 
 
 def seal(names: Sequence[str]) -> list[str]:
-    """Seal these mutants' functions as they are now, and return a line for each. Changes that do not fit raise `Misfit`."""
+    """Seal the present functions of these mutants. Return a line for each. Raise `Misfit` if a change does not fit."""
     seals = read()
     texts = texts_of(seals, [key for mutant in MUTANTS for key in mutant.seal_keys()])
     lines = []
@@ -25,7 +25,7 @@ def seal(names: Sequence[str]) -> list[str]:
 
 
 def stale() -> dict[str, str]:
-    """Return why each stale mutant is stale, by its name."""
+    """Return, for each stale mutant, how its function has changed."""
     seals = read()
     found = {}
     for mutant in MUTANTS:

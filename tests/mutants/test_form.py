@@ -1,4 +1,5 @@
-"""How a mutant is written: changes fit exactly once, stale seals show the difference, replaced code runs everywhere."""
+"""How a mutant is written: changes fit exactly once, stale seals show the difference, and replaced code runs
+everywhere."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ HERE = "tests.mutants.test_form:"
 
 
 class Base:
-    """A class with a method that asks its parent."""
+    """A class whose child calls its method by `super()`."""
 
     def name(self) -> str:
         """Return a name."""
@@ -50,7 +51,7 @@ class Base:
 
 @attrs.define(eq=False)
 class Child(Base):
-    """A slotted child: attrs makes its class twice, so `super()` has a cell."""
+    """A slotted child class. attrs makes it twice, so its `super()` uses a cell."""
 
     number: int = 1
 
@@ -70,7 +71,7 @@ class Child(Base):
 
 
 def test_the_normal_form_has_neither_docstring_nor_comments_nor_named_states() -> None:
-    """Two functions that do the same, but for their looks and their counts, have one normal form."""
+    """Two functions that differ only in comments, docstring, layout and named states have the same normal form."""
     assert normalize(SOURCE) == NORMAL
     assert normalize(NORMAL) == NORMAL
 
@@ -92,7 +93,7 @@ def test_the_normal_form_has_neither_docstring_nor_comments_nor_named_states() -
     ],
 )
 def test_a_change_goes_to_its_only_place(change: str, line: str) -> None:
-    """Whole lines, parts of a line, lines that go, and two places."""
+    """A change may replace whole lines or a part of one, remove lines, and have two places."""
     assert line in changed(NORMAL, change)
 
 
@@ -108,13 +109,14 @@ def test_a_change_goes_to_its_only_place(change: str, line: str) -> None:
     ],
 )
 def test_a_change_without_its_only_place_is_refused(change: str) -> None:
-    """A change must fit once, and change something."""
+    """A change is refused unless it fits exactly once and makes a difference."""
     with pytest.raises(Misfit):
         changed(NORMAL, change)
 
 
 def test_replaced_code_runs_wherever_the_function_is_known() -> None:
-    """Bound methods, methods with `super()`, properties and static methods run the bug, and are sound again after it."""
+    """Bound methods, methods with `super()`, properties and static methods run the bug in the block, and not
+    after it."""
     child = Child()
     bound = child.name
     with (
@@ -127,7 +129,7 @@ def test_replaced_code_runs_wherever_the_function_is_known() -> None:
 
 
 def test_what_does_not_fit_its_function_is_refused() -> None:
-    """A text that is not there, and a body that needs a variable of another enclosing function."""
+    """A text that does not occur, or a body that needs other outer variables, is refused."""
     with pytest.raises(ValueError, match="0 times"):
         changed_source(HERE + "Child.plain", "no such text", "")
     with pytest.raises(ValueError, match="outer variables"):
@@ -135,7 +137,7 @@ def test_what_does_not_fit_its_function_is_refused() -> None:
 
 
 def test_a_stale_seal_shows_the_difference() -> None:
-    """A seal holds until its function has another syntax tree; then the lines that differ are shown."""
+    """A seal holds until its function's syntax tree changes. Then the error shows the lines that differ."""
     function = HERE + "Base.name"
     Seal(function, "def name(self) -> str:\n    return 'base'", ("m",)).check()
     with pytest.raises(
@@ -150,7 +152,7 @@ def test_a_stale_seal_shows_the_difference() -> None:
 
 
 def test_seals_are_read_as_they_were_written(tmp_path: Path) -> None:
-    """Two mutants of one function share its text; a text that was edited by hand is refused."""
+    """Seals are read as they were written, with one text for two mutants of a function. An edited text is refused."""
     texts = {
         ("raft", "a:f", "m"): NORMAL,
         ("raft", "a:f", "n"): NORMAL,

@@ -1,4 +1,4 @@
-"""The hunt: sound code first, cheap steps first, one budget for all, and a file from which it goes on."""
+"""The hunt: unchanged code first, cheap steps first, one budget for all, and a file from which it resumes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SCOPE = Scope((FIRST, SECOND), part_seeds=1, cluster_seeds=1, cpu_seconds_max=10
 
 @pytest.fixture
 def book(tmp_path: Path) -> Book:
-    """A book in which sound code has passed all steps of the scope, and both mutants' places ran."""
+    """Make a book in which unchanged code has passed all steps and has reached the places of both mutants."""
     book = Book(tmp_path / "book.jsonl")
     for at, step in enumerate(SCOPE.survey()):
         book.add(Outcome(SOUND, step, "", 10.0 - at, {FIRST: 1, SECOND: 3}))
@@ -35,7 +35,7 @@ def _next(book: Book, scope: Scope = SCOPE) -> tuple[str, Step] | None:
 
 
 def test_the_place_of_each_mutant_can_be_counted() -> None:
-    """Sound code with counts at all places compiles, and the code is as it was behind it."""
+    """Code with counts at the places of all mutants compiles, and the original code is back after the block."""
     with counted(MUTANTS) as counts:
         assert not counts
     outcome = perform(SOUND, Step("raft", 0), 0.0)
@@ -44,13 +44,13 @@ def test_the_place_of_each_mutant_can_be_counted() -> None:
 
 
 def test_a_run_without_end_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bug that makes a run go on for ever is ended, and counts as found."""
+    """If a bug makes a run endless, the run is stopped, and the bug counts as found."""
 
     def loop(seed: int) -> None:
         while True:
             try:
                 sum(range(1000))
-            except Exception:  # noqa: BLE001 - the product, too, may swallow errors
+            except Exception:  # noqa: BLE001 - the product may swallow errors like this, too
                 continue
 
     monkeypatch.setattr("tests.mutants.hunt.steps._SPARE_SECONDS", 0.05)
@@ -59,7 +59,7 @@ def test_a_run_without_end_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_sound_code_runs_before_any_mutant(tmp_path: Path) -> None:
-    """Each step of the survey is taken once, and no mutant goes before the last of them."""
+    """Each step of the survey with unchanged code runs once, and only then the first mutant."""
     book = Book(tmp_path / "book.jsonl")
     taken = []
     while (job := _next(book)) is not None and job[0] == SOUND:
@@ -70,7 +70,7 @@ def test_sound_code_runs_before_any_mutant(tmp_path: Path) -> None:
 
 
 def test_steps_are_cheap_first_and_only_where_the_place_ran(book: Book) -> None:
-    """Steps that sound code fails are left out, and those in which the place never ran."""
+    """Cheap steps come first. Steps that fail with unchanged code, or that never reach the place, are left out."""
     cheap, *_, dear = steps_of(FIRST, book)
     assert (cheap, dear) == (Step(CLUSTER, 0), Step("raft", 0))
     book.add(Outcome(SOUND, cheap, "it fails", 1.0, {FIRST: 1}))
@@ -79,7 +79,7 @@ def test_steps_are_cheap_first_and_only_where_the_place_ran(book: Book) -> None:
 
 
 def test_the_mutant_that_has_had_least_time_goes_next(book: Book) -> None:
-    """A mutant that is found gets no more; the others take turns by their CPU time."""
+    """The mutant with the least CPU time is next, and a mutant that was found gets no more."""
     book.add(Outcome(FIRST, Step(CLUSTER, 0), "", 5.0))
     assert _next(book) == (SECOND, Step(CLUSTER, 0))
     book.add(Outcome(SECOND, Step(CLUSTER, 0), "safety: lost", 9.0))
@@ -89,7 +89,7 @@ def test_the_mutant_that_has_had_least_time_goes_next(book: Book) -> None:
 
 
 def test_the_budget_ends_the_hunt(book: Book) -> None:
-    """The last part is for aimed drivers; when all is spent, nothing begins."""
+    """The last part of the budget is for aimed drivers. When the budget is spent, no step begins."""
     spent = book.cpu_seconds
     assert _next(book, attrs.evolve(SCOPE, cpu_seconds_max=spent)) is None
     aimed = attrs.evolve(SCOPE, mutants=(HIDDEN,), cpu_seconds_max=spent * 1.1)
@@ -98,7 +98,7 @@ def test_the_budget_ends_the_hunt(book: Book) -> None:
 
 
 def test_a_hunt_goes_on_from_its_file(book: Book, tmp_path: Path) -> None:
-    """Outcomes of the present code are read again; those of other code are passed over, unless they are asked for."""
+    """A resumed hunt reads outcomes of the present code. Those of other code are skipped unless asked for."""
     book.add(Outcome(FIRST, Step("raft", 0), "safety", 2.0))
     path = tmp_path / "book.jsonl"
     again = Book(path)
@@ -110,7 +110,8 @@ def test_a_hunt_goes_on_from_its_file(book: Book, tmp_path: Path) -> None:
 
 
 def test_a_result_says_who_found_a_mutant_or_why_nobody_did(book: Book) -> None:
-    """Parts alone, clusters, aimed drivers, or nobody: with how often the place ran."""
+    """A result says whether parts, clusters, an aimed driver or nothing found the mutant, and how often its
+    place ran."""
     book.add(Outcome(FIRST, Step("raft", 0), "raft 3 alone: two leaders", 2.0))
     book.add(Outcome(SECOND, Step(CLUSTER, 0), "", 2.0))
     for seed in range(1, results.CLUSTERS_MIN):
@@ -129,7 +130,7 @@ def test_a_result_says_who_found_a_mutant_or_why_nobody_did(book: Book) -> None:
 
 
 def test_the_page_has_the_results_that_were_kept(tmp_path: Path) -> None:
-    """`python -m tests.mutants --table` writes the table of docs/simulation-findings.md; nobody edits it by hand."""
+    """The table in docs/simulation-findings.md equals the output of `python -m tests.mutants --table`."""
     kept = results.read()
     copy = tmp_path / "page.md"
     copy.write_text(results.PAGE.read_text())

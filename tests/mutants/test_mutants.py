@@ -1,4 +1,4 @@
-"""The checker is checked: some of the bugs that are found fast are found, within few seeds, and the harness refuses nonsense.
+"""Tests of the checkers: some bugs that are quick to find are found within a few seeds, and wrong input is refused.
 
 The whole set runs under `make sim-mutants`.
 """
@@ -50,7 +50,7 @@ FAST = {
     "reserve-ignored-by-retention": 1,
     "scrub-repairs-from-a-follower-that-lags": 1,
 }
-"""Seeds at most."""
+"""The most seeds in which each of these mutants must be found."""
 
 
 @pytest.mark.parametrize("name", FAST)
@@ -63,15 +63,15 @@ def test_a_bug_of_history_is_found_within_few_seeds(name: str) -> None:
 
 @pytest.fixture(scope="module")
 def seals() -> Seals:
-    """All seals."""
+    """Read all seals."""
     return read()
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
 def test_each_mutant_fits_the_functions_that_were_sealed(mutant: Mutant, seals: Seals) -> None:
-    """Code moves on: a mutant whose function has changed may be sound, and would be missed for the wrong reason.
+    """Each mutant fits its sealed functions. After a change of a function, its mutant may no longer be a bug.
 
-    Look whether the bug is still a bug, mend the change if not, and run `python -m tests.mutants --seal NAME`.
+    If this fails, review the mutant, correct its change if necessary, and run `python -m tests.mutants --seal NAME`.
     """
     assert mutant.driver in DRIVERS
     mutant.check_seals(seals)
@@ -80,12 +80,12 @@ def test_each_mutant_fits_the_functions_that_were_sealed(mutant: Mutant, seals: 
 
 
 def test_there_are_seals_for_mutants_only(seals: Seals) -> None:
-    """A seal whose mutant is gone goes, too."""
+    """Each seal belongs to a mutant that exists."""
     assert set(seals) == {(mutant, function) for each in MUTANTS for _, function, mutant in each.seal_keys()}
 
 
 def test_a_bug_runs_where_its_function_is_known_by_name() -> None:
-    """A module that has imported the function runs the bug, while it is there."""
+    """A module that has imported the function by name runs the bug while it is planted."""
     mutant = HARMLESS
     sound = truncation_offset.__code__
     with mutant.planted():
@@ -94,6 +94,6 @@ def test_a_bug_runs_where_its_function_is_known_by_name() -> None:
 
 
 def test_what_is_not_found_is_missed() -> None:
-    """A harmless change is reported as missed, since every seed passes."""
+    """A harmless change is reported as missed, since every seed passes with it."""
     found = search(HARMLESS, DRIVERS)
     assert found.line() == "harmless MISSED seeds=3 (no seed has failed)"

@@ -1,4 +1,4 @@
-"""Topics that Metadata requests create: bounded, asked for once, made all the same."""
+"""Topics created by Metadata requests: a few for each request, and only one CreateTopics for the same names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def made(client: Client) -> int:
 
 
 async def settled(world: World, client: Client) -> int:
-    """The number of topics once it no longer grows."""
+    """Wait until the number of topics is stable; return it."""
     count, before = await made(client), -1
     while count != before:
         await world.sleep(5.0)
@@ -33,7 +33,8 @@ async def settled(world: World, client: Client) -> int:
 
 
 def test_one_request_creates_a_bounded_number_of_topics() -> None:
-    """A request that names more gets the others created by its repetitions, which clients send anyway."""
+    """A Metadata request creates a bounded number of topics. The others are created when the client repeats the
+    request."""
 
     async def script(world: World, connect: Callable[[], Awaitable[Client]]) -> None:
         client = await connect()
@@ -50,7 +51,8 @@ def test_one_request_creates_a_bounded_number_of_topics() -> None:
 
 
 def test_large_topics_are_created_a_few_at_a_time() -> None:
-    """The controller refuses a request of more than 10,000 records as a whole, so one never asks for as many."""
+    """Large topics are created a few at a time, because the controller refuses a request that needs over 10,000
+    records."""
 
     async def script(world: World, connect: Callable[[], Awaitable[Client]]) -> None:
         client = await connect()
@@ -61,7 +63,7 @@ def test_large_topics_are_created_a_few_at_a_time() -> None:
 
 
 def test_many_clients_that_want_the_same_topics_ask_the_controller_once() -> None:
-    """One CreateTopics for the names of a request, and none for names under way."""
+    """If several clients name the same missing topics, the broker sends one CreateTopics for all of them."""
     requests: list[list[str]] = []
 
     async def script(world: World, connect: Callable[[], Awaitable[Client]]) -> None:

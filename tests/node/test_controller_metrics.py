@@ -1,4 +1,4 @@
-"""Figures of the quorum and the cluster on the metrics page."""
+"""Metrics of the quorum and of the whole cluster."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from tests.node.test_metrics import Connect, play_measured, samples
 
 
 def test_the_figures_of_a_cluster() -> None:
-    """Kafka's ActiveBrokerCount, FencedBrokerCount, OfflinePartitionsCount and PreferredReplicaImbalanceCount."""
+    """The metrics page has Kafka's ActiveBrokerCount, FencedBrokerCount, OfflinePartitionsCount and
+    PreferredReplicaImbalanceCount."""
 
     def broker(broker_id: int, *, fenced: bool = False, stopping: bool = False) -> BrokerImage:
         return BrokerImage(broker_id, 1, bytes(16), (), (), None, fenced, stopping, (bytes(16),))
@@ -36,7 +37,7 @@ def test_the_figures_of_a_cluster() -> None:
 
 
 def test_the_active_controller_tells_of_the_cluster() -> None:
-    """A lone node decides, leads its quorum, and acts by all that is committed."""
+    """A lone node's metrics show that it is the active controller and that all of its log is committed."""
 
     async def script(world: World, connect: Connect) -> None:
         await create_topic(await connect())
@@ -60,8 +61,8 @@ def test_the_active_controller_tells_of_the_cluster() -> None:
 
 
 def test_elections_are_counted_by_what_the_leader_was() -> None:
-    """Kafka's two metrics count unclean elections and elections of eligible replicas. An election from the ISR, or a
-    partition without a leader, leaves both as they are."""
+    """Unclean elections and elections of eligible replicas are counted separately. An election from the ISR counts as
+    neither."""
 
     def image(*partitions: PartitionImage) -> MetadataImage:
         topic = TopicImage("t", bytes(16), dict(enumerate(partitions)))

@@ -1,4 +1,4 @@
-"""Configurations that change while a node runs take effect at once, and outlive it."""
+"""Configuration changes take effect at once on a running node, and survive a restart."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SET, DELETE = 0, 1
 
 @attrs.define
 class Node:
-    """A node of our own, and a connection to it."""
+    """A running node and a connection to it."""
 
     process: ServerProcess
     client: RawClient
@@ -43,7 +43,7 @@ class Node:
         return self.client.request(request, 7).topics[0]
 
     def alter(self, kind: int, name: str, **changes: str | None) -> ErrorCode:
-        """Set keys (with '_' for '.'), or take them away (None)."""
+        """Set keys (with '_' for '.'), or delete them (None); return the error code."""
         configs = [
             AlterableConfig(key.replace("_", "."), DELETE if value is None else SET, value)
             for key, value in changes.items()
@@ -52,7 +52,7 @@ class Node:
         return ErrorCode(self.client.request(request, 1).responses[0].error_code)
 
     def described(self, kind: int, name: str, key: str) -> tuple[str | None, int]:
-        """Value and source of a key."""
+        """Return the value and the source of a key."""
         request = DescribeConfigsRequest([DescribeConfigsResource(kind, name, [key])])
         entry = self.client.request(request, 4).results[0].configs[0]
         return entry.value, entry.config_source
@@ -65,7 +65,7 @@ class Node:
 
 @pytest.fixture(scope="module")
 def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """A server that may be told anything; each test takes back what it said."""
+    """A server whose configuration the tests change. Each test undoes its changes."""
     process = launch_odradek(prepare_odradek(tmp_path_factory.mktemp("dynamic")))
     try:
         yield process
@@ -75,13 +75,14 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]
 
 @pytest.fixture
 def node(process: ServerProcess) -> Iterator[Node]:
-    """The server over a connection of the test's own."""
+    """The server, with a new connection for each test."""
     with RawClient(process.bootstrap) as client:
         yield Node(process, client)
 
 
 def test_limits_of_messages_follow_topic_broker_and_all_brokers(node: Node) -> None:
-    """The topic's own value counts before the broker's, the broker's before that of all brokers (KIP-226)."""
+    """A topic's message limit takes precedence over the broker's, and this one over the cluster-wide default
+    (KIP-226)."""
     assert not node.create("t").error_code
     assert node.produce("t", 5_000) == ErrorCode.NONE
     assert node.alter(BROKER, "", message_max_bytes="4000") == ErrorCode.NONE
@@ -101,7 +102,7 @@ def test_limits_of_messages_follow_topic_broker_and_all_brokers(node: Node) -> N
 
 
 def test_what_was_set_outlives_kill_9(tmp_path: Path) -> None:
-    """An answered change is in the metadata log, and the restarted node follows it from its first request on."""
+    """A change that was acknowledged survives kill -9, and the restarted node applies it to its first request."""
     prepared = prepare_odradek(tmp_path)
     process = launch_odradek(prepared)
     with RawClient(process.bootstrap) as client:
@@ -126,7 +127,7 @@ def test_what_was_set_outlives_kill_9(tmp_path: Path) -> None:
 
 
 def test_a_thousand_resources_are_altered_and_described_at_once(node: Node) -> None:
-    """One outcome for each, in the order of the request, however many there are."""
+    """Requests that alter or describe 1,200 resources get one result for each, in order."""
     names = [f"many{number}" for number in range(1_200)]
     assert not node.create("many7").error_code
     change = [AlterableConfig("retention.ms", SET, "1000")]
@@ -142,7 +143,8 @@ def test_a_thousand_resources_are_altered_and_described_at_once(node: Node) -> N
 
 
 def test_connections_are_limited_from_the_next_one_on(node: Node) -> None:
-    """`max.connections.per.ip`: open connections stay, the next one is closed without an answer."""
+    """When `max.connections.per.ip` is lowered, open connections stay, and the next one is closed without a
+    response."""
     assert node.alter(BROKER, "1", max_connections_per_ip="1") == ErrorCode.NONE
     with RawClient(node.process.bootstrap) as second, pytest.raises(ConnectionError):
         second.read_exactly(1)
@@ -152,12 +154,13 @@ def test_connections_are_limited_from_the_next_one_on(node: Node) -> None:
 
 
 def test_a_cordoned_directory_takes_no_new_replicas(node: Node) -> None:
-    """KIP-1066: what is there stays and is served; nothing new is placed until the directory is opened again."""
+    """A cordoned directory keeps its replicas and serves them. It gets no new replica until the cordon is removed
+    (KIP-1066)."""
     assert not node.create("old").error_code
     assert node.alter(BROKER, "1", cordoned_log_dirs="*") == ErrorCode.NONE
     deadline = time.monotonic() + 10
     while not (refused := node.create(f"u{time.monotonic()}")).error_code:
-        assert time.monotonic() < deadline, "the controller was not told"
+        assert time.monotonic() < deadline, "the controller did not learn of the cordon"
     assert refused.error_code == ErrorCode.INVALID_REPLICATION_FACTOR
     assert node.client.request(DescribeLogDirsRequest([]), 5).results[0].is_cordoned
     grown = node.client.request(CreatePartitionsRequest([CreatePartitionsTopic("old", 2, None)], 10_000), 3)
@@ -165,11 +168,11 @@ def test_a_cordoned_directory_takes_no_new_replicas(node: Node) -> None:
     assert node.produce("old", 10) == ErrorCode.NONE
     assert node.alter(BROKER, "1", cordoned_log_dirs=None) == ErrorCode.NONE
     while node.create("v").error_code:
-        assert time.monotonic() < deadline, "the controller was not told"
+        assert time.monotonic() < deadline, "the controller did not learn that the cordon was removed"
 
 
 def test_the_log_level_can_be_raised(node: Node) -> None:
-    """KIP-412: a broker's loggers are configurations of their own; what is said below the level is not written."""
+    """The log level of a broker can be changed at run time (KIP-412). Lines below the level are not written."""
     assert node.alter(LOGGER, "1", root="LOUD") == ErrorCode.INVALID_CONFIG
     assert node.alter(LOGGER, "1", root="ERROR") == ErrorCode.NONE
     assert node.described(LOGGER, "1", "root") == ("ERROR", 6)

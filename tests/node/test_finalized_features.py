@@ -1,4 +1,4 @@
-"""The finalized features in ApiVersions: what `kafka-features describe` reads."""
+"""The finalized features in ApiVersions, which `kafka-features describe` shows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def levels(answer: ApiVersionsResponse) -> dict[str, tuple[int, int]]:
 
 @pytest.mark.parametrize("port", [9092, 9093])
 def test_the_quorums_own_level_is_told_on_every_listener(port: int) -> None:
-    """Kafka 4.3: `kraft.version` is finalized at 1 where the voters are in the log (KIP-853), though no image has it."""
+    """Like Kafka 4.3, each listener reports `kraft.version` 1 if the voters are in the log (KIP-853)."""
 
     async def script(world: World, _: Callable[[], Awaitable[Client]]) -> None:
         connection = await world.node_env("client").network.connect("server", port)
@@ -38,7 +38,7 @@ def test_the_quorums_own_level_is_told_on_every_listener(port: int) -> None:
 
 @pytest.mark.parametrize(("level", "told"), [(0, {}), (1, {"kraft.version": (1, 1)})])
 def test_a_level_of_zero_is_not_finalized(level: int, told: dict[str, tuple[int, int]]) -> None:
-    """Voters of `controller.quorum.voters` are at level 0, which Kafka leaves out, as it does for every feature."""
+    """A feature at level 0, such as `kraft.version` with static voters, is not reported, as in Kafka."""
     handler = ApiVersionsHandler(
         {ApiKey.API_VERSIONS: (0, 4)},
         SUPPORTED_FEATURES,

@@ -1,4 +1,4 @@
-"""Python's collector in a running node: what lives long is looked at once, and circles of it go in the end."""
+"""Python's garbage collector in a running node: long-lived objects are frozen, and later cycles are still freed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ print("held", collections.full)
 
 
 def test_what_survives_a_full_collection_is_frozen_and_thawed_now_and_then() -> None:
-    """A full collection looks at what came since the one before; each hundredth looks at everything."""
+    """A full collection checks only objects made since the last one. Every hundredth collection checks all of them."""
     ran = subprocess.run(
         [sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=60, check=False
     )

@@ -1,4 +1,4 @@
-"""The node's log: one line per event, whatever names strangers choose."""
+"""The node's log has one line per event, whatever text its values contain."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from odradek.node.logging import make_logger
 
 
 def test_a_line_has_no_control_characters() -> None:
-    """Codes for a terminal and new lines in a client id show as escapes, within its field."""
+    """Terminal codes and newlines in a client id are logged as escapes within the field."""
     out = io.StringIO()
     log = make_logger(RealEnv().clock, out, node=1)
     name = 'evil\nlevel=error event="x"\r\x1b[2J\x9b2J\u202e'
@@ -21,7 +21,7 @@ def test_a_line_has_no_control_characters() -> None:
 
 
 def test_a_traceback_stays_readable() -> None:
-    """It is one field; its lines are separated by escaped new lines."""
+    """A traceback is one field, with escaped newlines between its lines."""
     out = io.StringIO()
     log = make_logger(RealEnv().clock, out)
     try:

@@ -1,4 +1,4 @@
-"""Topics of many partitions in the simulated world: their logs are made in steps, and the node serves on meanwhile."""
+"""Topics with many partitions, simulated: their logs are made in steps while the node serves."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SLOW_DISK = Weather(worker_seconds=(0.2, 0.4))
 
 @attrs.define
 class Clients:
-    """Asks of a node with the directories /one and /two."""
+    """Requests to a node with the directories /one and /two."""
 
     client: Client
     connect: Callable[[], Awaitable[Client]]
@@ -50,7 +50,7 @@ class Clients:
         return ErrorCode(answer.responses[0].partition_responses[0].error_code)
 
     async def hosted(self, topic: str = "t") -> dict[str, int]:
-        """The number of partitions of a topic that each directory holds."""
+        """Return how many partitions of a topic each directory holds."""
         results = (await request(self.client, DescribeLogDirsRequest(None), 4)).results
         return {
             result.log_dir: sum(len(found.partitions) for found in result.topics if found.name == topic)
@@ -73,7 +73,7 @@ async def until_hosted(world: World, clients: Clients, count: int = PARTITIONS, 
 
 
 def test_a_large_topic_is_spread_over_the_disks_and_served() -> None:
-    """Every partition takes records in the end, and the directories hold as many each."""
+    """All partitions of a large topic accept records in the end, and each directory holds as many."""
 
     async def script(world: World, clients: Clients) -> None:
         await clients.create()
@@ -86,8 +86,8 @@ def test_a_large_topic_is_spread_over_the_disks_and_served() -> None:
 
 
 def test_others_are_served_while_logs_are_made() -> None:
-    """The loop is free: requests are answered, other topics come and go; a partition whose log is not there yet is
-    one that clients retry."""
+    """While logs are made, other requests are served and other topics created. A partition without its log yet answers
+    with a retriable error."""
 
     async def script(world: World, clients: Clients) -> None:
         await clients.create("small", 1)
@@ -107,7 +107,8 @@ def test_others_are_served_while_logs_are_made() -> None:
 
 
 def test_a_topic_deleted_while_its_logs_are_made_leaves_none() -> None:
-    """Also when one of the same name is made at once: its logs are its own."""
+    """A topic is deleted while its logs are made, and made anew under the same name. No log of the old topic
+    remains."""
 
     async def script(world: World, clients: Clients) -> None:
         await clients.create()
@@ -127,7 +128,7 @@ def test_a_topic_deleted_while_its_logs_are_made_leaves_none() -> None:
 
 
 def test_a_full_disk_is_passed_over_by_many_logs() -> None:
-    """A log that a worker could not make in one directory goes to the next."""
+    """If one directory has no room, the logs are made in the other."""
 
     async def script(world: World, clients: Clients) -> None:
         world.machine("server").disk.fail_next(
@@ -141,7 +142,7 @@ def test_a_full_disk_is_passed_over_by_many_logs() -> None:
 
 
 def test_a_disk_that_fails_while_logs_are_made_takes_its_own_along() -> None:
-    """The rest goes to the other directory, and is served."""
+    """If a disk fails while logs are made, the partitions on the other directory are served."""
 
     async def script(world: World, clients: Clients) -> None:
         disk = world.machine("server").disk
@@ -162,7 +163,7 @@ def test_a_disk_that_fails_while_logs_are_made_takes_its_own_along() -> None:
 
 
 def test_a_request_of_too_many_elements_ends_its_connection() -> None:
-    """Three megabytes of the smallest topics would be a million objects; others are served on."""
+    """A request with three million elements is refused by closing its connection. Others are served."""
 
     async def script(world: World, clients: Clients) -> None:
         other = await clients.connect()

@@ -1,4 +1,4 @@
-"""The metrics page: exact counts, Prometheus' format, and HTTP from any peer."""
+"""The metrics page: exact counts, the format of Prometheus, and HTTP requests of any kind."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ NOT_ON_THIS_PAGE = {
     "odradek_transaction_age_seconds": ["partition"],
     "odradek_prepared_transaction_age_seconds": ["partition"],
 }
-"""Labels that only a larger cluster, or one with errors, shows."""
+"""Labels that appear only in a larger cluster, or after errors."""
 OF_PARTS = ("odradek_broker_", "odradek_controller_")
 
 Connect = Callable[[], Awaitable[Client]]
@@ -77,7 +77,7 @@ Samples = dict[str, float]
 
 
 async def read_to_end(conn: Conn) -> bytes:
-    """All that the peer sends until it closes."""
+    """Return all that the peer sends until it closes."""
     received = bytearray()
     buffer = memoryview(bytearray(65536))
     while True:
@@ -99,7 +99,7 @@ async def send(conn: Conn, data: bytes) -> None:
 
 
 async def http(world: World, data: bytes) -> bytes:
-    """The answer to these bytes on a new connection."""
+    """Send these bytes on a new connection; return the answer."""
     conn = await world.node_env("client").network.connect("server", PORT)
     await send(conn, data)
     return await read_to_end(conn)
@@ -114,13 +114,13 @@ async def page(world: World) -> str:
 
 
 def parsed(text: str) -> Samples:
-    """`name{label=value,...}` -> number, by the parser of prometheus_client."""
+    """Parse a page with prometheus_client; return the number for each `name{label=value,...}`."""
     found: Samples = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             labels = ",".join(f"{name}={value}" for name, value in sample.labels.items())
             key = f"{sample.name}{{{labels}}}"
-            assert key not in found, f"{key} stands twice on the page"
+            assert key not in found, f"{key} appears twice on the page"
             found[key] = sample.value
     return found
 
@@ -135,11 +135,11 @@ def play_measured(
     play(script, weather, odradek_metrics_listener=LISTENER, odradek_metrics_names="true")
 
 
-# -- what is counted ------------------------------------------------------------------------------------------------
+# -- counters -------------------------------------------------------------------------------------------------------
 
 
 def test_requests_bytes_and_errors_are_counted_exactly() -> None:
-    """Every request that is answered, every byte of its frames, every error code of its response."""
+    """Each answered request, each byte of its frames and each error code of its response is counted."""
 
     async def script(world: World, connect: Connect) -> None:
         client = await connect()
@@ -168,13 +168,13 @@ def test_requests_bytes_and_errors_are_counted_exactly() -> None:
 
 
 def encode_answer(response: object) -> bytes:
-    """A Produce response of version 9 with its header, as it stands behind the length."""
+    """Encode a Produce response of version 9 with its header, without the length field."""
     assert isinstance(response, ProduceResponse)
     return b"\0\0\0\7\0" + encode(response, 9)
 
 
 def test_requests_without_an_answer_are_told_apart() -> None:
-    """acks=0: counted, with its bytes, and in no latency."""
+    """Requests with acks=0 are counted with their bytes, but not in the latency."""
 
     async def script(world: World, connect: Connect) -> None:
         client = await connect()
@@ -193,7 +193,8 @@ def test_requests_without_an_answer_are_told_apart() -> None:
 
 
 def test_a_request_that_waits_has_the_latency_of_its_wait() -> None:
-    """A Fetch parked for 3 s of the node's clock, an answer behind it, and one at once on another connection."""
+    """The latency of a parked Fetch includes its wait, and so does that of a response behind it on the same
+    connection."""
 
     async def script(world: World, connect: Connect) -> None:
         client, other = await connect(), await connect()
@@ -212,7 +213,9 @@ def test_a_request_that_waits_has_the_latency_of_its_wait() -> None:
         assert found["odradek_request_seconds_bucket{api=Fetch,le=5.0}"] == 1
         assert 3 <= found["odradek_request_seconds_sum{api=Fetch}"] < 3.1
         assert found["odradek_requests_delayed_total{api=Fetch}"] == 1
-        assert found["odradek_requests_delayed_total{api=Metadata}"] == 1, "it had to keep its place"
+        assert found["odradek_requests_delayed_total{api=Metadata}"] == 1, (
+            "it must wait behind the parked Fetch"
+        )
         assert found["odradek_request_seconds_bucket{api=Metadata,le=0.001}"] == 1
         assert found["odradek_request_seconds_bucket{api=Metadata,le=5.0}"] == 2
         assert before["odradek_requests_waiting{}"] == 0
@@ -221,7 +224,7 @@ def test_a_request_that_waits_has_the_latency_of_its_wait() -> None:
 
 
 def test_the_latencies_of_a_page_add_up() -> None:
-    """Cumulative buckets never fall, the last one is the count, and the count is the number of answers."""
+    """In a latency histogram the buckets never decrease, and the last one equals the number of responses."""
 
     async def script(world: World, connect: Connect) -> None:
         client = await connect()
@@ -250,7 +253,7 @@ def test_the_latencies_of_a_page_add_up() -> None:
 
 
 def test_many_topics_share_the_totals() -> None:
-    """Cardinality is bounded: the first topics by name have figures of their own, all are in the sums."""
+    """Only the first topics by name have their own metrics. The totals include all topics."""
 
     async def script(world: World, connect: Connect) -> None:
         client = await connect()
@@ -271,7 +274,7 @@ def test_many_topics_share_the_totals() -> None:
 
 
 def test_a_connection_that_breaks_the_protocol_is_counted() -> None:
-    """One line per second and peer, and a figure for all of them."""
+    """Each protocol error is counted."""
 
     async def script(world: World, connect: Connect) -> None:
         for _ in range(5):
@@ -306,7 +309,7 @@ def test_every_metric_is_documented() -> None:
 
 
 def test_the_format_survives_any_label() -> None:
-    """Quotes, backslashes, line breaks and what is no UTF-8 in a label: the parser reads what was written."""
+    """Labels with quotes, backslashes, newlines or invalid UTF-8 are escaped so that a parser reads them back."""
     text = MetricsText()
     text.gauge("a", "Described.")
     wild = 'C:\\data "x"\n{y=1}'
@@ -338,7 +341,7 @@ def test_the_format_survives_any_label() -> None:
     ids=lambda value: value[:24] if isinstance(value, bytes) else str(value),
 )
 def test_http_answers(data: bytes, status: int) -> None:
-    """A page, or a status that says what is wrong; in pieces of any size; and the node lives."""
+    """Every HTTP request, in pieces of any size, gets the page or the right error status. The node keeps running."""
 
     async def script(world: World, connect: Connect) -> None:
         answer = await http(world, data)
@@ -352,7 +355,7 @@ def test_http_answers(data: bytes, status: int) -> None:
 
 
 def test_head_has_no_body() -> None:
-    """HEAD: the headers of a GET alone (RFC 9110, section 9.3.2)."""
+    """HEAD returns only the headers of a GET (RFC 9110, section 9.3.2)."""
 
     async def script(world: World, connect: Connect) -> None:
         answer = await http(world, GET.replace(b"GET", b"HEAD"))
@@ -363,7 +366,7 @@ def test_head_has_no_body() -> None:
 
 
 def test_peers_that_do_not_ask_are_closed() -> None:
-    """A silent connection ends after its time, and so does one that never ends its request."""
+    """A connection that sends no request is closed after a time limit, and so is one with an unfinished request."""
 
     async def script(world: World, connect: Connect) -> None:
         network = world.node_env("client").network
@@ -378,7 +381,7 @@ def test_peers_that_do_not_ask_are_closed() -> None:
 
 
 def test_who_holds_places_keeps_nobody_out() -> None:
-    """The address with the most connections gives way, and of these one that has not asked: others are served at once."""
+    """If one address holds all connections, its silent ones are closed for newcomers, which are served at once."""
 
     async def script(world: World, connect: Connect) -> None:
         stranger = world.node_env("stranger").network
@@ -394,7 +397,7 @@ def test_who_holds_places_keeps_nobody_out() -> None:
 
 
 def test_names_are_shown_where_the_file_asks_for_them() -> None:
-    """Topics, users and client ids have no samples on a page that everybody on the network may read; sums have all."""
+    """By default topics, users and client ids do not appear on the public page. The totals do."""
 
     async def script(world: World, connect: Connect) -> None:
         await create_topic(await connect())
@@ -408,17 +411,17 @@ def test_names_are_shown_where_the_file_asks_for_them() -> None:
 
 
 def test_a_port_that_is_taken_stops_the_start() -> None:
-    """One line that names the port and what it is for; here the node's own listener has it."""
+    """If the metrics port is in use, the start fails with one line that names the port and its purpose."""
 
     async def script(world: World, connect: Connect) -> None:
-        raise AssertionError("the node must not come up")
+        raise AssertionError("the node started although its metrics port is in use")
 
     with pytest.raises(NodeCannotStart, match="cannot listen on server:9092 for metrics: "):
         play(script, odradek_metrics_listener="server:9092")
 
 
 def test_a_figure_that_cannot_be_read_ends_nothing() -> None:
-    """A bug behind the page: status 500, the traceback in the log, and the next scrape is served again."""
+    """A bug while the page is made gives status 500 and a logged traceback. The next scrape works."""
     world, log = World(1, Weather()), KeptLog()
     pages: list[bytes | None] = [None, b"a 1\n"]
 
@@ -443,7 +446,7 @@ def test_a_figure_that_cannot_be_read_ends_nothing() -> None:
 
 
 class DearPages:
-    """A clock that goes on by some seconds with each page that is made."""
+    """A clock that advances by a fixed time for each page."""
 
     def __init__(self, clock: Clock, seconds: float) -> None:
         self._clock = clock
@@ -470,7 +473,7 @@ class DearPages:
 
 
 def test_pages_take_a_twelfth_of_the_loop() -> None:
-    """Between two pages others have the loop for eleven times as long. Who waits meanwhile gets a page made later, together."""
+    """After each page, other work gets eleven times as long. Scrapes that wait meanwhile share one page made later."""
     world, seconds = World(1, Weather()), 0.1
 
     async def main() -> None:
@@ -502,7 +505,7 @@ def test_pages_take_a_twelfth_of_the_loop() -> None:
 
 
 class Lines:
-    """A log that remembers what it was told."""
+    """A log that records its lines."""
 
     def __init__(self) -> None:
         self.told: list[tuple[object, object]] = []
@@ -513,7 +516,8 @@ class Lines:
 
 
 def test_one_line_per_second_and_peer() -> None:
-    """The first complaint is told at once, the rest of its second with the next line or by the round; none is lost."""
+    """A peer's first protocol error is logged at once. Errors in the same second are counted in a later line, and none
+    is lost."""
     log = Lines()
     complaints = Complaints(log)
 
@@ -525,19 +529,19 @@ def test_one_line_per_second_and_peer() -> None:
     complain(10.5, "b")
     assert log.told == [("a", 1), ("b", 1)]
     complain(11.2, "a")
-    assert log.told[2:] == [("a", 3)], "two held back, and this one"
+    assert log.told[2:] == [("a", 3)], "the count must include the two errors held back"
     complain(11.3, "a")
     complaints.log_held_back(11.6)
-    assert log.told[3:] == [], "not due yet for a; nothing to tell of b, who is forgotten"
+    assert log.told[3:] == [], "nothing is due yet for a, and b has no more errors"
     complaints.log_held_back(12.2)
     assert log.told[3:] == [("a", 1)]
     complain(12.3, "b")
-    assert log.told[4:] == [("b", 1)], "a new peer"
+    assert log.told[4:] == [("b", 1)], "b must count as a new peer"
     assert complaints.protocol_errors == sum(int(str(count)) for _, count in log.told)
 
 
 def test_complaints_of_many_peers_take_bounded_memory() -> None:
-    """Addresses are cheap for an attacker: beyond a thousand a second they are told together."""
+    """With errors from very many peers, those beyond a thousand a second share one line, so memory stays bounded."""
     log = Lines()
     complaints = Complaints(log)
     for number in range(3 * PEERS_MAX):
@@ -547,4 +551,4 @@ def test_complaints_of_many_peers_take_bounded_memory() -> None:
     assert log.told[-1] == ("others", 2 * PEERS_MAX - 1)
     complaints.log_held_back(3.0)
     complaints.protocol_error(3.0, "size -1", peer="10.9.9.9", client_id=None)
-    assert log.told[-1] == ("10.9.9.9", 1), "all are forgotten"
+    assert log.told[-1] == ("10.9.9.9", 1), "the peers of the last second must be forgotten"

@@ -1,4 +1,4 @@
-"""A client that states a replica id: what a node believes of it."""
+"""A client that claims a replica id: the node must not treat it as a follower."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from testkit.virtual import Client
 @pytest.mark.parametrize("replica_id", [1, 2, 2**31 - 1])
 @pytest.mark.parametrize("version", [12, 15])
 def test_a_stranger_is_no_follower(replica_id: int, version: int) -> None:
-    """A fetch under the id of an unregistered node, or of this very node, gets no follower's session. Such a session
+    """A fetch with the id of an unregistered broker, or of the node itself, gets no fetch session. A follower's session
     would outlive those of consumers."""
 
     async def script(world: World, connect: Callable[[], Awaitable[Client]]) -> None:

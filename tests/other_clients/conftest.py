@@ -10,5 +10,5 @@ from tests.other_clients.drivers import DRIVERS, Driver
 
 @pytest.fixture(params=DRIVERS, ids=lambda driver: driver.name)
 def driver(request: pytest.FixtureRequest, node: RunningNode) -> Driver:
-    """A client library that talks to the node."""
+    """Return each client library in turn, with the address of the node."""
     return request.param(node.bootstrap)

@@ -1,6 +1,6 @@
-"""The three client libraries behind one face, each used as its documentation shows, none patched.
+"""The three client libraries behind one interface. Each is used as its documentation shows, and none is patched.
 
-A driver opens what it needs per call and closes it again. So a test also covers the first contact (ApiVersions,
+A driver opens its clients for each call and closes them again. So each test also covers the beginning (ApiVersions,
 Metadata) and the end of a connection.
 """
 
@@ -27,7 +27,7 @@ TIMEOUT_SECONDS = 15.0
 
 @attrs.frozen
 class Sent:
-    """A record to produce; without a partition the client's own partitioner chooses."""
+    """A record to produce. Without a partition, the client's own partitioner chooses one."""
 
     value: bytes | None
     key: bytes | None = None
@@ -38,7 +38,7 @@ class Sent:
 
 @attrs.frozen
 class Received:
-    """A record as a consumer of the library gives it."""
+    """A record as a library's consumer returns it."""
 
     partition: int
     offset: int
@@ -58,21 +58,21 @@ class Driver(Protocol):
     def delete_topic(self, topic: str) -> None: ...
 
     def topics(self) -> dict[str, int]:
-        """Number of partitions by topic name."""
+        """Return the number of partitions by topic name."""
 
     def produce(
         self, topic: str, records: Sequence[Sent], *, codec: str, idempotent: bool, acks: int
     ) -> list[tuple[int, int]]:
-        """Produce in order; (partition, offset) of each. Offsets are -1 with acks=0."""
+        """Produce records in order. Return partition and offset of each. With acks=0 the offset is -1."""
 
     def consume(self, topic: str, starts: Mapping[int, int], count: int) -> list[Received]:
         """Assign partitions at start offsets and read `count` records."""
 
     def watermarks(self, topic: str, partition: int) -> tuple[int, int]:
-        """First and next offset of a partition."""
+        """Return the first and the next offset of a partition."""
 
     def offset_for_time(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
-        """First offset at or after a time; None when there is none."""
+        """Return the first offset at or after a time, or None if there is none."""
 
 
 class ConfluentDriver:
@@ -82,7 +82,7 @@ class ConfluentDriver:
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
-        # A member, as its futures fail when the client is collected before they are done.
+        # The client is an attribute, because its futures fail if it is collected before they are done.
         self.admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
 
     def _consumer(self) -> confluent_kafka.Consumer:
@@ -386,7 +386,7 @@ class AioKafkaDriver:
 
 
 def _received(messages: Iterable[Any]) -> list[Received]:
-    """From the record class that kafka-python and aiokafka share."""
+    """Convert the record class that kafka-python and aiokafka share."""
     return [
         Received(
             message.partition,

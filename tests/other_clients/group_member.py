@@ -1,4 +1,4 @@
-"""A member of a consumer group in a process of its own, so that it can be killed: one of the client libraries.
+"""A consumer group member of one of the client libraries, in a process of its own so that it can be killed.
 
     python -m tests.other_clients.group_member LIBRARY BOOTSTRAP GROUP TOPIC OPTIONS-AS-JSON
 
@@ -6,7 +6,7 @@ Prints one JSON value a line: `["assigned", [partitions]]` whenever the assignme
 offset, value]`, and `["done", command, result]` for each command line on standard input:
 `commit`, `committed P`, `seek P OFFSET`, `pause P`, `resume P`, `close`.
 
-Only the library that is asked for is imported: members start often.
+Only the chosen library is imported, since members start often.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ POLL_SECONDS = 0.1
 
 
 class GroupMember(Protocol):
-    """The operations of a group's member that every library offers."""
+    """The operations of a group member that every library offers."""
 
     def poll(self) -> list[tuple[int, int, str]]:
-        """Records that have come, as (partition, offset, value)."""
+        """Return the records that have arrived, as (partition, offset, value)."""
 
     def assignment(self) -> list[int]: ...
 
@@ -44,7 +44,7 @@ class GroupMember(Protocol):
 
 
 class ConfluentMember:
-    """librdkafka."""
+    """A member that uses librdkafka."""
 
     def __init__(self, bootstrap: str, group: str, topic: str, options: dict[str, Any]) -> None:
         import confluent_kafka
@@ -102,7 +102,7 @@ class ConfluentMember:
 
 
 class KafkaPythonMember:
-    """kafka-python."""
+    """A member that uses kafka-python."""
 
     def __init__(self, bootstrap: str, group: str, topic: str, options: dict[str, Any]) -> None:
         import kafka
@@ -153,7 +153,7 @@ class KafkaPythonMember:
 
 
 class AioKafkaMember:
-    """aiokafka, on a loop that runs inside each call."""
+    """A member that uses aiokafka, on a loop that runs inside each call."""
 
     def __init__(self, bootstrap: str, group: str, topic: str, options: dict[str, Any]) -> None:
         import aiokafka
@@ -229,13 +229,13 @@ MEMBERS: dict[str, type[ConfluentMember | KafkaPythonMember | AioKafkaMember]] =
 
 
 def tell(*event: Any) -> None:
-    """One event, at once."""
+    """Print one event without buffering."""
     sys.stdout.write(json.dumps(event) + "\n")
     sys.stdout.flush()
 
 
 def main() -> None:
-    """Poll for ever; do what standard input says; end with `close` or with the parent."""
+    """Poll all the time, and run the commands from standard input. End with `close` or with the parent process."""
     library, bootstrap, group, topic, options = sys.argv[1:]
     member: GroupMember = MEMBERS[library](bootstrap, group, topic, json.loads(options))
     commands: queue.Queue[str] = queue.Queue()

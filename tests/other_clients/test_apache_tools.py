@@ -1,7 +1,7 @@
-"""Apache Kafka's own command line tools against our node: what an operator types must work, and say the same.
+"""Apache Kafka's command line tools against our node. Each command must work and print the same as with Kafka.
 
 Each test was written against Apache Kafka (`ODRADEK_TEST_BOOTSTRAP`) and passes there. All calls share a JVM
-(`tests/kafka_tools.py`) but those of tools that work until the end of their process.
+(`tests/kafka_tools.py`), except those of tools that run until their process ends.
 """
 
 from __future__ import annotations
@@ -33,46 +33,46 @@ SECONDS_MAX = 60
 
 @attrs.frozen
 class Tools:
-    """The tools, pointed at one server."""
+    """Kafka's tools, used with one server."""
 
     bootstrap: str
 
     def words(self, name: str, *arguments: str | Path) -> list[str]:
-        """Return the tool's class, and its arguments."""
+        """Return the tool's class and its arguments."""
         class_name = name if name.startswith("kafka.") else f"{TOOLS}.{name}"
         return [class_name, "--bootstrap-server", self.bootstrap, *map(str, arguments)]
 
     def command(self, name: str, *arguments: str | Path) -> list[str]:
-        """Return the words that run the tool in a process of its own."""
+        """Return the command that runs the tool in a process of its own."""
         return [*command_prefix(), *java_arguments(), *self.words(name, *arguments)]
 
     def create_topic(self, name: str, partitions: int, config: dict[str, str] | None = None) -> None:
-        """By librdkafka, which needs no JVM of a second."""
+        """Create a topic with librdkafka, which saves the start of a JVM."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
         for done in admin.create_topics([NewTopic(name, partitions, 1, config=config or {})]).values():
             done.result(SECONDS_MAX)
 
     def run(self, name: str, *arguments: str | Path, stdin: str = "") -> str:
-        """Standard output of a call that succeeds."""
+        """Run a tool that must succeed. Return its standard output."""
         done = tool_here(*self.words(name, *arguments), stdin=stdin)
         assert done.returncode == 0, f"{name} {arguments}:\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
     def refusal(self, name: str, *arguments: str | Path) -> str:
-        """All that a call says that does not succeed."""
+        """Run a tool that must fail. Return all its output."""
         done = tool_here(*self.words(name, *arguments))
         assert done.returncode != 0, f"{name} {arguments}:\n{done.stdout}\n{done.stderr}"
         return done.stdout + done.stderr
 
     def run_alone(self, name: str, *arguments: str | Path) -> str:
-        """Run a tool whose report comes when its JVM ends; its standard output."""
+        """Run a tool that prints its report when its JVM ends. Return its standard output."""
         return subprocess.run(
             self.command(name, *arguments), capture_output=True, text=True, timeout=SECONDS_MAX, check=True
         ).stdout
 
     @contextmanager
     def running(self, name: str, *arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
-        """A call that goes on until SIGTERM."""
+        """Run a tool in the background, and end it by SIGTERM after the block."""
         command = self.command(name, *arguments)
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -86,7 +86,7 @@ class Tools:
 
 @pytest.fixture(scope="module")
 def tools(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tools]:
-    """A node of this module's own, on which groups form without the delay for latecomers."""
+    """Start a node on which groups form without a delay for further members."""
     named = os.environ.get("ODRADEK_TEST_BOOTSTRAP")
     directory = tmp_path_factory.mktemp("tools")
     if named:
@@ -102,7 +102,7 @@ def tools(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def rows(output: str) -> list[dict[str, str]]:
-    """A table of ConsumerGroupCommand as rows by column."""
+    """Parse a table of ConsumerGroupCommand into rows by column name."""
     lines = [line for line in output.splitlines() if line.strip()]
     start = next(number for number, line in enumerate(lines) if line.startswith(("GROUP ", "TOPIC ")))
     columns = lines[start].split()
@@ -110,20 +110,21 @@ def rows(output: str) -> list[dict[str, str]]:
 
 
 def events(output: str, name: str) -> list[dict[str, Any]]:
-    """The JSON lines of a verifiable client that have this name."""
+    """Return the JSON lines of a verifiable client with this name."""
     found = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     return [event for event in found if event["name"] == name]
 
 
 def offsets(tools: Tools, topic: str, time: int = -1) -> dict[int, int]:
-    """GetOffsetShell's answer: partition -> offset (time -1: the latest, -2: the earliest)."""
+    """Return GetOffsetShell's offset of each partition. Time -1 asks for the latest, -2 for the earliest."""
     output = tools.run("GetOffsetShell", "--topic", topic, "--time", str(time))
     parts = [line.split(":") for line in output.split()]
     return {int(partition): int(offset) for name, partition, offset in parts if name == topic}
 
 
 def test_topics(tools: Tools, fresh_topic: Callable[[str], str]) -> None:
-    """TopicCommand: create with a configuration, grow, describe, refuse a second one, delete."""
+    """TopicCommand creates a topic with a configuration, adds partitions, describes it, refuses a second one, and
+    deletes it."""
     topic = fresh_topic("tools-topics")
     options = ("--partitions", "2", "--replication-factor", "1", "--config", "max.message.bytes=64000")
     assert f"Created topic {topic}." in tools.run("TopicCommand", "--create", "--topic", topic, *options)
@@ -145,7 +146,7 @@ def test_topics(tools: Tools, fresh_topic: Callable[[str], str]) -> None:
 
 
 def test_configs(tools: Tools, fresh_topic: Callable[[str], str]) -> None:
-    """ConfigCommand: a topic's keys set, told with their sources, taken back; a cluster default; a bad value."""
+    """ConfigCommand sets, describes and removes a topic's keys and a cluster default, and reports a bad value."""
     topic = fresh_topic("tools-configs")
     of_topic = ("--entity-type", "topics", "--entity-name", topic)
     of_cluster = ("--entity-type", "brokers", "--entity-default")
@@ -174,7 +175,8 @@ def test_configs(tools: Tools, fresh_topic: Callable[[str], str]) -> None:
 
 
 def test_records_and_disks(tools: Tools, fresh_topic: Callable[[str], str], tmp_path: Path) -> None:
-    """ProducerPerformance, GetOffsetShell, DeleteRecordsCommand, LogDirsCommand and TransactionsCommand on one topic."""
+    """ProducerPerformance, GetOffsetShell, DeleteRecordsCommand, LogDirsCommand and TransactionsCommand work on one
+    topic."""
     topic = fresh_topic("tools-records")
     tools.create_topic(topic, 2)
     load = ("--topic", topic, "--num-records", "3000", "--record-size", "100", "--throughput", "-1")
@@ -203,7 +205,8 @@ def test_records_and_disks(tools: Tools, fresh_topic: Callable[[str], str], tmp_
 
 
 def test_groups(tools: Tools, fresh_topic: Callable[[str], str]) -> None:
-    """VerifiableProducer and VerifiableConsumer; ConsumerGroupCommand while a member lives, and after it has left."""
+    """The verifiable clients work, and ConsumerGroupCommand describes the group while a member lives and after
+    it left."""
     topic = fresh_topic("tools-groups")
     group = f"of-{topic}"
     tools.create_topic(topic, 2)
@@ -253,7 +256,7 @@ def test_groups(tools: Tools, fresh_topic: Callable[[str], str]) -> None:
 
 
 def test_console(tools: Tools, fresh_topic: Callable[[str], str]) -> None:
-    """ConsoleProducer's keys and values reach ConsoleConsumer in their order, with offsets, as a group of its own."""
+    """ConsoleConsumer prints the keys and values of ConsoleProducer in order, with offsets, in a group of its own."""
     topic = fresh_topic("tools-console")
     typed = "".join(f"k{number % 3}:value {number}\n" for number in range(20))
     tools.create_topic(topic, 1)
@@ -274,7 +277,8 @@ def test_console(tools: Tools, fresh_topic: Callable[[str], str]) -> None:
 
 
 def test_transactions(tools: Tools, fresh_topic: Callable[[str], str]) -> None:
-    """TransactionsCommand describes an open transaction, and aborts it (KIP-664); ConsoleConsumer reads what was committed."""
+    """TransactionsCommand describes and aborts an open transaction (KIP-664). ConsoleConsumer reads committed
+    records."""
     topic = fresh_topic("tools-transactions")
     tools.create_topic(topic, 1)
     name = ("--transactional-id", topic)
@@ -306,7 +310,7 @@ def test_transactions(tools: Tools, fresh_topic: Callable[[str], str]) -> None:
 
 
 def test_what_the_broker_says_of_itself(tools: Tools) -> None:
-    """BrokerApiVersionsCommand: a Kafka 4.3 client finds a version that both speak, for every API that we advertise."""
+    """BrokerApiVersionsCommand of Kafka 4.3 finds a usable version of each API that we advertise."""
     told = tools.run("BrokerApiVersionsCommand")
     lines = {
         line.strip().partition("(")[0]: line.strip() for line in told.splitlines() if line.startswith("\t")
@@ -325,7 +329,7 @@ def test_what_the_broker_says_of_itself(tools: Tools) -> None:
 
 
 def test_client_metrics(tools: Tools) -> None:
-    """ClientMetricsCommand and ConfigCommand (KIP-1000): a subscription is made, described, listed and removed."""
+    """ClientMetricsCommand and ConfigCommand make, describe, list and remove a subscription (KIP-1000)."""
     tool = "ClientMetricsCommand"
     wanted = ("--metrics", "org.apache.kafka.consumer", "--interval", "60000", "--match", "client_id=none.*")
     tools.run(tool, "--alter", "--name", "slow-readers", *wanted)
@@ -343,7 +347,7 @@ def test_client_metrics(tools: Tools) -> None:
 
 
 def test_quotas(tools: Tools) -> None:
-    """ConfigCommand: quotas of users, client ids, both, defaults and addresses are set, listed and removed."""
+    """ConfigCommand sets, lists and removes quotas of users, client ids, pairs of them, defaults and addresses."""
     tool = "kafka.admin.ConfigCommand"
     both = (
         "--entity-type",
@@ -366,7 +370,7 @@ def test_quotas(tools: Tools) -> None:
         ]
         ours = [QuotaAlteration(entity, {"consumer_byte_rate": 1e9}) for entity in others]
         assert set(client.admin.alter_client_quotas(ours).values()) == {None}
-        # The tool asks whichever broker: this one has replayed them all.
+        # The tool may ask any broker. This single broker has replayed all changes.
         while not set(others) <= set(client.admin.describe_client_quotas()):
             continue
         told = tools.run(tool, "--describe", "--entity-type", "users", "--entity-type", "clients")

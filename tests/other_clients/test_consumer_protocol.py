@@ -1,4 +1,5 @@
-"""librdkafka's consumers with `group.protocol=consumer` (KIP-848), unmodified: shares, patterns, and the way from classic."""
+"""Unmodified librdkafka consumers with `group.protocol=consumer` (KIP-848): sharing, patterns, and the upgrade from
+classic."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ RECORDS = 40
 
 
 class Member:
-    """One consumer, with the partitions that it has and the records that it has read."""
+    """One consumer with its partitions and the records that it has read."""
 
     def __init__(self, bootstrap: str, group: str, topics: list[str], **settings: object) -> None:
         self.has: set[tuple[str, int]] = set()
@@ -47,7 +48,7 @@ class Member:
         self._revoked(None, partitions)
 
     def poll(self) -> None:
-        """Read one record, if there is one."""
+        """Read one record, if one has arrived."""
         message = self._consumer.poll(0.02)
         if message is not None:
             assert message.error() is None, message.error()
@@ -61,7 +62,7 @@ class Member:
 
 @contextmanager
 def members(*some: Member) -> Iterator[None]:
-    """Close the members at the end."""
+    """Collect members, and close them after the test."""
     try:
         yield
     finally:
@@ -70,7 +71,7 @@ def members(*some: Member) -> Iterator[None]:
 
 
 def wait_until(is_so: Callable[[], bool], *some: Member) -> None:
-    """Let the members poll until `is_so`."""
+    """Let the members poll until `is_so` is true."""
     deadline = time.monotonic() + SECONDS_MAX
     while not is_so():
         assert time.monotonic() < deadline, [(sorted(each.has), len(each.read)) for each in some]
@@ -85,7 +86,7 @@ def make_topic(bootstrap: str, name: str, partitions: int) -> None:
 
 
 def write(bootstrap: str, topic: str, partitions: int) -> list[bytes]:
-    """Write some records, evenly; return them, sorted."""
+    """Write some records evenly to all partitions. Return them sorted."""
     producer = Producer({"bootstrap.servers": bootstrap})
     values = [f"{index:04}".encode() for index in range(RECORDS)]
     for index, value in enumerate(values):
@@ -116,7 +117,7 @@ def test_members_share_a_topic_and_take_over(node: RunningNode, fresh_topic: Cal
 def test_a_pattern_is_matched_by_the_coordinator(
     node: RunningNode, fresh_topic: Callable[[str], str]
 ) -> None:
-    """A member that subscribes to a pattern gets the topics that match, also later ones."""
+    """A member that subscribes to a pattern gets all topics that match, even those created later."""
     stem, group = fresh_topic("pattern"), fresh_topic("group")
     make_topic(node.bootstrap, f"{stem}-1", 1)
     member = Member(node.bootstrap, group, [f"^{stem}.*"])
@@ -129,7 +130,7 @@ def test_a_pattern_is_matched_by_the_coordinator(
 def test_a_group_changes_its_protocol_while_members_read(
     node: RunningNode, fresh_topic: Callable[[str], str]
 ) -> None:
-    """A classic member goes on beside one of the consumer protocol, takes over from it, and each record is read once."""
+    """A classic member and one of the consumer protocol share a group, one takes over, and each record is read once."""
     topic, group = fresh_topic("migrated"), fresh_topic("group")
     make_topic(node.bootstrap, topic, 4)
     values = write(node.bootstrap, topic, 4)

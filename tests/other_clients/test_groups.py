@@ -1,4 +1,4 @@
-"""Consumer groups with the three client libraries: members join, leave, die and come back; seek, pause, commit."""
+"""Consumer groups with the three client libraries: members join, leave, die and return, seek, pause and commit."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ ALL = list(range(PARTITIONS))
 SESSION_MS = 6_000
 WAIT_SECONDS = 40.0
 RESTART_SESSION_MS = 120_000
-"""The session of members that come back within it: longer than any wait here, so that no slow restart outlives it."""
+"""The session timeout of members that return in time. It is longer than any wait here, even for a slow restart."""
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 Start = Callable[..., "Process"]
 
 
 class Process:
-    """A member in a process of its own, and what it has told."""
+    """A member in a process of its own, and the events that it has printed."""
 
     def __init__(self, library: str, bootstrap: str, group: str, topic: str, **options: Any) -> None:
         command = [sys.executable, "-m", "tests.other_clients.group_member", library, bootstrap, group, topic]
-        self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process; closed with it
+        self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process, and closed with it
         self._child = subprocess.Popen(
             [*command_prefix(), *command, json.dumps({"session_ms": SESSION_MS, **options})],
             cwd=ROOT,
@@ -66,7 +66,7 @@ class Process:
             self._changed.notify_all()
 
     def wait(self, until: Callable[[], bool], what: str) -> None:
-        """Wait for what the member tells."""
+        """Wait for an event of the member."""
         with self._changed:
             self._changed.wait_for(lambda: until() or self._ended, WAIT_SECONDS)
             assert until(), f"no {what}; told: {self.assignments}; ended: {self._ended}; {self._last_words()}"
@@ -76,7 +76,7 @@ class Process:
         return self._complaints.read()[-3000:].decode(errors="replace")
 
     def wait_assigned(self, count: int) -> list[int]:
-        """Until it has `count` partitions; which they are."""
+        """Wait until the member has `count` partitions. Return them."""
         self.wait(lambda: len(self.assigned) == count, f"assignment of {count}")
         return self.assigned
 
@@ -85,7 +85,7 @@ class Process:
         return self.assignments[-1] if self.assignments else []
 
     def do(self, name: str, *arguments: int) -> Any:
-        """Let it carry out a command; the result."""
+        """Make the member carry out a command. Return the result."""
         assert self._child.stdin is not None
         self._done.pop(name, None)
         self._child.stdin.write(" ".join([name, *map(str, arguments)]) + "\n")
@@ -97,7 +97,7 @@ class Process:
         self.wait(lambda: len(self.records) >= count, f"{count} records of {len(self.records)}")
 
     def kill(self) -> None:
-        """kill -9."""
+        """Kill the member by SIGKILL."""
         self._child.kill()
         self._child.wait()
         self._complaints.close()
@@ -105,7 +105,7 @@ class Process:
 
 @pytest.fixture
 def start(driver: Driver, node: RunningNode) -> Iterator[Start]:
-    """Starts members; whatever still runs at the end is killed."""
+    """Return a function that starts members. Those that still run at the end are killed."""
     started: list[Process] = []
 
     def start_one(group: str, topic: str, **options: Any) -> Process:
@@ -118,13 +118,13 @@ def start(driver: Driver, node: RunningNode) -> Iterator[Start]:
 
 
 def fill(driver: Driver, topic: str, values: list[str]) -> None:
-    """Produce the values, round robin over the partitions."""
+    """Produce the values to the partitions in turn."""
     records = [Sent(value.encode(), partition=at % PARTITIONS) for at, value in enumerate(values)]
     driver.produce(topic, records, codec="none", idempotent=False, acks=-1)
 
 
 def test_members_share_a_topic(driver: Driver, start: Start, fresh_topic: Callable[[str], str]) -> None:
-    """One member reads everything, two read a half each, and the one that stays takes over what the other leaves."""
+    """One member reads everything, two share the partitions, and when one leaves, the other takes over all."""
     topic = fresh_topic("shared")
     driver.create_topic(topic, PARTITIONS)
     first = start(topic, topic)
@@ -144,7 +144,8 @@ def test_members_share_a_topic(driver: Driver, start: Start, fresh_topic: Callab
 
 
 def test_a_killed_member_is_replaced(driver: Driver, start: Start, fresh_topic: Callable[[str], str]) -> None:
-    """After `session.timeout.ms` without heartbeats its partitions go to the others, from the committed offsets on."""
+    """After `session.timeout.ms` without heartbeats, the others get a member's partitions and go on at its committed
+    offsets."""
     topic = fresh_topic("killed")
     driver.create_topic(topic, PARTITIONS)
     first = start(topic, topic)
@@ -166,7 +167,8 @@ def test_a_killed_member_is_replaced(driver: Driver, start: Start, fresh_topic: 
 
 
 def test_a_static_member_comes_back(driver: Driver, start: Start, fresh_topic: Callable[[str], str]) -> None:
-    """KIP-345: killed and back within its session, it has its partitions again and the others notice nothing."""
+    """KIP-345: a static member that is killed and returns in its session gets its partitions back without a
+    rebalance."""
     topic = fresh_topic("static")
     driver.create_topic(topic, PARTITIONS)
     first = start(topic, topic, instance="one", session_ms=RESTART_SESSION_MS)
@@ -187,7 +189,7 @@ def test_a_static_member_comes_back(driver: Driver, start: Start, fresh_topic: C
 def test_committed_offsets_outlive_a_member(
     driver: Driver, start: Start, fresh_topic: Callable[[str], str]
 ) -> None:
-    """The next member goes on where the last one has committed, not where it has read."""
+    """The next member goes on at the last committed offset, even if more was read."""
     topic = fresh_topic("committed")
     driver.create_topic(topic, 1)
     driver.produce(topic, [Sent(b"a"), Sent(b"b")], codec="none", idempotent=False, acks=-1)
@@ -205,7 +207,7 @@ def test_committed_offsets_outlive_a_member(
 
 
 def test_seek_and_pause(driver: Driver, start: Start, fresh_topic: Callable[[str], str]) -> None:
-    """A paused partition gives nothing while others go on; a sought one begins where it is told."""
+    """A paused partition returns no records while others do. After a seek a partition goes on at the new offset."""
     topic = fresh_topic("seek")
     driver.create_topic(topic, PARTITIONS)
     fill(driver, topic, [f"v{number}" for number in range(8)])
@@ -227,7 +229,7 @@ def test_seek_and_pause(driver: Driver, start: Start, fresh_topic: Callable[[str
 def test_a_cooperative_rebalance_lets_members_keep_what_they_have(
     driver: Driver, start: Start, fresh_topic: Callable[[str], str]
 ) -> None:
-    """KIP-429: the member that stays gives up what moves, and never all it has."""
+    """KIP-429: in a cooperative rebalance a member gives up only the partitions that move."""
     if driver.name != "confluent-kafka":
         pytest.skip(f"{driver.name} has no cooperative assignor")
     topic = fresh_topic("cooperative")

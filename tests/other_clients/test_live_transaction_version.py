@@ -1,6 +1,6 @@
-"""`transaction.version` changes while unmodified clients work: each transaction ends by the version in which it began.
+"""`transaction.version` changes while unmodified clients work. Each transaction ends in the version in which it began.
 
-`make test-transactions` has all clients, `make test` two of them.
+`make test-transactions` runs all clients, and `make test` two of them.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="module")
 def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A node of its own, whose level may change."""
+    """Start a node whose feature level the tests may change."""
     server = start_odradek(tmp_path_factory.mktemp("levels"), settings=TRANSACTIONS)
     yield server.bootstrap
     server.stop()
 
 
 def set_level(bootstrap: str, level: int, kind: int) -> None:
-    """Change the level, and wait until the broker tells it."""
+    """Change the feature level, and wait until the broker reports it."""
     with RawClient(bootstrap) as client:
         wanted = [FeatureUpdateKey("transaction.version", level, upgrade_type=kind)]
         answer = client.request(UpdateFeaturesRequest(10_000, wanted, False), 1)
@@ -59,7 +59,7 @@ def set_level(bootstrap: str, level: int, kind: int) -> None:
 
 
 def commit_over(of: Transactors, expected: list[bytes], level: int, kind: int) -> None:
-    """Commit one transaction, change the level in the middle of the next, and commit a third one."""
+    """Commit one transaction, change the level during the next one, and commit a third one."""
     producer = of.started[-1]
     for crosses in (False, True, False):
         expected.append(b"%d" % len(expected))
@@ -75,7 +75,8 @@ def commit_over(of: Transactors, expected: list[bytes], level: int, kind: int) -
 def test_open_transactions_cross_a_change_of_the_level(
     client: str, bootstrap: str, fresh_topic: Callable[[str], str]
 ) -> None:
-    """KIP-890: clients go on over an upgrade and a downgrade; what was open is committed, and nothing is there twice."""
+    """KIP-890: after an upgrade or a downgrade clients go on, open transactions are committed, and no record is
+    doubled."""
     if client == "java":
         try:
             ensure_jars()

@@ -1,4 +1,4 @@
-"""Watermarks, offsets by time, reading from the middle, and waiting at the end of a partition."""
+"""Watermarks, offsets by time, reading from the middle of a partition, and waiting at its end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T0_MS = 1_700_000_000_000
 
 
 def test_watermarks(driver: Driver, fresh_topic: Callable[[str], str]) -> None:
-    """The low watermark is the log start, the high one the next offset; each partition has its own."""
+    """The low watermark is the log start offset and the high one the next offset, for each partition."""
     topic = fresh_topic("watermarks")
     driver.create_topic(topic, 2)
     assert driver.watermarks(topic, 0) == (0, 0)
@@ -21,7 +21,7 @@ def test_watermarks(driver: Driver, fresh_topic: Callable[[str], str]) -> None:
 
 
 def test_offset_by_time(driver: Driver, fresh_topic: Callable[[str], str]) -> None:
-    """ListOffsets by time: "the earliest offset whose timestamp is greater than or equal to the given"."""
+    """ListOffsets by time returns the first offset whose timestamp is at or after the given time."""
     topic = fresh_topic("times")
     driver.create_topic(topic, 1)
     for codec in ("none", "zstd"):
@@ -47,7 +47,7 @@ def test_from_the_middle(driver: Driver, fresh_topic: Callable[[str], str]) -> N
 
 
 def test_long_poll(driver: Driver, fresh_topic: Callable[[str], str]) -> None:
-    """A consumer that waits at the end of the partition gets records that come later."""
+    """A consumer that waits at the end of a partition gets records that are written later."""
     topic = fresh_topic("poll")
     driver.create_topic(topic, 1)
     driver.produce(topic, [Sent(b"early")], codec="none", idempotent=False, acks=-1)

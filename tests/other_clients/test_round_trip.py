@@ -1,4 +1,4 @@
-"""Records that a client library produces, it reads back: every codec, idempotent or not, all acks."""
+"""Each client library reads back its own records, with every codec, with and without idempotence, and with all acks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T0_MS = 1_700_000_000_000
 
 
 def samples(count: int) -> list[Sent]:
-    """Records that compress, with growing values and one far above a socket buffer."""
+    """Make compressible records of growing size, one of them far larger than a socket buffer."""
     records = [
         Sent(value=b"%d " % index * (index % 40), key=b"k%d" % index, timestamp_ms=T0_MS + index)
         for index in range(count)
@@ -24,7 +24,7 @@ def samples(count: int) -> list[Sent]:
 
 
 def expected(records: list[Sent], places: list[tuple[int, int]]) -> list[Received]:
-    """The records that a consumer must give, at the places that the producer was told."""
+    """Return the records that a consumer must return, at the offsets that the producer got."""
     return [
         Received(partition, offset, sent.timestamp_ms or 0, sent.key, sent.value, sent.headers)
         for sent, (partition, offset) in zip(records, places, strict=True)
@@ -34,7 +34,7 @@ def expected(records: list[Sent], places: list[tuple[int, int]]) -> list[Receive
 @pytest.mark.parametrize("idempotent", [False, True], ids=["plain", "idempotent"])
 @pytest.mark.parametrize("codec", CODECS)
 def test_codec(driver: Driver, codec: str, idempotent: bool, fresh_topic: Callable[[str], str]) -> None:
-    """Offsets are dense from 0 and every byte comes back, in every codec."""
+    """With every codec, offsets have no gaps from 0 on, and all bytes are read back."""
     topic = fresh_topic("codec")
     driver.create_topic(topic, 1)
     records = samples(200)
@@ -45,7 +45,7 @@ def test_codec(driver: Driver, codec: str, idempotent: bool, fresh_topic: Callab
 
 @pytest.mark.parametrize("acks", [0, 1])
 def test_weaker_acks(driver: Driver, acks: int, fresh_topic: Callable[[str], str]) -> None:
-    """acks=1 is answered with offsets, acks=0 not at all; both are stored in order."""
+    """With acks=1 the producer gets offsets, with acks=0 no answer. Both kinds are stored in order."""
     topic = fresh_topic("acks")
     driver.create_topic(topic, 1)
     records = samples(50)
@@ -56,7 +56,7 @@ def test_weaker_acks(driver: Driver, acks: int, fresh_topic: Callable[[str], str
 
 
 def test_nulls_and_headers(driver: Driver, fresh_topic: Callable[[str], str]) -> None:
-    """Null and empty keys and values stay different; headers keep order and duplicates."""
+    """Null and empty keys and values stay distinct, and headers keep their order and duplicates."""
     topic = fresh_topic("nulls")
     driver.create_topic(topic, 1)
     headers = (("trace", b"\x00\xff"), ("trace", b"again"), ("", b""), ("größe", "groß".encode()))
@@ -66,14 +66,16 @@ def test_nulls_and_headers(driver: Driver, fresh_topic: Callable[[str], str]) ->
         Sent(value=b"no key", timestamp_ms=T0_MS + 2),
         Sent(value=b"headers", key=b"h", headers=headers, timestamp_ms=T0_MS + 3),
     ]
-    if driver.name == "confluent-kafka":  # the only one of the three that sends neither key nor value
+    if (
+        driver.name == "confluent-kafka"
+    ):  # the only one of the three libraries that can send neither key nor value
         records.append(Sent(value=None, timestamp_ms=T0_MS + 4))
     places = driver.produce(topic, records, codec="none", idempotent=False, acks=-1)
     assert driver.consume(topic, {0: 0}, len(records)) == expected(records, places)
 
 
 def test_keyed_partitioning(driver: Driver, fresh_topic: Callable[[str], str]) -> None:
-    """A key goes where murmur2 says, as from Java; each partition keeps the order of its records."""
+    """A key goes to the partition that Java's murmur2 gives, and each partition keeps the order of its records."""
     topic = fresh_topic("keyed")
     driver.create_topic(topic, 6)
     records = [
@@ -97,7 +99,7 @@ def test_keyed_partitioning(driver: Driver, fresh_topic: Callable[[str], str]) -
 def test_crosswise(
     node: RunningNode, reader: type[Driver], codec: str, fresh_topic: Callable[[str], str]
 ) -> None:
-    """Each library reads what the other two wrote into one partition."""
+    """Each library reads the records that the other two wrote into one partition."""
     topic = fresh_topic("crosswise")
     written: list[Received] = []
     for index, writer_class in enumerate(DRIVERS):

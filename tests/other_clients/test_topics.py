@@ -1,4 +1,4 @@
-"""Topics through the libraries' admin clients, and topics that come into being by being used."""
+"""Topics created with the libraries' admin clients, and topics that are auto-created."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from tests.other_clients.drivers import (
 
 
 def wait_for_partitions(driver: Driver, topic: str, count: int | None) -> None:
-    """Metadata follows the controller's answer, so ask again until it shows the topic so (None: gone)."""
+    """Ask until the metadata, which follow the controller, show the topic with so many partitions (None: no topic)."""
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while (shown := driver.topics().get(topic)) != count:
         assert time.monotonic() < deadline, f"{topic} has {shown} partitions, expected {count}"
 
 
 def test_create_and_delete(driver: Driver, fresh_topic: Callable[[str], str]) -> None:
-    """A created topic is listed with its partitions, a deleted one is gone, its name free again."""
+    """A created topic is listed with its partitions. A deleted one is not, and its name can be used again."""
     topic = fresh_topic("admin")
     driver.create_topic(topic, 3)
     wait_for_partitions(driver, topic, 3)
@@ -43,7 +43,7 @@ def test_create_and_delete(driver: Driver, fresh_topic: Callable[[str], str]) ->
 
 
 def test_automatic_creation(driver: Driver, fresh_topic: Callable[[str], str]) -> None:
-    """auto.create.topics.enable is true by default: a producer's Metadata makes the topic."""
+    """With `auto.create.topics.enable`, which is the default, a producer's Metadata request creates the topic."""
     topic = fresh_topic("auto")
     [(partition, offset)] = driver.produce(topic, [Sent(b"first")], codec="none", idempotent=False, acks=-1)
     assert (partition, offset) == (0, 0)
@@ -52,7 +52,7 @@ def test_automatic_creation(driver: Driver, fresh_topic: Callable[[str], str]) -
 
 
 def test_create_twice(node: RunningNode, fresh_topic: Callable[[str], str]) -> None:
-    """An existing name is refused with TOPIC_ALREADY_EXISTS (36) by every library's words for it."""
+    """An existing name is refused with TOPIC_ALREADY_EXISTS (36), which each library reports in its own words."""
     topic = fresh_topic("twice")
     ConfluentDriver(node.bootstrap).create_topic(topic, 1)
     with pytest.raises(confluent_kafka.KafkaException) as raised:
@@ -87,7 +87,7 @@ def test_bad_topic(node: RunningNode, name: str, partitions: int, code: int) -> 
 
 
 def test_topic_configs(node: RunningNode, fresh_topic: Callable[[str], str]) -> None:
-    """Configs given at creation are described as dynamic topic configs, the others as defaults."""
+    """Configurations given at creation are described as dynamic topic configs, the others as defaults."""
     topic = fresh_topic("configs")
     admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": node.bootstrap})
     new = confluent_kafka.admin.NewTopic(
@@ -103,7 +103,7 @@ def test_topic_configs(node: RunningNode, fresh_topic: Callable[[str], str]) -> 
 
 
 def test_timestamps_by_log_append(node: RunningNode, fresh_topic: Callable[[str], str]) -> None:
-    """message.timestamp.type=LogAppendTime: the broker's clock replaces the producer's."""
+    """With message.timestamp.type=LogAppendTime the broker's time replaces the producer's."""
     topic = fresh_topic("append-time")
     admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": node.bootstrap})
     config = {"message.timestamp.type": "LogAppendTime"}
@@ -115,5 +115,5 @@ def test_timestamps_by_log_append(node: RunningNode, fresh_topic: Callable[[str]
     driver.produce(topic, records, codec="zstd", idempotent=False, acks=-1)
     received = driver.consume(topic, {0: 0}, 2)
     after_ms = int(time.time() * 1000) + 1
-    # Two batches, if the client was slow between the two records.
+    # If the client was slow, the two records are in two batches.
     assert all(before_ms <= record.timestamp_ms <= after_ms for record in received)

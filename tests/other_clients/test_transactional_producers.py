@@ -1,4 +1,4 @@
-"""Transactional producers of others, unmodified: commit, abort, a producer that was replaced, and time that ran out.
+"""Unmodified transactional producers: commit, abort, a producer that was replaced, and a transaction that timed out.
 
 Each test was run against Apache Kafka 4.3 (`ODRADEK_TEST_BOOTSTRAP`) and passes there.
 """
@@ -25,7 +25,7 @@ SECONDS_MAX = 60.0
 
 @attrs.define
 class Transactors:
-    """Producers of one client, with a source and a target of their own."""
+    """Producers of one client library, with a source and a target topic."""
 
     client: str
     bootstrap: str
@@ -34,13 +34,14 @@ class Transactors:
     started: list[Transactor] = attrs.field(factory=list)
 
     def start(self, timeout_ms: int = TRANSACTION_TIMEOUT_MS) -> Transactor:
-        """A producer that has begun; it replaces the one before."""
+        """Start a producer, which replaces the one before."""
         make = transactor_of(self.client)
         self.started.append(make(self.bootstrap, self.source, self.target, self.target, timeout_ms))
         return self.started[-1]
 
     def values(self) -> list[bytes]:
-        """What a committed reader finds in partition 0, once the last transaction ended; the rest of the target is empty."""
+        """Return the committed values in partition 0, once the last transaction has ended. Check that the rest is
+        empty."""
         found: list[bytes] = []
         keys = [(self.target, partition) for partition in range(PARTITIONS)]
         with Consumer(bootstrap_servers=self.bootstrap, isolation_level="read_uncommitted") as consumer:
@@ -61,7 +62,7 @@ class Transactors:
 def transactors(
     request: pytest.FixtureRequest, node: RunningNode, fresh_topic: Callable[[str], str]
 ) -> Iterator[Transactors]:
-    """Each client in turn."""
+    """Return the producers of each client in turn."""
     if request.param == "java":
         try:
             ensure_jars()
@@ -78,7 +79,7 @@ def transactors(
 
 
 def transact(producer: Transactor, value: bytes, offset: int, *, is_commit: bool = True) -> None:
-    """A transaction of one record and one offset."""
+    """Run a transaction of one record and one offset."""
     producer.begin()
     producer.write(0, value)
     producer.send_offsets({0: offset})
@@ -89,7 +90,7 @@ def transact(producer: Transactor, value: bytes, offset: int, *, is_commit: bool
 
 
 def error_of(*calls: Callable[[], None]) -> Abortable | Fatal | None:
-    """The error of the first call that fails."""
+    """Return the error of the first call that fails."""
     try:
         for call in calls:
             call()
@@ -99,7 +100,7 @@ def error_of(*calls: Callable[[], None]) -> Abortable | Fatal | None:
 
 
 def test_commits_and_aborts(transactors: Transactors) -> None:
-    """KIP-98: records and offsets count when their transaction commits, and neither does when it aborts."""
+    """KIP-98: records and offsets of a transaction count if it commits, and neither does if it aborts."""
     producer = transactors.start()
     for value, offset, is_commit, told in (
         (b"one", 5, True, 5),
@@ -112,7 +113,7 @@ def test_commits_and_aborts(transactors: Transactors) -> None:
 
 
 def offset_of(transactors: Transactors) -> int:
-    """The group's offset, which waits for the end of its transaction (KIP-447)."""
+    """Return the group's offset, which waits for the end of its transaction (KIP-447)."""
     with Consumer(
         bootstrap_servers=transactors.bootstrap, group_id=transactors.target, isolation_level="read_committed"
     ) as consumer:
@@ -121,7 +122,7 @@ def offset_of(transactors: Transactors) -> int:
 
 
 def test_a_replaced_producer_is_fenced(transactors: Transactors) -> None:
-    """KIP-98: the successor aborts what is open; the one before can write, commit and abort no more."""
+    """KIP-98: a new producer aborts the open transaction. The old one can no longer write, commit or abort."""
     first = transactors.start()
     transact(first, b"one", 1)
     first.begin()
@@ -138,7 +139,8 @@ def test_a_replaced_producer_is_fenced(transactors: Transactors) -> None:
 
 
 def test_time_runs_out(transactors: Transactors) -> None:
-    """The coordinator aborts what is open beyond `transaction.timeout.ms`; it cannot be committed, and a successor goes on."""
+    """After `transaction.timeout.ms` the coordinator aborts a transaction. It cannot be committed, and a new producer
+    goes on."""
     producer = transactors.start(timeout_ms=1_000)
     transact(producer, b"one", 1)
     producer.begin()
@@ -153,7 +155,7 @@ def test_time_runs_out(transactors: Transactors) -> None:
 
 @pytest.mark.java
 def test_the_java_client(node: RunningNode, fresh_topic: Callable[[str], str]) -> None:
-    """Kafka 4.3's producer, of transaction version 2, commits; its tool lists the transactional id."""
+    """Kafka 4.3's producer commits with transaction version 2, and its tool lists the transactional id."""
     topic = fresh_topic("txn-java")
     words = "--num-records 500 --record-size 10 --throughput -1 --transaction-duration-ms 100"
     done = run_tool_here(

@@ -1,4 +1,7 @@
-"""Images: replay in any batching gives the same image, deltas say what changed, and partitions are small."""
+"""Metadata images.
+
+Replay in any batching gives the same image, deltas list the changes, and partitions need little memory.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from odradek.wire.structure import Message
 from tests.schedule import examples
 
 RECORDED = Path(__file__).parent.parent / "wire" / "data"
-"""Features that this version does not have: it refuses such a log, and the test leaves the records out."""
+"""Metadata logs and snapshots that Apache Kafka 4.3 wrote."""
 T1, T2, T3 = (name.encode().rjust(16, b"\1") for name in ("T1", "T2", "T3"))
 
 
@@ -37,7 +40,10 @@ def partition(topic_id: bytes, number: int, **fields: object) -> records.Partiti
 
 
 def random_access_record(random: Random) -> Message:
-    """Make a record about access: of few names, so that later ones change and remove earlier settings."""
+    """Make a record about users, ACLs, tokens or quotas.
+
+    Its names repeat, so that later records change earlier ones.
+    """
     number = random.randrange(3)
     name = random.choice(["alice", "bob", ""])
     entity = [
@@ -62,7 +68,7 @@ def random_access_record(random: Random) -> Message:
 
 
 def random_history(random: Random, length: int) -> list[Message]:
-    """Make a sequence of records that fit each other."""
+    """Make a sequence of records that are valid one after another."""
     topics: dict[str, bytes] = {}
     partitions: dict[bytes, int] = {}
     brokers: dict[int, int] = {}
@@ -131,7 +137,7 @@ def random_history(random: Random, length: int) -> list[Message]:
 @given(st.randoms(use_true_random=False), st.integers(1, 120))
 @settings(max_examples=examples(120), deadline=None)
 def test_replay_in_any_batching_gives_equal_images(random: Random, length: int) -> None:
-    """ "The same on leader, follower and restart": batches, builders and images in between make no difference."""
+    """A history is replayed in random batches. The image equals that of a replay in one batch."""
     history = random_history(random, length)
     at_once, _ = replayed(MetadataImage.empty("c"), *history)
     image = MetadataImage.empty("c")
@@ -149,7 +155,7 @@ def test_replay_in_any_batching_gives_equal_images(random: Random, length: int) 
 @given(st.randoms(use_true_random=False), st.integers(1, 80))
 @settings(max_examples=examples(80), deadline=None)
 def test_a_delta_names_everything_that_differs(random: Random, length: int) -> None:
-    """An observer that looks only at what the deltas name has all of each image."""
+    """An observer applies only what the deltas list. It has the contents of each image."""
     topics: dict[str, object] = {}
     configs: dict[tuple[int, str], object] = {}
     brokers: dict[int, object] = {}
@@ -184,7 +190,7 @@ def test_a_delta_names_everything_that_differs(random: Random, length: int) -> N
 
 
 def test_a_transaction_is_visible_as_a_whole_or_not_at_all() -> None:
-    """KIP-868: records between Begin and End appear together, an Abort undoes them."""
+    """Records between BeginTransaction and EndTransaction appear together. AbortTransaction drops them (KIP-868)."""
     image, _ = replayed(MetadataImage.empty("c"), records.TopicRecord("a", T1), partition(T1, 0))
     aborted, delta = replayed(
         image,
@@ -221,14 +227,17 @@ def test_a_transaction_is_visible_as_a_whole_or_not_at_all() -> None:
     ids=lambda record: type(record).__name__,
 )
 def test_a_record_that_does_not_fit_stops_the_replay(record: Message) -> None:
-    """A broken invariant is a bug: nothing is guessed. Unknown records might be access rules."""
+    """A record that does not fit the image, or is of an unknown type, stops the replay. It might be an access rule."""
     image, _ = replayed(MetadataImage.empty("c"), records.TopicRecord("a", T1), partition(T1, 0))
     with pytest.raises(InvalidMetadata):
         replayed(image, record)
 
 
 def test_a_topic_made_anew_is_deleted_and_changed() -> None:
-    """A name may get a new id in one batch; its configuration does not survive."""
+    """A batch deletes a topic and creates another one of its name.
+
+    The delta lists both, and the configuration is gone.
+    """
     image, _ = replayed(
         MetadataImage.empty("c"),
         records.TopicRecord("a_b", T1),
@@ -247,7 +256,10 @@ def test_a_topic_made_anew_is_deleted_and_changed() -> None:
 
 
 def test_leader_and_partition_epochs_only_rise() -> None:
-    """A change raises the partition epoch; naming a leader, be it nobody, raises the leader epoch."""
+    """Each change of a partition raises its partition epoch.
+
+    A change of its leader, also to none, raises its leader epoch.
+    """
     image, _ = replayed(MetadataImage.empty("c"), records.TopicRecord("a", T1), partition(T1, 0))
     shrunk, _ = replayed(image, records.PartitionChangeRecord(partition_id=0, topic_id=T1, isr=[]))
     found = shrunk.partition("a", 0)
@@ -268,14 +280,14 @@ def test_leader_and_partition_epochs_only_rise() -> None:
     ],
 )
 def test_a_log_that_has_others_than_replicas_in_sync_is_refused(record: Message) -> None:
-    """The in-sync replicas are among the replicas, also in a log of another program."""
+    """A record with an ISR that is no subset of the replicas is refused, even from a log of another program."""
     image, _ = replayed(MetadataImage.empty("c"), records.TopicRecord("a", T1), partition(T1, 0))
     with pytest.raises(InvalidMetadata, match="has the ISR"):
         replayed(image, record)
 
 
 def test_a_recorded_kafka_log_replays() -> None:
-    """A log that Apache Kafka 4.3 wrote becomes an image with the topics that were created there."""
+    """A metadata log of Apache Kafka 4.3 is replayed. The image has the topics that were created."""
     builder = ImageBuilder(MetadataImage.empty("kafka"))
     data = (RECORDED / "cluster_metadata.log").read_bytes()
     known: list[tuple[int, Message, int]] = []
@@ -299,7 +311,7 @@ def test_a_recorded_kafka_log_replays() -> None:
 
 
 def test_the_recorded_snapshot_of_voters_is_read() -> None:
-    """KIP-853: the snapshot at offset 0 that `format --standalone` writes."""
+    """The snapshot at offset 0 that Kafka's `format --standalone` writes is decoded, with its voters (KIP-853)."""
     snapshot = decode_snapshot((RECORDED / "0-0.checkpoint").read_bytes(), source="0-0.checkpoint")
     assert [type(record).__name__ for record in snapshot.control_records] == [
         "KRaftVersionRecord",
@@ -310,7 +322,7 @@ def test_the_recorded_snapshot_of_voters_is_read() -> None:
 
 
 def test_an_empty_partition_costs_less_than_700_bytes() -> None:
-    """1,000 topics of one partition, and one topic of 1,000 partitions."""
+    """An empty partition needs less than 700 bytes, in 1,000 topics or in one topic."""
     for topics, partitions in ((1000, 1), (1, 1000)):
         tracemalloc.start()
         builder = ImageBuilder(MetadataImage.empty("c"))
@@ -331,7 +343,7 @@ def test_an_empty_partition_costs_less_than_700_bytes() -> None:
 
 
 def test_the_removal_of_eligible_leaders_is_a_change_of_the_partition() -> None:
-    """ClearElrRecord gives each partition that it changes its next partition epoch, as Kafka's brokers and controllers do."""
+    """ClearElrRecord raises the partition epoch of each partition that it changes, as in Kafka."""
     first, _ = replayed(
         MetadataImage.empty("c"),
         records.TopicRecord("t", T1),

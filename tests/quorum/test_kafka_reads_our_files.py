@@ -1,7 +1,7 @@
-"""Apache Kafka 4.3's own tools read what we write: the metadata log, its snapshots, a formatted directory.
+"""Apache Kafka 4.3's tools read our metadata log, its snapshots, and a formatted directory.
 
-One check is made by hand, since it takes too long here. Kafka itself starts on a directory that a node of ours
-formatted and used, and leads its partitions.
+One check is made by hand, since it takes too long here: Kafka itself starts on a directory of our node, and leads its
+partitions.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.java
 
 @pytest.fixture
 def used_directory(tmp_path: Path, kafka_jars: Path) -> Path:
-    """A formatted directory, two starts, a topic created and one deleted, a block of producer ids."""
+    """A node's directory after two starts. A topic was created, one deleted, and a block of producer ids allocated."""
     path = tmp_path / "data"
 
     async def main() -> None:
@@ -59,7 +59,7 @@ def used_directory(tmp_path: Path, kafka_jars: Path) -> Path:
 
 
 def test_dump_log_segments_reads_every_record(used_directory: Path) -> None:
-    """`DumpLogSegments --cluster-metadata-decoder` finds valid batches and the records that we find ourselves."""
+    """`DumpLogSegments --cluster-metadata-decoder` finds only valid batches, and the same records as our own reader."""
     log = used_directory / METADATA_LOG_DIRECTORY / f"{0:020d}.log"
     snapshot = used_directory / METADATA_LOG_DIRECTORY / f"{0:020d}-{0:010d}.checkpoint"
     files = ",".join(map(str, (log, snapshot)))
@@ -88,7 +88,7 @@ def test_dump_log_segments_reads_every_record(used_directory: Path) -> None:
 
 
 def test_storage_tool_reads_a_formatted_directory(used_directory: Path) -> None:
-    """`StorageTool info` finds the ids and no problem."""
+    """`StorageTool info` finds our ids and reports no problem."""
     properties = used_directory.parent / "node.properties"
     properties.write_text(
         "process.roles=broker,controller\nnode.id=1\ncontroller.quorum.bootstrap.servers=localhost:9093\n"
@@ -103,7 +103,7 @@ def test_storage_tool_reads_a_formatted_directory(used_directory: Path) -> None:
 
 @pytest.mark.parametrize("text", [" a b=:#!\\ ", "cDZEekk4T3hTNGVlNzB3LUtUbkxaQQo="])
 def test_cluster_ids_are_read_alike(tmp_path: Path, kafka_jars: Path, text: str) -> None:
-    """Any text: each reads the file of the other, with its white space, separators and padding."""
+    """Any text may be a cluster id. Each program reads the other's file, with white space, separators and padding."""
     properties = tmp_path / "node.properties"
     env = RealEnv(7)
     for name in ("ours", "theirs"):
@@ -129,7 +129,7 @@ def test_cluster_ids_are_read_alike(tmp_path: Path, kafka_jars: Path, text: str)
 
 
 def test_initial_controllers_are_written_as_kafka_writes_them(tmp_path: Path, kafka_jars: Path) -> None:
-    """`kafka-storage format --initial-controllers` of the same voters: equal ids, version and voters."""
+    """Our `format --initial-controllers` writes the ids, the version and the voters that Kafka's writes."""
     controllers = "1@localhost:9093:JEXY6aqzQY-32P5TStzaFg,2@localhost:9094:MvDxzVmcRsaTz33bUuRU6A"
     theirs, ours = tmp_path / "theirs", tmp_path / "ours"
     properties = tmp_path / "node.properties"

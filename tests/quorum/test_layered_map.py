@@ -1,4 +1,4 @@
-"""`LayeredMap` against a dict: every version keeps what it had."""
+"""`LayeredMap` compared with a dict: no version ever changes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CHANGES = st.lists(
 @given(st.dictionaries(st.integers(0, 40), st.integers(), max_size=30), CHANGES)
 @settings(max_examples=examples(150), deadline=None)
 def test_every_version_is_a_dict_that_never_changes(start: dict[int, int], changes: list[dict]) -> None:
-    """Versions share layers, and none sees what a later one changed."""
+    """Versions share layers, but a later change does not affect an earlier version."""
     model = dict(start)
     version: LayeredMap[int, int] = LayeredMap(start)
     versions = [(version, dict(model))]
@@ -36,7 +36,7 @@ def test_every_version_is_a_dict_that_never_changes(start: dict[int, int], chang
 
 
 def test_a_change_does_not_copy_the_map() -> None:
-    """ "A one-partition change costs at most 2x" whatever the size: small changes leave the base alone."""
+    """A small change copies only the overlay and not the large base."""
     big: LayeredMap[int, int] = LayeredMap({key: key for key in range(10_000)})
     changed = big.changed({5: -5})
     assert changed._base is big._base
@@ -50,11 +50,11 @@ def test_a_change_does_not_copy_the_map() -> None:
 
 
 def test_a_missing_key_is_a_key_error() -> None:
-    """A removed key is missing, too."""
+    """A key that was never there, or was removed, raises KeyError."""
     found = LayeredMap({"a": 1}).changed({"a": None})
     for key in ("a", "b"):
         try:
             found[key]
         except KeyError:
             continue
-        raise AssertionError(f"{key} was found")
+        raise AssertionError(f"the removed or missing key {key!r} was found")

@@ -1,4 +1,4 @@
-"""The runtime: decide, replay, and no answer before the log has committed its decision."""
+"""The replicated state machine: decide, replay, and answer only after the log has committed the decision."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from odradek.wire.errors import ErrorCode, LocalProtocolError
 from tests.schedule import examples
 
 ENCODES_NOT = 1 << 63
-"""A number that fits no record of `SlowLog`."""
+"""A number that `SlowLog` refuses to encode."""
 
 
 class SlowLog:
@@ -47,7 +47,7 @@ class SlowLog:
         return tuple(records)
 
     def append_batch(self, batch: tuple[Any, ...]) -> int:
-        assert type(batch) is tuple, "what is appended was not encoded"
+        assert type(batch) is tuple, f"a batch was appended without being encoded: {batch!r}"
         self.records += batch
         return len(self.records) - 1
 
@@ -66,7 +66,7 @@ class Add:
 
 
 class Sum:
-    """The state is a tuple of numbers; negative ones are refused; an empty request reads the sum."""
+    """A model whose state is a tuple of numbers. Negative numbers are refused, and an empty request reads the state."""
 
     def decide(self, state: tuple[int, ...], request: Add, context: DecisionContext) -> Decision:
         assert context.next_offset >= len(state)
@@ -105,8 +105,10 @@ STEPS = st.lists(
 @given(STEPS)
 @settings(max_examples=examples(200), deadline=None)
 def test_no_answer_tells_of_what_is_not_committed(steps: list[tuple[str, Any]]) -> None:
-    """Every answer, also an error or one to a read, is released when the high watermark reaches the offset of the state
-    that made it. Answers are released in the order in which they were made."""
+    """Every answer, even an error or a read, is released when the high watermark reaches the state that it has seen.
+
+    Answers are released in the order in which they were made.
+    """
     log = SlowLog()
     machine = make(log)
     asked: list[Deferred] = []
@@ -142,7 +144,7 @@ def test_no_answer_tells_of_what_is_not_committed(steps: list[tuple[str, Any]]) 
 
 
 def test_a_decision_sees_what_was_decided_before_it_is_committed() -> None:
-    """ "The leader replays at append, so that the next decision sees it"."""
+    """A decision is replayed when it is appended, so the next decision sees it before it is committed."""
     log = SlowLog()
     machine = make(log)
     machine.submit(Add((1, 2)), 0)
@@ -155,7 +157,7 @@ def test_a_decision_sees_what_was_decided_before_it_is_committed() -> None:
 
 
 def test_a_batch_commits_as_a_whole() -> None:
-    """A high watermark inside a decision's records shows nothing of it."""
+    """The high watermark is within a decision's records. None of them is visible yet."""
     log = SlowLog()
     machine = make(log)
     deferred = machine.submit(Add((1, 2, 3)), 0)
@@ -166,7 +168,7 @@ def test_a_batch_commits_as_a_whole() -> None:
 
 
 def test_resigning_goes_back_to_the_committed_state() -> None:
-    """ "A leader that resigns returns to the committed state"; what waits gets NOT_CONTROLLER."""
+    """A leader that resigns returns to the committed state. Waiting requests get NOT_CONTROLLER."""
     log = SlowLog()
     machine = make(log)
     first = machine.submit(Add((1,)), 0)
@@ -182,7 +184,7 @@ def test_resigning_goes_back_to_the_committed_state() -> None:
 
 @pytest.mark.reaches("decisions.refused_for_slow_log")
 def test_a_log_without_room_refuses() -> None:
-    """Decisions wait for the disk in memory, up to a limit."""
+    """The log has no room for more uncommitted decisions. A request is refused with REQUEST_TIMED_OUT."""
     log = SlowLog()
     machine = make(log)
     log.has_room = False
@@ -191,7 +193,7 @@ def test_a_log_without_room_refuses() -> None:
 
 
 def test_reading_a_response_early_is_a_bug() -> None:
-    """The one mistake that the runtime exists to prevent stops the program."""
+    """A response is read before its decision is committed. This is a bug, which raises AssertionError."""
     machine = make(SlowLog())
     deferred = machine.submit(Add((1,)), 0)
     with pytest.raises(AssertionError, match="before the records"):
@@ -199,7 +201,7 @@ def test_reading_a_response_early_is_a_bug() -> None:
 
 
 def test_an_answer_may_lead_to_the_next_request() -> None:
-    """Callbacks run in the middle of a release and may submit."""
+    """A callback of an answer may submit the next request."""
     log = SlowLog()
     machine = make(log)
     told: list[Any] = []
@@ -213,7 +215,10 @@ def test_an_answer_may_lead_to_the_next_request() -> None:
 
 
 def test_a_large_decision_is_several_batches_and_one_answer() -> None:
-    """Kafka: no batch of more than 10,000 records; the answer waits for the last."""
+    """A decision of more than 10,000 records is written in several batches, as in Kafka.
+
+    The answer waits for the last one.
+    """
     sizes: list[int] = []
 
     class CountingLog(SlowLog):
@@ -237,7 +242,7 @@ def test_a_large_decision_is_several_batches_and_one_answer() -> None:
 
 
 class Broken(Sum):
-    """Decides what it cannot replay: 13."""
+    """Decides the number 13, but cannot replay it."""
 
     def replay(
         self, state: tuple[int, ...], base_offset: int, epoch: int, records: Sequence[int]
@@ -248,8 +253,10 @@ class Broken(Sum):
 
 
 def test_what_cannot_be_replayed_is_never_in_the_log() -> None:
-    """A record that cannot be replayed is fatal to the controller, as in Kafka's QuorumController. None of its decision
-    is written, although the first batches could be replayed."""
+    """A decision contains a record that cannot be replayed.
+
+    The controller fails, as Kafka's QuorumController does, and nothing of the decision is written.
+    """
     log = SlowLog()
     failures: list[BaseException] = []
     machine: ReplicatedStateMachine[Any, Any] = ReplicatedStateMachine(
@@ -268,7 +275,10 @@ def test_what_cannot_be_replayed_is_never_in_the_log() -> None:
 
 @pytest.mark.reaches("decisions.withdrawn")
 def test_a_decision_that_fits_no_record_is_an_answer_and_changes_nothing() -> None:
-    """State and log stay without all of it, the batches before the refused one too. The next request is decided."""
+    """A decision contains a record that cannot be encoded.
+
+    The request gets an error, state and log do not change, and the next request is decided.
+    """
     log = SlowLog()
     failures: list[BaseException] = []
     told: list[tuple[Any, str]] = []
@@ -287,7 +297,7 @@ def test_a_decision_that_fits_no_record_is_an_answer_and_changes_nothing() -> No
     assert log.records == [1, 2]
     assert machine.state == (1, 2)
     assert told == [(request, "too large for a record")]
-    assert not refused.is_released, "an answer overtakes the state that it has seen"
+    assert not refused.is_released, "an answer was released before the state that it has seen was committed"
     log.commit(2)
     assert refused.response == ("withdrawn", (1, 2))
     later = machine.submit(Add((3,)), 0)
@@ -297,14 +307,14 @@ def test_a_decision_that_fits_no_record_is_an_answer_and_changes_nothing() -> No
 
 
 def test_a_decision_is_encoded_once() -> None:
-    """The bytes that are looked at are the bytes that are appended."""
+    """A decision's records are encoded once, for the check of the size and for the log."""
     log = SlowLog()
     make(log).submit(Add((1, 2, 3)), 0)
     assert (log.encoded, log.records) == (3, [1, 2, 3])
 
 
 def test_nothing_is_in_the_state_that_the_log_did_not_take() -> None:
-    """A log that fails for no reason of its own is a bug that ends the node, and the state is as it was."""
+    """Appending to the log fails by a bug. The node ends, and the state is as before."""
 
     class FailingLog(SlowLog):
         def append_batch(self, batch: tuple[Any, ...]) -> int:

@@ -1,4 +1,4 @@
-"""Connections per second from one address (KIP-612)."""
+"""The rate of new connections from one address (KIP-612)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ def of(address: str) -> Entity:
 
 
 def test_an_address_has_a_burst_and_then_its_rate() -> None:
-    """KIP-612: connections beyond the quota are turned away, and others are not concerned."""
+    """KIP-612: an address that connects more often than its quota allows is turned away, and other addresses
+    are not."""
     rates = AddressRates(burst_seconds=10.0)
     rates.set_quota("10.0.0.1", 2.0)
     assert sum(rates.admits("10.0.0.1", 0.0) for _ in range(100)) == 20
@@ -28,7 +29,7 @@ def test_an_address_has_a_burst_and_then_its_rate() -> None:
 
 
 def test_the_default_is_for_each_address_without_a_quota_of_its_own() -> None:
-    """KIP-612: an address has a value of its own, or the default."""
+    """KIP-612: an address has its own quota, or else the default."""
     rates = AddressRates(burst_seconds=1.0)
     rates.set_quota(None, 1.0)
     rates.set_quota("10.0.0.1", 5.0)
@@ -41,7 +42,7 @@ def test_the_default_is_for_each_address_without_a_quota_of_its_own() -> None:
 
 
 def test_a_change_parses_only_the_addresses_that_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Thousands of them would hold up the loop at each change; a change among them holds at once."""
+    """After a change of quotas only the changed addresses are parsed again, and their new quota applies at once."""
     quotas = ClientQuotas(QuotaSettings(windows=2, window_seconds=1))
     given = {(of(f"10.0.{number >> 8}.{number & 255}"), RATE): 2.0 for number in range(1000)}
     rates = quotas.addresses
@@ -65,7 +66,7 @@ def test_a_change_parses_only_the_addresses_that_changed(monkeypatch: pytest.Mon
 
 
 def test_an_address_may_be_written_in_several_ways() -> None:
-    """KIP-612: the quota is the address's, however an operator writes it."""
+    """KIP-612: the quota of an address applies in whatever form an operator has written the address."""
     for written, peer in (
         ("2001:DB8:0:0::1", "2001:db8::1"),
         ("::ffff:10.0.0.1", "10.0.0.1"),
@@ -83,7 +84,7 @@ def test_an_address_may_be_written_in_several_ways() -> None:
 
 
 def test_endless_addresses_cost_no_memory() -> None:
-    """There are at most so many buckets."""
+    """The number of addresses with a bucket is limited, whatever number of addresses connects."""
     rates = AddressRates(burst_seconds=1.0)
     rates.set_quota(None, 1.0)
     for number in range(ADDRESSES_MAX + 100):
@@ -92,7 +93,7 @@ def test_endless_addresses_cost_no_memory() -> None:
 
 
 def test_brokers_own_listener_is_exempt() -> None:
-    """Nodes are never turned away by a quota of clients."""
+    """Other nodes are let in whatever the quotas of clients are."""
     limits = ConnectionLimits(addresses=AddressRates(burst_seconds=1.0))
     assert limits.addresses is not None
     limits.addresses.set_quota(None, 1.0)

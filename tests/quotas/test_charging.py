@@ -1,4 +1,4 @@
-"""Who pays for a request: clients do, and nodes do not."""
+"""Who is charged for a request: clients, but not nodes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BROKER = "User:broker"
 
 
 def charging(*, is_of_nodes: bool = False) -> tuple[Charging, ClientQuotas]:
-    """Each user has a quota of bytes that are fetched, and one of processor time."""
+    """Make the charging of a broker on which each user has a quota of fetched bytes and one of CPU time."""
     quotas = ClientQuotas(QuotaSettings(11, 1))
     of_each = ((USER, None),)
     quotas.apply({(of_each, CONSUMER_BYTE_RATE): 1000.0, (of_each, REQUEST_PERCENTAGE): 10.0})
@@ -41,7 +41,7 @@ def used(quotas: ClientQuotas) -> dict[str, float]:
 
 
 def ask(made: Charging, context: Context, api_key: int, request: Any = OF_CONSUMER) -> int:
-    """A request with its answer and the processor time of its turn; the wait."""
+    """Charge a request, its answer and the CPU time of its turn. Return the wait."""
     wait = made.charge(context, api_key, SIZE, request, 0.0)
     made.charge_answer(context, api_key, FetchResponse(0, 0, 0, [], []), ANSWER_BYTES, 0.0)
     pay = made.payer(context)
@@ -51,7 +51,7 @@ def ask(made: Charging, context: Context, api_key: int, request: Any = OF_CONSUM
 
 
 def test_a_client_pays_for_answers_and_time() -> None:
-    """KIP-124: a client's Fetch costs the bytes of its answer, and the time that it took."""
+    """KIP-124: a client is charged the bytes of a Fetch answer and its CPU time."""
     made, quotas = charging()
     ask(made, Context("PLAINTEXT", "10.0.0.1"), FETCH)
     assert used(quotas) == {CONSUMER_BYTE_RATE: ANSWER_BYTES, REQUEST_PERCENTAGE: SECONDS}
@@ -59,7 +59,7 @@ def test_a_client_pays_for_answers_and_time() -> None:
 
 
 def test_a_fetch_of_a_broker_costs_nobody_anything() -> None:
-    """KIP-124: what followers fetch is whole, and the clients who share the broker's user do not pay for it."""
+    """KIP-124: a follower's fetch is unlimited and free of charge, also for clients of the same user."""
     made, quotas = charging()
     context = Context("PLAINTEXT", "10.0.0.1")
     for _ in range(100):
@@ -72,7 +72,7 @@ def test_a_fetch_of_a_broker_costs_nobody_anything() -> None:
 
 
 def test_markers_of_transactions_are_exempt() -> None:
-    """Kafka: WriteTxnMarkers is a request of nodes."""
+    """As in Kafka, WriteTxnMarkers is free of charge, since nodes send it."""
     made, quotas = charging()
     assert ask(made, Context("PLAINTEXT", "10.0.0.1"), int(ApiKey.WRITE_TXN_MARKERS)) == 0
     assert used(quotas) == {}
@@ -80,7 +80,7 @@ def test_markers_of_transactions_are_exempt() -> None:
 
 
 def test_nodes_are_known_by_their_listener_and_by_their_right() -> None:
-    """KIP-124: neither pays for anything, and both are counted."""
+    """KIP-124: nodes, known by their listener or by their right, are not charged. Their requests are counted."""
     for is_of_nodes, principal in ((True, "User:ANONYMOUS"), (False, BROKER)):
         made, quotas = charging(is_of_nodes=is_of_nodes)
         context = Context("BROKERS", "10.0.0.1")
@@ -92,7 +92,7 @@ def test_nodes_are_known_by_their_listener_and_by_their_right() -> None:
 
 
 def test_a_connection_that_logs_in_anew_pays_as_somebody_else() -> None:
-    """KIP-368: the accounts follow the principal of the moment, and so does the exemption."""
+    """KIP-368: after a new login on a connection, the new principal is charged, or exempt if it is a node."""
     made, quotas = charging()
     context = Context("SASL", "10.0.0.1")
     context.principal = BROKER
@@ -104,7 +104,7 @@ def test_a_connection_that_logs_in_anew_pays_as_somebody_else() -> None:
 
 
 def test_a_debt_of_months_is_told_as_the_longest_wait_there_is() -> None:
-    """Kafka takes every quota from 1 byte per second on. The answer has 32 bits for the milliseconds."""
+    """With a quota of 1 byte per second a wait may last months. The answer shows the longest wait that fits 32 bits."""
     made, quotas = charging()
     quotas.apply({(((USER, None),), PRODUCER_BYTE_RATE): 1.0})
     wait = made.charge(Context("PLAINTEXT", "10.0.0.1"), int(ApiKey.PRODUCE), 1 << 30, OF_CONSUMER, 0.0)

@@ -1,4 +1,4 @@
-"""Accounts of clients: who shares them, how many there are, when they go."""
+"""Accounts of clients: which clients share one, how many there are, and when they are dropped."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def quotas(values: dict[tuple[Entity, str], float], accounts_max: int = 100) -> 
 
 
 def test_connections_of_a_user_share_one_account() -> None:
-    """KIP-55: a user's quota is one, whatever the client ids are."""
+    """KIP-55: all connections of a user share one account, whatever their client ids are."""
     made = quotas({(OF_ANN, PRODUCE): 1000.0})
     first = made.share_of("User:ann", "a", 0.0)
     second = made.share_of("User:ann", "b", 0.0)
@@ -31,7 +31,7 @@ def test_connections_of_a_user_share_one_account() -> None:
 
 
 def test_a_default_gives_each_client_an_account_of_its_own() -> None:
-    """KIP-13: one client's use is not another's."""
+    """KIP-13: under a default quota each client has an account of its own."""
     made = quotas({(OF_EACH_CLIENT, FETCH): 1000.0})
     first, second = (made.share_of("User:ann", name, 0.0) for name in "ab")
     assert first.fetch is not None
@@ -42,7 +42,7 @@ def test_a_default_gives_each_client_an_account_of_its_own() -> None:
 
 
 def test_a_hundred_percent_are_one_core() -> None:
-    """A request percentage is about processor time; the wait is one window at most."""
+    """A request percentage of 100 is the CPU time of one core. A wait lasts one window at most."""
     share = quotas({(OF_ANN, REQUEST): 50.0}).share_of("User:ann", None, 0.0)
     assert share.request is not None
     share.request.charge(5.25, 0.0)
@@ -52,7 +52,7 @@ def test_a_hundred_percent_are_one_core() -> None:
 
 
 def test_a_changed_value_holds_at_once_and_the_use_is_kept() -> None:
-    """Quotas are dynamic: the account goes on with its debt."""
+    """A changed quota applies at once, and the account keeps its debt."""
     made = quotas({(OF_ANN, PRODUCE): 1000.0})
     share = made.share_of("User:ann", None, 0.0)
     assert share.produce is not None
@@ -68,7 +68,7 @@ def test_a_changed_value_holds_at_once_and_the_use_is_kept() -> None:
 
 
 def test_a_change_of_another_quota_leaves_a_debt_as_it_is() -> None:
-    """Else a change of some quota now and then would forgive all debts beyond one burst."""
+    """A change of another quota leaves an account's debt as it is, even if it is larger than one burst."""
     made = quotas({(OF_ANN, PRODUCE): 1000.0})
     share = made.share_of("User:ann", None, 0.0)
     assert share.produce is not None
@@ -81,7 +81,8 @@ def test_a_change_of_another_quota_leaves_a_debt_as_it_is() -> None:
 
 
 def test_a_change_of_quotas_looks_at_accounts_in_slices() -> None:
-    """Ten thousand accounts must not hold up the loop. One that is asked for has its new value all the same."""
+    """A change of quotas updates the accounts in slices. An account that is used meanwhile has its new quota at
+    once."""
     made = quotas({(OF_EACH_CLIENT, PRODUCE): 1000.0}, accounts_max=3_000)
     for number in range(2_500):
         made.share_of("User:ann", f"c{number}", 0.0)
@@ -103,7 +104,7 @@ def test_a_change_of_quotas_looks_at_accounts_in_slices() -> None:
 
 
 def test_clients_beyond_the_accounts_keep_their_debt_when_another_quota_changes() -> None:
-    """The account that they share lives as long as a quota of its value does."""
+    """Clients beyond the limit of accounts share one. It keeps its debt as long as a quota with its value exists."""
     made = quotas({(OF_EACH_CLIENT, PRODUCE): 1_000_001.0}, accounts_max=1)
     made.share_of("User:eve", "first", 0.0)
     late = made.share_of("User:eve", "late", 0.0).produce
@@ -121,7 +122,7 @@ def test_clients_beyond_the_accounts_keep_their_debt_when_another_quota_changes(
 
 
 def test_a_more_specific_quota_opens_an_account_of_its_own() -> None:
-    """KIP-55: precedence is decided anew when quotas change."""
+    """KIP-55: if a more specific quota is set, the client gets a new account under it."""
     made = quotas({(OF_ANN, PRODUCE): 1000.0})
     before = made.share_of("User:ann", "app", 0.0)
     made.apply({(OF_ANN, PRODUCE): 1000.0, ((("client-id", "app"), *OF_ANN), PRODUCE): 10.0})
@@ -132,7 +133,7 @@ def test_a_more_specific_quota_opens_an_account_of_its_own() -> None:
 
 
 def test_endless_client_ids_share_what_is_left() -> None:
-    """A client that names itself anew with each request costs no memory, and gets one quota for all its names."""
+    """A client with a new client id in each request costs bounded memory, and all its ids share one quota."""
     made = quotas({(OF_EACH_CLIENT, PRODUCE): 1000.0}, accounts_max=10)
     shares = [made.share_of("User:eve", f"c{number}", 0.0) for number in range(1000)]
     assert len({id(each.produce) for each in shares}) == 11
@@ -141,7 +142,7 @@ def test_endless_client_ids_share_what_is_left() -> None:
 
 
 def test_a_client_that_names_itself_anew_takes_room_from_nobody() -> None:
-    """An account that has its whole burst is as good as new: it goes when there is no room. One in debt stays."""
+    """A full table drops an account without debt, since a new one would be the same. An account in debt stays."""
     made = quotas({(OF_EACH_CLIENT, PRODUCE): 1000.0}, accounts_max=10)
     debtor = made.share_of("User:ann", "debtor", 0.0).produce
     assert debtor is not None
@@ -157,7 +158,7 @@ def test_a_client_that_names_itself_anew_takes_room_from_nobody() -> None:
 
 
 def test_an_account_that_nobody_uses_goes() -> None:
-    """Kafka: a sensor is removed after an hour without use."""
+    """As in Kafka, an account is dropped after an hour without use."""
     made = quotas({(OF_EACH_CLIENT, PRODUCE): 1000.0})
     made.share_of("User:ann", "a", 0.0)
     made.share_of("User:ann", "b", IDLE_SECONDS_MAX - 1)
@@ -168,12 +169,12 @@ def test_an_account_that_nobody_uses_goes() -> None:
 
 
 def test_quotas_of_addresses_charge_no_requests() -> None:
-    """KIP-612: an address has a rate of connections alone."""
+    """KIP-612: a quota of an address limits its connections, and its requests are not charged."""
     assert not quotas({((("ip", None),), "connection_creation_rate"): 5.0}).is_charging
 
 
 def test_an_account_stays_as_long_as_its_client_has_to_wait() -> None:
-    """A client that is muted for longer than an idle account lives does not come out of its debt early."""
+    """The account of a client that must wait longer than an idle account lives is kept until its debt is paid."""
     made = quotas({(OF_ANN, PRODUCE): 1.0})
     account = made.share_of("User:ann", None, 0.0).produce
     assert account is not None
@@ -186,7 +187,7 @@ def test_an_account_stays_as_long_as_its_client_has_to_wait() -> None:
 
 
 def test_short_turns_are_charged_together() -> None:
-    """Turns of some microseconds are gathered, up to what the quota gives in a millisecond; none is lost."""
+    """Very short turns are added up and charged together, after at most a millisecond's share of the quota."""
     of_each = ((USER, None),)
     quotas = ClientQuotas(QuotaSettings(11, 1))
     quotas.apply({(of_each, REQUEST_PERCENTAGE): 50.0})

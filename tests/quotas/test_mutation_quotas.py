@@ -1,4 +1,4 @@
-"""The controller's quota of changes (KIP-599): strict and permissive clients."""
+"""The controller's quota of metadata changes (KIP-599): strict and permissive clients."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ANN = Sender("User:ann", "app", "127.0.0.1")
 
 
 def image(rate: float) -> MetadataImage:
-    """A topic `there` with four partitions, and a quota of user ann."""
+    """Make an image with a topic `there` of four partitions, and with a quota of user ann."""
     builder = ImageBuilder(MetadataImage())
     records: list[Any] = [
         ClientQuotaRecord([EntityData("user", "ann")], "controller_mutation_rate", rate, False),
@@ -48,7 +48,7 @@ def create(*names: str, partitions: int = 3) -> CreateTopicsRequest:
 
 
 def test_a_strict_client_in_debt_is_refused_and_told_how_long() -> None:
-    """KIP-599: CreateTopics 6 is refused topic by topic once the bucket is overdrawn."""
+    """KIP-599: once the bucket is overdrawn, CreateTopics 6 refuses each further topic and names the wait."""
     made, now = quotas(), 0.0
     admitted = made.admit(image(2.0), ANN, create("a", "b", "c"), 6, now)
     assert isinstance(admitted, Admitted)
@@ -62,7 +62,7 @@ def test_a_strict_client_in_debt_is_refused_and_told_how_long() -> None:
 
 
 def test_a_permissive_client_is_served_and_told_to_wait() -> None:
-    """KIP-599: older versions know no such error."""
+    """KIP-599: CreateTopics 5, which does not know that error, is served, and the answer names the wait."""
     admitted = quotas().admit(image(2.0), ANN, create("a", "b", "c"), 5, 0.0)
     assert isinstance(admitted, Admitted)
     assert len(admitted.request.topics) == 3
@@ -70,7 +70,7 @@ def test_a_permissive_client_is_served_and_told_to_wait() -> None:
 
 
 def test_what_cannot_be_done_costs_nothing() -> None:
-    """A topic that exists, a bad name and a name that stands twice are errors of their own."""
+    """A topic that exists, an invalid name and a name given twice get their own errors and are not charged."""
     made = quotas()
     for _ in range(10):
         made.admit(image(1.0), ANN, create("there", "bad/name", "x", "x"), 6, 0.0)
@@ -80,7 +80,7 @@ def test_what_cannot_be_done_costs_nothing() -> None:
 
 
 def test_more_partitions_than_one_request_may_ask_for_cost_nothing() -> None:
-    """They are refused, so one frame must not lock out all who share the quota for years."""
+    """A request for too many partitions is refused without charge. Otherwise one frame could block a user for years."""
     huge = (1 << 31) - 1
     growth = CreatePartitionsRequest([CreatePartitionsTopic("there", huge, None)], 1000, False)
     twice = CreatePartitionsRequest([CreatePartitionsTopic("there", 9_000, None)] * 2, 1000, False)
@@ -104,7 +104,7 @@ def test_more_partitions_than_one_request_may_ask_for_cost_nothing() -> None:
 
 @pytest.mark.parametrize("rate", [1e-7, 5e-324])
 def test_a_wait_beyond_what_an_answer_can_name_is_the_longest_that_it_can(rate: float) -> None:
-    """Kafka takes every quota above 0. The answer has 32 bits for the milliseconds."""
+    """With a very small quota the answer shows the longest wait that fits its 32 bits."""
     made = quotas()
     assert isinstance(made.admit(image(rate), ANN, create("a"), 6, 0.0), Admitted)
     for request, version, empty in (
@@ -117,7 +117,7 @@ def test_a_wait_beyond_what_an_answer_can_name_is_the_longest_that_it_can(rate: 
 
 
 def test_partitions_that_are_deleted_or_added_are_charged() -> None:
-    """KIP-599: deletions by name and by id, and the growth of a topic."""
+    """KIP-599: deletions by name and by id are charged, and so are partitions that are added to a topic."""
     there = image(1.0)
     by_name = DeleteTopicsRequest([], ["there"], 1000)
     by_id = DeleteTopicsRequest([DeleteTopicState(None, bytes(15) + b"\1")], [], 1000)
@@ -138,7 +138,7 @@ def test_partitions_that_are_deleted_or_added_are_charged() -> None:
 
 
 def test_endless_clients_take_no_memory_and_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Client ids are free text: more buckets than so many are shared, until full ones make room."""
+    """Clients beyond the limit of buckets share one, until a bucket without debt makes room."""
     monkeypatch.setattr("odradek.metadata_quorum.quotas.mutation_quotas.BUCKETS_MAX", 10)
     builder = ImageBuilder(MetadataImage())
     each = [EntityData("client-id", None)]
@@ -159,6 +159,6 @@ def test_endless_clients_take_no_memory_and_no_room(monkeypatch: pytest.MonkeyPa
 
 
 def test_who_has_no_quota_is_let_in() -> None:
-    """A quota of ann is none of bob."""
+    """A quota of user ann does not limit user bob."""
     made = quotas()
     assert made.admit(image(0.1), Sender("User:bob", "app", ""), create("a"), 6, 0.0) is None

@@ -26,7 +26,7 @@ LEVELS: list[tuple[Entity, tuple[str, str]]] = [
 
 @pytest.mark.parametrize("level", range(1, 9))
 def test_the_most_specific_level_with_a_value_decides(level: int) -> None:
-    """KIP-55: user and client id, user, client id; a name before a default."""
+    """KIP-55: user and client id come before user, user before client id, and a name before a default."""
     quotas = {
         (entity, PRODUCER_BYTE_RATE): float(at) for at, (entity, _) in enumerate(LEVELS, 1) if at >= level
     }
@@ -37,7 +37,7 @@ def test_the_most_specific_level_with_a_value_decides(level: int) -> None:
 
 
 def test_each_key_is_looked_up_by_itself() -> None:
-    """A level with another key only does not hide the levels below it."""
+    """A level that has a quota for another key does not hide the levels below it."""
     quotas = {(LEVELS[0][0], PRODUCER_BYTE_RATE): 1.0, (LEVELS[7][0], CONSUMER_BYTE_RATE): 8.0}
     holding = holding_quota(quotas, CONSUMER_BYTE_RATE, "ann", "app")
     assert holding is not None
@@ -45,7 +45,7 @@ def test_each_key_is_looked_up_by_itself() -> None:
 
 
 def test_a_client_without_an_id_has_no_part_in_quotas_of_client_ids() -> None:
-    """Kafka skips these levels for an empty client id."""
+    """As in Kafka, levels with a client id do not apply if the client id is empty."""
     quotas = {(entity, PRODUCER_BYTE_RATE): float(at) for at, (entity, _) in enumerate(LEVELS, 1) if at != 3}
     holding = holding_quota(quotas, PRODUCER_BYTE_RATE, "ann", "")
     assert holding is not None
@@ -53,11 +53,11 @@ def test_a_client_without_an_id_has_no_part_in_quotas_of_client_ids() -> None:
 
 
 def test_others_are_not_concerned() -> None:
-    """A named user's quota holds for that user."""
+    """A quota of a named user does not apply to other users."""
     quotas = {(LEVELS[0][0], PRODUCER_BYTE_RATE): 1.0, (LEVELS[2][0], PRODUCER_BYTE_RATE): 1.0}
     assert holding_quota(quotas, PRODUCER_BYTE_RATE, "bob", "app") is None
 
 
 def test_an_entity_reads_aloud() -> None:
-    """The command line shows the user first, and defaults by a word."""
+    """The command line shows an entity with the user first, and a default as `<default>`."""
     assert text_of(LEVELS[1][0]) == "user=ann, client-id=<default>"

@@ -1,4 +1,4 @@
-"""A node with quotas, on a virtual clock: clients that ignore what they are told keep to their quotas."""
+"""A node with quotas, on a virtual clock: even clients that ignore their waits keep to the quotas."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def set_quota(
 
 
 async def rate(world: World, step: Any) -> float:
-    """The bytes per second that `step` moves, once the burst is used up. It goes on whatever answers say."""
+    """Call `step` again and again, whatever the answers say. Return the bytes per second after the burst is used up."""
     clock = world.node_env("client").clock
     began = clock.monotonic()
     while clock.monotonic() < began + WARM_UP_SECONDS:
@@ -70,7 +70,7 @@ async def rate(world: World, step: Any) -> float:
 
 
 def test_a_producer_keeps_to_its_quota() -> None:
-    """KIP-219: the channel is muted, so the rate is within 5 % of the quota, whatever the client does."""
+    """KIP-219: a producer that ignores its waits is muted, so its rate is within 5 % of the quota."""
 
     async def script(world: World, connect: Any) -> None:
         admin, client = await connect(), await connect()
@@ -94,7 +94,7 @@ def test_a_producer_keeps_to_its_quota() -> None:
 
 
 def test_a_consumer_keeps_to_its_quota() -> None:
-    """KIP-219: fetches of a client in debt are answered empty, and no fetch takes more than a window gives."""
+    """KIP-219: a consumer in debt gets empty answers, and no fetch returns more than a window allows."""
 
     async def script(world: World, connect: Any) -> None:
         admin, client = await connect(), await connect()
@@ -123,7 +123,7 @@ def test_a_consumer_keeps_to_its_quota() -> None:
 
 
 def test_connections_of_one_client_id_share_its_quota_and_others_are_undisturbed() -> None:
-    """KIP-55: a client id's quota is one for all its connections, and none for others."""
+    """KIP-55: all connections of a client id share its quota, and other client ids are not slowed down."""
 
     async def script(world: World, connect: Any) -> None:
         admin, *clients = [await connect() for _ in range(3)]
@@ -153,7 +153,8 @@ def test_connections_of_one_client_id_share_its_quota_and_others_are_undisturbed
 
 
 def test_a_request_percentage_slows_a_busy_client_and_spares_its_session() -> None:
-    """KIP-124: time is charged; a wait is one window at most."""
+    """KIP-124: a request percentage slows a busy client, but each wait lasts one window at most, so its session
+    lives."""
 
     async def script(world: World, connect: Any) -> None:
         admin, client = await connect(), await connect()
@@ -168,7 +169,7 @@ def test_a_request_percentage_slows_a_busy_client_and_spares_its_session() -> No
 
 
 class CountingMeter:
-    """A meter by which each piece of work takes a second."""
+    """A meter according to which each piece of work takes a second."""
 
     def __init__(self) -> None:
         self.readings = 0
@@ -182,7 +183,7 @@ class CountingMeter:
 
 
 def test_a_client_pays_for_the_decompression_of_its_batches() -> None:
-    """KIP-124: what workers do for a Produce request is charged to its client, whichever worker does it."""
+    """KIP-124: the CPU time of workers for a Produce request is charged to its client."""
     nodes: list[Node] = []
 
     async def script(world: World, connect: Any) -> None:
@@ -209,7 +210,7 @@ def test_a_client_pays_for_the_decompression_of_its_batches() -> None:
 
 
 def test_a_quota_that_is_removed_ends_the_wait() -> None:
-    """Quotas act as soon as a broker has replayed them: a client that was told to wait for hours goes on at once."""
+    """If a quota is removed, a client that had to wait for hours goes on at once."""
 
     async def script(world: World, connect: Any) -> None:
         admin, client = await connect(), await connect()
@@ -230,7 +231,8 @@ def test_a_quota_that_is_removed_ends_the_wait() -> None:
 
 
 def test_a_fetch_takes_a_batch_however_low_the_quota_is() -> None:
-    """As in Kafka the first batch comes whole, so a consumer goes on; once the quota is gone, a fetch takes all again."""
+    """As in Kafka, a fetch returns a whole first batch, however low the quota is. Without the quota it returns all
+    again."""
 
     async def script(world: World, connect: Any) -> None:
         admin, client = await connect(), await connect()
@@ -252,7 +254,7 @@ def test_a_fetch_takes_a_batch_however_low_the_quota_is() -> None:
 
 
 def test_a_muted_connection_is_not_idle() -> None:
-    """A client that waits as it was told keeps its connection, however short the idle time is."""
+    """A muted connection is not closed as idle, however short the idle time is."""
 
     async def script(world: World, connect: Any) -> None:
         admin, client = await connect(), await connect()
@@ -269,8 +271,8 @@ def test_a_muted_connection_is_not_idle() -> None:
 
 
 async def in_debt(world: World, connect: Any, requests: int) -> tuple[Client, float]:
-    """A client that has sent so many Produce requests at once, and had the first answer; the monotonic time until
-    which it has to wait."""
+    """Make a client that has sent `requests` Produce requests at once and has read one answer. Return it, and the
+    monotonic time until which it must wait."""
     admin, client = await connect(), await connect()
     await create_topic(admin)
     await set_quota(admin, "producer_byte_rate", 1.0, "client-id", "limited")
@@ -282,7 +284,7 @@ async def in_debt(world: World, connect: Any, requests: int) -> tuple[Client, fl
 
 
 async def seconds_until_closed(world: World, nodes: list[Node], wanted: int) -> float:
-    """Seconds until the node has no more connections of clients than these."""
+    """Wait until the node has `connections` client connections. Return the seconds."""
     clock = world.node_env("client").clock
     began = clock.monotonic()
     (server,) = (each for each in nodes[0].servers if each.name == "PLAINTEXT")
@@ -292,7 +294,7 @@ async def seconds_until_closed(world: World, nodes: list[Node], wanted: int) -> 
 
 
 def test_a_client_that_leaves_while_it_has_to_wait_gives_its_connection_free() -> None:
-    """A debt of days must not keep a descriptor for days."""
+    """If a client closes during a wait of days, its connection is released soon."""
     nodes: list[Node] = []
 
     async def script(world: World, connect: Any) -> None:
@@ -304,7 +306,7 @@ def test_a_client_that_leaves_while_it_has_to_wait_gives_its_connection_free() -
 
 
 def test_a_client_that_leaves_requests_behind_is_served_unless_it_takes_too_long() -> None:
-    """What came before the end of the stream counts; a muted connection that has ended may be idle for so long."""
+    """Requests that a client sent before it closed are served, unless the wait is longer than the idle time."""
     nodes: list[Node] = []
 
     async def script(world: World, connect: Any) -> None:
@@ -316,7 +318,7 @@ def test_a_client_that_leaves_requests_behind_is_served_unless_it_takes_too_long
 
 
 def test_a_half_closed_client_gets_all_its_answers() -> None:
-    """A client that ends its half of the connection still waits for what it has asked."""
+    """A client that closes only its sending half still gets all its answers."""
 
     async def script(world: World, connect: Any) -> None:
         client, until = await in_debt(world, connect, 2)
@@ -329,7 +331,7 @@ def test_a_half_closed_client_gets_all_its_answers() -> None:
 
 
 def test_a_change_of_another_quota_lets_no_debtor_in() -> None:
-    """Else a client that ignores its waits would get one request through for each change, of any size."""
+    """A change of another quota does not let a client in debt send a request."""
 
     async def script(world: World, connect: Any) -> None:
         admin, client = await connect(), await connect()
@@ -354,7 +356,7 @@ def test_a_change_of_another_quota_lets_no_debtor_in() -> None:
 
 
 def test_a_change_of_quotas_judges_many_waits_in_slices() -> None:
-    """The loop is not held up, and each client that waits is judged by the newest quotas at last."""
+    """After a change of quotas the waiting clients are checked again in slices, in the end by the newest quotas."""
     nodes: list[Node] = []
     judged: list[tuple[int, float | None]] = []
 
@@ -387,7 +389,7 @@ def test_a_change_of_quotas_judges_many_waits_in_slices() -> None:
 
 
 def test_a_change_of_another_quota_lets_nobody_change_metadata() -> None:
-    """KIP-599: the controller's word holds as long as its quota stays as it is."""
+    """KIP-599: a change of another quota does not end the wait that the controller has imposed on a client."""
 
     async def script(world: World, connect: Any) -> None:
         admin, client = await connect(), await connect()
@@ -422,7 +424,7 @@ def test_a_change_of_another_quota_lets_nobody_change_metadata() -> None:
 
 
 def test_an_address_that_connects_too_often_is_turned_away() -> None:
-    """KIP-612: connections beyond the quota of their address are closed, and come in again later."""
+    """KIP-612: connections beyond the quota of their address are closed. Later ones are accepted again."""
 
     async def script(world: World, connect: Any) -> None:
         admin = await connect()
@@ -443,7 +445,7 @@ def test_an_address_that_connects_too_often_is_turned_away() -> None:
 
 
 def test_a_listener_lets_so_many_in_a_second() -> None:
-    """KIP-612: connections beyond the rate of a listener are served later, and none is turned away."""
+    """KIP-612: connections beyond a listener's rate are accepted later, and none is closed."""
 
     async def script(world: World, connect: Any) -> None:
         clock = world.node_env("client").clock

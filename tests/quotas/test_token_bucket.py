@@ -1,4 +1,4 @@
-"""The bucket of a quota."""
+"""The token bucket of a quota."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ amounts = st.floats(0, 1e6, allow_nan=False)
 def test_a_client_that_waits_as_told_keeps_to_its_quota(
     rate: float, burst_seconds: float, asked: list[float]
 ) -> None:
-    """KIP-219: what a client used before its last request is at most the burst and the rate times the time."""
+    """KIP-219: a client that keeps its waits uses at most the burst, plus the rate times the elapsed time."""
     bucket = TokenBucket(rate, rate * burst_seconds, 0.0)
     now = used = 0.0
     for amount in asked:
@@ -25,7 +25,7 @@ def test_a_client_that_waits_as_told_keeps_to_its_quota(
 
 @given(st.floats(1, 1e6), st.lists(st.tuples(amounts, st.floats(0, 100)), max_size=50))
 def test_a_bucket_never_holds_more_than_its_burst(rate: float, asked: list[tuple[float, float]]) -> None:
-    """KIP-599: tokens that nobody took are lost above the burst."""
+    """KIP-599: unused tokens beyond the burst are lost."""
     bucket = TokenBucket(rate, rate * 10, 0.0)
     now = 0.0
     for amount, rest in asked:
@@ -36,7 +36,7 @@ def test_a_bucket_never_holds_more_than_its_burst(rate: float, asked: list[tuple
 
 
 def test_a_debt_is_repaid_at_the_rate() -> None:
-    """KIP-13: the wait is the excess over the quota, divided by the quota."""
+    """KIP-13: the wait is the excess divided by the quota."""
     bucket = TokenBucket(100.0, 1000.0, 5.0)
     assert bucket.charge(1000.0, 5.0) == 0.0
     assert bucket.charge(250.0, 5.0) == 2.5
@@ -45,7 +45,7 @@ def test_a_debt_is_repaid_at_the_rate() -> None:
 
 
 def test_a_lower_quota_keeps_a_debt_of_one_burst_at_most() -> None:
-    """A changed quota holds at once, and nobody waits for hours because of what was used under the old one."""
+    """If the quota is lowered, a debt is cut to one burst, so that nobody waits for hours because of earlier use."""
     bucket = TokenBucket(1e6, 1e7, 0.0)
     bucket.charge(2e7, 0.0)
     bucket.set_rate(10.0, 100.0, 0.0)
@@ -53,7 +53,7 @@ def test_a_lower_quota_keeps_a_debt_of_one_burst_at_most() -> None:
 
 
 def test_a_wait_is_told_in_whole_milliseconds_that_fit_an_answer() -> None:
-    """A quota near 0 makes debts that last for ever: the field of the answer has 32 bits."""
+    """A wait is a whole number of milliseconds that fits 32 bits, even for a quota near 0."""
     assert [wait_ms(seconds) for seconds in (0.0004, 2.5, 1e7, 1e300, float("inf"))] == [
         1,
         2501,
@@ -64,7 +64,7 @@ def test_a_wait_is_told_in_whole_milliseconds_that_fit_an_answer() -> None:
 
 
 def test_an_infinite_quota_leaves_no_debt_behind() -> None:
-    """Kafka takes infinity for quotas that are no whole numbers. The next quota begins with a whole burst."""
+    """A quota may be infinite, as in Kafka. It leaves no debt, and the next quota begins with a whole burst."""
     endless = float("inf")
     bucket = TokenBucket(endless, endless, 0.0)
     assert bucket.charge(1e9, 0.0) == 0.0
@@ -76,7 +76,7 @@ def test_an_infinite_quota_leaves_no_debt_behind() -> None:
 
 
 def test_the_least_quota_is_one() -> None:
-    """A share of the least number above 0 is 0. The client waits as long as an answer can say, and nothing breaks."""
+    """With the smallest quota above 0, whose share rounds to 0, a client waits as long as an answer can say."""
     least = 5e-324
     bucket = TokenBucket(least / 100, least / 10, 0.0)
     assert wait_ms(bucket.charge(1.0, 0.0)) == WAIT_MS_MAX
@@ -86,7 +86,7 @@ def test_the_least_quota_is_one() -> None:
 
 
 def test_the_quota_that_a_bucket_has_changes_nothing() -> None:
-    """Else each look at the quotas would cut a debt to one burst, also where the quota is less than buckets count by."""
+    """Setting the quota that a bucket already has leaves its debt as it is, even for the smallest quotas."""
     for rate in (5e-324, 1.0):
         bucket = TokenBucket(rate, rate * 10, 0.0)
         bucket.charge(1_000.0, 0.0)

@@ -1,8 +1,8 @@
-"""Three brokers of a simulated world that replicate one topic, and a controller from memory that a script drives.
+"""Three simulated brokers that replicate one topic, and a controller in memory that a script drives.
 
-The controller keeps only those rules of KRaft that matter here. There are partition epochs, AlterPartition with broker
-epochs, and a new leader from the ISR; an unclean restart leaves the ISR. Images reach each broker in order, each after
-a delay of its own.
+The controller has only the rules of KRaft that matter here: partition epochs, AlterPartition with broker epochs, and
+election from the ISR. A broker that restarts uncleanly leaves the ISR. Images reach each broker in order, each after
+its own delay.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ def host(node_id: int) -> str:
 
 
 REPORTS = (FeatureRange(REPLICA_LOG_INFO, 0, 1),)
-"""The features of nodes that report their logs: a controller remembers all that were in sync before the last ones."""
+"""The features of nodes that report the ends of their logs, so that a controller can choose among replicas without a
+leader."""
 
 
 class Controller:
@@ -97,13 +98,13 @@ class Controller:
         self.min_isr = min_isr
         self.topic_configs: dict[str, str] = {}
         self.broker_configs: dict[str, str] = {}
-        """The configuration of all brokers."""
+        """The dynamic configuration of all brokers."""
         self.offset = 0
         self.next_epoch = 100
         self.changed = trio.Event()
         self.alterations: list[tuple[int, ...]] = []
         self.is_deaf = False
-        """True while requests get no answer."""
+        """True while the controller answers no requests."""
 
     def image(self) -> MetadataImage:
         topic = TopicImage(TOPIC, TOPIC_ID, dict(self.partitions))
@@ -129,20 +130,21 @@ class Controller:
         changed.set()
 
     def alter(self, index: int, **fields: Any) -> None:
-        """Any change of a partition; its epoch goes up."""
+        """Change a partition in any way, and raise its partition epoch."""
         old = self.partitions[index]
         self.partitions[index] = attrs.evolve(old, partition_epoch=old.partition_epoch + 1, **fields)
         self._tell()
 
     def elect(self, index: int, leader: int, *, isr: tuple[int, ...] | None = None) -> None:
-        """A new term for the partition."""
+        """Start a new leader epoch of the partition."""
         old = self.partitions[index]
         self.alter(
             index, leader=leader, leader_epoch=old.leader_epoch + 1, isr=old.isr if isr is None else isr
         )
 
     def register(self, node_id: int, directory_id: bytes, rack: str | None = None) -> int:
-        """A new incarnation, not cleanly stopped before: out of every ISR that has others. Its broker epoch."""
+        """Register a new incarnation after an unclean stop: it leaves every ISR that has other members. Return its
+        broker epoch."""
         self.fence(node_id)
         self.next_epoch += 1
         self.brokers[node_id] = BrokerImage(
@@ -163,7 +165,7 @@ class Controller:
         return self.next_epoch
 
     def fence(self, node_id: int) -> None:
-        """It is gone, as far as the controller knows."""
+        """Treat a broker as dead: fence it, and move its leaderships."""
         if node_id not in self.brokers:
             return
         self.brokers[node_id] = attrs.evolve(self.brokers[node_id], fenced=True)
@@ -182,7 +184,7 @@ class Controller:
         return known is not None and not known.fenced
 
     def decide(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
-        """Kafka's checks that a leader's proposal can fail."""
+        """Check a leader's proposal as Kafka does, and accept or refuse it."""
         known = self.brokers.get(request.broker_id)
         if known is None or known.epoch != request.broker_epoch:
             return AlterPartitionResponse(0, ErrorCode.STALE_BROKER_EPOCH, [])
@@ -211,7 +213,7 @@ class Controller:
         return AlterPartitionResponse(0, 0, topics)
 
     def assign(self, request: AssignReplicasToDirsRequest) -> AssignReplicasToDirsResponse:
-        """The product's own decision about replicas that are lost or found again; others stay unassigned."""
+        """Let the product decide about replicas that are lost or found again. Other replicas stay unassigned."""
         context = DecisionContext(0, 1, 0, 1, Random(1), lambda: bytes(16))
         decision = ProductController(ControllerSettings()).decide(self.image(), request, context)
         response = decision.response
@@ -243,7 +245,7 @@ class Controller:
 
 
 class Channel:
-    """A broker's channel to the controller: a message each way, each with a delay."""
+    """A broker's channel to the controller. Each request and each answer has a delay."""
 
     def __init__(self, cluster: ReplicatedTopic, env: Env) -> None:
         self._cluster = cluster
@@ -278,7 +280,7 @@ class Member:
 
 
 class ReplicatedTopic:
-    """The cluster of one test."""
+    """The cluster of one test, with one replicated topic."""
 
     def __init__(
         self,
@@ -298,15 +300,15 @@ class ReplicatedTopic:
         }
         self.members: dict[int, Member] = {}
         self.metadata_seconds = 0.02
-        """The most seconds that an image takes to a broker."""
+        """The most seconds that an image takes to reach a broker."""
         self.answers_lost = 0.0
         self.before_registration: Callable[[Broker], None] = lambda broker: None
-        """Called in the start of a broker that has applied the metadata, and is not registered yet."""
+        """Called while a broker starts, after it has applied the metadata and before it registers."""
         self.racks: dict[int, str] = {}
         self._peers: PeerConnections | None = None
 
     def play(self, script: Callable[[ReplicatedTopic], Awaitable[None]]) -> None:
-        """Start all three, elect broker 1 of each partition's replicas, then the script."""
+        """Start all three brokers, elect the first replica of each partition, then run the script."""
 
         async def main() -> None:
             for node_id in NODES:
@@ -318,7 +320,7 @@ class ReplicatedTopic:
         self.world.run(main)
 
     async def start(self, node_id: int) -> None:
-        """Start the broker's process; returns when it serves."""
+        """Start the broker's process. Return when it serves."""
         ready = trio.Event()
 
         async def serve(env: Env) -> None:
@@ -360,7 +362,7 @@ class ReplicatedTopic:
         tasks.start_soon(log_dir.run_background)
         tasks.start_soon(log_dir.run_log_starts, env.event)
         tasks.start_soon(broker.timers.run)
-        # As a node does: what it finds at its start is older than its registration.
+        # As on a real node, the metadata at the start are older than the registration.
         broker.hold_leadership()
         image = self.controller.image()
         broker.apply_metadata(image, MetadataDelta.everything(image))
@@ -377,7 +379,7 @@ class ReplicatedTopic:
         ready.set()
 
     async def _feed(self, env: Env, broker: Broker, offset: int) -> None:
-        """Images of the controller, in order; several changes may come as one."""
+        """Apply the controller's images in order. Several changes may come in one image."""
         everything = MetadataDelta(
             changed_topics={TOPIC: tuple(self.controller.partitions)},
             changed_brokers=NODES,
@@ -392,20 +394,20 @@ class ReplicatedTopic:
             broker.apply_metadata(image, everything)
 
     def flip(self, node_id: int, position: int, *, index: int = 0) -> None:
-        """Let a bit of a replica's first segment rot, as of records that came too long ago to be remembered."""
+        """Flip a bit in a replica's first segment, and drop the log's cached places, as if its records were old."""
         disk = self.world.machine(host(node_id)).disk
         if node_id in self.members:
             self.members[node_id].partition(index).log.active.forget_places()
         disk.corrupt(f"/data/{TOPIC}-{index}/{0:020}.log", position, 0x10)
 
     def byte(self, node_id: int, position: int, *, index: int = 0) -> int | None:
-        """The byte of a partition's first segment on a broker's disk; None behind its end."""
+        """Return a byte of a partition's first segment on a broker's disk, or None beyond its end."""
         files = self.world.machine(host(node_id)).disk.peek(f"/data/{TOPIC}-{index}")
         data = files.get(f"{0:020}.log", b"")
         return data[position] if position < len(data) else None
 
     def directories(self, node_id: int) -> list[str]:
-        """The directories of partitions on a broker's disk."""
+        """Return the directories of partitions on a broker's disk."""
         names = self.members[node_id].broker.log_dirs[0].directory.list()
         return [name for name in names if name.startswith(f"{TOPIC}-")]
 
@@ -424,7 +426,7 @@ class ReplicatedTopic:
         return self._peers.channel(host(node_id), PORT), env.clock
 
     async def ask(self, node_id: int, request: Any, *, version: int) -> Any:
-        """The answer to any request."""
+        """Send any request to a broker, and return the answer."""
         channel, clock = self._ask(node_id)
         return await channel.request(request, clock.monotonic() + 5.0, version=version)
 
@@ -438,7 +440,7 @@ class ReplicatedTopic:
         timeout_ms: int = 1000,
         count: int = 1,
     ) -> tuple[int, int]:
-        """As `send`, of a batch without a producer id."""
+        """Send a batch without a producer id, like `send`."""
         return await self.send(
             node_id, batch(count, value=value), index=index, acks=acks, timeout_ms=timeout_ms
         )
@@ -446,7 +448,8 @@ class ReplicatedTopic:
     async def send(
         self, node_id: int, sent: bytearray, *, index: int = 0, acks: int = -1, timeout_ms: int = 1000
     ) -> tuple[int, int]:
-        """(error code, base offset). Raises `ConnectionLost`, `KafkaError` REQUEST_TIMED_OUT."""
+        """Send a batch. Return error code and base offset. Raises `ConnectionLost`, or `KafkaError`
+        REQUEST_TIMED_OUT."""
         channel, clock = self._ask(node_id)
         data = PartitionProduceData(index, bytes(sent))
         request = ProduceRequest(None, acks, timeout_ms, [TopicProduceData(TOPIC, bytes(16), [data])])
@@ -457,7 +460,7 @@ class ReplicatedTopic:
     async def delete_records(
         self, node_id: int, offset: int, *, timeout_ms: int = 2000, index: int = 0
     ) -> tuple[int, int]:
-        """(error code, low watermark)."""
+        """Delete records. Return error code and low watermark."""
         channel, clock = self._ask(node_id)
         topic = DeleteRecordsTopic(TOPIC, [DeleteRecordsPartition(index, offset)])
         request = DeleteRecordsRequest([topic], timeout_ms)
@@ -466,7 +469,7 @@ class ReplicatedTopic:
         return answer.error_code, answer.low_watermark
 
     async def fetch(self, node_id: int, offset: int, *, index: int = 0, rack: str = "") -> Any:
-        """The partition's part of the answer, for a consumer."""
+        """Fetch as a consumer. Return the partition's part of the answer."""
         channel, clock = self._ask(node_id)
         topic = FetchTopic("", TOPIC_ID, [FetchPartition(index, -1, offset, -1, -1, 1 << 20)])
         request = FetchRequest(
@@ -476,18 +479,18 @@ class ReplicatedTopic:
         return response.responses[0].partitions[0]
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Let time pass until it holds; fails when it never does."""
+        """Let time pass until the condition is true. Fail if it never is."""
         deadline = self.world.now + PATIENCE_SECONDS
         while not condition():
             assert self.world.now < deadline, "it never came to be"
             await self.world.sleep(0.01)
 
     async def in_sync(self, *node_ids: int, index: int = 0) -> None:
-        """Wait until exactly these are in the controller's ISR."""
+        """Wait until the controller's ISR consists of exactly these brokers."""
         await self.until(lambda: sorted(self.controller.partitions[index].isr) == sorted(node_ids))
 
     def contents(self, node_id: int, index: int = 0, *, first: int = 0) -> dict[int, bytes]:
-        """Offset and value of each record in a replica's log."""
+        """Return the value of each record in a replica's log, by its offset."""
         log = self.members[node_id].partition(index).log
         found: dict[int, bytes] = {}
         offset = max(first, log.log_start_offset)

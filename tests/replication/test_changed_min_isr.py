@@ -1,7 +1,8 @@
-"""A changed `min.insync.replicas` and a changed ISR: no high watermark passes what an eligible leader may miss (KIP-966).
+"""`min.insync.replicas` and the ISR change: the high watermark passes no record that an eligible leader may lack
+(KIP-966).
 
-The controller takes a replica that leaves an ISR below the minimum for an eligible leader: the high watermark stands still
-from then on. So a leader must not go by an older, lower minimum when it takes a smaller ISR.
+A replica that leaves an ISR below the minimum becomes an eligible leader, since the high watermark cannot move from
+then on. So a leader that accepts a smaller ISR must not use an older, lower minimum.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from tests.replication.brokers import LAG_MS_MAX, TOPIC, ReplicatedTopic
 
 
 async def settled(cluster: ReplicatedTopic) -> Partition:
-    """Broker 1 leads with one record committed, and knows all that the controller has decided."""
+    """Wait until broker 1 leads with one committed record and knows all decisions of the controller."""
     await cluster.in_sync(1, 2, 3)
     assert (await cluster.produce(1, b"a"))[0] == 0
     partition = cluster.members[1].partition()
@@ -27,7 +28,8 @@ async def settled(cluster: ReplicatedTopic) -> Partition:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_smaller_isr_counts_with_the_minimum_by_which_it_was_decided(seed: int) -> None:
-    """The answer to AlterPartition overtakes the configuration that was changed before it."""
+    """If the answer to AlterPartition overtakes a change of the minimum, the leader commits nothing by the old
+    minimum."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         partition = await settled(cluster)
@@ -46,7 +48,7 @@ def test_a_smaller_isr_counts_with_the_minimum_by_which_it_was_decided(seed: int
 
 @pytest.mark.parametrize("kind", [RESOURCE_TOPIC, RESOURCE_BROKER])
 def test_a_raised_minimum_holds_for_the_smaller_isr_that_comes_with_it(kind: int) -> None:
-    """One image may bring both changes."""
+    """If one image raises the minimum and shrinks the ISR, the new minimum applies to the smaller ISR."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         partition = await settled(cluster)
@@ -74,7 +76,7 @@ def test_a_raised_minimum_holds_for_the_smaller_isr_that_comes_with_it(kind: int
 
 
 def test_a_lowered_minimum_does_not_hold_for_a_leadership_that_ends_with_it() -> None:
-    """The eligible leader has been elected, then the minimum was lowered: the leader of before commits nothing by it."""
+    """If an image ends a leadership and lowers the minimum, the old leader commits nothing by the lower minimum."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         partition = await settled(cluster)

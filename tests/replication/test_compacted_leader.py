@@ -1,4 +1,4 @@
-"""A broker that starts on a partition which Apache Kafka compacted, serves it, and is followed."""
+"""A broker that starts with a partition that Apache Kafka has compacted can serve it, and others can follow it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAME = f"{TOPIC}-0"
 
 
 def kafkas_files(topic: str) -> dict[str, bytes]:
-    """The files of Kafka's directory of this topic, but for its id."""
+    """Return the files of Kafka's directory of this topic, without the file of its topic id."""
     files: dict[str, bytes] = {}
     with tarfile.open(ARCHIVE) as archive:
         for member in archive.getmembers():
@@ -33,7 +33,7 @@ def kafkas_files(topic: str) -> dict[str, bytes]:
 
 
 def give_to(cluster: ReplicatedTopic, node_id: int, files: dict[str, bytes] | None) -> None:
-    """Put these files in the place of a stopped broker's partition; None: it has none."""
+    """Put these files in place of a stopped broker's partition. None removes the partition."""
     root = cluster.world.node_env(host(node_id)).open_dir("/data")
     if NAME in root.list():
         root.remove_tree(NAME)
@@ -51,7 +51,7 @@ def give_to(cluster: ReplicatedTopic, node_id: int, files: dict[str, bytes] | No
 @pytest.mark.parametrize("policy", ["compact", "delete"])
 @pytest.mark.parametrize("topic", TOPICS)
 def test_a_follower_of_a_log_that_kafka_compacted(topic: str, policy: str) -> None:
-    """Recovery keeps all segments behind gaps, whatever the policy; a follower takes gaps and batches without records."""
+    """Recovery keeps all segments behind gaps. A follower accepts gaps and batches without records."""
     files = kafkas_files(topic)
     size = sum(len(data) for name, data in files.items() if name.endswith(".log"))
 
@@ -75,14 +75,14 @@ def test_a_follower_of_a_log_that_kafka_compacted(topic: str, policy: str) -> No
         assert await cluster.produce(1, b"behind the gaps") == (0, leader().log.log_end_offset - 1)
         assert cluster.contents(2) == cluster.contents(1)
 
-    # One batch in each answer, so that some have only batches without records.
+    # Each answer has one batch, so that some answers have only batches without records.
     cluster = ReplicatedTopic(replica_fetch_max_bytes="1", replica_fetch_response_max_bytes="1")
     cluster.controller.topic_configs = {"cleanup.policy": policy, "retention.ms": "-1"}
     cluster.play(script)
 
 
 async def fetch_least(cluster: ReplicatedTopic, offset: int) -> Any:
-    """What a consumer gets whose limit is smaller than any batch: one batch, if something is there."""
+    """Fetch as a consumer whose limit is smaller than any batch. Return the one batch that it gets, if any."""
     topic = FetchTopic("", TOPIC_ID, [FetchPartition(0, -1, offset, -1, -1, 1)])
     request = FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=1, session_epoch=-1, topics=[topic])
     response = await cluster.ask(1, request, version=17)
@@ -91,7 +91,7 @@ async def fetch_least(cluster: ReplicatedTopic, offset: int) -> Any:
 
 @pytest.mark.parametrize("topic", TOPICS)
 def test_a_consumer_is_spared_answers_without_records(topic: str) -> None:
-    """librdkafka fails after ten of them in a row: a consumer gets what is behind, wherever it begins."""
+    """A consumer gets records wherever it begins, since librdkafka fails after ten answers without records."""
     files = kafkas_files(topic)
 
     async def script(cluster: ReplicatedTopic) -> None:

@@ -11,7 +11,7 @@ PRODUCER_ID, EPOCH = 71, 3
 
 
 def test_any_replica_tells_of_its_producers() -> None:
-    """Leader and followers list the same producer, as in Kafka; a disk that hangs is not asked."""
+    """As in Kafka, leader and followers list the same producer. A disk that hangs is not read."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         sent = batch(producer_id=PRODUCER_ID, producer_epoch=EPOCH, base_sequence=0)

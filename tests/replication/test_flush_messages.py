@@ -1,4 +1,4 @@
-"""`flush.messages` on every replica, whatever the acks: Kafka flushes in the append, for leader and followers alike."""
+"""`flush.messages` on every replica and with any acks: like Kafka, leader and followers flush as they append."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _configured(cluster: ReplicatedTopic, flush_messages: int) -> None:
 
 
 def test_an_acknowledged_record_is_on_every_device() -> None:
-    """With flush.messages=1, a record that acks=all has acknowledged is synced on every in-sync replica."""
+    """With flush.messages=1, a record that is acknowledged with acks=all is synced on every in-sync replica."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         for serial in range(20):
@@ -36,7 +36,7 @@ def test_an_acknowledged_record_is_on_every_device() -> None:
 
 
 def test_a_follower_promises_as_much_unsynced_as_it_may() -> None:
-    """With flush.messages=10 a follower syncs each ten messages, not each one."""
+    """With flush.messages=10, a follower syncs after ten messages, and not after each one."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         for serial in range(35):
@@ -51,11 +51,11 @@ def test_a_follower_promises_as_much_unsynced_as_it_may() -> None:
 
 
 def test_acks_0_is_flushed_too() -> None:
-    """Nobody waits for the answer; the flush is a rule of the topic, whatever the producer asks."""
+    """With acks=0 and flush.messages=1, records are flushed, too, although the producer gets no answer."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         await cluster.produce(1, b"a", acks=1)
-        # The flush of all logs in turn is not to help.
+        # The regular flush of all logs must not help here.
         cluster.members[1].partition().log.durability.note_flush(1 << 60)
         with pytest.raises(KafkaError, match="REQUEST_TIMED_OUT"):
             await cluster.produce(1, b"b", acks=0)
@@ -67,12 +67,12 @@ def test_acks_0_is_flushed_too() -> None:
 
 
 def test_a_follower_without_descriptors_promises_nothing_until_it_has_synced() -> None:
-    """A flush that is refused keeps its partition out of the fetches; it goes on when the flush goes through."""
+    """A follower whose sync fails for lack of descriptors fetches nothing more until the sync succeeds."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         assert (await cluster.produce(1, b"a"))[0] == 0
         disk = cluster.world.machine(host(2)).disk
-        # Opening the directory for its sync; the sync of a file that is open takes no descriptor.
+        # The sync must open the directory. Syncing an open file would need no descriptor.
         disk.fail_next(errno.EMFILE, operation="create", path_part=f"{TOPIC}-0/leader-epoch", times=3)
         cluster.controller.elect(0, 3)
         await cluster.until(lambda: cluster.members[3].partition().is_leader)
@@ -85,7 +85,7 @@ def test_a_follower_without_descriptors_promises_nothing_until_it_has_synced() -
 
 
 def test_a_flush_that_hangs_is_waited_for() -> None:
-    """A follower whose device hangs promises nothing meanwhile, and goes on as soon as the device answers."""
+    """While a follower's device hangs, its records do not count as replicated. It goes on once the device answers."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         assert (await cluster.produce(1, b"a"))[0] == 0
@@ -104,7 +104,7 @@ def test_a_flush_that_hangs_is_waited_for() -> None:
 
 @pytest.mark.parametrize("acks", [-1, 1])
 def test_a_leader_whose_device_hangs_acknowledges_nothing(acks: int) -> None:
-    """The leader's own sync counts as the followers' does. acks=1 waits for it alone."""
+    """A leader whose device hangs acknowledges nothing, even with acks=1, since its own sync counts, too."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         assert (await cluster.produce(1, b"a"))[0] == 0
@@ -128,7 +128,7 @@ def test_a_leader_whose_device_hangs_acknowledges_nothing(acks: int) -> None:
 
 
 def test_records_that_come_during_a_sync_share_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Group commit: twenty records that come while the device is busy cost the leader one more sync."""
+    """Group commit: twenty records that arrive during a sync cost the leader one more sync."""
     flushed: list[object] = []
     flush = PartitionLog.flush
     monkeypatch.setattr(PartitionLog, "flush", lambda log: (flushed.append(log), flush(log))[1])
@@ -140,7 +140,7 @@ def test_records_that_come_during_a_sync_share_the_next(monkeypatch: pytest.Monk
         assert isinstance(env, SimEnv)
         env.hangs_until = env.agenda.now + 1.0
         flushed.clear()
-        # The flush of all logs in turn is not to count.
+        # The regular flush of all logs must not count here.
         log.durability.note_flush(1 << 60)
         async with trio.open_nursery() as producers:
             for serial in range(20):
@@ -154,7 +154,7 @@ def test_records_that_come_during_a_sync_share_the_next(monkeypatch: pytest.Monk
 
 
 def test_a_leader_whose_sync_fails_acknowledges_nothing() -> None:
-    """ "A failed sync is final": the directory goes offline, and the producer hears that its record was not stored."""
+    """If a leader's sync fails, its directory goes offline, and the producer gets an error for its record."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         assert (await cluster.produce(1, b"a"))[0] == 0
@@ -171,7 +171,7 @@ def test_a_leader_whose_sync_fails_acknowledges_nothing() -> None:
 
 
 def test_a_leader_without_descriptors_goes_on_when_it_has_some() -> None:
-    """A sync that is refused is tried again, and the record is acknowledged then."""
+    """A sync that fails for lack of descriptors is tried again. Then the record is acknowledged."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         assert (await cluster.produce(1, b"a"))[0] == 0

@@ -1,4 +1,4 @@
-"""Strangers that fetch in a follower's name: a Fetch names its replica, and nothing proves it."""
+"""Strangers that fetch in a follower's name, which a Fetch request states without proof."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.replication.brokers import LAG_MS_MAX, TOPIC_ID, ReplicatedTopic
 
 
 async def fetch_as(cluster: ReplicatedTopic, replica_id: int, broker_epoch: int, offset: int) -> int:
-    """A stranger's first request of a follower's session, to broker 1; the partition's error code."""
+    """Send the first request of a follower's session to broker 1. Return the partition's error code."""
     epoch = cluster.controller.partitions[0].leader_epoch
     topic = FetchTopic("", TOPIC_ID, [FetchPartition(0, epoch, offset, -1, 0, 1 << 20)])
     request = FetchRequest(
@@ -26,7 +26,7 @@ async def fetch_as(cluster: ReplicatedTopic, replica_id: int, broker_epoch: int,
 
 
 async def all_goes_on(cluster: ReplicatedTopic, first: int) -> None:
-    """acks=all writes are answered, for longer than a follower may lag, and nobody leaves the ISR."""
+    """Check that acks=all writes succeed for longer than a follower may lag, and that the ISR stays complete."""
     for serial in range(2 * LAG_MS_MAX // 500):
         assert await cluster.produce(1, b"%d" % serial) == (0, first + serial)
         await cluster.world.sleep(0.5)
@@ -43,7 +43,7 @@ async def all_goes_on(cluster: ReplicatedTopic, first: int) -> None:
     ],
 )
 def test_a_made_up_broker_epoch_shuts_out_nobody(ahead: int, code: ErrorCode) -> None:
-    """Only the metadata says which incarnation of a broker is the one: what a request says of it is for itself alone."""
+    """A forged broker epoch gets an error and does not affect the real follower, since only the metadata count."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         assert await cluster.produce(1, b"first") == (0, 0)
@@ -55,7 +55,8 @@ def test_a_made_up_broker_epoch_shuts_out_nobody(ahead: int, code: ErrorCode) ->
 
 
 def test_another_session_of_a_follower_does_not_silence_its_own() -> None:
-    """A session of a stranger, or an old one that is read late, leaves the follower's own session alone."""
+    """A stranger's session in a follower's name, or an old session that is read late, leaves the follower's session as
+    it is."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         assert await cluster.produce(1, b"first") == (0, 0)
@@ -68,7 +69,7 @@ def test_another_session_of_a_follower_does_not_silence_its_own() -> None:
 
 
 def test_registered_followers_have_sessions() -> None:
-    """A replica that names its own epoch gets the session that makes its rounds cheap, also after a restart."""
+    """A follower that names its registered epoch gets a fetch session, even after a restart."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         def followed_by() -> list[int]:

@@ -1,4 +1,4 @@
-"""A leader whose disk hangs: what its followers promise counts, and nobody leaves the ISR for it."""
+"""The leader's disk hangs: fetches of followers still count, and no follower leaves the ISR because of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def disk_of_leader(cluster: ReplicatedTopic) -> LogDir:
 
 
 async def append(cluster: ReplicatedTopic) -> None:
-    """A record of a client of the leader; returns once both followers have it."""
+    """Append a record to the leader. Return once both followers have it."""
     leader = cluster.members[1]
     leader.partition().append_as_leader(memoryview(batch()), leader.env.clock.wall_ms())
     end_offset = leader.partition().log.log_end_offset
@@ -23,7 +23,7 @@ async def append(cluster: ReplicatedTopic) -> None:
 
 
 def test_what_followers_promise_counts_while_the_leaders_disk_hangs() -> None:
-    """A promise needs no disk of the leader: what all in sync have is committed, and all stay in sync."""
+    """While the leader's disk hangs, records that all in-sync replicas have are committed, and all stay in sync."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         await cluster.world.sleep(1.0)
@@ -40,7 +40,7 @@ def test_what_followers_promise_counts_while_the_leaders_disk_hangs() -> None:
 
 
 def test_nobody_lags_because_the_leaders_disk_hangs() -> None:
-    """Followers that cannot get the last record stay in sync during the hang, and have time to catch up behind it."""
+    """Followers that cannot read the last record during a hang stay in sync, and get time to catch up after it."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         await cluster.world.sleep(1.0)

@@ -1,4 +1,5 @@
-"""A leader and its followers without a network: who is in sync, what that does to the high watermark, who waits."""
+"""A leader and its followers without a network: the ISR, its effect on the high watermark, and waiting
+acknowledgements."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ ME, LAG_MS_MAX, BROKER_EPOCH = 1, 1000, 50
 
 
 class Cluster:
-    """The leader's view of other brokers, as the test sets it."""
+    """The leader's view of the other brokers, which the test sets."""
 
     lag_ms_max = LAG_MS_MAX
 
@@ -28,10 +29,10 @@ class Cluster:
         self.ineligible: set[int] = set()
         self.proposals = 0
         self.known = {2: BROKER_EPOCH, 3: BROKER_EPOCH}
-        """Epochs of those that are registered."""
+        """The broker epochs of registered brokers."""
         self.suspected: list[int] = []
         self.syncs: list[Callable[[], None]] = []
-        """The syncs that are under way: what to call when each has ended."""
+        """The syncs that are under way, each with the callback for its end."""
 
     def now_ms(self) -> int:
         return self.time_ms
@@ -59,7 +60,7 @@ class Cluster:
 
 
 class Leader:
-    """Broker 1 leads a partition of 1, 2 and 3, in leader epoch 3 and partition epoch 7."""
+    """Broker 1 as leader of a partition of 1, 2 and 3, with leader epoch 3 and partition epoch 7."""
 
     def __init__(
         self,
@@ -82,7 +83,7 @@ class Leader:
         self.partition.append_as_leader(memoryview(batch()), NOW_MS)
 
     def fetch(self, follower: int, offset: int, *, broker_epoch: int = BROKER_EPOCH) -> int:
-        """The high watermark after it."""
+        """Let a follower fetch. Return the high watermark after it."""
         replica = self.partition.follower(follower, has_epoch=True)
         self.partition.note_fetch(replica, broker_epoch, offset, 0, self.cluster.time_ms)
         return self.partition.log.high_watermark
@@ -92,7 +93,7 @@ class Leader:
 
 
 class Waiter:
-    """An acks=all batch."""
+    """A batch with acks=all that waits for its acknowledgement."""
 
     def __init__(self, last_offset: int) -> None:
         self.last_offset = last_offset
@@ -106,7 +107,7 @@ class Waiter:
 
 
 def test_the_slowest_in_sync_replica_holds_the_high_watermark() -> None:
-    """ "Committed when all replicas in the ISR have applied it to their log": the least of their offsets."""
+    """The high watermark is the lowest offset of all in-sync replicas, as all of them must have a committed record."""
     leader = Leader()
     for _ in range(3):
         leader.append()
@@ -114,7 +115,8 @@ def test_the_slowest_in_sync_replica_holds_the_high_watermark() -> None:
 
 
 def test_a_leader_wonders_about_a_follower_that_does_not_get_on() -> None:
-    """The same offset again, with something behind it: once is chance, then it suspects its log, at every doubling."""
+    """If a follower keeps fetching the same offset although there is more, the leader suspects its own log. It does so
+    at every doubling."""
     leader = Leader(records=3)
     for _ in range(5):
         leader.fetch(2, 3)
@@ -132,7 +134,8 @@ def test_a_leader_wonders_about_a_follower_that_does_not_get_on() -> None:
 
 
 def test_a_replica_that_joins_counts_at_once_and_one_that_leaves_counts_still() -> None:
-    """The maximal ISR: both sets may hold while the controller has not answered."""
+    """Until the controller answers, a joining replica already counts and a leaving one still counts (the
+    maximal ISR)."""
     leader = Leader((1, 2))
     leader.append()
     leader.fetch(2, 1)
@@ -153,7 +156,7 @@ def test_a_replica_that_joins_counts_at_once_and_one_that_leaves_counts_still() 
 
 
 def test_who_joins_has_the_high_watermark_and_the_beginning_of_the_epoch() -> None:
-    """KIP-279's rule: without the epoch's start a replica might lack what an earlier leader has acknowledged."""
+    """KIP-279: a replica joins the ISR only with the high watermark and with the start of the leader epoch."""
     leader = Leader((1,), records=3)
     assert leader.partition.epoch_start_offset == 3
     leader.fetch(2, 2)
@@ -164,8 +167,8 @@ def test_who_joins_has_the_high_watermark_and_the_beginning_of_the_epoch() -> No
 
 @pytest.mark.parametrize("broker_epoch", [-1, BROKER_EPOCH - 1, BROKER_EPOCH + 1, 2**63 - 1])
 def test_another_incarnation_promises_nothing(broker_epoch: int) -> None:
-    """KIP-903: a fetch counts only with the broker epoch that the metadata knows. A former incarnation, or a stranger
-    with a made-up epoch, changes nothing for the registered one."""
+    """KIP-903: a fetch counts only with the registered broker epoch. An earlier incarnation or a stranger with a forged
+    epoch changes nothing."""
     leader = Leader(isr=(1, 2))
     leader.append()
     for follower in (2, 3):
@@ -184,7 +187,7 @@ def test_another_incarnation_promises_nothing(broker_epoch: int) -> None:
 
 
 def test_a_broker_that_is_not_registered_promises_nothing() -> None:
-    """An unregistered broker promises nothing, whatever it claims to be."""
+    """A fetch of an unregistered broker does not count, whatever it claims."""
     leader = Leader(isr=(1, 2))
     leader.append()
     del leader.cluster.known[2]
@@ -195,7 +198,7 @@ def test_a_broker_that_is_not_registered_promises_nothing() -> None:
 
 
 def test_the_fenced_do_not_join() -> None:
-    """KIP-841: nor does who shuts down."""
+    """KIP-841: a broker that is fenced or shutting down does not join the ISR."""
     leader = Leader((1,))
     leader.cluster.ineligible.add(2)
     leader.fetch(2, 0)
@@ -204,7 +207,7 @@ def test_the_fenced_do_not_join() -> None:
 
 @pytest.mark.reaches("replication.follower_unknown_yet")
 def test_a_stranger_is_told_to_come_again() -> None:
-    """UNKNOWN_LEADER_EPOCH: it may know of a reassignment that this leader has not heard of."""
+    """An unknown follower gets UNKNOWN_LEADER_EPOCH, since it may know of a reassignment before this leader does."""
     leader = Leader()
     for has_epoch, code in (
         (True, ErrorCode.UNKNOWN_LEADER_EPOCH),
@@ -227,7 +230,8 @@ def test_a_stranger_is_told_to_come_again() -> None:
     ],
 )
 def test_what_the_controller_refuses(code: ErrorCode, again: bool, pending: bool) -> None:
-    """Only an answer that says "nothing has changed" takes the proposal back; else the metadata will tell."""
+    """A refused proposal is dropped only if the error says that nothing has changed. Otherwise the leader waits for
+    metadata."""
     leader = Leader((1,))
     leader.fetch(2, 0)
     proposal = leader.partition.isr_state
@@ -237,7 +241,7 @@ def test_what_the_controller_refuses(code: ErrorCode, again: bool, pending: bool
 
 
 def test_an_answer_and_the_metadata_may_come_in_any_order() -> None:
-    """Partition epochs: what is older than what is known changes nothing."""
+    """An answer or an image with an older partition epoch than the known one changes nothing."""
     leader = Leader((1,))
     leader.fetch(2, 0)
     proposal = leader.partition.isr_state
@@ -251,7 +255,8 @@ def test_an_answer_and_the_metadata_may_come_in_any_order() -> None:
 
 
 def test_waiting_acks() -> None:
-    """In the order of offsets, by the high watermark; with too few replicas by then it says so."""
+    """Waiting acknowledgements complete in the order of offsets, with an error if too few replicas are in sync
+    by then."""
     leader = Leader(min_isr=2)
     waiters = [Waiter(offset) for offset in range(3)]
     for waiter in waiters:
@@ -265,7 +270,8 @@ def test_waiting_acks() -> None:
 
 
 def test_what_one_fetch_acknowledges_is_answered_newest_first() -> None:
-    """Answers leave a connection in the order of its requests, so that its oldest one then sends all with one call."""
+    """Acknowledgements of one fetch complete newest first. The answer to the oldest request then sends all in
+    one call."""
     leader = Leader()
     told: list[int] = []
 
@@ -284,7 +290,8 @@ def test_what_one_fetch_acknowledges_is_answered_newest_first() -> None:
 
 
 def test_a_new_term_knows_nothing_of_the_last() -> None:
-    """Between two terms of the same leader a follower may have been cut: its offset counts again when it fetches."""
+    """In a new leader epoch a follower's offset counts again only after its next fetch, since its log may have been
+    cut."""
     leader = Leader()
     leader.append()
     leader.fetch(2, 1)
@@ -294,7 +301,7 @@ def test_a_new_term_knows_nothing_of_the_last() -> None:
 
 
 def test_steady_load_is_not_lag() -> None:
-    """A follower that has at each fetch what the leader had at the one before was caught up then."""
+    """Under steady load, a follower that fetches up to the previous end of the log each time is caught up."""
     leader = Leader()
     for offset in range(5):
         leader.append()
@@ -305,7 +312,8 @@ def test_steady_load_is_not_lag() -> None:
 
 
 def test_a_follower_serves_nobody_before_its_leader_has_agreed_with_its_log() -> None:
-    """KIP-392 lets consumers read from followers; after a power loss a checkpoint may speak of what was never committed."""
+    """A follower serves consumers (KIP-392) only after its leader has confirmed its log, which a power loss may have
+    cut."""
     partition = Partition(new_log(), Cluster())
     for _ in range(3):
         partition.log.append(memoryview(batch()), 0, 2, NOW_MS)  # type: ignore[arg-type]  # a client's
@@ -321,5 +329,5 @@ def test_a_follower_serves_nobody_before_its_leader_has_agreed_with_its_log() ->
 
 
 def test_a_leader_serves_consumers_at_once() -> None:
-    """It has all that was committed; how much of it that is, it says itself (KIP-207)."""
+    """A leader serves consumers at once, since it has all committed records (KIP-207)."""
     assert Leader().partition.reader_error(3) is ErrorCode.NONE

@@ -1,4 +1,4 @@
-"""A leader's proposals to the controller: replicas in sync, with their incarnations, until they are decided."""
+"""A leader's proposals to the controller: the in-sync replicas with their broker epochs, until they are decided."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ OWN_EPOCH = 40
 
 
 class Controller:
-    """Hears requests; answers none of them."""
+    """A controller that receives requests and answers none."""
 
     def __init__(self) -> None:
         self.heard: list[dict[int, int]] = []
-        """For each request the proposed ISR: broker ids and epochs."""
+        """The proposed ISR of each request: broker ids and broker epochs."""
 
     async def request(self, message: Any, deadline: float, *, version: int | None = None) -> Any:
         assert isinstance(message, AlterPartitionRequest)
@@ -32,7 +32,7 @@ class Controller:
 
 
 class Told(Cluster):
-    """A leader's cluster that tells the controller."""
+    """A leader's view of the cluster that sends proposals to the controller."""
 
     def __init__(self, world: World, controller: Controller) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Told(Cluster):
 
 
 def test_a_proposal_is_for_the_incarnation_that_fetched() -> None:
-    """KIP-903: what a follower's former incarnation has fetched must not bring an empty follower into the ISR."""
+    """KIP-903: fetches of a follower's earlier incarnation must not bring its empty successor into the ISR."""
 
     async def script() -> None:
         controller = Controller()

@@ -1,4 +1,4 @@
-"""An acknowledged record and the power of one node, of two, of all: with and without `flush.messages`."""
+"""Acknowledged records when one node, two nodes or all nodes lose power, with and without `flush.messages`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from odradek.env.ports import ConnectionLost
 from tests.replication.brokers import NODES, TOPIC, ReplicatedTopic
 
 FLUSH_CYCLE_SECONDS = 70.0
-"""Within a minute each log is synced once; a little more, for the turns."""
+"""The regular flush syncs each log once a minute. This leaves some time more."""
 
 
 async def acknowledged(cluster: ReplicatedTopic, leader: int, values: range) -> None:
@@ -19,20 +19,20 @@ async def acknowledged(cluster: ReplicatedTopic, leader: int, values: range) -> 
         try:
             code, _ = await cluster.produce(leader, b"%d" % value)
         except ConnectionLost:
-            # The connection is of the time before the node lost its power, so the request has reached nobody.
+            # The connection is from before the power loss, so the node has not received the request.
             code, _ = await cluster.produce(leader, b"%d" % value)
         assert code == 0
 
 
 async def lead(cluster: ReplicatedTopic) -> int:
-    """Wait for the leader that the controller has named."""
+    """Wait until the broker that the controller has elected leads."""
     leader = cluster.controller.partitions[0].leader
     await cluster.until(lambda: leader in cluster.members and cluster.members[leader].partition().is_leader)
     return leader
 
 
 async def all_come_back(cluster: ReplicatedTopic, order: tuple[int, ...]) -> int:
-    """Have all nodes lose power at once; the controller fences them in this order, so the last one leads. Its id."""
+    """Let all nodes lose power at once, and fence them in this order, so that the last one leads. Return its id."""
     for node_id in NODES:
         cluster.crash(node_id, "synced")
     for node_id in order:
@@ -50,7 +50,7 @@ def values(cluster: ReplicatedTopic, node_id: int) -> list[int]:
 
 @pytest.mark.parametrize("victims", [(1,), (2,), (1, 2), (2, 3)])
 def test_a_replica_in_sync_that_lives_has_all(victims: tuple[int, ...]) -> None:
-    """acks=all without flush.messages: what others have lost with their power, they fetch again."""
+    """With acks=all, replicas that lose power fetch the records that they lost from a replica that stayed up."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         await acknowledged(cluster, 1, range(20))
@@ -72,7 +72,7 @@ def test_a_replica_in_sync_that_lives_has_all(victims: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("order", list(permutations(NODES)))
 def test_all_lose_power_with_flush_messages(order: tuple[int, ...]) -> None:
-    """flush.messages=1: each replica in sync has each acknowledged record on its disk, so any of them may lead."""
+    """With flush.messages=1, each in-sync replica has each acknowledged record on its disk, so any of them may lead."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         await acknowledged(cluster, 1, range(20))
@@ -87,7 +87,7 @@ def test_all_lose_power_with_flush_messages(order: tuple[int, ...]) -> None:
 
 
 def test_all_lose_power_without_flush_messages() -> None:
-    """Records older than a minute stay, and the newest go: flush.messages is for them."""
+    """Without flush.messages, records older than a minute survive if all lose power, and the newest may be lost."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         await acknowledged(cluster, 1, range(20))
@@ -100,9 +100,9 @@ def test_all_lose_power_without_flush_messages() -> None:
 
 
 def test_a_start_commits_nothing_by_metadata_that_are_older_than_it() -> None:
-    """The ISR may have shrunk to a dead process: its log has records that no other replica ever had.
-
-    They would lie below the high watermark at once, and another leader may be elected without them.
+    """A starting broker commits nothing by metadata from before its start. The ISR may have shrunk to its dead
+    predecessor, so its log may have records that no other replica has. These would be committed at once, and yet
+    another leader may be elected without them.
     """
 
     async def script(cluster: ReplicatedTopic) -> None:

@@ -1,4 +1,4 @@
-"""A lookup by time whose partition goes while a worker reads it."""
+"""A partition is removed while a worker looks up a timestamp in it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.replication.brokers import TOPIC, ReplicatedTopic
 
 @pytest.mark.reaches("offsets.log_went_while_searched")
 def test_a_partition_that_goes_during_a_lookup_by_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """ListOffsets by time answers an error that clients retry, on a connection that lives on."""
+    """ListOffsets gets a retriable error, and the connection goes on working."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         assert (await cluster.produce(1, b"a"))[0] == 0

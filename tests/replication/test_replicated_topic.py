@@ -1,4 +1,4 @@
-"""Three brokers replicate: what is acknowledged, who is in sync, what is cut, who may read where."""
+"""Three brokers replicate a topic: acknowledgements, the ISR, truncation, and reads from followers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from tests.replication.brokers import NODES, TOPIC, ReplicatedTopic, host
 
 
 def test_an_acknowledged_record_is_on_every_replica() -> None:
-    """acks=all: "all in-sync replicas have received the message"; the logs are equal, and followers know it soon."""
+    """With acks=all, all in-sync replicas have an acknowledged record. The logs are equal, and followers soon know it
+    is committed."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         for serial in range(5):
@@ -26,7 +27,8 @@ def test_an_acknowledged_record_is_on_every_replica() -> None:
 
 
 def test_the_isr_shrinks_and_grows() -> None:
-    """replica.lag.time.max.ms: who does not catch up leaves; back, it catches up first and then joins."""
+    """A replica that lags for replica.lag.time.max.ms leaves the ISR. After its return it first catches up,
+    then joins."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         await cluster.produce(1, b"a")
@@ -44,7 +46,7 @@ def test_the_isr_shrinks_and_grows() -> None:
 
 
 def test_the_gate() -> None:
-    """KIP-966: below min.insync.replicas acks=all is refused, and nobody sees what others write."""
+    """KIP-966: below min.insync.replicas acks=all is refused, and records with other acks stay invisible."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         cluster.crash(3)
@@ -64,7 +66,7 @@ def test_the_gate() -> None:
 
 @pytest.mark.parametrize("socket_bytes", [5000, 1 << 20])
 def test_large_batches_pass_through_any_buffer(socket_bytes: int) -> None:
-    """A follower waits for much of a large answer at once, but never for more than its socket can hold."""
+    """A large answer reaches a follower whatever the size of its socket buffer is."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         for size in (200_000, 10, 300_000):
@@ -76,8 +78,8 @@ def test_large_batches_pass_through_any_buffer(socket_bytes: int) -> None:
 
 
 def test_a_follower_gives_up_a_leader_that_does_not_answer() -> None:
-    """After `replica.socket.timeout.ms` a follower closes a connection on which its answer is overdue, as behind a cut
-    network."""
+    """After `replica.socket.timeout.ms` without an answer, as behind a cut network, a follower closes the
+    connection."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         await cluster.produce(1, b"a")
@@ -86,12 +88,12 @@ def test_a_follower_gives_up_a_leader_that_does_not_answer() -> None:
             cluster.world.cut("node-1", "node-2")
             cut_at = cluster.world.now
             await cluster.until(lambda: not fetcher.statistics()["fetchers"][0]["is_connected"])
-            # The request under way was asked at most a wait ago.
+            # The unanswered request was sent at most one fetch wait before the cut.
             assert 2.9 <= cluster.world.now - cut_at <= 3.6
             cluster.world.heal("node-1", "node-2")
             await cluster.produce(1, b"b")
             await cluster.in_sync(1, 2, 3)
-        # A connection that is used lives on, however long.
+        # A connection in use stays open however long it lives.
         rounds = fetcher.statistics()["fetchers"][0]["rounds"]
         await cluster.until(lambda: fetcher.statistics()["fetchers"][0]["rounds"] > rounds + 20)
         assert len(cluster.contents(2)) == 3
@@ -100,7 +102,7 @@ def test_a_follower_gives_up_a_leader_that_does_not_answer() -> None:
 
 
 def test_a_new_leader_cuts_what_was_not_acknowledged() -> None:
-    """KIP-101: the old leader's tail goes by epoch, and what was acknowledged stays."""
+    """KIP-101: an old leader's unacknowledged records are cut by epoch, and acknowledged ones stay."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         await cluster.produce(1, b"kept")
@@ -123,7 +125,8 @@ def test_a_new_leader_cuts_what_was_not_acknowledged() -> None:
 
 
 def test_waiting_produces_fail_with_the_leadership() -> None:
-    """NOT_LEADER_OR_FOLLOWER as soon as this broker hears of another leader, not at the deadline."""
+    """If another leader is announced, waiting produce requests get NOT_LEADER_OR_FOLLOWER at once, before their
+    deadline."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         cluster.world.pause("node-2")
@@ -142,7 +145,8 @@ def test_waiting_produces_fail_with_the_leadership() -> None:
 
 
 def test_a_lost_answer_of_the_controller() -> None:
-    """The proposal is made again, is outdated by then, and the metadata ends it."""
+    """If the controller's answer is lost, the leader repeats the outdated proposal until the metadata show the
+    decision."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         cluster.answers_lost = 1.0
@@ -158,7 +162,7 @@ def test_a_lost_answer_of_the_controller() -> None:
 
 
 def test_a_follower_that_lost_its_disk() -> None:
-    """It refetches everything before it is in sync again."""
+    """A follower with an empty disk fetches everything before it joins the ISR again."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         for serial in range(3):
@@ -172,7 +176,7 @@ def test_a_follower_that_lost_its_disk() -> None:
 
 
 def test_consumers_may_read_from_followers() -> None:
-    """KIP-392, since version 11: up to the high watermark that the follower knows."""
+    """KIP-392: from version 11 on, consumers may read from a follower, up to the high watermark that it knows."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         await cluster.produce(1, b"a")
@@ -188,7 +192,8 @@ def test_consumers_may_read_from_followers() -> None:
 
 
 def test_consumers_are_sent_to_their_rack() -> None:
-    """KIP-392: the leader names an in-sync replica in the consumer's rack, and serves who is nearer to nobody else."""
+    """KIP-392: the leader sends a consumer to an in-sync replica in its rack, and serves consumers of other racks
+    itself."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         await cluster.produce(1, b"a")
@@ -208,7 +213,7 @@ def test_consumers_are_sent_to_their_rack() -> None:
 
 
 def test_a_reassignment() -> None:
-    """A new replica catches up and joins; one that was removed gives its log away."""
+    """In a reassignment a new replica catches up and joins, and a removed one deletes its log."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         for serial in range(3):
@@ -229,7 +234,7 @@ def test_a_reassignment() -> None:
 
 
 def test_deleted_records_go_everywhere() -> None:
-    """KIP-107: the answer comes when every live replica has raised its log start offset."""
+    """KIP-107: DeleteRecords is answered when every live replica has raised its log start offset."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         for serial in range(3):
@@ -243,8 +248,8 @@ def test_deleted_records_go_everywhere() -> None:
 
 
 def test_deleted_records_stay_deleted_when_everybody_loses_power() -> None:
-    """Once DeleteRecords is acknowledged, all replicas have the new start on their platters. (Kafka 4.3 acknowledges
-    before that, and its earliest offset falls back after a kill of the broker.)"""
+    """Records stay deleted if all lose power: before DeleteRecords is answered, the new start is on all disks. (Kafka
+    4.3 answers earlier, and its earliest offset may fall back if the broker is killed.)"""
 
     async def script(cluster: ReplicatedTopic) -> None:
         for serial in range(3):
@@ -262,7 +267,7 @@ def test_deleted_records_stay_deleted_when_everybody_loses_power() -> None:
 
 @pytest.mark.parametrize("full", [1, 3], ids=["leader", "follower"])
 def test_a_replica_whose_disk_is_full_has_not_deleted_records(full: int) -> None:
-    """It serves from the new start on, and counts for the answer when its checkpoint is written."""
+    """A replica with a full disk serves from the new start on, but counts only when its checkpoint is written."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         for serial in range(3):
@@ -281,7 +286,8 @@ def test_a_replica_whose_disk_is_full_has_not_deleted_records(full: int) -> None
 
 @pytest.mark.reaches("replication.end_out_of_range", "replication.log_begun_anew")
 def test_a_follower_behind_the_leaders_first_record() -> None:
-    """OFFSET_OUT_OF_RANGE below the leader's log: it begins anew where the leader's log begins."""
+    """A follower behind the leader's first record gets OFFSET_OUT_OF_RANGE, and begins again where the leader's log
+    begins."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         await cluster.produce(1, b"0")
@@ -300,7 +306,7 @@ def test_a_follower_behind_the_leaders_first_record() -> None:
 
 
 def test_a_follower_ahead_of_its_leader() -> None:
-    """After an unclean election the leader's log holds: what it does not have is cut, also below the high watermark."""
+    """After an unclean election a follower cuts all records that its leader lacks, even below the high watermark."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         await cluster.produce(1, b"0")
@@ -324,7 +330,7 @@ def test_a_follower_ahead_of_its_leader() -> None:
 
 @pytest.mark.parametrize(("side", "slowed"), [(LEADER, "0:1"), (FOLLOWER, "0:2,0:3")])
 def test_a_throttled_replica_catches_up_slowly(side: str, slowed: str) -> None:
-    """KIP-73, at either end: it gets what the rate allows, and the others are acknowledged meanwhile as ever."""
+    """KIP-73: a throttled replica gets what the rate allows, and the other replicas acknowledge as before."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         for _ in range(20):

@@ -1,7 +1,8 @@
-"""Bit rot on one disk: it is found when somebody cannot use the bytes, and the replica is given up, kept and replaced.
+"""Bit rot on one disk: it is found when a reader cannot use the bytes. The damaged log is set aside, and the replica is
+replaced.
 
-A replica whose log fails its CRC is set aside, gives up leadership and fetches everything anew. While it is empty, it
-is never a member of the ISR. The last replica in sync is kept in service instead.
+A replica whose log fails its CRC check gives up its leadership and fetches everything again. While it is empty, it is
+not in the ISR. The last replica in sync stays in service instead.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from tests.replication.brokers import NODES, TOPIC, ReplicatedTopic
 VALUES = {serial: b"%d" % serial for serial in range(10)}
 SEEDS = [int(seed) for seed in os.environ.get("SEEDS", "1 2 3 4").split()]
 INSIDE = HEADER_SIZE + 3
-"""A place in the records of the first batch: its header stays sound."""
+"""A position in the records of the first batch. Its header stays valid."""
 SECOND_MAGIC = 16
-"""The place of the magic in a header: damage there leaves no batch."""
+"""The position of the magic byte in a header. Damaged there, the bytes are no batch at all."""
 
 
 async def write(cluster: ReplicatedTopic, first: int, end: int) -> None:
@@ -31,7 +32,7 @@ async def write(cluster: ReplicatedTopic, first: int, end: int) -> None:
 
 
 async def without(cluster: ReplicatedTopic, *node_ids: int) -> None:
-    """Stop these brokers for good, as far as the others know."""
+    """Stop these brokers for the rest of the test."""
     for node_id in node_ids:
         cluster.crash(node_id)
         cluster.controller.fence(node_id)
@@ -44,7 +45,8 @@ def size_of(cluster: ReplicatedTopic, node_id: int = 1) -> int:
 
 @pytest.mark.parametrize("byte", [INSIDE, SECOND_MAGIC])
 def test_a_rotten_leader_is_replaced_and_refetches(byte: int) -> None:
-    """A follower cannot take what its leader has: another leads, the old log is kept, all three are equal in the end."""
+    """If a follower cannot use a leader's batch, another leads, the old log is kept, and in the end all three are
+    equal."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         await write(cluster, 0, 3)
@@ -66,7 +68,7 @@ def test_a_rotten_leader_is_replaced_and_refetches(byte: int) -> None:
 
 
 def test_an_empty_replica_is_never_in_sync() -> None:
-    """A replica that begins anew stays outside the ISR and the eligible replicas until it has everything."""
+    """A replica that begins again stays outside the ISR and the eligible leaders until it has everything."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         await write(cluster, 0, 3)
@@ -90,7 +92,7 @@ def test_an_empty_replica_is_never_in_sync() -> None:
 
 
 def test_the_last_in_sync_keeps_what_it_has() -> None:
-    """Nobody else has all that was acknowledged: it leads on and serves what is sound; when another is in sync, it goes."""
+    """The last in-sync replica leads on with its damaged log. Once another one is in sync, it is replaced."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         await write(cluster, 0, 3)
@@ -106,7 +108,7 @@ def test_the_last_in_sync_keeps_what_it_has() -> None:
         assert cluster.directories(1) == [f"{TOPIC}-0"]
         assert (await cluster.fetch(1, 0)).error_code == ErrorCode.NONE
         assert await cluster.produce(1, VALUES[8]) == (0, 8)
-        # The same bit turns back: the follower gets over it, and is in sync.
+        # The same bit flips back. The follower reads past it and joins the ISR.
         cluster.flip(1, rotten_at + INSIDE)
         await cluster.in_sync(1, 2)
         await cluster.until(lambda: cluster.controller.partitions[0].leader == 2)
@@ -119,7 +121,8 @@ def test_the_last_in_sync_keeps_what_it_has() -> None:
 
 @pytest.mark.reaches("rot.promising_replica_returns")
 def test_a_replica_that_gave_up_just_when_it_became_the_last_leads_again() -> None:
-    """The controller's word is final, and it was the last: it takes its word back rather than begin anew."""
+    """A replica that has reported its log as lost just as it became the last in sync withdraws the report and
+    leads on."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         await write(cluster, 0, 3)
@@ -137,7 +140,7 @@ def test_a_replica_that_gave_up_just_when_it_became_the_last_leads_again() -> No
 
 
 def test_a_crash_before_the_log_is_set_aside() -> None:
-    """The metadata says LOST until it has begun anew: a broker that finds its old log at the start sets it aside then."""
+    """If a broker dies after it reported a log as LOST, it sets the old log aside at its next start."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         await write(cluster, 0, 5)
@@ -156,7 +159,7 @@ def test_a_crash_before_the_log_is_set_aside() -> None:
 
 
 def test_a_followers_own_rot() -> None:
-    """A consumer reads from a follower what makes no batch: the follower leaves the ISR, and begins anew."""
+    """If a consumer reads damaged bytes from a follower, the follower leaves the ISR and begins again."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         await write(cluster, 0, 5)
@@ -172,7 +175,7 @@ def test_a_followers_own_rot() -> None:
 
 
 class Deaths:
-    """Processes that die and come back while a rotten leader is replaced; their page caches survive."""
+    """Processes that die and restart while a damaged leader is replaced. Their page caches survive."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(f"{seed}/deaths")
@@ -199,7 +202,8 @@ class Deaths:
             await cluster.world.sleep(self.random.random())
             victim = self.random.choice(NODES)
             if victim == 1 and cluster.controller.partitions[0].isr == (1,):
-                # Rotten and alone: a recovery would cut what nobody else has. That is one fault too many.
+                # Only this damaged replica is left. Recovery would cut records that no other has, which is one fault
+                # too many.
                 victim = 2
             cluster.crash(victim)
             if self.random.random() < 0.5:
@@ -217,9 +221,9 @@ class Deaths:
             assert {offset: held.get(offset) for offset in self.acknowledged} == self.acknowledged
 
     async def _settle(self, cluster: ReplicatedTopic, rot_at: int) -> None:
-        """Wait until the rot is gone; where a death has hidden it from everybody, mend the bit.
+        """Wait until the damage is gone. If deaths have hidden it from all readers, restore the bit.
 
-        Recovery may have cut it off, too: the byte that is there then is another one, or none.
+        Recovery may also have cut the damaged byte off. Then there is another byte, or none.
         """
         end = cluster.world.now + 20.0
         while cluster.world.now < end:
@@ -247,7 +251,7 @@ class Deaths:
             await cluster.world.sleep(0.05)
 
     async def _watch(self, cluster: ReplicatedTopic) -> None:
-        """A replica in sync has all that was acknowledged."""
+        """Check all the time that each in-sync replica has all acknowledged records."""
         while not self.is_over:
             await cluster.world.sleep(0.005)
             end = max(self.acknowledged) + 1
@@ -260,6 +264,7 @@ class Deaths:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_deaths_while_a_rotten_leader_is_replaced(seed: int) -> None:
-    """Acknowledged records stay, and all three replicas are equal in the end, whichever dies at whatever time."""
+    """Whichever process dies at whatever time, acknowledged records stay, and in the end all three replicas are
+    equal."""
     deaths = Deaths(seed)
     deaths.cluster.play(deaths.run)

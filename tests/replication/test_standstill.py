@@ -1,4 +1,4 @@
-"""A partition moves on although its followers fetch at the same offsets, so nobody waits for an event that is past."""
+"""A partition makes progress although its followers fetch the same offsets again, so no request waits for ever."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.replication.test_isr import LAG_MS_MAX, Leader, Waiter
 
 @pytest.mark.parametrize("by_time", [False, True], ids=["fenced", "silent"])
 def test_who_does_not_join_holds_up_nobody(by_time: bool) -> None:
-    """A replica that was about to join counts until it is refused, fenced, or not caught up any more."""
+    """A replica that is about to join counts until it is refused, fenced, or no longer caught up."""
     leader = Leader((1, 2))
     leader.fetch(2, 0)
     leader.fetch(3, 0)
@@ -33,7 +33,7 @@ def test_who_does_not_join_holds_up_nobody(by_time: bool) -> None:
 
 
 def test_records_are_deleted_from_a_partition_at_rest() -> None:
-    """KIP-107: the followers have everything and fetch at the log's end; they hear of it all the same."""
+    """KIP-107: followers that wait at the end of the log still learn the new log start offset."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         for serial in range(3):

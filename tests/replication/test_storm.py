@@ -1,4 +1,5 @@
-"""Crashes, power cuts, partitions and elections from a seed: nothing acknowledged is lost, reordered or seen to change."""
+"""Crashes, power cuts, partitions and elections from a seed: acknowledged records are not lost, reordered or
+changed."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ STORM_SECONDS = 30.0
 
 
 class _Batch:
-    """One batch of the producer, and what it was told last."""
+    """One batch of the producer, and the last answer to it."""
 
     def __init__(self, sequence: int, count: int) -> None:
         self.sequence = sequence
@@ -30,7 +31,7 @@ class _Batch:
 
 
 class Storm:
-    """One producer that waits for each acknowledgement, one reader, and trouble beside them."""
+    """One producer, one reader, and faults at the same time."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(f"{seed}/storm")
@@ -59,12 +60,13 @@ class Storm:
         self._check()
 
     async def _produce(self) -> None:
-        """Up to three batches under way, as an idempotent producer has them: again from the first that is not acknowledged."""
+        """Keep up to three batches under way, like an idempotent producer. Resend from the first one without
+        acknowledgement."""
         cluster = self.cluster
         window: list[_Batch] = []
         sequence = 0
         while not self.is_over:
-            # Of a producer of whom it knows nothing a leader takes any sequence: the first batch goes alone.
+            # A leader that does not know a producer accepts any sequence number. So the first batch is sent alone.
             while len(window) < (self.random.choice((1, 3)) if self.acknowledged else 1):
                 window.append(_Batch(sequence, self.random.choice((1, 1, 3))))
                 sequence += window[-1].count
@@ -93,7 +95,7 @@ class Storm:
             each.code = ErrorCode.REQUEST_TIMED_OUT
 
     async def _watch_high_watermarks(self) -> None:
-        """Check that records below any replica's high watermark stay as they are."""
+        """Check that records below any replica's high watermark never change."""
         cluster = self.cluster
         while not self.is_over:
             await cluster.world.sleep(0.05)
@@ -113,7 +115,7 @@ class Storm:
         now = cluster.controller.partitions[0]
         if what in ("crash", "power") and lives:
             others = [each for each in now.isr if each != node_id and each in cluster.members]
-            # The fault model: one in-sync replica keeps what its page cache holds.
+            # The fault model: the page cache of one in-sync replica always survives.
             loses = what == "power" and bool(others)
             cluster.crash(node_id, "random" if loses else "all")
             if not loses and random.random() < 0.5:
@@ -177,6 +179,6 @@ class Storm:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_nothing_acknowledged_is_lost(seed: int) -> None:
-    """ "A committed message will not be lost, as long as there is at least one in sync replica alive, at all times." """
+    """No acknowledged record is lost as long as one in-sync replica is alive at all times."""
     storm = Storm(seed)
     storm.cluster.play(storm.run)

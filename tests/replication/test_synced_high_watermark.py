@@ -1,4 +1,4 @@
-"""`flush.messages` and the high watermark: only synced records are committed: those of clients and of coordinators."""
+"""`flush.messages` and the high watermark: only synced records are committed, of clients and of coordinators."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ALONE = {"isr": (ME,), "replicas": (ME,)}
 
 
 class Waiter:
-    """An acknowledgement that is waited for (`AckWaiter`)."""
+    """A waiting acknowledgement (`AckWaiter`)."""
 
     def __init__(self, last_offset: int) -> None:
         self.last_offset = last_offset
@@ -31,14 +31,14 @@ class Waiter:
 
 
 class Synced(Leader):
-    """A leader whose syncs begin and end as the test says."""
+    """A leader whose syncs begin and end when the test says so."""
 
     @property
     def high_watermark(self) -> int:
         return self.partition.log.high_watermark
 
     def sync(self) -> None:
-        """Let the sync that is under way begin now and end at once."""
+        """Run the pending sync, which ends at once."""
         self.partition.log.flush()
         self.end_sync()
 
@@ -49,7 +49,7 @@ class Synced(Leader):
 
 
 def _append_as_coordinator(leader: Synced) -> None:
-    """Append as a coordinator's log does."""
+    """Append records as a coordinator does."""
     leader.partition.log.append(memoryview(batch()), Origin.COORDINATOR, 3, NOW_MS)
     leader.partition.advance_high_watermark()
 
@@ -61,7 +61,7 @@ def _append_marker(leader: Synced) -> None:
 
 @pytest.mark.parametrize("append", [Synced.append, _append_as_coordinator, _append_marker])
 def test_what_is_not_synced_is_not_committed(append: object) -> None:
-    """flush.messages=1 on the only replica: a client's batch, a coordinator's and a marker wait for the sync."""
+    """With flush.messages=1 on a sole replica, batches of clients and coordinators, and markers, wait for the sync."""
     assert callable(append)
     leader = Synced(**ALONE, flush_messages=1)
     append(leader)
@@ -76,7 +76,7 @@ def test_what_is_not_synced_is_not_committed(append: object) -> None:
 
 @pytest.mark.parametrize("is_disk_first", [True, False])
 def test_followers_and_the_leaders_disk_in_any_order(is_disk_first: bool) -> None:
-    """The high watermark waits for both, and moves with the later."""
+    """The high watermark waits for the followers and the leader's sync, and moves when both are done."""
     leader = Synced(flush_messages=1)
     leader.append()
     steps = [leader.sync, lambda: [leader.fetch(2, 1), leader.fetch(3, 1)]]
@@ -92,7 +92,7 @@ def test_followers_and_the_leaders_disk_in_any_order(is_disk_first: bool) -> Non
 
 
 def test_one_sync_at_a_time_and_the_next_covers_what_came_meanwhile() -> None:
-    """Group commit: three appends during a sync share the one behind it."""
+    """Group commit: three appends during a sync share the next one."""
     leader = Synced(**ALONE, flush_messages=1)
     leader.append()
     leader.partition.log.flush()
@@ -106,7 +106,7 @@ def test_one_sync_at_a_time_and_the_next_covers_what_came_meanwhile() -> None:
 
 
 def test_the_end_of_a_sync_acknowledges() -> None:
-    """Who waits for the high watermark is woken by the sync: acknowledgements and watchers."""
+    """The end of a sync moves the high watermark, and wakes acknowledgements and watchers."""
     leader = Synced(**ALONE, flush_messages=1)
     leader.append()
     waiter = Waiter(0)
@@ -119,7 +119,7 @@ def test_the_end_of_a_sync_acknowledges() -> None:
 
 
 def test_as_many_unsynced_as_the_topic_permits() -> None:
-    """flush.messages=3: two records are committed without a sync, the third waits for one."""
+    """With flush.messages=3, two records are committed without a sync, and the third waits for one."""
     leader = Synced(**ALONE, flush_messages=3)
     leader.append()
     leader.append()
@@ -131,7 +131,7 @@ def test_as_many_unsynced_as_the_topic_permits() -> None:
 
 
 def test_a_sync_that_made_nothing_durable_is_tried_again() -> None:
-    """A disk without room refuses a sync: the high watermark stays, and the next try may raise it."""
+    """If a sync fails because the disk is full, the high watermark stays, and a later sync may move it."""
     leader = Synced(**ALONE, flush_messages=1)
     leader.append()
     leader.end_sync()
@@ -141,7 +141,7 @@ def test_a_sync_that_made_nothing_durable_is_tried_again() -> None:
 
 
 def test_a_new_leader_syncs_what_it_had_as_a_follower() -> None:
-    """What it has in the page cache alone counts no more on a leader than on a follower."""
+    """A new leader syncs the unsynced records that it had as a follower before it commits them."""
     leader = Synced(isr=(ME,), records=2, flush_messages=1)
     assert (leader.high_watermark, len(leader.cluster.syncs)) == (0, 1)
     leader.sync()
@@ -151,7 +151,8 @@ def test_a_new_leader_syncs_what_it_had_as_a_follower() -> None:
 
 
 def test_too_few_in_sync() -> None:
-    """Below min.insync.replicas a record with acks=1 is synced all the same, and committed when the gate opens."""
+    """Below min.insync.replicas, a record with acks=1 is synced at once, and committed when enough replicas are in
+    sync."""
     leader = Synced(isr=(ME,), min_isr=2, flush_messages=1)
     leader.append()
     leader.sync()
@@ -162,7 +163,7 @@ def test_too_few_in_sync() -> None:
 
 
 def test_the_topics_configuration_changes() -> None:
-    """`flush.messages` that comes later counts from the next record on; when it goes, the disk is waited for no longer."""
+    """If `flush.messages` is set, it applies from the next record on. If it is removed, nothing waits for the disk."""
     leader = Synced(**ALONE)
     leader.append()
     leader.partition.set_config(attrs.evolve(leader.config, flush_messages=1))
@@ -176,7 +177,7 @@ def test_the_topics_configuration_changes() -> None:
 
 
 def test_a_leader_that_has_lost_its_lead_commits_nothing() -> None:
-    """A sync that ends then changes nothing: the next leader decides."""
+    """A sync that ends after the leadership was lost commits nothing, since the next leader decides."""
     leader = Synced(flush_messages=1)
     leader.append()
     leader.fetch(2, 1)

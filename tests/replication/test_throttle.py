@@ -1,4 +1,4 @@
-"""The leader's throttle: which partitions, how fast, and that who is in sync is never slowed."""
+"""The leader's replication throttle: its partitions and its rate. In-sync replicas are never slowed down."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def throttle(rate: int | None, replicas: str) -> ReplicationThrottle:
     [("", []), ("*", [0, 1, 2]), ("0:1,1:2,2:1", [0, 2]), ("1:2", [])],
 )
 def test_which_partitions(replicas: str, slowed: list[int]) -> None:
-    """KIP-73: `*`, or the partitions with this broker's id."""
+    """KIP-73: the throttled partitions are all (`*`), or those listed with this broker's id."""
     made = throttle(1000, replicas)
     assert [index for index in range(3) if made.applies_to(TOPIC, index)] == slowed
 
 
 @pytest.mark.parametrize("text", ["fast", "", "-1", "1e3", "²"])
 def test_a_rate_that_is_no_number_is_passed_over(text: str) -> None:
-    """Values are judged when they are set, but maybe by another version: what a log says must not end a node."""
+    """A rate in the log that is no number, perhaps from another version, is ignored, and the node goes on."""
     made = throttle(None, "*")
     made.set_rate(BrokerConfigLayers({}, {rate_key(LEADER): text}, {rate_key(LEADER): "1000"}))
     made.note(1500)
@@ -48,14 +48,14 @@ def test_a_rate_that_is_no_number_is_passed_over(text: str) -> None:
 
 
 def test_without_a_rate_nothing_is_slowed() -> None:
-    """The list alone does nothing."""
+    """A list of throttled partitions has an effect only with a rate."""
     made = throttle(None, "*")
     assert not made.is_set
     assert made.has_room(0)
 
 
 def test_the_rate_holds_over_time() -> None:
-    """Bytes served beyond the rate are waited for; a pause saves up one second, not more."""
+    """Bytes beyond the rate have to wait. A pause saves up one second's worth at most."""
     made = throttle(1000, "*")
     made.note(3000)
     assert not made.has_room(0)
@@ -67,7 +67,7 @@ def test_the_rate_holds_over_time() -> None:
 
 
 def test_when_there_is_room_again() -> None:
-    """Bytes that are used up come back at the rate; a rate of 0 is looked at again."""
+    """Used bytes become available again at the rate. A rate of 0 is checked again later."""
     made = throttle(1000, "*")
     assert made.room_at_ms(0) == 0
     made.note(3000)
@@ -78,7 +78,7 @@ def test_when_there_is_room_again() -> None:
 
 @pytest.mark.parametrize("lifted", ["rate", "no rate", "no list", "another broker's list"])
 def test_a_follower_that_waits_for_its_rate_goes_on_once_it_is_lifted(lifted: str) -> None:
-    """At 1 byte a second, what was fetched last has to be waited for by the hour."""
+    """A follower that waits for hours because of a rate of 1 byte a second goes on as soon as the rate is lifted."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         await cluster.in_sync(1, 2, 3)
@@ -103,7 +103,7 @@ def test_a_follower_that_waits_for_its_rate_goes_on_once_it_is_lifted(lifted: st
                 controller.topic_configs = {}
             case _:
                 controller.topic_configs = {replicas_key(FOLLOWER): "0:2"}
-        # An image that changes a broker has all followers try again; this one changes configurations alone.
+        # An image that changes brokers makes all followers retry. This one changes only configurations.
         delta = MetadataDelta(changed_configs=((RESOURCE_TOPIC, TOPIC_NAME), (RESOURCE_BROKER, "")))
         cluster.members[3].broker.apply_metadata(controller.image(), delta)
         await cluster.in_sync(1, 2, 3)

@@ -1,4 +1,4 @@
-"""A broker's repeated looks go on, although one of the things looked at fails."""
+"""A broker's periodic checks go on, even if one of the checked objects raises."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.replication.brokers import ReplicatedTopic
 
 @pytest.mark.reaches("replication.look_failed")
 def test_one_partitions_bug_costs_no_other_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A look at one partition raises, each time: who lags in another one leaves its ISR all the same."""
+    """If the check of one partition always raises, a lagging replica of another partition still leaves its ISR."""
     look_again = Partition.look_again
 
     def look(partition: Partition) -> None:
@@ -41,7 +41,7 @@ def test_one_partitions_bug_costs_no_other_its_turn(monkeypatch: pytest.MonkeyPa
 
 
 class _Shard:
-    """A shard whose decisions fail as often as it is told."""
+    """A shard whose first `failures` decisions raise."""
 
     is_loading = False
 
@@ -56,7 +56,7 @@ class _Shard:
 
 
 def test_offsets_expire_on_behind_a_bug() -> None:
-    """One shard's failure is logged as a bug; the others have their turn, and all are asked again in time."""
+    """If one shard raises, a bug is logged, the other shards have their turn, and all are asked again later."""
     clock = ManualClock()
     captured = LogCapture()
     log = structlog.wrap_logger(None, processors=[captured])

@@ -1,4 +1,4 @@
-"""Truncation of logs: three replicas in memory lead in turns, crash and follow; nothing committed is ever cut."""
+"""Truncation of logs: three replicas in memory lead in turns, crash and follow. No committed record is ever cut."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NODES = range(3)
 
 
 class Replica:
-    """A log of (epoch, serial) records and the epochs beside it, kept as a broker keeps them."""
+    """A log of (epoch, serial) records with its epochs, kept as a broker keeps them."""
 
     def __init__(self) -> None:
         self.records: list[tuple[int, int]] = []
@@ -34,7 +34,8 @@ class Replica:
         self.epochs.truncate_from_end(len(self.records))
 
     def follow(self, leader: Replica, limit: int) -> bool:
-        """One fetch as FetchHandler answers it and LeaderFetcher takes it. Whether it got to where the leader is."""
+        """Fetch once, as FetchHandler answers and LeaderFetcher applies it. Return whether the replica has
+        caught up."""
         end = len(self.records)
         if self.epochs.latest >= 0:
             epoch, end_offset = leader.epochs.end_offset_for(self.epochs.latest, len(leader.records))
@@ -49,7 +50,7 @@ class Replica:
 
 
 class Topic:
-    """The replicas, and the rules of the ISR: a leader is one of those that have all that was committed."""
+    """The replicas, and the rule of the ISR: a leader has all committed records."""
 
     def __init__(self) -> None:
         self.replicas = [Replica() for _ in NODES]
@@ -114,7 +115,7 @@ steps = st.lists(
 @settings(max_examples=examples(300), deadline=None)
 @given(steps)
 def test_committed_records_stay_and_logs_agree(script: list[tuple[object, ...]]) -> None:
-    """KIP-101 and KIP-279: cut by epochs, followers come to agree with their leader and keep what was committed."""
+    """KIP-101 and KIP-279: followers that are cut by epochs agree with their leader and keep all committed records."""
     topic = Topic()
     for name, *details in script:
         getattr(topic, str(name))(*details)
@@ -128,7 +129,7 @@ def test_committed_records_stay_and_logs_agree(script: list[tuple[object, ...]])
 
 
 def test_an_epoch_without_records_is_cut_too() -> None:
-    """A leader that appended nothing still noted its epoch. It drops that epoch when it follows the next leader."""
+    """A leader that appended nothing has recorded its epoch, and drops it when it follows the next leader."""
     topic = Topic()
     topic.produce()
     for node in (1, 2):
@@ -143,9 +144,11 @@ def test_an_epoch_without_records_is_cut_too() -> None:
 
 @pytest.mark.reaches("replication.first_batch_cut_in_the_middle")
 def test_a_log_that_parts_below_the_leaders_start_begins_anew() -> None:
-    """The leader's records were deleted up to the middle of its first batch, and the epoch of ours with them (seed 70671).
+    """If two logs part below the leader's start, the follower begins again. Here the leader's records were deleted up
+    to the middle of its first batch, and with them the epoch of the follower's records (seed 70671).
 
-    The leader can only tell that our epoch ends where its log starts. Our batches end there too, and its do not.
+    The leader can only answer that this epoch ends where its log starts. The follower's batches end there, too, but the
+    leader's do not.
     """
     log = new_log()
     for _ in range(2):

@@ -1,4 +1,5 @@
-"""A broker applies whatever any program wrote into the metadata log, and all nodes act by the same values."""
+"""Any program may write any text into the metadata log. A broker still applies it, and all nodes use the same
+values."""
 
 from __future__ import annotations
 
@@ -78,7 +79,7 @@ BASIS = DecisionBasis(CONTROLLER, BrokerSessions(CONTROLLER.broker_session_timeo
 
 
 def replayed(*messages: Message) -> MetadataImage:
-    """The image of a node that starts with these records."""
+    """Return the image of a node that starts with these records."""
     builder = ImageBuilder(MetadataImage.empty(CLUSTER_ID))
     for offset, message in enumerate(messages):
         builder.replay(offset, message, 1)
@@ -97,7 +98,7 @@ def with_broker(script: Callable[[Broker, ConnectionLimits], Awaitable[None]]) -
 
 
 def applied(broker: Broker, changes: Sequence[ConfigRecord]) -> MetadataImage:
-    """Show a running broker one image for each change; the last image."""
+    """Apply one image for each change to a running broker. Return the last image."""
     builder = ImageBuilder(replayed(*BASE))
     broker.apply_metadata(*builder.build())
     for offset, change in enumerate(changes, len(BASE)):
@@ -109,12 +110,13 @@ def applied(broker: Broker, changes: Sequence[ConfigRecord]) -> MetadataImage:
 
 
 def min_isr_of_controller(image: MetadataImage) -> int:
-    """The minimum on a controller whose file says 2, the brokers' 3: with eligible leaders the log alone tells."""
+    """Return the minimum on a controller whose file says 2, while the brokers' file says 3: with eligible leaders only
+    the log counts."""
     return topic_rules(image, BASIS, image.topics[TOPIC]).min_isr
 
 
 def in_force(broker: Broker, limits: ConnectionLimits) -> str:
-    """The values that a broker acts by, as text: NaN is a value, too."""
+    """Return the values that a broker uses, as text, so that NaN can be compared."""
     both = broker.replication.leader_throttle, broker.replication.follower_throttle
     throttles = [(each.is_set, each.applies_to(TOPIC_ID, 0)) for each in both]
     figures = (limits.connections_max, limits.per_ip_max, limits.creation_rate_max, limits.per_ip_overrides)
@@ -123,7 +125,7 @@ def in_force(broker: Broker, limits: ConnectionLimits) -> str:
 
 @pytest.mark.parametrize(("kind", "name"), list(KEYS))
 def test_every_key_with_every_text(kind: int, name: str) -> None:
-    """No text ends a broker, whichever key has it."""
+    """No text as the value of any key stops a broker."""
 
     async def script(broker: Broker, limits: ConnectionLimits) -> None:
         for text in TEXTS:
@@ -150,7 +152,7 @@ RECORDS = st.lists(
 @settings(max_examples=examples(30), deadline=None)
 @given(RECORDS, st.integers(0, 12))
 def test_one_log_gives_all_nodes_the_same_values(changes: list[ConfigRecord], cut: int) -> None:
-    """A node that runs, one that starts anew, and one that begins with a snapshot of the log's first records."""
+    """A running node, a newly started one, and a node that loads a snapshot have the same values."""
 
     async def script(broker: Broker, limits: ConnectionLimits) -> None:
         running = applied(broker, changes)
@@ -165,7 +167,7 @@ def test_one_log_gives_all_nodes_the_same_values(changes: list[ConfigRecord], cu
 
 
 def test_what_cannot_be_read_leaves_the_value_before_it_in_force() -> None:
-    """It holds for a running node as for one that starts, until a value comes that can be read, or none."""
+    """If a value cannot be read, the one before it stays in force, on running and on starting nodes."""
     told = [ConfigRecord(2, TOPIC, "retention.ms", "-1"), ConfigRecord(2, TOPIC, "retention.ms", "for ever")]
 
     async def script(broker: Broker, _: ConnectionLimits) -> None:

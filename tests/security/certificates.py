@@ -1,4 +1,4 @@
-"""Authorities and certificates for tests, with any name and any time."""
+"""Certificate authorities and certificates for tests, with any name and validity."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 
 
 def named(common_name: str) -> x509.Name:
-    """Make a name of one part."""
+    """Make a name of one attribute."""
     return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, common_name)])
 
 
 @attrs.frozen
 class Issued:
-    """A key with its certificate, and those of the authorities above it."""
+    """A key with its certificate, and the certificates of its authorities."""
 
     key: PrivateKey
     certificate: x509.Certificate
@@ -44,7 +44,7 @@ class Issued:
         return "".join(each.public_bytes(Encoding.PEM).decode() for each in (self.certificate, *self.above))
 
     def write(self, path: Path) -> str:
-        """Put key and chain into one file, in one step; the path."""
+        """Write key and certificates to one file atomically. Return the path."""
         fresh = path.with_suffix(".fresh")
         fresh.write_text(self.key_pem() + self.chain_pem)
         fresh.replace(path)
@@ -53,7 +53,7 @@ class Issued:
 
 @attrs.define
 class Authority:
-    """Signs certificates; itself signed by nobody else."""
+    """An authority that signs certificates. By default its own certificate is self-signed."""
 
     own: Issued = attrs.field(factory=lambda: _signed(named("authority"), None, is_authority=True))
 
@@ -62,7 +62,7 @@ class Authority:
         return self.own.chain_pem
 
     def write(self, path: Path) -> str:
-        """Put the certificate into a file; the path."""
+        """Write the certificate to a file. Return the path."""
         path.write_text(self.pem)
         return str(path)
 
@@ -74,13 +74,13 @@ class Authority:
         days: tuple[float, float] = (-1, 365),
         with_rsa: bool = False,
     ) -> Issued:
-        """Issue a certificate that holds between these days from now."""
+        """Issue a certificate that is valid between these days from now."""
         name = named(subject) if isinstance(subject, str) else subject
         return _signed(name, self.own, hosts, days, with_rsa=with_rsa)
 
 
 def self_signed(subject: str, hosts: Sequence[str] = ()) -> Issued:
-    """Make a certificate without an authority."""
+    """Make a self-signed certificate."""
     return _signed(named(subject), None, hosts)
 
 

@@ -1,4 +1,7 @@
-"""Clients of others, by one form: one record in and out, by the keys that each of them has for a login."""
+"""Other clients behind one interface.
+
+Each produces and reads a record, with the configuration keys that it has for a login.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ PACKAGE = "org.apache.kafka.common.security."
 
 @attrs.frozen
 class Login:
-    """A way to log in over TLS; without a mechanism by a certificate."""
+    """A way to log in over TLS. Without a mechanism, the login is by certificate."""
 
     mechanism: str | None
     user: str = ""
@@ -56,7 +59,7 @@ def _bootstrap(secured: SecuredNode, login: Login) -> str:
 
 
 def by_confluent_kafka(secured: SecuredNode, login: Login, topic: str) -> bytes | None:
-    """Use librdkafka: produce a record, and return the record that it reads."""
+    """Produce a record by librdkafka, and return the record that it reads."""
     keys: dict[str, Any] = {
         "bootstrap.servers": _bootstrap(secured, login),
         "security.protocol": "SSL" if login.mechanism is None else "SASL_SSL",
@@ -97,7 +100,7 @@ class _Tokens(kafka.net.sasl.oauth.AbstractTokenProvider):
 
 
 def by_kafka_python(secured: SecuredNode, login: Login, topic: str) -> bytes | None:
-    """Use kafka-python."""
+    """Produce a record by kafka-python, and return the record that it reads."""
     keys: dict[str, Any] = {
         "bootstrap_servers": _bootstrap(secured, login),
         "security_protocol": "SSL" if login.mechanism is None else "SASL_SSL",
@@ -134,7 +137,7 @@ class _AsyncTokens(aiokafka.abc.AbstractTokenProvider):
 
 
 def by_aiokafka(secured: SecuredNode, login: Login, topic: str) -> bytes | None:
-    """Use aiokafka."""
+    """Produce a record by aiokafka, and return the record that it reads."""
     context = ssl.create_default_context(cafile=secured.authority)
     keys: dict[str, Any] = {
         "bootstrap_servers": _bootstrap(secured, login),
@@ -164,7 +167,7 @@ def by_aiokafka(secured: SecuredNode, login: Login, topic: str) -> bytes | None:
 
 
 def _write_pkcs8(source: Path, target: Path) -> None:
-    """Write key and certificates as Java wants them: the key in PKCS 8."""
+    """Write key and certificates as Java reads them, with the key in PKCS #8."""
     data = source.read_bytes()
     key = serialization.load_pem_private_key(data, None).private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
@@ -173,7 +176,7 @@ def _write_pkcs8(source: Path, target: Path) -> None:
 
 
 def java_properties(secured: SecuredNode, login: Login, directory: Path) -> Mapping[str, str]:
-    """Return Java's client keys for a login; a token is in a file of `directory`."""
+    """Return the keys of Java's client for a login. A token is written to a file in `directory`."""
     keys = {
         "security.protocol": "SSL" if login.mechanism is None else "SASL_SSL",
         "ssl.truststore.type": "PEM",

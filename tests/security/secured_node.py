@@ -1,6 +1,6 @@
-"""A node with one listener of every kind, as a process: what the tests of logins talk to.
+"""A node with one listener of each kind, as a process, for the tests of logins.
 
-Users: `alice` and `bob` by SCRAM (`alice-secret`, `bob-secret`), `carol` by PLAIN (`carol-secret`), and owners of a
+Users are `alice` and `bob` by SCRAM (`alice-secret`, `bob-secret`), `carol` by PLAIN (`carol-secret`), and owners of a
 token of `issuer`.
 """
 
@@ -25,20 +25,20 @@ SCRAM_USERS = {"alice": "alice-secret", "bob": "bob-secret", "jürgen, é=è": "
 
 @attrs.frozen
 class SecuredNode:
-    """Where each listener is."""
+    """A running node, and the addresses of its listeners."""
 
     process: ServerProcess
     directory: Path
     plaintext: str
     sasl: str
     tls: str
-    """TLS; a certificate of the client's makes its name the principal, but none is needed."""
+    """A TLS listener. A client needs no certificate, but its name is the principal if there is one."""
     sasl_tls: str
     renewing: str
-    """SASL, where a login lasts for three seconds."""
+    """A SASL listener on which a login lasts three seconds."""
     controller: str
     issuer: Issuer
-    """Whose tokens are taken; the node reads its keys from `jwks.json`."""
+    """The issuer whose tokens the node accepts. The node reads its keys from `jwks.json`."""
 
     @property
     def log(self) -> str:
@@ -46,17 +46,17 @@ class SecuredNode:
 
     @property
     def authority(self) -> str:
-        """The file of the authority whose certificates count."""
+        """The path of the authority's certificate."""
         return str(self.directory / "authority.pem")
 
     @property
     def client_pem(self) -> str:
-        """A client's key and certificate, of `CN=dora`."""
+        """The path of a client's key and certificate, for `CN=dora`."""
         return str(self.directory / "dora.pem")
 
 
 def make_certificates(directory: Path) -> None:
-    """Make an authority, the node's certificate, and that of a client."""
+    """Make an authority, and certificates of the node and of a client."""
     directory.mkdir(parents=True, exist_ok=True)
     authority = trustme.CA()
     authority.cert_pem.write_to_path(directory / "authority.pem")
@@ -68,7 +68,7 @@ def make_certificates(directory: Path) -> None:
 
 
 def properties(directory: Path, ports: list[int]) -> dict[str, str]:
-    """Return the node's file: the plaintext listener is last, since the start is awaited there."""
+    """Return the node's configuration. The plaintext listener is last, since the start is awaited there."""
     plaintext, controller, sasl, renewing, tls, sasl_tls = ports
     listeners = [
         f"SASL://127.0.0.1:{sasl}",
@@ -106,7 +106,7 @@ def properties(directory: Path, ports: list[int]) -> dict[str, str]:
 
 
 def start(directory: Path, settings: dict[str, str], users: list[str]) -> ServerProcess:
-    """Format with these first users, and start."""
+    """Format the node with its first users, and start it."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / "server.properties"
     path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))

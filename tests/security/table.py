@@ -1,4 +1,4 @@
-"""The table of docs/acls.md, made from the doors: `python -m tests.security.table` writes it."""
+"""The table of docs/acls.md, made from the docstrings of the doors: `python -m tests.security.table` writes it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from odradek.wire.api_keys import ApiKey
 PATH = Path(__file__).parents[2] / "docs" / "acls.md"
 HEAD = "| key | API | right | judged by |\n| ---: | --- | --- | --- |\n"
 DESCRIBES_ACLS = "DESCRIBE on the cluster."
-"""DescribeAcls judges by itself, since without an authorizer it has an answer of its own."""
+"""The right for DescribeAcls. The API checks it itself, since its answer differs without an authorizer."""
 
 
 def rights() -> dict[ApiKey, tuple[str, str]]:
-    """Each API that is judged: the right that it needs, and who judges it."""
+    """Return the right that each API with a door needs, and the nodes that check it."""
     at_broker = {key: api.door for key, api in APIS.items() if not api.is_forwarded}
     found = {}
     for api in sorted({*at_broker, *CONTROLLER_DOORS}):
@@ -33,13 +33,13 @@ def rights() -> dict[ApiKey, tuple[str, str]]:
 
 
 def _right(docstring: str) -> str:
-    """Cut the verb off a door's docstring: "Require WRITE on each topic", "Let in everybody"."""
+    """Return a door's docstring without its verb: "WRITE on each topic", "Everybody"."""
     text = " ".join(docstring.split()).removeprefix("Require ").removeprefix("Let in ")
     return text[:1].upper() + text[1:]
 
 
 def render() -> str:
-    """The page with the table as it is now."""
+    """Return the page with the current table."""
     page = PATH.read_text()
     rows = "".join(
         f"| {int(api)} | {api.name} | {text} | {judge} |\n" for api, (text, judge) in rights().items()

@@ -1,6 +1,7 @@
-"""The digest that README.md and docs/simulation.md state, for a reader to see that a seed gives the same run on any machine.
+"""The digest stated by README.md and docs/simulation.md, with which a reader can check that a seed gives the same run.
 
-`python -m tests.sim.stated` (`make sim-digest`) runs the seed and writes what it gives: each change of the code changes it.
+`python -m tests.sim.stated` (`make sim-digest`) runs the seed and writes the digest. Each change of the code changes
+it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _STATED = re.compile(rf"(`{COMMAND}`\s[^`]*?`digest: )([0-9a-f]{{64}})`")
 
 
 def stated() -> dict[str, str]:
-    """By the name of the page; one without the sentence is missing."""
+    """Return the stated digest by the name of the page. A page without the sentence is left out."""
     found = {}
     for page in PAGES:
         match = _STATED.search(page.read_text())
@@ -29,14 +30,14 @@ def stated() -> dict[str, str]:
 
 
 def given() -> str:
-    """The digest of the run."""
+    """Run the seed; return its digest."""
     result = run(SEED, RunOptions.draw(SEED, PROFILE))
     assert result.verdict == "ok", result.message
     return result.digest
 
 
 def state(digest: str) -> None:
-    """Write it into the pages."""
+    """Write the digest into the pages."""
     for page in PAGES:
         page.write_text(_STATED.sub(rf"\g<1>{digest}`", page.read_text()))
 

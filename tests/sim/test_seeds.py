@@ -1,7 +1,7 @@
-"""A small campaign with fixed seeds, twice: every promise is kept, and another process with another hash seed agrees.
+"""A small campaign with fixed seeds, run by two processes: promises are kept, and both get the same digests.
 
-'Every failure found by the simulator replays from its seed, byte for byte.' The two workers have different
-`PYTHONHASHSEED`s. A run that hangs on the order of a set, or on addresses, gives another digest.
+The two processes have different `PYTHONHASHSEED`s. A run that depends on the order of a set, or on addresses, gets
+another digest.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from sim.options import RunOptions
 from tests.sim.stated import PAGES, given, stated
 
 DEFAULT_SEEDS = (0, 1, 3)
-"""The first one upgrades nodes. Seeds differ in cost by a factor of ten."""
+"""The first seed upgrades nodes. The costs of seeds differ by a factor of ten."""
 DEFAULT_SECONDS = 8.0
 LITE_SEEDS = (101,)
 AGAIN = (0, 1)
-"""The seeds that the second process runs, too."""
+"""The seeds that the second process also runs."""
 
 
 def _plans() -> list[tuple[int, RunOptions]]:
@@ -39,15 +39,15 @@ def _run(number: int) -> list[Outcome]:
 
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the pages say what CPython 3.11 gives")
 def test_a_reader_of_the_docs_gets_the_digest_that_they_state() -> None:
-    """A seed gives the same run on any machine. The pages state its digest, and must state the present one."""
+    """The digest that the docs state is that of the present code."""
     digest = given()
     assert stated() == dict.fromkeys((page.name for page in PAGES), digest), (
-        "the code has changed, and with it each run: `make sim-digest` writes the new digest into the pages"
+        "the code has changed, so runs are different: `make sim-digest` writes the new digest into the pages"
     )
 
 
 def test_fixed_seeds_keep_every_promise_in_any_process() -> None:
-    """Storms leave nothing lost, all heals, and one digest per seed in two processes."""
+    """After storms nothing is lost and the cluster heals. Each seed has the same digest in both processes."""
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(_run, (1, 2))
     failed = [(each.seed, each.signature, each.message) for each in first if each.verdict != "ok"]

@@ -1,7 +1,7 @@
-"""One Spark for the whole folder: a local session with two cores, started when the first test asks for it.
+"""One Spark session for this folder: local, with two cores, started when the first test asks for it.
 
-`tests/conftest.py` gives the folder to one worker of xdist, so that there is one Java process and one start of Spark. Tests
-that change a setting of the session set it back (`setting`), and end the streaming queries that they start
+`tests/conftest.py` gives the folder to one worker of xdist, so there is only one Java process and one start of Spark.
+Tests that change a setting of the session restore it (`setting`) and stop the streaming queries that they start
 (`streams`).
 """
 
@@ -28,7 +28,10 @@ PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A session in this process, where a task may fail twice; skipped aloud without pyspark or Java; with the JVM connector where its jars are."""
+    """A session in this process, in which a task may fail twice.
+
+    It has the JVM connector if its jars are available. Without pyspark or Java, the tests are skipped.
+    """
     sql = pytest.importorskip("pyspark.sql", reason="Spark is not installed (the extra spark)")
     try:
         java_command()
@@ -62,17 +65,19 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 
 def jars_for_this_spark() -> str:
-    """Return the jars of the JVM connector; `KafkaUnavailable` where they are of another version than PySpark."""
+    """Return the paths of the JVM connector's jars. Raises `KafkaUnavailable` if PySpark has another version."""
     import pyspark
 
     if pyspark.__version__ != SPARK_VERSION:
-        raise KafkaUnavailable(f"its jars are of {SPARK_VERSION}, and this is {pyspark.__version__}")
+        raise KafkaUnavailable(
+            f"its jars are for Spark {SPARK_VERSION}, and PySpark is {pyspark.__version__}"
+        )
     return spark_jars()
 
 
 @pytest.fixture(scope="session")
 def jvm_connector() -> None:
-    """Skips aloud where the jars of Spark's own Kafka connector cannot be had; the session has them otherwise."""
+    """Skip tests if the jars of Spark's own Kafka connector are unavailable. Otherwise the session has them."""
     try:
         jars_for_this_spark()
     except KafkaUnavailable as reason:
@@ -81,7 +86,7 @@ def jvm_connector() -> None:
 
 @pytest.fixture
 def setting(spark: SparkSession) -> Iterator[Callable[[str, str], None]]:
-    """Set a setting of the session until the test ends."""
+    """A function that changes a setting of the session until the test ends."""
     before: dict[str, str | None] = {}
 
     def put(key: str, value: str) -> None:
@@ -98,7 +103,7 @@ def setting(spark: SparkSession) -> Iterator[Callable[[str, str], None]]:
 
 @pytest.fixture
 def streams(spark: SparkSession) -> Iterator[Callable[[StreamingQuery], StreamingQuery]]:
-    """Hands back the query it gets, and stops it when the test ends."""
+    """A function that returns the given query and stops it when the test ends."""
     started: list[StreamingQuery] = []
 
     def note(query: StreamingQuery) -> StreamingQuery:

@@ -1,4 +1,4 @@
-"""Streaming queries in tests: started, waited for, their Python workers killed."""
+"""Helpers for streaming queries in tests: start them, wait for them, and kill their Python workers."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ __all__ = ["kill_workers", "patiently", "started", "wait_for"]
 
 WAIT_SECONDS = 120
 _TOO_SLOW = "failed to connect back"
-"""Spark's words on a Python process that took more than ten seconds to start."""
+"""Spark's message about a Python process that took more than ten seconds to start."""
 
 
 def wait_for(what: Callable[[], bool], query: StreamingQuery | None = None) -> None:
-    """Come back when it is so; raises what has ended the query, or AssertionError after two minutes."""
+    """Wait until the condition is true. Raises the error that ended the query, or `AssertionError` after two minutes."""
     deadline = time.monotonic() + WAIT_SECONDS
     while not what():
         if query is not None:
             failure = query.exception()
             if failure is not None:
                 raise failure
-        assert time.monotonic() < deadline, "it did not come to pass"
+        assert time.monotonic() < deadline, "the condition did not become true in time"
         time.sleep(0.05)
 
 
 def started(start: Callable[[], StreamingQuery], attempts: int = 12) -> StreamingQuery:
-    """Start a query, and wait until it has made its sources.
+    """Start a query and wait until its sources are created.
 
-    Spark gives the source's Python process ten seconds to start, whatever else the machine does: a timeout is tried
-    again.
+    Spark gives the source's Python process ten seconds to start, which is too short on a busy machine. After such a
+    timeout the start is repeated.
     """
     for _ in range(attempts):
         query = start()
@@ -48,7 +48,7 @@ def started(start: Callable[[], StreamingQuery], attempts: int = 12) -> Streamin
 
 
 def patiently(run: Callable[[], None], attempts: int = 12) -> None:
-    """Do as `started`, for a function that starts a query and waits for it."""
+    """Call a function that starts a query and waits for it. Repeat it after a start timeout, like `started`."""
     from pyspark.errors import StreamingQueryException
 
     for left in range(attempts, 0, -1):
@@ -64,9 +64,9 @@ def _begins(query: StreamingQuery) -> bool:
 
 
 def kill_workers(spark: SparkSession) -> int:
-    """Kill the Python workers of this session's executor as a crash does; how many there were.
+    """Kill the Python workers of this session's executor with SIGKILL; return their number.
 
-    Workers are forked by a daemon of the same command, which stays.
+    The daemon that forks them has the same command line, and is not killed.
     """
     java = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]  # a local Spark has both
     parents: dict[int, int] = {}

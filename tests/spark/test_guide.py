@@ -1,4 +1,4 @@
-"""docs/spark.md, from its first command to its last: in this process where a command would only start another Spark."""
+"""All commands of docs/spark.md, in order. Those that would only start another Spark run in this process."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ SOUND = """\
 {"kind": "send", "process": "p", "invoked": 0, "key": "t-0", "value": 1, "completed": 1, "outcome": "ok", "offset": 0, "error": ""}
 {"kind": "poll", "process": "c", "invoked": 2, "completed": 3, "outcome": "ok", "records": {"t-0": [[0, 1]]}, "rebalanced": [], "final": false}
 """
-"""The lines that `jepsen_tests` keeps of two operations."""
+"""Lines that `jepsen_tests` writes for two operations."""
 
 
 @pytest.fixture
 def at_home(tmp_path: Path, node: RunningNode, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The reader's directory; the page's topics are gone afterwards."""
+    """Change to a folder that stands for the reader's. The page's topics are deleted afterwards."""
     monkeypatch.chdir(tmp_path)
     yield tmp_path
     with Admin(bootstrap_servers=node.bootstrap) as admin:
@@ -51,7 +51,7 @@ def at_home(tmp_path: Path, node: RunningNode, monkeypatch: pytest.MonkeyPatch) 
 
 
 def run_job(words: list[str], bootstrap: str) -> None:
-    """Run `odradek spark ...` in this process, against the node; of the flights only the first."""
+    """Run `odradek spark ...` in this process against the node, with only the first flights."""
     assert words[:2] == ["odradek", "spark"]
     more = ["--limit", "5000"] if words[2] == "flights" else []
     assert jobs.main([*words[2:], "--bootstrap", bootstrap, *more]) == 0
@@ -60,7 +60,7 @@ def run_job(words: list[str], bootstrap: str) -> None:
 def test_the_page_from_top_to_bottom(
     spark: SparkSession, node: RunningNode, at_home: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A reader who copies the commands gets tables, a feed, plots; the streaming job goes on where it was."""
+    """The page's commands give tables, a feed and plots, and the streaming job resumes."""
     install, server, flights, _, whole_jobs, histories, *_ = blocks(PAGE, "sh")
     batch, stream, count, once = blocks(PAGE, "python")
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
@@ -76,7 +76,7 @@ def test_the_page_from_top_to_bottom(
     assert server.code == "odradek dev\n"
     run_job(shlex.split(flights.code), node.bootstrap)
     for block in (batch, stream, stream):
-        # The running Java has a directory of its own.
+        # The running Java process has a different working directory.
         code = block.code.replace("late-flights.checkpoint", str(at_home / "late-flights.checkpoint"))
         code = code.replace("127.0.0.1:9092", node.bootstrap)
         compiled = compile(code, f"{PAGE}:{block.line}", "exec")
@@ -89,7 +89,7 @@ def test_the_page_from_top_to_bottom(
     printed = capfd.readouterr().out
     for airport in ("EWR", "JFK", "LGA"):
         assert airport in printed
-    # The second time there is nothing to do: Spark says -1, or reports no batch at all.
+    # The second run has nothing to do: Spark reports -1 or no batch.
     first, *again = map(int, re.findall(r"numOutputRows\W+?(-?\d+)", printed))
     assert first > 100
     assert again in ([], [0], [-1])
@@ -98,7 +98,7 @@ def test_the_page_from_top_to_bottom(
     exec(once.code.replace("127.0.0.1:9092", node.bootstrap), here)
     for repetition in range(3):
         exec(counting, here)
-        # The write is repeated under one number, and its three rows are there once.
+        # The write is repeated under the same number, and its three rows are there once.
         assert counts(capfd.readouterr().out) == {"late-flights": first + (3 if repetition else 0)}
         here["write"](spark.range(3).selectExpr("cast(id as string) as value"), 7)
     for line in whole_jobs.code.splitlines():
@@ -110,7 +110,7 @@ def test_the_page_from_top_to_bottom(
     kept.mkdir()
     (kept / "history.jsonl").write_text(SOUND)
     assert judge[:3] == ["python", "-m", "jepsen_tests.history_check"]
-    # The running Java has a directory of its own.
+    # The running Java process has a different working directory.
     assert (
         history_check.main([str(at_home / word) if word.endswith(".jsonl") else word for word in judge[3:]])
         == 0
@@ -123,7 +123,7 @@ def test_the_page_from_top_to_bottom(
 
 
 def in_bash(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run the script in a folder, with the commands of this environment."""
+    """Run a script in a folder, with this environment's commands on the path; return its output."""
     commands = Path(sys.executable).parent
     return subprocess.run(
         ["bash", "-o", "pipefail", "-c", script],
@@ -143,7 +143,7 @@ def in_bash(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def counts(printed: str) -> dict[str, int]:
-    """Return the rows of a table that Spark has printed with names and numbers."""
+    """Return the rows of a printed Spark table with names and numbers."""
     return {name: int(number) for name, number in re.findall(r"\| *([\w-]+)\| *(\d+)\|", printed)}
 
 
@@ -154,9 +154,10 @@ def test_the_page_in_processes_of_its_own(
     capfd: pytest.CaptureFixture[str],
     whole_matrix: bool,
 ) -> None:
-    """A job by spark-submit; and a job killed with its JVM as often as the page says, with the rows of a quiet one."""
+    """As separate processes, a job runs by spark-submit, and a job killed as on the page gives the same rows as a quiet
+    run."""
     if not whole_matrix:
-        pytest.skip("eight starts of Spark: make test-spark")
+        pytest.skip("starts Spark eight times, so it runs only in make test-spark")
     *_, flights, kills, whole_jobs, _, submit = blocks(PAGE, "sh")
     _, stream, count, _ = blocks(PAGE, "python")
     run_job(shlex.split(flights.code), node.bootstrap)
@@ -164,7 +165,7 @@ def test_the_page_in_processes_of_its_own(
     run_job(shlex.split(changelog), node.bootstrap)
     done = in_bash(f"{submit.code.strip()} --bootstrap {node.bootstrap}", at_home)
     assert done.returncode == 0, done.stderr
-    # spark-submit has one stream for what its program says.
+    # spark-submit prints everything to one stream.
     assert "no records have come since the last refresh" in done.stdout + done.stderr
     (at_home / "late.py").write_text(stream.code.replace("127.0.0.1:9092", node.bootstrap))
     # Fewer flights, in as many batches.
@@ -178,7 +179,7 @@ def test_the_page_in_processes_of_its_own(
 
 
 def test_jobs_say_what_they_do(capsys: pytest.CaptureFixture[str]) -> None:
-    """`odradek spark --help` names all jobs, `NAME --help` describes each; a wrong name is an error."""
+    """`odradek spark --help` lists all jobs, `NAME --help` describes each, and a wrong name is an error."""
     for name in jobs.JOBS:
         with pytest.raises(SystemExit) as ended:
             jobs.main([name, "--help"])

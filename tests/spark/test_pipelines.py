@@ -1,4 +1,4 @@
-"""The jobs of `odradek.spark.pipelines` on real data: flights of 2013, in one Spark, against our node."""
+"""The jobs of `odradek.spark.pipelines` on real flights of 2013, in one Spark against our node."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 
 class Killed(BaseException):
-    """The exception that ends a job where a test wants it."""
+    """Raised to end a job at a step that a test chooses."""
 
 
 @pytest.fixture(scope="module")
 def cluster(spark: SparkSession, node: RunningNode) -> Cluster:
-    """The node, with the topic `flights-small` of three partitions: the first flights of January."""
+    """The node, with a topic `flights-small` of three partitions that has the first flights of January."""
     Topics(node.bootstrap).create("flights-small", partitions=3)
     cluster = Cluster(spark, "odradek", {"kafka.bootstrap.servers": node.bootstrap})
-    # Without transactions, whose markers take offsets: so offsets show the number of rows.
+    # Without transactions there are no markers, which would take offsets. So offsets equal row numbers.
     plain = attrs.evolve(cluster, options={**cluster.options, "delivery": "at-least-once"})
     plain.write(flights_frame(spark, FLIGHTS), "flights-small")
     return cluster
@@ -51,7 +51,7 @@ def cluster(spark: SparkSession, node: RunningNode) -> Cluster:
 
 @pytest.fixture(scope="module")
 def flights() -> Any:
-    """The same flights in pandas."""
+    """The flights of the topic, in pandas."""
     return flight_table().sort_values("time_hour", kind="stable").head(FLIGHTS)
 
 
@@ -61,9 +61,9 @@ def line() -> ProgressLine:
 
 
 def table_of(landing: Landing) -> list[tuple[int, int, int, str]]:
-    """Return the rows of a table of loads: load, partition, offset, a column.
+    """Return the rows of a table of loads as (load, partition, offset, column).
 
-    They are read without Spark, as any reader of Parquet can.
+    They are read without Spark, as any Parquet reader can.
     """
     import pyarrow.dataset
 
@@ -85,10 +85,8 @@ class TestOfflineLoad:
     def test_the_same_table_wherever_it_is_killed(
         self, spark: SparkSession, cluster: Cluster, flights: Any, line: ProgressLine, tmp_path: Path
     ) -> None:
-        """Killed before every step there is, once each, and started again: the table of a run that was never killed.
-
-        For Spark the directory is a table; what has not landed is invisible.
-        """
+        """A job killed before each possible step and restarted writes the same table as an undisturbed job. Spark reads
+        the directory as a table, without unfinished files."""
         steps: list[str] = []
         whole = Landing(tmp_path / "whole", "load", steps.append)
         lag = offline_load.load(cluster, self.wanted(tmp_path / "whole"), whole, line)
@@ -113,7 +111,7 @@ class TestOfflineLoad:
                 break
             except Killed:
                 deaths += 1
-                # What a task leaves that was killed while it wrote: half a file, and no word of what it is.
+                # A task killed while writing leaves half a file without a record of it.
                 staged = tmp_path / "killed" / "_staging" / "load=00000000"
                 staged.mkdir(parents=True, exist_ok=True)
                 (staged / "part-00000-half.parquet").write_bytes(b"PAR1 half")
@@ -135,8 +133,8 @@ class TestOfflineLoad:
         tmp_path: Path,
         fresh_topic: Callable[[str], str],
     ) -> None:
-        """Each of the periodic loads takes what has come since the last one; an empty load leaves nothing. Values that
-        are not JSON stay bytes."""
+        """Periodic loads each add the new records, and an empty load adds nothing. Values that are not JSON stay
+        bytes."""
         import pyarrow.dataset
 
         topics = Topics(node.bootstrap)
@@ -160,7 +158,7 @@ class TestOfflineLoad:
         tmp_path: Path,
         fresh_topic: Callable[[str], str],
     ) -> None:
-        """Another topic, a topic made anew, records that retention took, and a second writer."""
+        """A job refuses another topic, a recreated topic, records lost to retention, and a second writer."""
         topics = Topics(node.bootstrap)
         name = topics.create(fresh_topic("load"))
         topics.send(name, [b"1", b"2", b"3"])
@@ -194,7 +192,8 @@ class TestOfflineLoad:
     def test_a_delta_table_wherever_it_is_killed(
         self, spark: SparkSession, cluster: Cluster, line: ProgressLine, tmp_path: Path
     ) -> None:
-        """The same, where data and offsets are one commit of a Delta table; a job that began beside it cannot commit."""
+        """A job on a Delta table, where data and offsets are one commit, gives the same table after kills. A job that
+        began beside it cannot commit."""
         deltalake = pytest.importorskip("deltalake", reason="the extra delta is not installed")
         wanted = attrs.evolve(self.wanted(tmp_path, 2500), is_delta=True)
         killed: set[str] = set()
@@ -235,7 +234,7 @@ class TestOfflineLoad:
             loads.ends("flights-small", "00", [0, 1, 2])
 
     def test_two_writers_of_a_delta_table(self, tmp_path: Path) -> None:
-        """Two jobs that began at the same place cannot both commit, at the first load and at later ones."""
+        """If two jobs begin at the same state of a Delta table, only one of them can commit."""
         deltalake = pytest.importorskip("deltalake", reason="the extra delta is not installed")
         import pyarrow.parquet
 
@@ -257,7 +256,7 @@ class TestOfflineLoad:
     def test_tables_that_are_not_mounted(
         self, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """An object store is refused by its name, and no directory of that name is made."""
+        """The path of an object store is refused, and no local directory of this name is created."""
         monkeypatch.chdir(tmp_path)
         with pytest.raises(
             Failed,
@@ -269,7 +268,7 @@ class TestOfflineLoad:
         assert table_path("a/b:c") == Path("a/b:c")
 
     def test_a_topic_made_anew_under_a_plan(self, tmp_path: Path) -> None:
-        """A plan that a crash left behind means records of the topic with that id, and is followed for no other."""
+        """A plan left by a crash is followed only for the topic with the same id."""
         landing = Landing(tmp_path, "load")
         assert landing.plan(0, "id", lambda: {0: (0, 5)}) == {0: (0, 5)}
         assert landing.plan(0, "id", lambda: {0: (0, 9)}) == {0: (0, 5)}
@@ -284,7 +283,7 @@ class TestOfflineLoad:
         fresh_topic: Callable[[str], str],
         line: ProgressLine,
     ) -> None:
-        """A load that may hold records of both topics does not land."""
+        """If a topic is recreated while it is read, the load is not committed, since it may have records of both."""
         topics = Topics(node.bootstrap)
         name = topics.create(fresh_topic("anew"))
         topics.send(name, [b"1"])
@@ -310,7 +309,7 @@ class TestOfflineLoad:
         fresh_topic: Callable[[str], str],
         line: ProgressLine,
     ) -> None:
-        """Aborted records stay out of a table; an open transaction is left to the next load."""
+        """Aborted records are not loaded, and an open transaction is left to the next load."""
         import pyarrow.dataset
 
         name = Topics(node.bootstrap).create(fresh_topic("transactions"))
@@ -335,7 +334,7 @@ class TestOfflineLoad:
         assert loads == [[b"committed"], [b"late"]]
 
     def test_shares_of_a_load(self, tmp_path: Path) -> None:
-        """Each partition gets an even share of a load, up to its own end; what one leaves over, the others get."""
+        """Each partition gets an equal share of a load, up to its end. Others get the unused rest."""
         wanted = offline_load.Wanted("t", tmp_path, 100)
         bounds = {0: (5, 10), 1: (0, 1000), 2: (0, 0)}
         first = offline_load._next_ranges(wanted, bounds, None)
@@ -353,7 +352,8 @@ def test_changelog_refreshed_is_changelog_from_the_start(
     tmp_path: Path,
     fresh_topic: Callable[[str], str],
 ) -> None:
-    """The last flight of every aircraft, as pandas has it; refreshed in steps with deletions, killed in between, the same."""
+    """The changelog has the last flight of each aircraft, as computed by pandas. Refreshed in steps with kills and
+    deletions, it is the same."""
     import pyarrow.dataset
 
     topics = Topics(node.bootstrap)
@@ -410,7 +410,8 @@ def test_derived_feed_has_the_sums_of_every_closed_window(
     fresh_topic: Callable[[str], str],
     checkpoint: str,
 ) -> None:
-    """Flights by airport and hour, cancelled ones, mean delay: pandas' own; the plots are drawn."""
+    """The feed has the flights, cancellations and mean delay by airport and hour, as computed by pandas. The plots are
+    drawn."""
     import pandas
 
     out = io.StringIO()
@@ -455,8 +456,9 @@ def test_derived_feed_has_the_sums_of_every_closed_window(
 
 
 def test_exactly_once_is_never_passed_over() -> None:
-    """Another format, whose sink would pass over the option, is refused: it would double rows."""
-    topics = Cluster(None, "odradek", {})  # type: ignore[arg-type] # no query is made
+    """If another format's sink would ignore the option for exactly-once, the job is refused, because rows could be
+    duplicated."""
+    topics = Cluster(None, "odradek", {})  # type: ignore[arg-type]  # refused before a query is made
     assert derived_feed.delivery_options(topics, "at-least-once") == {"delivery": "at-least-once"}
     for given in ("exactly-once", None):
         assert derived_feed.delivery_options(topics, given) == {"delivery": "exactly-once"}
@@ -466,7 +468,7 @@ def test_exactly_once_is_never_passed_over() -> None:
 
 
 def test_history_check_tells_what_the_checkers_tell(spark: SparkSession, tmp_path: Path) -> None:
-    """Two runs in files, one sound and one full of trouble: the same anomalies as by the checkers themselves, each by run."""
+    """`history-check` finds the same anomalies in two recorded runs as the checkers, listed by run."""
     from jepsen_tests import history_check
     from jepsen_tests.checkers import version_orders
     from jepsen_tests.histories import BY_KEY

@@ -1,4 +1,4 @@
-"""examples/spark_stream.py: on the folder's Spark, and in the long form as a process of its own."""
+"""examples/spark_stream.py, in this folder's Spark session and, in the long form, as a process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TABLE = printed_by("spark_stream")
 
 
 def forget_topics(bootstrap: str) -> None:
-    """Delete the example's topics: each run begins with none."""
+    """Delete the example's topics, so that each run begins without them."""
     with Admin(bootstrap_servers=bootstrap) as admin:
         admin.delete_topics(["lines", "words"])
 
@@ -39,7 +39,7 @@ def test_the_stream_prints_what_its_header_says(
     capsys: pytest.CaptureFixture[str],
     whole_matrix: bool,
 ) -> None:
-    """A reader who runs the program against a new node sees the table; the session is the present one."""
+    """The example prints the table that its header shows, and uses the existing session."""
     forget_topics(node.bootstrap)
     monkeypatch.setenv("ODRADEK_BOOTSTRAP", node.bootstrap)
     runpy.run_path(str(EXAMPLE), run_name="__main__")

@@ -1,4 +1,4 @@
-"""Topics for the tests of Spark: made, filled and emptied by our own clients."""
+"""Create, fill and empty topics for the tests of Spark, with our own clients."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Topics:
         return name
 
     def delete(self, name: str) -> None:
-        """Delete a topic, and wait until nobody sees it."""
+        """Delete a topic, and wait until it is gone from the metadata."""
         with Admin(bootstrap_servers=self.bootstrap) as admin:
             admin.delete_topics([name])
 
@@ -44,7 +44,7 @@ class Topics:
         headers: Sequence[Header] = (),
         **settings: object,
     ) -> list[int]:
-        """Write values to a partition; their offsets."""
+        """Write values to a partition; return their offsets."""
         with Producer(bootstrap_servers=self.bootstrap, **settings) as producer:
             sent = [
                 producer.send(
@@ -60,7 +60,7 @@ class Topics:
             return [each.result(60).offset for each in sent]
 
     def delete_records(self, name: str, before: dict[int, int]) -> None:
-        """Let partitions begin at later offsets."""
+        """Delete the records of partitions below these offsets."""
         with Admin(bootstrap_servers=self.bootstrap) as admin:
             outcomes = admin.delete_records({(name, index): offset for index, offset in before.items()})
             for outcome in outcomes.values():
@@ -68,6 +68,6 @@ class Topics:
                     raise outcome.error
 
     def grow(self, name: str, partitions: int) -> None:
-        """Add partitions."""
+        """Raise the number of partitions of a topic to this count."""
         with Admin(bootstrap_servers=self.bootstrap) as admin:
             admin.create_partitions({name: partitions})

@@ -1,4 +1,4 @@
-"""OTLP's `MetricsData` written by hand for tests, and the payloads that real clients have pushed."""
+"""OTLP's `MetricsData` encoded by hand for tests, and the payloads of real clients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from odradek.wire.batches.compression import CompressionType, decompress
 __all__ = ["DATA", "PushedMetric", "field", "metrics_data", "pushed_by", "varint"]
 
 DATA = Path(__file__).with_name("data")
-"""What confluent-kafka and Kafka's console tools pushed to a Kafka with a plugin (`tests/conformance/telemetry`)."""
+"""Payloads of confluent-kafka and Kafka's console tools, recorded by a Kafka with a plugin
+(`tests/conformance/telemetry`)."""
 
 
 def varint(value: int) -> bytes:
@@ -24,17 +25,17 @@ def varint(value: int) -> bytes:
 
 
 def field(number: int, data: bytes) -> bytes:
-    """Encode a field of bytes."""
+    """Encode a protobuf field of bytes."""
     return varint(number << 3 | 2) + varint(len(data)) + data
 
 
 @attrs.frozen
 class PushedMetric:
-    """One metric: its points with their labels."""
+    """One metric with its points and their labels."""
 
     name: str
     points: tuple[tuple[float | int, bool], ...] = ((0.5, False),)
-    """Each point's value, and whether it has a label."""
+    """The value of each point, and whether it has a label."""
     is_sum: bool = False
     temporality: int = 1
 
@@ -54,7 +55,8 @@ def _point(value: float, is_labelled: bool) -> bytes:
 
 
 def metrics_data(*metrics: PushedMetric, noise: bytes = b"") -> bytes:
-    """Encode a payload, as Java does: each metric in a resource of its own. `noise` is added at each level."""
+    """Encode a payload like Java's client, with each metric in a resource of its own. `noise` is added at each
+    level."""
     return b"".join(
         field(1, field(1, b"") + noise + field(2, noise + field(2, noise + each.encode()))) + noise
         for each in metrics
@@ -62,5 +64,5 @@ def metrics_data(*metrics: PushedMetric, noise: bytes = b"") -> bytes:
 
 
 def pushed_by(name: str) -> bytes:
-    """Return a payload of a real client: `librdkafka_producer`, `java_consumer` and so on."""
+    """Return the payload of a real client: `librdkafka_producer`, `java_consumer` and so on."""
     return decompress(CompressionType.ZSTD, (DATA / f"{name}.zst").read_bytes(), 1 << 20)

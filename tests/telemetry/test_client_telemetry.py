@@ -1,4 +1,4 @@
-"""Client instances, subscriptions and the clients that a broker knows: who is kept, for how long, and what it costs."""
+"""Client instances, subscriptions and the table of clients: which are kept, for how long, and at what cost."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OK = ErrorCode.NONE
 
 
 class Broker:
-    """The telemetry of a broker, and its subscriptions by name."""
+    """A broker's telemetry, and its subscriptions by name."""
 
     def __init__(self, instances_max: int = 100) -> None:
         self.complaints: list[str] = []
@@ -47,20 +47,20 @@ class Broker:
         self.made: list[bytes] = []
 
     def subscribe(self, name: str, **values: str) -> None:
-        """Store a subscription; without values it goes."""
+        """Store a subscription. Without values, remove it."""
         key = (RESOURCE_CLIENT_METRICS, name)
         self.configs[key] = {key.replace("_", "."): value for key, value in values.items()}
         self.telemetry.follow(self.configs, [key])
 
     def instance(self, number: int, now: float = 0.0, asker: Asker | None = None) -> ClientInstance:
-        """Find or make the instance with this number as its id."""
+        """Find or make the client instance that has this number as its id."""
         found = self.telemetry.instance(id_of(number), asker or client(), now, self.made.append)
         return run_through(found)
 
     def push(
         self, number: int, pushed: Pushed, now: float = 0.0, asker: Asker | None = None
     ) -> ClientInstance:
-        """Take a push of an instance."""
+        """Handle a push of an instance."""
         instance = self.instance(number, now, asker)
         code = self.telemetry.refuse_push(instance, instance.subscription_id, 0, 1, now, is_terminating=False)
         assert code is OK
@@ -82,13 +82,14 @@ def client(client_id: str | None = "c", user: str = "u", **others: str) -> Asker
 
 
 def test_without_a_subscription_nobody_pushes() -> None:
-    """KIP-714: no metrics are wanted, and the client asks again after five minutes."""
+    """KIP-714: a client without a subscription only asks again, after five minutes."""
     instance = Broker().instance(5)
     assert (instance.metrics, instance.interval_ms) == ((), 300_000)
 
 
 def test_all_brokers_have_the_same_id_for_a_subscription() -> None:
-    """KIP-714: a client goes on pushing at another broker. The ids of Kafka 4.3 are in tests/conformance/telemetry."""
+    """KIP-714: all brokers compute the same subscription id, so a client can push to another broker. The ids of Kafka
+    4.3 are in tests/conformance/telemetry."""
     first, second = Broker(), Broker()
     first.subscribe("one", metrics="b,a", interval_ms="1000")
     second.subscribe("x", metrics="b")
@@ -99,7 +100,7 @@ def test_all_brokers_have_the_same_id_for_a_subscription() -> None:
 
 
 def test_a_subscription_that_goes_holds_no_longer() -> None:
-    """A change makes instances anew, so that the client hears of it at its next request."""
+    """If a subscription is removed, instances are made again, so that a client notices at its next request."""
     broker = Broker()
     broker.subscribe("one", metrics="a")
     before = broker.instance(5)
@@ -112,7 +113,7 @@ def test_a_subscription_that_goes_holds_no_longer() -> None:
 
 
 def test_other_configurations_change_nothing() -> None:
-    """A topic's configuration leaves the instances alone."""
+    """A change of a topic's configuration leaves the instances as they are."""
     broker = Broker()
     before = broker.instance(5)
     broker.telemetry.follow({(RESOURCE_TOPIC, "t"): {"retention.ms": "1"}}, [(RESOURCE_TOPIC, "t")])
@@ -120,7 +121,7 @@ def test_other_configurations_change_nothing() -> None:
 
 
 def test_patterns_that_cannot_be_read_hold_for_nobody() -> None:
-    """Another program may write patterns of Java: without them the subscription would hold for all clients."""
+    """A subscription with unreadable patterns applies to no client. If they were ignored, it would apply to all."""
     broker = Broker()
     broker.subscribe("bad", metrics="*", match="client_id=(?!a).*")
     assert broker.complaints == ["bad"]
@@ -130,14 +131,15 @@ def test_patterns_that_cannot_be_read_hold_for_nobody() -> None:
 
 
 def test_a_client_without_an_id_matches_no_pattern_of_ids() -> None:
-    """The field may be null."""
+    """A client whose client id is null matches no pattern of client ids."""
     broker = Broker()
     broker.subscribe("all", metrics="a", match="client_id=.*")
     assert broker.instance(5, asker=client(None)).metrics == ()
 
 
 def test_the_silent_instance_gives_way() -> None:
-    """The number of instances is bounded; a client whose instance is gone goes on with a new one."""
+    """The number of instances is bounded: the instance that is silent for longest is dropped, and its client gets a new
+    one."""
     broker = Broker(instances_max=3)
     for number in (1, 2, 3):
         broker.instance(number)
@@ -153,7 +155,7 @@ def test_the_silent_instance_gives_way() -> None:
 
 
 def test_an_instance_that_is_silent_for_three_intervals_goes() -> None:
-    """Kafka's: three intervals, and a minute at least."""
+    """As in Kafka, an instance is dropped after three push intervals without a request, and after a minute at least."""
     broker = Broker()
     broker.subscribe("one", metrics="a", interval_ms="30000")
     broker.instance(1, 0.0)
@@ -164,7 +166,7 @@ def test_an_instance_that_is_silent_for_three_intervals_goes() -> None:
 
 
 def test_the_last_push_outlives_its_instance() -> None:
-    """A client pushes for the last time as it ends. The figures stay for some minutes."""
+    """A client pushes for the last time as it ends. Its figures are kept for some minutes."""
     broker = Broker()
     broker.push(1, Pushed({LATENCY_MAX: 2.0}, {SENT: 5.0}))
     broker.telemetry.forget(id_of(1), 1.0)
@@ -174,7 +176,7 @@ def test_the_last_push_outlives_its_instance() -> None:
 
 
 def test_instances_of_a_client_are_combined() -> None:
-    """Many programs share the default id of their library. What they count adds up, also when one has ended."""
+    """The figures of several programs with the same client id are added up, even after one has ended."""
     broker = Broker()
     broker.push(1, Pushed({LATENCY_MAX: 2.0, LATENCY_AVG: 1.0, PARTITIONS: 3.0}, {SENT: 5.0}))
     broker.push(2, Pushed({LATENCY_MAX: 4.0, LATENCY_AVG: 2.0, PARTITIONS: 4.0}, {SENT: 7.0}))
@@ -185,7 +187,7 @@ def test_instances_of_a_client_are_combined() -> None:
 
 
 def test_a_change_of_subscription_keeps_the_figures() -> None:
-    """A new subscription makes the instance anew; its numbers stay until the next push."""
+    """A new subscription makes an instance again, but its figures are kept until the next push."""
     broker = Broker()
     broker.push(1, Pushed({LATENCY_MAX: 2.0}, {SENT: 5.0}))
     broker.subscribe("one", metrics="a")
@@ -194,7 +196,7 @@ def test_a_change_of_subscription_keeps_the_figures() -> None:
 
 
 def test_an_instance_belongs_to_the_client_that_pushes_by_it() -> None:
-    """Ids of instances are no secret. A stranger's push by such an id leaves the figures of its client alone."""
+    """Ids of instances are public. A push by another client under an instance's id does not change its figures."""
     broker = Broker()
     broker.push(1, Pushed({LATENCY_MAX: 2.0}, {SENT: 5.0}))
     broker.push(1, Pushed({LATENCY_MAX: 9.0}, {SENT: 9.0}), 400.0, client("stranger"))
@@ -203,7 +205,7 @@ def test_an_instance_belongs_to_the_client_that_pushes_by_it() -> None:
 
 
 def test_the_number_of_clients_is_bounded() -> None:
-    """One user with endless client ids fills the table once, and takes no place of other users."""
+    """The number of clients is bounded. A user with endless client ids takes no places of other users."""
     clients = KnownClients(10)
     kept = clients.find("User:quiet", "c", 0.0)
     kept.instances[b"1"] = ClientInstance(b"1", kept, (), 1, 1, 1)
@@ -219,7 +221,7 @@ def test_the_number_of_clients_is_bounded() -> None:
 
 
 def test_clients_that_have_ended_give_way_first() -> None:
-    """The client that ended first goes."""
+    """If the table is full, the client that ended first is dropped."""
     clients = KnownClients(3)
     for number in range(3):
         clients.find("User:u", str(number), float(number))
@@ -228,7 +230,7 @@ def test_clients_that_have_ended_give_way_first() -> None:
 
 
 def test_long_names_are_cut() -> None:
-    """A client id may have 32 KB; the table has a thousand."""
+    """Client ids, which may have 32 KB, are cut in the table of a thousand clients."""
     found = KnownClients().find("User:" + "u" * 5000, "c" * 5000, 0.0)
     assert len(found.principal) == len(found.client_id) == NAME_LETTERS_MAX
     assert CLIENTS_MAX == 1_000
@@ -236,7 +238,7 @@ def test_long_names_are_cut() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_new_ids_are_ids_of_kafka(seed: int) -> None:
-    """Kafka makes none whose text begins with a dash, which a command line would take for an option."""
+    """As in Kafka, no id of an instance begins with a dash, which a command line would take for an option."""
     random = Random(seed)
     telemetry = ClientTelemetry(1, lambda: random.randbytes(16), lambda name, reason: None)
     ids = {telemetry.new_instance_id() for _ in range(100)}

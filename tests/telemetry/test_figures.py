@@ -1,4 +1,4 @@
-"""The figures of clients: which of the pushed metrics they are, and how many numbers become one."""
+"""The figures of clients: the pushed metrics that they come from, and how several numbers become one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def figures(data: bytes) -> dict[tuple[str, str], float]:
 
 
 def of(role: str, *metrics: PushedMetric) -> dict[str, float]:
-    """Return the figures of one role, from metrics whose names begin behind the role."""
+    """Return the figures of one role. The metrics' names are given without the role."""
     named = [
         PushedMetric(f"org.apache.kafka.{role}.{each.name}", each.points, each.is_sum, each.temporality)
         for each in metrics
@@ -44,14 +44,14 @@ def of(role: str, *metrics: PushedMetric) -> dict[str, float]:
     ],
 )
 def test_what_librdkafka_pushes_is_read(client: str, role: str, names: set[str]) -> None:
-    """All of its metrics but the rate of connections, and the time of rebalances in sum."""
+    """All metrics that librdkafka pushes are read, except the rate of connections and the total time of rebalances."""
     found = figures(pushed_by(client))
     assert {name for _, name in found} == names
     assert {each for each, _ in found} == {role}
 
 
 def test_what_java_pushes_is_read() -> None:
-    """Among its hundred metrics are time, throughput, errors, retries and lag."""
+    """Java pushes a hundred metrics. Time, throughput, errors, retries and lag are read from them."""
     produced = figures(pushed_by("java_producer"))
     assert {name for _, name in produced} == OF_BOTH | OF_PRODUCERS | {
         *(f"record{name}_total" for name in ("s_sent", "_errors", "_retries")),
@@ -66,13 +66,13 @@ def test_what_java_pushes_is_read() -> None:
 
 
 def test_units_are_those_of_prometheus() -> None:
-    """Clients report milliseconds; a page has seconds."""
+    """Milliseconds of clients become seconds, which are Prometheus' unit."""
     found = of("producer", PushedMetric("request.latency.avg", ((250.0, False),)))
     assert found == {"request_latency_avg_seconds": 0.25}
 
 
 def test_numbers_of_nodes_become_one_where_clients_have_no_other() -> None:
-    """Old clients report the time of requests by node alone: the mean of the means, and the largest."""
+    """If an old client reports request times only by node, the figures are the mean of the means, and the largest."""
     by_node = [
         PushedMetric(f"node.request.latency.{way}", ((10.0, True), (30.0, True))) for way in ("avg", "max")
     ]
@@ -83,7 +83,7 @@ def test_numbers_of_nodes_become_one_where_clients_have_no_other() -> None:
 
 
 def test_labels_that_clients_choose_make_no_figures() -> None:
-    """Sums and counts with labels are parts of others without."""
+    """Sums and counts with labels that clients choose are ignored, since they are parts of those without labels."""
     found = of(
         "consumer",
         PushedMetric("fetch.manager.records.consumed.total", ((7, False), (7, True)), is_sum=True),
@@ -93,7 +93,8 @@ def test_labels_that_clients_choose_make_no_figures() -> None:
 
 
 def test_only_deltas_count() -> None:
-    """A gauge, a cumulative sum and a negative number of a counter are left out, and so is a sum of a gauge."""
+    """A gauge, a cumulative sum or a negative number in place of a counter's delta is ignored, and so is a
+    gauge's sum."""
     for metric in (
         PushedMetric("record.send.total", ((7, False),)),
         PushedMetric("record.send.total", ((7, False),), is_sum=True, temporality=2),
@@ -106,12 +107,12 @@ def test_only_deltas_count() -> None:
 
 
 def test_huge_numbers_are_cut() -> None:
-    """Sums of figures stay finite, whatever a client pushes."""
+    """Huge numbers are limited, so that sums of figures stay finite whatever a client pushes."""
     huge = PushedMetric("record.send.total", ((1e308, False),) * 9, is_sum=True)
     assert of("producer", huge) == {"records_sent_total": VALUE_MAX}
 
 
 def test_each_metric_has_one_place() -> None:
-    """Roles have the same figures, and no metric is read twice."""
+    """All roles have the same figures, and each metric leads to one figure."""
     assert len(SLOTS) == len(ROLES) * sum(len(each.sources) for each in FIGURES)
     assert len({figure.name for figure in FIGURES}) == len(FIGURES)

@@ -1,4 +1,4 @@
-"""The reader of pushed metrics: what it finds, what it steps over, and that no bytes confuse it."""
+"""The reader of pushed OTLP metrics: it finds the wanted ones, skips the others, and withstands any bytes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ NOISE = st.sampled_from(
 
 
 class Everything:
-    """All names are wanted."""
+    """A set that contains every name."""
 
     def __contains__(self, name: object) -> bool:
         return True
@@ -52,7 +52,7 @@ class Everything:
 @settings(max_examples=examples(300))
 @given(METRICS, NOISE)
 def test_all_numbers_of_wanted_metrics_are_found(metrics: list[PushedMetric], noise: bytes) -> None:
-    """Gauges and deltas with finite values are found in their order, whatever else the message has."""
+    """Finite values of wanted gauges and deltas are found in order, whatever else the message contains."""
     expected = [
         Point(each.name.encode(), float(value), each.is_sum, is_labelled)
         for each in metrics
@@ -66,7 +66,7 @@ def test_all_numbers_of_wanted_metrics_are_found(metrics: list[PushedMetric], no
 @settings(max_examples=examples(500))
 @given(st.data())
 def test_no_bytes_confuse_it(data: st.DataObject) -> None:
-    """Any bytes, and any change of real ones, are read or refused."""
+    """Any bytes, and any change of a real payload, are read or refused."""
     payload = bytearray(
         data.draw(st.binary(max_size=60))
         if data.draw(st.booleans())
@@ -84,7 +84,7 @@ def test_no_bytes_confuse_it(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("name", REAL)
 def test_a_payload_that_is_cut_is_refused_or_shorter(name: str) -> None:
-    """A cut inside of a message is seen; between two messages it cannot be."""
+    """A payload that is cut within a message is refused. If it is cut between two messages, the rest is read."""
     whole = pushed_by(name)
     points = read_points(whole, Everything())
     refused = 0
@@ -115,13 +115,13 @@ def test_a_payload_that_is_cut_is_refused_or_shorter(name: str) -> None:
     ids=lambda data: data.hex(),
 )
 def test_what_is_no_message_is_refused(data: bytes) -> None:
-    """Groups, lengths beyond the end, endless numbers, fields without a number."""
+    """Groups, lengths beyond the end, endless numbers and fields without a number are refused."""
     with pytest.raises(MalformedMetrics):
         read_points(data, Everything())
 
 
 def test_the_number_of_fields_is_bounded() -> None:
-    """Two bytes are a field: a megabyte would be half a million of them."""
+    """The number of fields is limited, since a megabyte could have half a million fields of two bytes."""
     assert read_points(field(1, b"") * FIELDS_MAX, WANTED) == []
     with pytest.raises(TooManyFields):
         read_points(field(1, b"") * (FIELDS_MAX + 1), WANTED)

@@ -1,4 +1,4 @@
-"""Pushes to a whole node: they are taken or refused, and shown; an instance goes with its connection."""
+"""Pushes to a whole node are accepted or refused, and shown. An instance ends with its connection."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ ID = bytes(range(16))
 SENT = PushedMetric("org.apache.kafka.producer.record.send.total", ((5, False),), is_sum=True)
 LATENCY = PushedMetric("org.apache.kafka.producer.request.latency.max", ((250.0, False),))
 MANY = metrics_data(SENT, LATENCY, *(PushedMetric(f"metric.{number}") for number in range(400)))
-"""More than a node reads on its loop."""
+"""More fields than a node reads on its loop."""
 OF_RAW = "user=ANONYMOUS,client_id=raw"
 
 
 def play_subscribed(script: Script, **settings: str) -> None:
-    """Run a script on a node with a page, and with a subscription of all metrics, as often as may be."""
+    """Run a script on a node with a metrics page, and with a subscription of all metrics at the shortest interval."""
 
     async def subscribed(world: World, connect: Connect) -> None:
         changes = [AlterableConfig("metrics", 0, "*"), AlterableConfig("interval.ms", 0, "100")]
@@ -62,7 +62,7 @@ async def push(
 
 
 async def listed(client: Client, client_id: str | None = None) -> list[KnownClient]:
-    """Return the clients that the node lists by our own field."""
+    """Return the clients that the node lists in our own field of the answer."""
     asked = GetTelemetrySubscriptionsRequest(include_clients=True, client_id=client_id)
     found = cast("GetTelemetrySubscriptionsResponse", await request(client, asked, 0)).clients
     assert found is not None
@@ -72,7 +72,7 @@ async def listed(client: Client, client_id: str | None = None) -> list[KnownClie
 @pytest.mark.parametrize("codec", CompressionType)
 @pytest.mark.parametrize("metrics", [metrics_data(SENT, LATENCY), MANY], ids=["small", "large"])
 def test_what_is_pushed_is_shown(codec: CompressionType, metrics: bytes) -> None:
-    """The page and the list have user, client id, library and figures."""
+    """The metrics page and the list show user, client id, library and figures of a client that has pushed."""
 
     async def script(world: World, connect: Connect) -> None:
         client = await connect()
@@ -100,7 +100,7 @@ def test_what_is_pushed_is_shown(codec: CompressionType, metrics: bytes) -> None
 
 
 def test_names_are_not_shown_to_everybody() -> None:
-    """Where names are off, the page counts clients and names none."""
+    """If names are turned off, the page shows the number of clients and no names."""
 
     async def script(world: World, connect: Connect) -> None:
         client = await connect()
@@ -113,7 +113,7 @@ def test_names_are_not_shown_to_everybody() -> None:
 
 
 def test_an_instance_goes_with_its_connection() -> None:
-    """Nothing is kept of a client that is gone but its figures, for some minutes."""
+    """When a client's connection closes, its instance is dropped, and its figures are kept for some minutes."""
 
     async def script(world: World, connect: Connect) -> None:
         client, other = await connect(), await connect()
@@ -148,7 +148,7 @@ BOMB = bytes(20 << 20)
     ids=str,
 )
 def test_hostile_payloads_are_refused(codec: int, metrics: bytes, code: ErrorCode) -> None:
-    """Other bytes than OTLP, bombs, and too many fields get an error, and the node goes on."""
+    """Bytes that are no OTLP, decompression bombs and too many fields get an error, and the node goes on."""
 
     async def script(world: World, connect: Connect) -> None:
         client = await connect()
@@ -162,7 +162,7 @@ def test_hostile_payloads_are_refused(codec: int, metrics: bytes, code: ErrorCod
 
 
 def test_a_smaller_limit_is_told_and_holds() -> None:
-    """`telemetry.max.bytes` bounds what comes over the wire."""
+    """`telemetry.max.bytes` limits the compressed size of a push, and the subscription shows the limit."""
 
     async def script(world: World, connect: Connect) -> None:
         client = await connect()
@@ -175,7 +175,7 @@ def test_a_smaller_limit_is_told_and_holds() -> None:
 
 
 def test_the_list_of_clients_needs_a_right() -> None:
-    """Everybody may push. The list of clients needs DESCRIBE on the cluster."""
+    """Every client may push, but the list of clients needs the right DESCRIBE on the cluster."""
 
     async def script(world: World, connect: Connect) -> None:
         client = await connect()

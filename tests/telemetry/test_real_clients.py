@@ -1,6 +1,6 @@
-"""Unmodified clients push of themselves: a subscription is made by a command, and what they push is shown by others.
+"""Unmodified clients push metrics once a command has made a subscription, and other commands show the figures.
 
-The interval of the first test is so long that only the push of an ending client comes.
+The first test has a long interval, so that a client pushes only as it ends.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PATIENCE_SECONDS = 60.0
 
 
 class Watched:
-    """A node with a metrics page, and what it knows of its clients."""
+    """A node with a metrics page, and its view of its clients."""
 
     def __init__(self, bootstrap: str, page: str) -> None:
         self.bootstrap = bootstrap
@@ -38,7 +38,7 @@ class Watched:
         )
 
     def known(self, client_id: str) -> dict[str, Any]:
-        """Return what `odradek client describe` says of a client."""
+        """Return what `odradek client describe` prints about a client."""
         answer = odradek_here("client", "describe", client_id, "--json", bootstrap=self.bootstrap)
         if answer.code:
             return {}
@@ -53,7 +53,7 @@ class Watched:
         return known
 
     def samples(self, client_id: str) -> dict[str, float]:
-        """Return the samples of a client on the metrics page, by family and role."""
+        """Return a client's samples on the metrics page, by family and role."""
         with urlopen(self._page) as answer:
             found = parsed(answer.read().decode())
         return {
@@ -81,7 +81,7 @@ def config(watched: Watched, client_id: str, **more: str) -> dict[str, Any]:
 
 
 def test_librdkafka_pushes_as_it_ends(watched: Watched) -> None:
-    """KIP-714: the last push comes when a client closes, however long its interval is."""
+    """KIP-714: librdkafka pushes for the last time as it closes, however long its interval is."""
     watched.subscribe("ending", "ending", 3_600_000)
     producer = Producer(config(watched, "ending"))
     producer.produce("ends", b"x")
@@ -96,7 +96,7 @@ def test_librdkafka_pushes_as_it_ends(watched: Watched) -> None:
 
 
 def test_librdkafka_pushes_in_turns(watched: Watched) -> None:
-    """A consumer pushes again and again; the command and the page show the same figures."""
+    """A librdkafka consumer pushes at each interval, and the command and the page show the same figures."""
     watched.subscribe("reading", "reading", 200)
     producer = Producer(config(watched, "writing"))
     producer.produce("read", b"x")
@@ -126,7 +126,7 @@ def test_librdkafka_pushes_in_turns(watched: Watched) -> None:
 @pytest.mark.java
 @pytest.mark.usefixtures("kafka_jars")
 def test_java_pushes_as_it_ends(watched: Watched) -> None:
-    """Kafka's console tools end with a push: of records that were sent, and of records that were read."""
+    """Kafka's console producer and consumer push their numbers of records as they end."""
     for client_id in ("java-writer", "java-reader"):
         watched.subscribe(client_id, client_id, 3_600_000)
     tool(

@@ -1,4 +1,4 @@
-"""Markers that a broker writes itself: a large transaction leaves other clients their turns."""
+"""Markers that a broker writes itself. During a large transaction other clients still get their turns."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ LOADED_END = 7
 
 
 class Loop:
-    """A broker that leads all partitions. Each timer's action is a turn."""
+    """A broker that leads all partitions. The action of each timer counts as a turn."""
 
     def __init__(self) -> None:
         self.node_id = NODE
         self.woken: deque[Callable[[], None]] = deque()
         self.turns: deque[Callable[[], Any]] = deque()
         self.written: list[int] = [0]
-        """Markers written in each turn."""
+        """How many markers each turn has written."""
         self.begins: Callable[[], Any] = lambda: None
         """Called at the beginning of each turn."""
         self.routed: list[int] = [0]
-        """Partitions whose leaders were looked up in each turn."""
+        """How many partitions' leaders each turn has looked up."""
         self.clock: Any = SimpleNamespace(monotonic=lambda: 0.0, wall_ms=lambda: 0)
         self.agreed_clock = AgreedClock(self.clock)
         self.timers = SimpleNamespace(
@@ -60,25 +60,25 @@ class Loop:
         self.newest = SimpleNamespace(image=SimpleNamespace(partition=self.partition))
 
         self.codes: dict[int, ErrorCode] = {}
-        """Errors of partitions that refuse their markers."""
+        """The errors of partitions that refuse their markers."""
         self.log = SimpleNamespace(warning=lambda event, **fields: self.lines.append((event, fields)))
         self.lines: list[tuple[str, dict[str, Any]]] = []
         self.open_at: dict[int, int] = {}
-        """The partitions with a transaction of producer 7, and where it begins."""
+        """The partitions on which producer 7 has an open transaction, with the offset where it begins."""
         self.lost = 0
-        """The number of answers to DescribeProducers that never come."""
+        """How many answers to DescribeProducers get lost."""
         self.denied = ErrorCode.NONE
-        """The error of each partition that is described."""
+        """The error that each partition returns to DescribeProducers."""
         self.looked = 0
         self.tasks = SimpleNamespace(start_soon=self.start)
 
     def start(self, task: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
-        """Run a task that waits for nothing."""
+        """Run a task that never waits."""
         with pytest.raises(StopIteration):
             task(*arguments).send(None)
 
     def run_woken(self) -> None:
-        """`run` goes on with what is woken."""
+        """Do nothing: `run` calls the woken ones."""
 
     async def ask(self, leader: int, request: DescribeProducersRequest) -> tuple[ErrorCode, Any]:
         self.looked += 1
@@ -129,7 +129,7 @@ class Loop:
 
 
 class Shard:
-    """A coordinator that counts the ends that it is told."""
+    """A coordinator that counts the transactions whose end is reported to it."""
 
     leader_epoch = 0
     is_stopped = False
@@ -157,7 +157,7 @@ def end(
     lost: int = 0,
     denied: ErrorCode = ErrorCode.NONE,
 ) -> tuple[Loop, Shard, MarkerSender]:
-    """Commit a transaction that has so many partitions on this broker."""
+    """Commit a transaction that has `count` partitions on this broker."""
     loop, shard = Loop(), Shard()
     loop.codes, loop.open_at, loop.lost, loop.denied = refused or {}, open_at or {}, lost, denied
     sender = MarkerSender(loop, loop, loop.write)  # type: ignore[arg-type]
@@ -168,7 +168,7 @@ def end(
 
 
 def test_one_turn_writes_few_of_the_markers_of_a_large_transaction() -> None:
-    """Other clients are served between two parts; every partition gets one marker."""
+    """A turn writes a few markers of a large transaction. Other clients are served between turns."""
     loop, shard, sender = end(10_000)
     assert max(loop.written) == PARTITIONS_PER_TURN
     assert sum(loop.written) == 10_000
@@ -177,7 +177,7 @@ def test_one_turn_writes_few_of_the_markers_of_a_large_transaction() -> None:
 
 
 def test_a_small_transaction_ends_in_one_turn() -> None:
-    """Its producer waits for no timer."""
+    """A small transaction ends in one turn, so that its producer waits for no timer."""
     loop, shard, _ = end(PARTITIONS_PER_TURN)
     assert loop.written == [PARTITIONS_PER_TURN]
     assert shard.told == 1
@@ -185,7 +185,8 @@ def test_a_small_transaction_ends_in_one_turn() -> None:
 
 @pytest.mark.parametrize("is_open", [False, True])
 def test_a_partition_that_knows_a_higher_producer_epoch_is_looked_at(is_open: bool) -> None:
-    """An open transaction there is an operator's to end. Without one the marker is left out, and the producer id is spent."""
+    """A partition that knows a higher producer epoch is described. If it has no open transaction, its marker is left
+    out."""
     refused = dict.fromkeys((1, 2), ErrorCode.INVALID_PRODUCER_EPOCH)
     loop, shard, sender = end(4, refused, open_at={2: 40} if is_open else {})
     assert shard.spent == ([] if is_open else [True])
@@ -197,7 +198,7 @@ def test_a_partition_that_knows_a_higher_producer_epoch_is_looked_at(is_open: bo
 
 @pytest.mark.reaches("transactions.marker_given_up")
 def test_a_partition_that_may_not_be_looked_at_is_left_alone() -> None:
-    """This broker has no right to READ the topic: the transaction stays in PrepareCommit, as in Kafka."""
+    """If this broker may not READ the topic, the transaction stays in PrepareCommit, as in Kafka."""
     loop, shard, sender = end(
         4, {1: ErrorCode.INVALID_PRODUCER_EPOCH}, denied=ErrorCode.TOPIC_AUTHORIZATION_FAILED
     )
@@ -206,14 +207,15 @@ def test_a_partition_that_may_not_be_looked_at_is_left_alone() -> None:
 
 
 def test_a_partition_that_is_not_described_is_asked_again() -> None:
-    """The answer of its leader was lost: the marker is written again, and refused again."""
+    """If the answer to DescribeProducers is lost, the marker is written and refused once more, and the partition
+    described."""
     loop, shard, sender = end(4, {1: ErrorCode.INVALID_PRODUCER_EPOCH}, lost=3)
     assert (loop.looked, shard.spent) == (4, [True])
     assert sender.statistics() == {"ending": 0}
 
 
 def test_a_fenced_coordinator_leaves_the_transaction_to_another() -> None:
-    """TRANSACTION_COORDINATOR_FENCED: markers of a newer coordinator are there, so this one tells no end."""
+    """After TRANSACTION_COORDINATOR_FENCED, this coordinator reports no end, since a newer one writes the markers."""
     loop, shard, sender = end(
         4, {1: ErrorCode.INVALID_PRODUCER_EPOCH, 2: ErrorCode.TRANSACTION_COORDINATOR_FENCED}
     )
@@ -223,14 +225,14 @@ def test_a_fenced_coordinator_leaves_the_transaction_to_another() -> None:
 
 
 def test_a_transaction_that_the_end_of_the_last_one_decides_gets_its_markers() -> None:
-    """Held requests may begin and abort the next transaction in the decision that completes this one."""
+    """If the decision that completes a transaction begins and aborts the next one, that one gets its markers, too."""
     first = Transaction("id", 7, 1, 1000, TransactionStatus.PREPARE_COMMIT, frozenset({("t", 0)}))
     second = Transaction("id", 7, 2, 1000, TransactionStatus.PREPARE_ABORT, frozenset({("t", 1)}))
     loop = Loop()
     sender = MarkerSender(loop, loop, loop.write)  # type: ignore[arg-type]
 
     class Deciding(Shard):
-        """A coordinator alone in its ISR: what it decides is committed at once."""
+        """A coordinator whose decisions are committed at once, since it is alone in its ISR."""
 
         def submit(self, ask: Any) -> None:
             super().submit(ask)
@@ -245,7 +247,7 @@ def test_a_transaction_that_the_end_of_the_last_one_decides_gets_its_markers() -
 
 
 def prepared(count: int) -> TransactionsState:
-    """As many decided transactions of one partition each, and the same number of ids that are idle."""
+    """Return `count` decided transactions of one partition each, and as many idle ids."""
     transactions = {}
     for number in range(count):
         name = f"{number:06}"
@@ -256,7 +258,7 @@ def prepared(count: int) -> TransactionsState:
 
 
 class Beginning(TransactionShard):
-    """A coordinator as it begins, over a log that ends at `LOADED_END`."""
+    """A coordinator that is starting, over a log that ends at `LOADED_END`."""
 
     def __init__(self, loop: Loop, sender: MarkerSender, high_watermark: int = LOADED_END) -> None:
         self._broker = loop  # type: ignore[assignment]
@@ -272,14 +274,14 @@ class Beginning(TransactionShard):
         )
 
     def submit(self, ask: Any) -> None:
-        """Nothing is decided."""
+        """Decide nothing."""
 
     def has_completed(self, transaction: Transaction) -> bool:
         return True
 
 
 def test_a_coordinator_that_begins_sends_no_marker_of_what_may_be_lost() -> None:
-    """A decision above the high watermark may be lost with this broker, and its successor could decide otherwise."""
+    """A new coordinator sends no marker for a decision above the high watermark, which may still be lost."""
     loop = Loop()
     sender = MarkerSender(loop, loop, loop.write)  # type: ignore[arg-type]
     shard = Beginning(loop, sender, LOADED_END - 1)
@@ -294,7 +296,7 @@ def test_a_coordinator_that_begins_sends_no_marker_of_what_may_be_lost() -> None
 
 
 def test_a_coordinator_that_begins_completes_many_transactions_a_few_in_each_turn() -> None:
-    """100,000 transactions in PrepareCommit after a load stall no turn, and each of them ends once."""
+    """After a load with 100,000 transactions in PrepareCommit, no turn is long, and each transaction ends once."""
     count = 100_000
     loop, ends = Loop(), Shard()
     sender = MarkerSender(loop, None, loop.write)  # type: ignore[arg-type]
@@ -302,7 +304,7 @@ def test_a_coordinator_that_begins_completes_many_transactions_a_few_in_each_tur
     told = [0]
 
     class Counted(Beginning):
-        """Counts the ends that it is told."""
+        """Counts how often each transaction's end is reported."""
 
         def submit(self, ask: Any) -> None:
             told[-1] += 1

@@ -1,4 +1,4 @@
-"""Limits of a coordinator: the size of a record, the memory of all ids, the work of one decision."""
+"""Limits of a coordinator: the size of a record, the memory for all ids, and the work of one decision."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ TIMEOUT_MS = 1_000
 
 
 class Coordinator:
-    """A machine and its newest state."""
+    """A state machine and its newest state."""
 
     def __init__(self, *, ids_max: int = 100_000, bytes_max: int = 1 << 20) -> None:
         ids = count()
@@ -65,7 +65,7 @@ class Coordinator:
         return answer
 
     def begin(self, name: str) -> tuple[str, int, int]:
-        """A producer's transactional id, producer id and epoch."""
+        """Initialize a producer. Return its transactional id, producer id and epoch."""
         begun = self.ask(InitProducer(name, TIMEOUT_MS))
         assert not begun.code
         return name, begun.producer_id, begun.producer_epoch
@@ -86,7 +86,7 @@ def batch_bytes(transaction: Transaction, version: int) -> int:
 @pytest.mark.parametrize("topics", [("t",), ("t" * 249, "u" * 249), tuple(f"топик-{n}" for n in range(40))])
 @pytest.mark.parametrize("name", ["", "i", "i" * 300, "ы" * 9_000])
 def test_no_later_record_is_larger_than_was_reckoned(name: str, topics: tuple[str, ...]) -> None:
-    """What a transaction is let grow to has room for all states until its end, in both versions of records."""
+    """The estimated size of a transaction's record is at least that of all its later records, in both versions."""
     partitions = frozenset((topic, 1 << index) for topic in topics for index in range(31))
     grown = Transaction(
         name, 1 << 60, 5, 60_000, TransactionStatus.ONGOING, partitions, 0, 0, client_version=2
@@ -104,7 +104,7 @@ def test_no_later_record_is_larger_than_was_reckoned(name: str, topics: tuple[st
 
 
 def test_a_transaction_that_grows_too_large_is_refused_and_can_be_ended() -> None:
-    """UNKNOWN_SERVER_ERROR is Kafka's answer; a limit lowered afterwards stops no end (the log takes it)."""
+    """A transaction that would grow too large gets UNKNOWN_SERVER_ERROR, as in Kafka, and can still be ended."""
     coordinator = Coordinator(bytes_max=1_000)
     producer = coordinator.begin("a")
     assert coordinator.add(producer, 100) is ErrorCode.NONE
@@ -119,7 +119,7 @@ def test_a_transaction_that_grows_too_large_is_refused_and_can_be_ended() -> Non
 
 @pytest.mark.reaches("transactions.new_id_refused", "transactions.partitions_refused")
 def test_long_names_and_many_partitions_count_like_more_ids() -> None:
-    """A coordinator's limit bounds its memory; small transactions go on while it is full, large ones wait for others."""
+    """Long names and many partitions count as several ids. If the coordinator is full, small transactions go on."""
     coordinator = Coordinator(ids_max=10)
     coordinator.begin("i" * CHARACTERS_PER_WEIGHT * 7)
     small, large = coordinator.begin("small"), coordinator.begin("large")
@@ -147,7 +147,7 @@ def late_state(number: int, partitions: int = 1) -> TransactionsState:
 def test_transactions_that_are_late_together_are_aborted_in_several_decisions(
     number: int, partitions: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A decision has a limit in transactions and in bytes, and says that some are left."""
+    """If many transactions time out together, a decision aborts a limited number and reports that some are left."""
     if partitions > 1:
         monkeypatch.setattr("odradek.data_plane.transactions.machine.CHECKED_BYTES_MAX", 10_000)
     coordinator = Coordinator()
@@ -163,7 +163,7 @@ def test_transactions_that_are_late_together_are_aborted_in_several_decisions(
 
 @pytest.mark.reaches("transactions.id_expired")
 def test_ids_that_expire_together_are_forgotten_in_several_decisions() -> None:
-    """KIP-98: an id that nobody uses is forgotten, however many there are."""
+    """KIP-98: unused ids expire in several decisions, however many there are."""
     coordinator = Coordinator()
     idle = {
         str(index): Transaction(str(index), index, 0, TIMEOUT_MS, last_update_ms=0)

@@ -1,4 +1,4 @@
-"""Whatever a coordinator decides, its log says: another coordinator that reads it has the same state."""
+"""A coordinator's log shows all its decisions: another coordinator that reads it has the same state."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ COMMANDS = st.one_of(
 @given(st.lists(COMMANDS, max_size=40))
 @settings(max_examples=examples(200), deadline=None)
 def test_the_log_says_what_is_decided(commands: list[tuple[str, ...]]) -> None:
-    """After each command, the records say the state but for the last producer epoch; no epoch is beyond the last."""
+    """After each command, the replayed records give the same state, apart from the last producer epoch."""
     script = TransactionScript()
     script.run("init A id=t")
     script.run("init B id=u")
@@ -43,7 +43,7 @@ def test_the_log_says_what_is_decided(commands: list[tuple[str, ...]]) -> None:
         if verb in ("markers", "epoch") and name not in script.state.transactions:
             continue
         if verb == "epoch" and script.state.transactions[name or ""].status.is_ending:
-            # Only a producer that has the epoch may use it up.
+            # Only a producer with the current epoch may use it up.
             continue
         claimed = [word for word in words if word.startswith("as=")]
         if claimed and claimed[0][3:] not in script.known:

@@ -1,4 +1,4 @@
-"""Scripts for the transaction coordinator that read aloud: a command, `----`, what it decides and answers, an empty line.
+"""Readable scripts for the transaction coordinator: a command, `----`, its records and answers, an empty line.
 
 Commands (times in milliseconds; producers have names in capitals, the transactional id is `t` unless said otherwise):
 
@@ -16,11 +16,11 @@ Commands (times in milliseconds; producers have names in capitals, the transacti
     describe [T], list
     wait MS                               time passes; what is due happens in its order
     jump MS                               the wall clock is set forward, or with a minus backward
-    takeover                              another coordinator begins with what is committed
+    takeover                              another coordinator begins with the committed records
 
-A producer asks with the id and epoch that it was given last. `as=NAME` recovers with what that producer has (KIP-360).
-Output: the records of decisions, then `NAME request: answer` for everybody who is answered. After each command, what the
-log says is compared with the state.
+A producer uses the id and epoch of its last answer. `as=NAME` recovers with the id and epoch of that producer
+(KIP-360). The output has the records of decisions, then `NAME request: answer` for each producer that gets an answer.
+After each command, the state that the log gives is compared with the coordinator's.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ SETTINGS = TransactionSettings()
 
 
 def read_transactions(latest: Latest) -> TransactionsState:
-    """Return the state that a new coordinator reads out of these records; all of them can be read."""
+    """Return the state that a new coordinator restores from these records. All of them must be readable."""
     skipped: list[str] = []
     state = state_of(latest, skipped)
     assert not skipped
@@ -73,7 +73,7 @@ def read_transactions(latest: Latest) -> TransactionsState:
 
 
 def as_read(state: TransactionsState) -> tuple[dict[str, Transaction], dict[str, int], int]:
-    """A state as far as its records tell it."""
+    """Return the part of a state that its records contain."""
     return (
         {
             name: attrs.evolve(each, last_producer_epoch=NO_PRODUCER_EPOCH)
@@ -85,7 +85,7 @@ def as_read(state: TransactionsState) -> tuple[dict[str, Transaction], dict[str,
 
 
 class Told:
-    """A reply that writes down what it is told."""
+    """A reply that writes its answer into the output."""
 
     def __init__(self, script: TransactionScript, name: str, what: str) -> None:
         self._script = script
@@ -107,7 +107,7 @@ class TransactionScript(ScriptedCoordinator[TransactionsState, Changed]):
         clock: Any = self
         self._clock = AgreedClock(clock)
         self.known: dict[str, tuple[int, int]] = {}
-        """The producer id and epoch that each producer was given last."""
+        """The last producer id and epoch of each producer."""
         self._settings = SETTINGS
         self._ids_left = 1_000
         self._ids_taken = 0
@@ -140,24 +140,24 @@ class TransactionScript(ScriptedCoordinator[TransactionsState, Changed]):
         return self.runtime.state
 
     def ask(self, name: str, what: str, request: Any) -> None:
-        """Have the machine decide; its answer is told when it comes."""
+        """Let the machine decide a request. The answer is written into the output when it comes."""
         self.submit(request, 0, Told(self, name, what) if name else None)
 
     def asked_at_ms(self) -> int:
-        """Return the time that all nodes agree has come at the latest."""
+        """Return the latest time that has certainly come on all nodes."""
         return self._clock.latest_ms()
 
     def submit(
         self, request: object, version: int, reply: Reply | None, client_id: str = "", host: str = ""
     ) -> None:
-        """Decide, and compare the log with the state."""
+        """Decide a request, and compare the log with the state."""
         super().submit(request, version, reply, client_id, host)
         assert as_read(self.log.state()) == as_read(self.state), "the log says something else"
 
     # -- commands -----------------------------------------------------------------------------------------------
 
     def run(self, command: str) -> list[str]:
-        """The lines that a command brings about."""
+        """Run a command. Return the lines that it leads to."""
         verb, *words = command.split()
         self.lines = []
         options = dict(word.split("=", 1) for word in words if "=" in word)
@@ -247,7 +247,7 @@ class TransactionScript(ScriptedCoordinator[TransactionsState, Changed]):
         self._lead(self.log.take_over())
 
     def tell_record(self, record: CoordinatorRecord) -> str:
-        """Put a record of a transaction into words."""
+        """Describe a transaction's record in words."""
         assert isinstance(record, TransactionRecord)
         if record.transaction is None:
             return f"{record.transactional_id}: forgotten"
@@ -280,7 +280,7 @@ def _tell_transaction(each: Transaction) -> str:
 
 
 def _tell(response: Any) -> str:
-    """An answer in one line."""
+    """Return an answer in one line."""
     if isinstance(response, ErrorCode):
         return response.name
     if isinstance(response, Producer):
@@ -302,7 +302,7 @@ def _tell(response: Any) -> str:
 
 
 def run_script(text: str) -> str:
-    """The script with the output that it has now."""
+    """Return the script with its current output."""
     script = TransactionScript()
     out = []
     for block in text.split("\n\n"):

@@ -1,4 +1,4 @@
-"""Values for every message class and version, the same on each run, for tests that walk them all."""
+"""Reproducible values for every message class and version, for tests that cover all of them."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ INTEGERS = {
     "int64": (-(2**63), 2**63 - 1),
 }
 TIME_MAX_MS = 4_102_444_800_000
-"""The year 2100: beyond, oracles that count time in floating point lose milliseconds."""
+"""The year 2100. Later times lose milliseconds in oracles that use floating point."""
 ERROR_CODES = [code for code in ErrorCode if code <= ErrorCode.REBOOTSTRAP_REQUIRED]
 
 
 @attrs.frozen
 class Shape:
-    """The make-up of a message's values."""
+    """The sizes and probabilities from which a message's values are drawn."""
 
     name: str
     array_sizes: tuple[int, ...]
@@ -37,7 +37,7 @@ class Shape:
     null: float
     """The probability that a nullable field is null."""
     tagged: float
-    """The probability that a tagged field has another value than its default."""
+    """The probability that a tagged field gets a value."""
 
 
 SHAPES = (
@@ -46,19 +46,19 @@ SHAPES = (
     Shape("several", array_sizes=(0, 1, 2, 3), string_sizes=(0, 1, 30, 127, 128), null=0.3, tagged=0.5),
 )
 OWN_TAG_MIN = 79
-"""Tagged fields from this one on are Odradek's own."""
+"""Tagged fields with this tag or higher belong to Odradek."""
 
 LONG = Shape("long", array_sizes=(1, 130), string_sizes=(126, 127, 128, 300, 20_000), null=0.1, tagged=0.7)
 
 
 def all_classes() -> Iterator[type[Message]]:
-    """Yield every message class that the tables name."""
+    """Yield every message class in the tables."""
     for fact in messages():
         yield getattr(import_module(f"odradek.wire.messages.{module_of(fact)}"), fact.name)
 
 
 def all_versions() -> Iterator[tuple[type[Message], int]]:
-    """Yield every message class at every version."""
+    """Yield every message class with each of its versions."""
     for cls in all_classes():
         first, last = cls.VALID_VERSIONS
         for version in range(first, last + 1):
@@ -71,8 +71,11 @@ def contains(text: str, version: int) -> bool:
 
 
 class Values:
-    """Makes messages of one version. `foreign` is for readers of Kafka's own messages: error codes and times that
-    exist, and none of Odradek's own fields."""
+    """A generator of messages of one version.
+
+    With `foreign`, other implementations can read them: only existing error codes and plausible times, and no fields of
+    Odradek.
+    """
 
     def __init__(self, version: int, shape: Shape, seed: str, foreign: bool = False) -> None:
         self.version = version
@@ -100,7 +103,7 @@ class Values:
             return None
         if isinstance(fact.type, (str, type)):
             return self.value(name, fact.type)
-        # Large arrays only at the top, so that sizes do not multiply.
+        # Only outermost arrays may be large, so that sizes do not multiply.
         size = min(self.random.choice(self.shape.array_sizes), 3 if self.depth else 1000)
         self.depth += 1
         elements = [self.value(name, fact.type[0]) for _ in range(size)]
@@ -143,7 +146,7 @@ class Values:
 def generated(
     cls: type[Message], version: int, shapes: tuple[Shape, ...] = SHAPES, foreign: bool = False
 ) -> list[Any]:
-    """Return the default message and one of each shape."""
+    """Return a message with default values, and one for each shape."""
     made = [
         Values(version, shape, f"{cls.__name__} {version} {shape.name}", foreign).structure(cls)
         for shape in shapes

@@ -1,10 +1,10 @@
-"""Lets Apache Kafka 4.3 write a metadata log, snapshots and coordinator logs, and keeps them in `tests/wire/data`.
+"""Let Apache Kafka 4.3 write a metadata log, snapshots and coordinator logs, and keep them in `tests/wire/data`.
 
     python -m tests.wire.record_kafka_metadata [--jars DIRECTORY]
 
-Needs Java; the jars of Kafka are fetched by mvn unless a directory holds them. The node has a dynamic quorum (voters in
-the log), topics, configurations, quotas, users, ACLs, transactions and groups. It is killed once in between, so that it
-registers twice. Logs are cut to the batches written.
+This needs Java. Kafka's jars are fetched by mvn, unless a directory with them is given. The node has a dynamic quorum
+(voters in the log), topics, configurations, quotas, users, ACLs, transactions and groups. It is killed once in between,
+so it registers twice. Logs are truncated after the last batch.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def use_groups_and_transactions(bootstrap: str) -> None:
 
 
 def keep(source: Path, name: str) -> None:
-    """Copy a log or snapshot up to the end of its last batch."""
+    """Copy a log or snapshot into `DATA`, up to the end of its last batch."""
     data = source.read_bytes()
     end = max((offset + header.size for offset, header in iter_batches(data)), default=0)
     (DATA / name).write_bytes(data[:end])
@@ -175,7 +175,7 @@ def keep(source: Path, name: str) -> None:
 
 
 def record(directory: Path) -> None:
-    """Run the node twice in `directory`, and keep what it wrote."""
+    """Run the node twice in `directory`, and keep its logs and snapshots."""
     (controller_port,) = free_ports(1)
     settings = {
         "controller.quorum.voters": "",
@@ -219,9 +219,11 @@ def record(directory: Path) -> None:
 
 
 def main() -> int:
-    """Record, and check that the data stays small."""
+    """Record all files; the exit status is 1 if they are larger than `BYTES_MAX`."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--jars", type=Path, help="a directory with Kafka's jars (default: fetch them)")
+    parser.add_argument(
+        "--jars", type=Path, help="directory with Kafka's jars (default: fetch them with mvn)"
+    )
     options = parser.parse_args()
     if options.jars is not None:
         os.environ["ODRADEK_KAFKA_JARS"] = str(options.jars)

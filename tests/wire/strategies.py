@@ -1,4 +1,4 @@
-"""Random records, batches and messages for the tests of this folder."""
+"""Hypothesis strategies for records, batches and messages."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from odradek.wire.structure import Structure, WireField
 from tests.wire.message_values import INTEGERS, contains
 
 RecordFields = tuple[int, bytes | None, bytes | None, tuple[Header, ...]]
-"""Timestamp, key, value, headers: what a producer gives."""
+"""Timestamp, key, value and headers of a record, as a producer gives them."""
 
 CODECS = range(5)
 BOUND = 1 << 26
-"""More than any batch of these tests decompresses to."""
+"""Decompression limit in bytes, larger than any batch of these tests."""
 
 _timestamps = st.integers(0, 1 << 41) | st.integers(1_700_000_000_000, 1_700_000_100_000)
-# Sizes around the edges of one- and two-byte varints, and of the builder's table of small ones.
+# Sizes near the limits of one- and two-byte varints, and of the builder's table of small sizes.
 _blobs = st.binary(max_size=40) | st.sampled_from([63, 64, 1023, 1024, 8191, 8192]).map(
     lambda size: b"v" * size
 )
@@ -36,7 +36,7 @@ record_lists: st.SearchStrategy[list[RecordFields]] = st.lists(record_fields, mi
 
 
 def build_batch(fields: Sequence[RecordFields], compression_type: int = 0, base_offset: int = 0) -> bytearray:
-    """Build one batch of these records."""
+    """Build a batch of these records."""
     builder = RecordBatchBuilder(base_offset=base_offset, compression_type=compression_type)
     for timestamp, key, value, headers in fields:
         builder.append(timestamp, key, value, headers)
@@ -45,7 +45,7 @@ def build_batch(fields: Sequence[RecordFields], compression_type: int = 0, base_
 
 @cache
 def structures(cls: type[Structure], version: int) -> st.SearchStrategy[Any]:
-    """Draw random values of the fields of a class in a version: few of each kind, so that things are named twice."""
+    """Draw structures of a class and version. Each field has few possible values, so that names are often repeated."""
     facts = {attribute.name: attribute.metadata["kafka"] for attribute in cls.__attrs_attrs__}
     return st.builds(
         cls,

@@ -1,6 +1,6 @@
-"""Requests are taken apart and answers put together by the rows of the APIs: nothing is lost, doubled or misplaced.
+"""Requests are split and responses are joined as `ROWS` describes for each API: no name is lost, repeated or misplaced.
 
-What a row means is read here a second time, from its text alone.
+The tests interpret the text of a row independently of the product.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from tests.wire.message_values import contains
 from tests.wire.strategies import structures
 
 ANSWERED = ErrorCode.UNKNOWN_SERVER_ERROR
-"""Stands for all that a handler or controller answers about a thing."""
+"""The code that stands for the answer of a handler or controller."""
 REFUSED = (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.INVALID_REQUEST)
 Steps = Sequence[Sequence[str]]
-"""The list and the names of each level of a path."""
+"""For each level of a path, the field with the list, and the fields that name its elements."""
 
 
 @attrs.frozen
 class Case:
-    """A row with the classes that it is about: those of an API, or those of one group in it."""
+    """A row with its request and response classes, or with the classes of an inner group."""
 
     name: str
     row: Row
@@ -43,7 +43,7 @@ class Case:
     response: type[Structure]
 
     def anatomy(self, version: int) -> Anatomy:
-        """Return the anatomy of the row, as it is used."""
+        """Return the product's anatomy for this row."""
         name, _, within = self.name.partition(" within ")
         found: Anatomy | None = anatomy(ApiKey[name.split()[0]], version)
         if within:
@@ -58,11 +58,11 @@ class Case:
 
     @property
     def is_once(self) -> bool:
-        """True if an outermost thing that is named twice is refused once."""
+        """True if a repeated outermost name is refused only once."""
         return self.row.once and len(self.results) == 1
 
     def draw(self, data: st.DataObject) -> tuple[Anatomy, Any, int]:
-        """Draw a random request in a random version."""
+        """Draw a version and a request; return its anatomy, the request and the version."""
         version = data.draw(st.sampled_from(self.versions), label="version")
         return self.anatomy(version), data.draw(structures(self.request, version), label="request"), version
 
@@ -72,7 +72,7 @@ def steps_of(path: str) -> Steps:
 
 
 def cases() -> Iterator[Case]:
-    """Yield every row of every API, in the versions that it is about."""
+    """Yield every row of every API with its versions."""
     for api, rows in ROWS.items():
         request, response = request_class(api), response_class(api)
         first, last = request.VALID_VERSIONS
@@ -99,7 +99,7 @@ def names_in(thing: Any, names: Sequence[str]) -> tuple[Any, ...]:
 
 
 def head_names(case: Case, request: Any) -> list[tuple[Any, ...]]:
-    """List the names of the outermost things, as the answer has them. An id that a thing does not name is zero there."""
+    """List the names of the outermost things as the response must have them. A missing topic id is zero there."""
     found = []
     for path in case.row.things.split("+"):
         field, *names = steps_of(path)[0]
@@ -115,14 +115,14 @@ def result_names(case: Case, answer: Any) -> list[tuple[Any, ...]]:
 
 
 def innermost(outer: Any, steps: Steps) -> list[Any]:
-    """Yield the innermost results in an answer or in a result."""
+    """Return the innermost results in a response or a result."""
     if not steps:
         return [outer]
     return [leaf for each in getattr(outer, steps[0][0]) for leaf in innermost(each, steps[1:])]
 
 
 def elements(outer: Any, steps: Steps, around: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield each element of each list, behind the elements around it, whose own lists are left out."""
+    """Yield each element of each list, preceded by its enclosing elements with their lists emptied."""
     for value in getattr(outer, steps[0][0]) or ():
         if len(steps) == 1:
             yield (*around, value)
@@ -133,13 +133,13 @@ def elements(outer: Any, steps: Steps, around: tuple[Any, ...] = ()) -> Iterator
 
 
 def described(case: Case, request: Any) -> list[tuple[Any, ...]]:
-    """Yield the innermost things of a request, each behind the elements around it."""
+    """Return the innermost things of a request, each preceded by its enclosing elements."""
     paths = [steps_of(path) for path in case.row.things.split("+")]
     return [each for steps in paths for each in elements(request, steps) if len(each) == len(steps)]
 
 
 def has_empty(outer: Any, steps: Steps) -> bool:
-    """True if an element has an empty list of things."""
+    """True if any element has an empty list of things."""
     return len(steps) > 1 and any(
         not getattr(each, steps[1][0]) or has_empty(each, steps[1:]) for each in getattr(outer, steps[0][0])
     )
@@ -153,7 +153,7 @@ def first_of_each(pairs: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
 
 
 def check_refused(case: Case, leaves: Sequence[Any], code: ErrorCode, text: str | None) -> None:
-    """Check that innermost results have this error and text, and the values of the row."""
+    """Check that innermost results have this error and text, and the row's values for refused results."""
     for leaf in leaves:
         assert getattr(leaf, case.row.code) == code
         for word in case.row.refused.split():
@@ -172,7 +172,8 @@ def travels(cls: type[Structure], name: str, version: int) -> bool:
 @given(data=st.data())
 @settings(max_examples=examples(15))
 def test_what_goes_in_and_what_is_refused_is_all_that_was_named(case: Case, data: st.DataObject) -> None:
-    """Each outermost thing is in the request that is left, or refused in the answer: once, and where the row wants it."""
+    """Each outermost thing is either kept in the request or refused in the response, exactly once and in the right
+    order."""
     shape, request, _ = case.draw(data)
     names, before = head_names(case, request), deepcopy(request)
     chosen = st.sampled_from([ErrorCode.NONE, *REFUSED])
@@ -207,7 +208,8 @@ def test_what_goes_in_and_what_is_refused_is_all_that_was_named(case: Case, data
 @given(data=st.data())
 @settings(max_examples=examples(15))
 def test_a_refusal_of_the_whole_is_said_once_or_of_each_thing(case: Case, data: st.DataObject) -> None:
-    """One error where the answer has a field for it. Otherwise each thing has it, in ElectLeaders' answer as well."""
+    """If the whole request is refused, the error is in the response's own field. Without such a field each thing gets
+    it, and ElectLeaders has both."""
     shape, request, version = case.draw(data)
     code, text = REFUSED[0], data.draw(st.sampled_from([None, "why"]))
     response = shape.refuse(request, code, text)
@@ -219,7 +221,7 @@ def test_a_refusal_of_the_whole_is_said_once_or_of_each_thing(case: Case, data: 
     if case.row.things and is_whole and not case.row.each:
         assert result_names(case, response) == []
         changed = shape.without(request, [code] * len(shape.heads(request)))[1](deepcopy(response))
-        assert changed == response, "refusals were added to what says all"
+        assert changed == response, "a response that refuses everything must not get more refusals"
     elif case.row.things:
         names = head_names(case, request)
         assert result_names(case, response) == (list(dict.fromkeys(names)) if case.is_once else names)
@@ -232,7 +234,7 @@ def test_a_refusal_of_the_whole_is_said_once_or_of_each_thing(case: Case, data: 
 
 
 def draw_groups(data: st.DataObject, count: int) -> list[list[int]]:
-    """Draw numbers of things, shared out to three parts. A part may have none."""
+    """Assign numbers of things to three parts at random. A part may be empty."""
     home = data.draw(st.lists(st.integers(0, 2), min_size=count, max_size=count), label="parts")
     return [[number for number in range(count) if home[number] == part] for part in range(3)]
 
@@ -241,7 +243,8 @@ def draw_groups(data: st.DataObject, count: int) -> list[list[int]]:
 @given(data=st.data())
 @settings(max_examples=examples(15))
 def test_parts_name_each_thing_once(case: Case, data: st.DataObject) -> None:
-    """However things are shared out, each part has its own, in their order and places, and no empty lists around them."""
+    """However things are distributed over parts, each part has its own things in their order, without empty lists
+    around them."""
     shape, request, _ = case.draw(data)
     before, whole, leaves = deepcopy(request), described(case, request), shape.leaves(request)
     assert [leaf.value for leaf in leaves] == [each[-1] for each in whole]
@@ -258,7 +261,7 @@ def test_parts_name_each_thing_once(case: Case, data: st.DataObject) -> None:
 
 
 def answer_to(case: Case, request: Any, codes: Sequence[int], version: int) -> Any:
-    """Make an answer with these codes, one for each innermost thing; a thing that is named twice has two."""
+    """Make a response with these codes, one for each innermost thing, even if a name is repeated."""
     row = attrs.evolve(case.row, once=False, within=None)
     answer = Anatomy(row, case.request, case.response, version).refuse_each(request, ANSWERED)
     for leaf, code in zip(innermost(answer, case.results), codes, strict=True):
@@ -270,7 +273,8 @@ def answer_to(case: Case, request: Any, codes: Sequence[int], version: int) -> A
 @given(data=st.data())
 @settings(max_examples=examples(15))
 def test_the_answers_of_parts_joined_are_the_answer_to_the_whole(case: Case, data: st.DataObject) -> None:
-    """Each result is at the place of its thing, but for rows that put refused ones apart: then parts follow each other."""
+    """The joined responses of parts equal the response to the whole request. Rows that put refused results apart keep
+    the order of the parts."""
     shape, request, version = case.draw(data)
     leaves = shape.leaves(request)
     groups = draw_groups(data, len(leaves))
@@ -301,7 +305,7 @@ def test_the_answers_of_parts_joined_are_the_answer_to_the_whole(case: Case, dat
 
 
 def test_results_that_are_ready_follow_the_others() -> None:
-    """A topic that the controller refuses without a decision is answered behind those that it decides."""
+    """Results that are ready without a decision follow the decided ones."""
     shape = anatomy(ApiKey.CREATE_PARTITIONS, 3)
     make, answer = response_class(ApiKey.CREATE_PARTITIONS), request_class(ApiKey.CREATE_PARTITIONS)()
     decided: list[Any] = [make(results=[each]) for each in ("one", "two")]  # type: ignore[call-arg]

@@ -1,4 +1,4 @@
-"""Every message and record against Apache Kafka's own classes: the only oracle for the records that kio lacks."""
+"""Every message and record is compared with Apache Kafka's own classes, the only reference for records that kio lacks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FACTS: dict[str, MessageFact] = {fact.name: fact for fact in messages()}
 
 
 def as_kafka_json(value: Any, fields: tuple[FieldFact, ...], version: int) -> dict[str, Any]:
-    """Return a structure as Kafka's JSON converters write it: its own names, tagged defaults left out."""
+    """Return a structure as Kafka's JSON converters write it: with Kafka's names, and without default tagged fields."""
     default = type(value)()
     result = {}
     for field in fields:
@@ -42,7 +42,7 @@ def as_json(value: Any, field: FieldFact, version: int) -> Any:
     if isinstance(value, Structure):
         return as_kafka_json(value, field.fields, version)
     if field.type == "records" and value is not None:
-        return ""  # Kafka's converters leave the batches out
+        return ""  # Kafka's converters leave out batches
     if isinstance(value, bytes):
         if field.type == "uuid":
             return base64.urlsafe_b64encode(value).decode().rstrip("=")
@@ -52,7 +52,7 @@ def as_json(value: Any, field: FieldFact, version: int) -> Any:
 
 @pytest.mark.java
 def test_every_message_is_what_apache_kafka_reads_and_writes(kafka_jars: Path) -> None:
-    """Kafka reads our bytes to the end, understands each field as we do, and writes the same bytes."""
+    """Kafka reads our bytes completely, understands each field as we do, and writes the same bytes."""
     cases = [
         (cls, version, message, codec.encode(message, version))
         for cls, version in all_versions()

@@ -1,4 +1,4 @@
-"""Texts of errors, which repeat what a client wrote."""
+"""Error messages, which may quote names from a client's request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from odradek.wire.errors import MESSAGE_CHARACTERS_MAX, ErrorCode, KafkaError, l
 
 
 def test_of_many_names_only_as_many_are_read_as_a_text_holds() -> None:
-    """However many a request lists; the text shows that it was cut."""
+    """Only as many names of a request are read as fit into the message, and the message ends with "..."."""
     error = KafkaError(ErrorCode.INVALID_REQUEST, f"Names: {listed(repeat('name'))}")
     assert len(error.message) == MESSAGE_CHARACTERS_MAX + 3
     assert error.message.endswith("...")
@@ -33,7 +33,8 @@ def test_of_many_names_only_as_many_are_read_as_a_text_holds() -> None:
     ],
 )
 def test_an_error_comes_whole_out_of_another_process(error: KafkaError) -> None:
-    """A companion process pickles what it raises; the node distinguishes damage from bugs by type and code."""
+    """An error survives pickling with its type and code, because a companion process passes errors to the node this
+    way."""
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is type(error)
     assert (str(again), again.args, vars(again)) == (str(error), error.args, vars(error))

@@ -1,4 +1,4 @@
-"""Logs and snapshots that Apache Kafka 4.3 wrote (see record_kafka_metadata.py): every record reads and re-encodes."""
+"""Logs and snapshots written by Apache Kafka 4.3 (record_kafka_metadata.py): each record is decoded and re-encoded."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def held(name: str) -> Iterator[tuple[bool, Record]]:
 
 
 def metadata_messages(name: str) -> list[Message]:
-    """Return the messages of a metadata file in order, control records among them."""
+    """Return the messages of a metadata file in order, including control records."""
     found: list[Message] = []
     for is_control, record in held(name):
         assert record.value is not None
@@ -72,12 +72,12 @@ def metadata_messages(name: str) -> list[Message]:
 
 @pytest.mark.parametrize("name", METADATA_FILES)
 def test_metadata_files_re_encode_to_their_bytes(name: str) -> None:
-    """Decode each record, encode it at its version, get Kafka's bytes."""
+    """Each decoded metadata record is encoded to the same bytes as Kafka's."""
     assert metadata_messages(name)
 
 
 def test_metadata_log_has_what_was_done() -> None:
-    """Topics, configurations, quotas, users, ACLs: with the values given to Kafka."""
+    """The metadata log has the topics, configurations, quotas, users and ACLs that Kafka was given."""
     messages = metadata_messages("cluster_metadata.log")
     kinds = Counter(type(message) for message in messages)
     assert {
@@ -127,7 +127,7 @@ def test_metadata_log_has_what_was_done() -> None:
 
 
 def test_voters_and_kraft_version_are_in_the_first_snapshot() -> None:
-    """KIP-853: a dynamic quorum is formatted with its voters in 0-0.checkpoint."""
+    """A dynamic quorum's voters and `kraft.version` are in its first snapshot, 0-0.checkpoint (KIP-853)."""
     messages = metadata_messages("0-0.checkpoint")
     assert [type(message) for message in messages] == [
         SnapshotHeaderRecord,
@@ -145,7 +145,7 @@ def test_voters_and_kraft_version_are_in_the_first_snapshot() -> None:
 
 
 def test_bootstrap_snapshot_states_each_feature() -> None:
-    """The metadata version comes first."""
+    """The bootstrap snapshot has each feature, the metadata version first."""
     features = [
         message
         for message in metadata_messages("bootstrap.checkpoint")
@@ -156,7 +156,7 @@ def test_bootstrap_snapshot_states_each_feature() -> None:
 
 
 def test_snapshot_ends_with_its_footer() -> None:
-    """Header, records, footer."""
+    """A snapshot has a header, records and a footer."""
     messages = metadata_messages("snapshot.checkpoint")
     assert isinstance(messages[0], SnapshotHeaderRecord)
     assert isinstance(messages[-1], SnapshotFooterRecord)
@@ -164,7 +164,7 @@ def test_snapshot_ends_with_its_footer() -> None:
 
 
 def coordinator_messages(name: str, log: CoordinatorLog) -> list[tuple[Message, Message | None]]:
-    """Return key and value of the records of a coordinator log; re-encodes each."""
+    """Decode the records of a coordinator log, and check that they encode to the same bytes; return keys and values."""
     found: list[tuple[Message, Message | None]] = []
     for is_control, record in held(name):
         assert record.key is not None
@@ -182,7 +182,7 @@ def coordinator_messages(name: str, log: CoordinatorLog) -> list[tuple[Message, 
 
 
 def test_group_log_re_encodes_to_its_bytes() -> None:
-    """Classic, consumer and share groups: members, assignments, offsets, tombstones."""
+    """Records of classic, consumer and share groups, with offsets and tombstones, are encoded to the same bytes."""
     messages = coordinator_messages("consumer_offsets.log", "group")
     kinds = {type(key).__name__ for key, _ in messages}
     assert kinds >= {
@@ -201,7 +201,7 @@ def test_group_log_re_encodes_to_its_bytes() -> None:
         for key, value in messages
         if isinstance(key, OffsetCommitKey) and isinstance(value, OffsetCommitValue)
     ]
-    # The client that committed ends its text with a zero byte.
+    # The client that committed adds a zero byte to its metadata.
     assert {(key.group, key.topic, value.metadata.rstrip("\0")) for key, value in commits} == {
         ("group-classic", "placed", "note"),
         ("group-consumer", "placed", "note"),
@@ -210,20 +210,20 @@ def test_group_log_re_encodes_to_its_bytes() -> None:
 
 
 def test_transaction_log_re_encodes_to_its_bytes() -> None:
-    """Each step of an aborted and a committed transaction."""
+    """Records of an aborted and a committed transaction are encoded to the same bytes."""
     messages = coordinator_messages("transaction_state.log", "transaction")
     assert len(messages) > 5
     assert all(key == TransactionLogKey("recorder") for key, _ in messages)
 
 
 def test_markers_are_not_in_these_logs() -> None:
-    """Markers go to the partitions of data; offsets were committed outside of transactions."""
+    """These logs contain no transaction markers, because offsets were committed outside of transactions."""
     for name in ("consumer_offsets.log", "transaction_state.log"):
         assert not any(is_control for is_control, _ in held(name))
 
 
 def test_quorum_state_has_the_fields_of_its_message() -> None:
-    """The file is JSON: the fields that QuorumStateData has at `data_version`, ids as texts."""
+    """Kafka's quorum-state is JSON with the fields of QuorumStateData at its `data_version`, and UUIDs as text."""
     state = json.loads((DATA / "quorum-state").read_text())
     version = state.pop("data_version")
     fields = attrs.fields(QuorumStateData)

@@ -1,4 +1,4 @@
-"""Every message and version against kio, an independent implementation generated from Kafka's own schemas."""
+"""Every message and version is compared with kio, an independent implementation generated from Kafka's own schemas."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from tests.wire.message_values import LONG, OWN_TAG_MIN, SHAPES, Shape, all_vers
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NOT_IN_KIO = {"ProducerSnapshot", "QuorumStateData"}
-"""Besides the metadata and coordinator records: what brokers keep in files of their own."""
+"""Messages of files, which kio lacks in addition to metadata and coordinator records."""
 
 
 def kio_class(cls: type[Message], version: int) -> type[Any] | None:
-    """Return kio's class for one of ours; None where it has none."""
+    """Return kio's class for one of our classes and versions, or None."""
     base, suffix = cls.__name__, EntityType.data
     for ending, kind in (("Request", EntityType.request), ("Response", EntityType.response)):
         if base.endswith(ending):
@@ -43,17 +43,17 @@ def kio_class(cls: type[Message], version: int) -> type[Any] | None:
 
 
 def plain_name(name: str) -> str:
-    """Convert a name from kio, which drops units from names, splits KRaft, and marks builtins' names."""
+    """Convert a field name of kio: it drops units, splits KRaft, and adds an underscore to builtins' names."""
     return re.sub(r"(_ms|_)$", "", name).replace("k_raft", "kraft")
 
 
 def kio_type(field: dataclasses.Field[Any]) -> str:
-    """Return the wire type whose null kio puts for a special value; no array's."""
+    """Return the wire type of a field for which kio uses None as a special value; empty for arrays."""
     return "" if "tuple" in str(field.type) else field.metadata.get("kafka_type", "")
 
 
 def plain_kio(value: Any, wire_type: str = "") -> Any:
-    """Return kio's value as lists, and numbers in Kafka's units."""
+    """Convert kio's values to lists, bytes and numbers in Kafka's units."""
     if dataclasses.is_dataclass(value):
         return [
             (plain_name(field.name), plain_kio(getattr(value, field.name), kio_type(field)))
@@ -78,7 +78,7 @@ def plain_kio(value: Any, wire_type: str = "") -> Any:
 
 
 def plain_ours(value: Any, version: int) -> Any:
-    """Return our value as lists of the fields that are encoded at `version`."""
+    """Convert our values to lists of the fields that are encoded at `version`."""
     if isinstance(value, Structure):
         return [
             (plain_name(field.name), plain_ours(getattr(value, field.name), version))
@@ -92,7 +92,7 @@ def plain_ours(value: Any, version: int) -> Any:
 
 
 def held_by_kio() -> Iterator[tuple[type[Message], int, type[Any]]]:
-    """Yield our class, a version of it, and kio's class for that version."""
+    """Yield our class, version and kio's class for all messages that kio has."""
     for cls, version in all_versions():
         theirs = kio_class(cls, version)
         if theirs is not None:
@@ -100,7 +100,7 @@ def held_by_kio() -> Iterator[tuple[type[Message], int, type[Any]]]:
 
 
 def check(cls: type[Message], version: int, theirs: type[Any], shapes: tuple[Shape, ...]) -> None:
-    """Encode here, decode there, compare; encode there, compare, decode here, compare."""
+    """Encode with one implementation, decode with the other and compare, in both directions."""
     read, write = entity_reader(theirs), entity_writer(theirs)
     for message in generated(cls, version, shapes, foreign=True):
         data = codec.encode(message, version)
@@ -115,7 +115,7 @@ def check(cls: type[Message], version: int, theirs: type[Any], shapes: tuple[Sha
 
 @pytest.mark.long
 def test_kio_holds_all_requests_and_responses() -> None:
-    """The messages not compared here are metadata and coordinator records, and two formats of files."""
+    """kio has all requests and responses. Only metadata and coordinator records and two file formats are missing."""
     held = {cls.__name__ for cls, _, _ in held_by_kio()}
     lacking = {cls.__name__ for cls, version in all_versions() if kio_class(cls, version) is None}
     records = {fact.name for fact in messages() if fact.kind.startswith(("metadata", "coordinator"))}
@@ -125,7 +125,8 @@ def test_kio_holds_all_requests_and_responses() -> None:
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
 def test_every_message_is_byte_identical_to_kio(shape: Shape) -> None:
-    """Both directions, for every message and version that kio holds."""
+    """For every message and version that kio has, both implementations write the same bytes and read the same
+    values."""
     for cls, version, theirs in held_by_kio():
         check(cls, version, theirs, (shape,))
 
@@ -133,7 +134,7 @@ def test_every_message_is_byte_identical_to_kio(shape: Shape) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["ProduceRequest", "FetchResponse", "MetadataResponse", "JoinGroupRequest"])
 def test_long_values_are_byte_identical_to_kio(name: str) -> None:
-    """Lengths and counts of more than one byte."""
+    """Messages with lengths and counts of more than one byte are the same, too."""
     for cls, version, theirs in held_by_kio():
         if cls.__name__ == name:
             check(cls, version, theirs, (LONG,))

@@ -1,4 +1,4 @@
-"""Frames of metadata, control and coordinator records."""
+"""The frames around metadata records, control records and coordinator records."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from tests.wire.message_values import SHAPES, generated
 
 
 def test_metadata_records_survive_their_frame() -> None:
-    """Every record at every version."""
+    """Every metadata record survives a round trip at every version."""
     for cls in metadata_records.RECORDS.values():
         first, last = cls.VALID_VERSIONS
         for version in range(first, last + 1):
@@ -55,34 +55,34 @@ def test_metadata_records_survive_their_frame() -> None:
 
 
 def test_metadata_frame() -> None:
-    """Frame version 1, record type, version, message."""
+    """A metadata record's frame has the frame version 1, the record type, the record version and the message."""
     assert encode_metadata_record(NoOpRecord()) == b"\x01\x14\x00\x00"
     assert encode_metadata_record(TopicRecord("t", bytes(16))) == b"\x01\x02\x00\x02t" + bytes(16) + b"\x00"
 
 
 @pytest.mark.parametrize("data", ["", "01", "0114", "011400", "01140000ff", "80", "ffffffffff"])
 def test_malformed_metadata_frames(data: str) -> None:
-    """Cut off, too long, or no numbers."""
+    """Frames that are truncated, too long, or begin with invalid numbers are malformed."""
     with pytest.raises(MalformedMessage):
         decode_metadata_record(bytes.fromhex(data))
 
 
 @pytest.mark.parametrize("data", ["00140000", "02140000", "01630000", "01140100"])
 def test_unknown_metadata_frames(data: str) -> None:
-    """Another frame version, a type or a version that Kafka 4.3 does not have."""
+    """Another frame version, and types or versions unknown to Kafka 4.3, raise UnknownRecord."""
     with pytest.raises(UnknownRecord):
         decode_metadata_record(bytes.fromhex(data))
 
 
 def test_only_metadata_records_are_framed_as_such() -> None:
-    """A request's API key is no record type."""
+    """Only metadata records can be framed: requests and control records are refused."""
     for message in (ProduceRequest(), VotersRecord()):
         with pytest.raises(LocalProtocolError):
             encode_metadata_record(message)
 
 
 def test_control_records_of_the_quorum() -> None:
-    """Key: version 0 and type. Value: the message, at the version in its first field."""
+    """A control record's key has version 0 and the type. The message's first field is its version."""
     for type_, record in (
         (ControlRecordType.LEADER_CHANGE, LeaderChangeMessage(0, 3)),
         (
@@ -101,14 +101,14 @@ def test_control_records_of_the_quorum() -> None:
 
 @pytest.mark.parametrize("type_", [ControlRecordType.ABORT, ControlRecordType.COMMIT])
 def test_markers_of_transactions(type_: ControlRecordType) -> None:
-    """Value: version 0 and the coordinator's epoch."""
+    """A transaction marker's value has version 0 and the coordinator epoch."""
     key, value = encode_control_record(EndTxnMarker(7), type_)
     assert (key, value) == (bytes((0, 0, 0, type_)), b"\x00\x00\x00\x00\x00\x07")
     assert decode_control_record(key, value) == (type_, EndTxnMarker(7))
 
 
 def test_control_record_needs_its_own_type() -> None:
-    """A marker does not know by itself whether it commits or aborts."""
+    """A marker can only be encoded with an explicit type, because it does not contain whether it commits or aborts."""
     for message, type_ in (
         (EndTxnMarker(), None),
         (VotersRecord(), ControlRecordType.COMMIT),
@@ -119,7 +119,7 @@ def test_control_record_needs_its_own_type() -> None:
 
 
 def test_newer_control_records_are_read_as_far_as_known() -> None:
-    """ "The schema is backwards compatible": fields may only be added behind those we know."""
+    """Newer control records are read as far as they are known, since fields may only be added at the end."""
     assert decode_control_record(b"\x00\x01\x00\x01more", b"\x00\x05\x00\x00\x00\x07more") == (
         ControlRecordType.COMMIT,
         EndTxnMarker(7),
@@ -139,13 +139,13 @@ def test_newer_control_records_are_read_as_far_as_known() -> None:
     ],
 )
 def test_malformed_control_records(key: str, value: str) -> None:
-    """Cut off, or of a negative version."""
+    """Control records that are truncated or have a negative version are malformed."""
     with pytest.raises(MalformedMessage):
         decode_control_record(bytes.fromhex(key), bytes.fromhex(value))
 
 
 def test_coordinator_records_survive_their_frame() -> None:
-    """Every key and every version of its value, of classic, consumer, share and streams groups."""
+    """All keys and all versions of values survive a round trip, for classic, consumer, share and streams groups."""
     for module in (coordinator_records, share_group_records, streams_group_records):
         assert module.KEYS.keys() == module.VALUES.keys()
         for record_type, key_class in module.KEYS.items():
@@ -162,7 +162,8 @@ def test_coordinator_records_survive_their_frame() -> None:
 
 
 def test_the_two_logs_number_their_records_apart() -> None:
-    """Type 0 is an old offset commit in one log, a transaction in the other."""
+    """Both coordinator logs number their record types separately: type 0 is an old offset commit in one and a
+    transaction in the other."""
     data = encode_coordinator_key(TransactionLogKey("txn"))
     assert decode_coordinator_key(data, "transaction") == TransactionLogKey("txn")
     value = TransactionLogValue(7, transaction_timeout_ms=1000)
@@ -174,7 +175,7 @@ def test_the_two_logs_number_their_records_apart() -> None:
 
 
 def test_malformed_and_unknown_coordinator_records() -> None:
-    """A type, or a value's version, that is unknown to Kafka 4.3, or no bytes for it."""
+    """Types and versions unknown to Kafka 4.3 raise UnknownRecord, and truncated records are malformed."""
     with pytest.raises(UnknownRecord):
         decode_coordinator_key(b"\x00\x63\x00")
     with pytest.raises(UnknownRecord):

@@ -1,4 +1,4 @@
-"""Requests made of names, and names read from answers, by the rows of the APIs."""
+"""Requests are built from names, and names are read from responses, as `ROWS` describes for each API."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ NAMES = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9)), max_size=
 @given(names=NAMES)
 @settings(max_examples=examples(30))
 def test_an_answer_names_all_that_was_asked(api: ApiKey, names: list[tuple[str, int]]) -> None:
-    """All names come back: topics in the order in which each came first, partitions in theirs, doubles included."""
+    """A response names everything in the request: topics by their first appearance, partitions in order, with
+    repetitions."""
     shape = anatomy(api, 0)
     element, inner = shape._levels[0][1].element, shape._levels[0][1].names[0]
     request = request_class(api)()
@@ -45,11 +46,11 @@ def test_an_answer_names_all_that_was_asked(api: ApiKey, names: list[tuple[str, 
     expected = list(dict.fromkeys(expected)) if shape.row.once else expected
     assert [name for name, _ in found] == expected
     assert all(getattr(result, shape.row.code) == ErrorCode.NOT_COORDINATOR for _, result in found)
-    assert request == request_class(api)(), "the request that was given has changed"
+    assert request == request_class(api)(), "the given request must not change"
 
 
 def test_names_go_through_all_levels() -> None:
-    """A marker's result is named by its producer, its topic and its partition."""
+    """A marker's result is named by producer id, topic and partition."""
     results = [WritableTxnMarkerPartitionResult(index, index) for index in (4, 0)]
     topics = [WritableTxnMarkerTopicResult("a", results[:1]), WritableTxnMarkerTopicResult("b", results[1:])]
     response = WriteTxnMarkersResponse([WritableTxnMarkerResult(7, topics), WritableTxnMarkerResult(8, [])])
@@ -58,7 +59,7 @@ def test_names_go_through_all_levels() -> None:
 
 
 def test_results_one_by_one() -> None:
-    """A result of one thing names it, and so does the result around it."""
+    """Results can be made one by one for a partition, and then for the topic around it."""
     shape = anatomy(ApiKey.DELETE_RECORDS, 0)
     thing = DeleteRecordsPartition(3, 100)
     request = shape.asking(request_class(ApiKey.DELETE_RECORDS)(), [("a", 3)], lambda _: thing)

@@ -1,4 +1,4 @@
-"""Tables, generated sources, and the facts in them that clients depend on."""
+"""The protocol's tables, the sources generated from them, and facts on which clients depend."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ PACKAGE = Path(generate.__file__).parent.parent
 
 
 def test_generated_sources_are_what_the_tables_say() -> None:
-    """The tables are the one place where a fact of the protocol is written."""
+    """The generated sources match the tables."""
     assert generate.stale_files() == []
 
 
 def test_check_names_a_stale_file(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`--check` fails, so that continuous integration sees an edited source."""
+    """`--check` fails and names an edited generated source."""
     sources = generate.sources()
     sources[PACKAGE / "messages" / "fetch.py"] += "# edited\n"
     monkeypatch.setattr(generate, "sources", lambda: sources)
@@ -37,7 +37,7 @@ def test_check_names_a_stale_file(
 
 
 def test_formatter_leaves_generated_sources_alone() -> None:
-    """The generator writes what `ruff format` would."""
+    """`ruff format` does not change the generated sources."""
     if find_spec("ruff") is None:
         pytest.skip("ruff is not installed (the extra dev)")
     paths = [str(path) for path in generate.sources()]
@@ -51,7 +51,7 @@ def test_formatter_leaves_generated_sources_alone() -> None:
 
 
 def test_fields_are_in_snake_case() -> None:
-    """KRaft is one word."""
+    """Field names are converted to snake case, and KRaft is one word."""
     assert generate.snake_case("TransactionalId") == "transactional_id"
     assert generate.snake_case("TimeoutMs") == "timeout_ms"
     assert generate.snake_case("KRaftVersionFeature") == "kraft_version_feature"
@@ -62,12 +62,12 @@ def test_fields_are_in_snake_case() -> None:
     [("3", (3, 3)), ("3-7", (3, 7)), ("3+", (3, 32767)), ("none", (0, -1)), ("", (0, -1))],
 )
 def test_version_ranges(text: str, expected: tuple[int, int]) -> None:
-    """Kafka's notation of versions."""
+    """Kafka's notation of version ranges is parsed."""
     assert version_range(text) == expected
 
 
 def test_messages_of_an_api_have_its_versions() -> None:
-    """Request and response share one range, which ApiVersions advertises (unstable ones included)."""
+    """Request and response have the same versions as advertised by ApiVersions, including unstable ones."""
     for fact in table.apis():
         for cls in (api.request_class(fact.key), api.response_class(fact.key)):
             assert fact.key == cls.API_KEY
@@ -79,7 +79,7 @@ def test_messages_of_an_api_have_its_versions() -> None:
 
 
 def test_api_keys_are_those_of_the_scope() -> None:
-    """All of Kafka 4.3's but share and streams groups (76-79, 83-92)."""
+    """All APIs of Kafka 4.3 are there, except those of share and streams groups (76-79, 83-92)."""
     keys = {*range(4), *range(8, 76), 80, 81, 82}
     assert {int(key) for key in ApiKey} == keys
 
@@ -99,18 +99,20 @@ def test_api_keys_are_those_of_the_scope() -> None:
     ],
 )
 def test_versions_are_those_of_kafka_4_3(key: ApiKey, versions: tuple[int, int]) -> None:
-    """Clients infer the broker's release from the set of versions; an unstable last version is left out."""
+    """The advertised versions are those of Kafka 4.3, without unstable ones. Clients infer the broker's release from
+    them."""
     assert api.api_versions(key) == versions
 
 
 def test_unstable_version_needs_its_flag() -> None:
-    """InitProducerId 6 (two-phase commit) is offered only where unstable versions are enabled."""
+    """InitProducerId 6 (two-phase commit) is advertised only if unstable versions are enabled."""
     assert api.api_versions(ApiKey.INIT_PRODUCER_ID, unstable=True) == (0, 6)
     assert [key for key in ApiKey if api.APIS[key].latest_version_unstable] == [ApiKey.INIT_PRODUCER_ID]
 
 
 def test_produce_is_advertised_from_zero() -> None:
-    """KAFKA-18659: librdkafka before 2.11.1 takes the absence of Produce 0 for a broker too old to compress."""
+    """Produce is advertised from version 0, because old librdkafka otherwise takes the broker for too old to compress
+    (KAFKA-18659)."""
     advertised = {key: (first, last) for key, first, last in api.advertised_versions("broker")}
     assert advertised[ApiKey.PRODUCE] == (0, 13)
     assert advertised[ApiKey.INIT_PRODUCER_ID] == (0, 5)
@@ -119,7 +121,7 @@ def test_produce_is_advertised_from_zero() -> None:
 
 
 def test_controller_listener_has_its_own_apis() -> None:
-    """Quorum and broker lifecycle are served to nodes; clients' data is not."""
+    """The controllers' listener has APIs of the quorum and of brokers' lifecycle, but none for clients' data."""
     advertised = [key for key, _, _ in api.advertised_versions("controller")]
     assert ApiKey.VOTE in advertised
     assert ApiKey.FETCH in advertised
@@ -128,7 +130,7 @@ def test_controller_listener_has_its_own_apis() -> None:
 
 
 def test_response_header_of_api_versions_is_always_0() -> None:
-    """KIP-511: a client that asked for an unknown version must be able to read the answer."""
+    """The header of an ApiVersions response always has version 0, so that any client can read it (KIP-511)."""
     for version in (0, 3, 4, 99):
         assert api.response_header_version(ApiKey.API_VERSIONS, version) == 0
     assert api.request_header_version(ApiKey.API_VERSIONS, 2) == 1
@@ -136,7 +138,7 @@ def test_response_header_of_api_versions_is_always_0() -> None:
 
 
 def test_header_versions_follow_flexible_versions() -> None:
-    """KIP-482: request header 2 and response header 1 with flexible versions, else 1 and 0."""
+    """Flexible versions have request header 2 and response header 1, others 1 and 0 (KIP-482)."""
     for key in ApiKey:
         since = api.request_class(key).FLEXIBLE_SINCE
         first, last = api.api_versions(key, unstable=True)
@@ -149,7 +151,7 @@ def test_header_versions_follow_flexible_versions() -> None:
 
 
 def test_unknown_api_is_our_own_mistake() -> None:
-    """Keys from the network are looked up in `APIS` first."""
+    """Looking up an unknown API raises LocalProtocolError, because keys from the network are checked before."""
     with pytest.raises(LocalProtocolError):
         api.api_versions(4)
     with pytest.raises(LocalProtocolError):
@@ -157,7 +159,7 @@ def test_unknown_api_is_our_own_mistake() -> None:
 
 
 def test_error_codes() -> None:
-    """Codes, texts and retriability as in Kafka."""
+    """Error codes, messages and retriability are those of Kafka."""
     assert len(ErrorCode) == len(table.errors())
     assert sorted(ErrorCode) == list(range(-1, 137))
     for fact in table.errors():
@@ -173,7 +175,7 @@ def test_error_codes() -> None:
 
 
 def test_kafka_error_has_kafkas_text_unless_given_another() -> None:
-    """A response carries the code, and the text where it has a field for it."""
+    """A KafkaError has Kafka's message for its code, unless another is given."""
     error = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     assert error.message == "This server does not host this topic-partition."
     assert KafkaError(ErrorCode.INVALID_REQUEST, "no topics").message == "no topics"
@@ -181,7 +183,8 @@ def test_kafka_error_has_kafkas_text_unless_given_another() -> None:
 
 
 def test_imports_are_lazy() -> None:
-    """`odradek.wire.api` and `odradek.wire.codec` load neither messages nor attrs: command-line tools start with them."""
+    """`odradek.wire.api` and `odradek.wire.codec` import neither messages nor attrs, so command-line tools start
+    quickly."""
     code = "import sys, odradek.wire.api, odradek.wire.codec; print([m for m in sys.modules if m.startswith(('odradek.wire.messages', 'attr'))])"
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=PACKAGE.parent
@@ -190,7 +193,7 @@ def test_imports_are_lazy() -> None:
 
 
 def test_defaults_are_kafkas() -> None:
-    """Every field has the default of Kafka's schema; without one, the type's zero."""
+    """Every field has the default of Kafka's schema, or else the zero of its type."""
     from odradek.wire.messages.fetch import FetchPartition, FetchRequest, PartitionData
     from odradek.wire.messages.metadata_records import PartitionChangeRecord
 
@@ -205,7 +208,7 @@ def test_defaults_are_kafkas() -> None:
 
 
 def test_arrays_of_defaults_are_not_shared() -> None:
-    """Messages are mutable: a default belongs to one of them."""
+    """Default arrays and structures are not shared between messages, which are mutable."""
     from odradek.wire.messages.fetch import FetchRequest
 
     first, second = FetchRequest(), FetchRequest()
@@ -214,7 +217,7 @@ def test_arrays_of_defaults_are_not_shared() -> None:
 
 
 def test_messages_compare_by_value_and_do_not_hash() -> None:
-    """They are mutable values."""
+    """Messages are compared by value and cannot be hashed, because they are mutable."""
     from odradek.wire.messages.fetch import FetchTopic, ForgottenTopic
 
     assert FetchTopic("a") == FetchTopic("a")
@@ -226,7 +229,7 @@ def test_messages_compare_by_value_and_do_not_hash() -> None:
 
 
 def test_elements_without_size_are_refused() -> None:
-    """An array whose elements take no bytes is refused when a message is planned: its count would be unbounded."""
+    """An array whose elements take no bytes is refused in planning, because its count would be unbounded."""
 
     @attrs.define
     class Later(Structure):

@@ -1,4 +1,4 @@
-"""The names of a partition are tuples like any other to code that only knows tuples."""
+"""A TopicPartition behaves like a plain tuple of its fields."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAMES = [(TopicPartition("words", 3), ("words", 3)), (TopicIdPartition(bytes(16)
 
 @pytest.mark.parametrize(("named", "plain"), NAMES)
 def test_a_name_is_the_plain_tuple_of_its_fields(named: Any, plain: Any) -> None:
-    """Each finds in a dict or set what was put there under the other; both sort alike."""
+    """A TopicPartition equals the tuple of its fields, has the same hash, and sorts alike."""
     assert named == plain
     assert hash(named) == hash(plain)
     assert {plain: "there"}[named] == {named: "there"}[plain] == "there"
@@ -24,16 +24,16 @@ def test_a_name_is_the_plain_tuple_of_its_fields(named: Any, plain: Any) -> None
 
 
 def test_json_has_a_list() -> None:
-    """A document has a partition in the same form as the plain tuple."""
+    """In JSON a TopicPartition is a list, like a tuple."""
     assert json.dumps(TopicPartition("words", 3)) == json.dumps(("words", 3))
 
 
 def test_text() -> None:
-    """A message names a partition as Kafka's tools do."""
+    """As text, a TopicPartition looks as in Kafka's tools."""
     assert f"{TopicPartition('words', 3)}" == "words-3"
 
 
 def test_users_import_the_same_class() -> None:
-    """There is one class, under the names by which users have imported it."""
+    """All public names of the class refer to the same class."""
     assert odradek.TopicPartition is TopicPartition
     assert consumer_types.TopicPartition is TopicPartition

@@ -1,4 +1,4 @@
-"""The versions in which APIs changed: each stands once, in `wire/schema/versions.tsv`, and code compares with its name."""
+"""Versions in which APIs changed have a name in `wire/schema/versions.tsv`, and code compares with this name."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ NO_API_VERSIONS = {
     "odradek/client/consumer/assignors.py": "the version of a consumer's subscription",
     "odradek/client/core/broker_connection.py": "every node answers ApiVersions in version 0",
 }
-"""Modules that compare a version with a number, and why."""
+"""Modules that may compare a version with a number, with the reason."""
 
 
 @cache
 def modules() -> dict[str, ast.Module]:
-    """Return the modules of the product that people wrote."""
+    """Parse the product's modules, except generated ones."""
     return dict(_parsed())
 
 
@@ -43,19 +43,20 @@ def _parsed() -> Iterator[tuple[str, ast.Module]]:
 
 
 def api_of(name: str) -> ApiKey:
-    """Return the API that a fact is about: the longest one whose name begins it."""
+    """Return the API that a fact belongs to: the one with the longest name that is a prefix of the fact's."""
     return max((key for key in ApiKey if name.startswith(f"{key.name}_")), key=lambda key: len(key.name))
 
 
 def test_every_fact_lies_within_the_versions_of_its_api() -> None:
-    """A version that all or no requests have makes a comparison that always ends alike."""
+    """A fact's version lies within the API's versions. Otherwise comparisons with it would always give the same
+    result."""
     for fact in table.versions():
         first, last = api_versions(api_of(fact.name), unstable=True)
         assert first < fact.version <= last, fact
 
 
 def test_a_fact_that_follows_a_field_is_about_an_api_with_this_field() -> None:
-    """The field of another API would be a fact about that one."""
+    """If a fact refers to a field, the field belongs to the same API."""
     rows = (
         line.split("\t")
         for line in (ROOT / "wire/schema/versions.tsv").read_text().splitlines()
@@ -69,7 +70,7 @@ def test_a_fact_that_follows_a_field_is_about_an_api_with_this_field() -> None:
 
 
 def test_every_fact_is_used() -> None:
-    """A fact that nobody asks for is either forgotten in the code, or in the table."""
+    """Each fact of the table is used in the code."""
     used = {
         node.id
         for module in modules().values()
@@ -80,7 +81,8 @@ def test_every_fact_is_used() -> None:
 
 
 def test_the_product_has_no_other_constants_of_this_kind() -> None:
-    """A number that says since when something is so stands in the table: `TOPIC_IDS_SINCE` once had two values."""
+    """The product has no other constants for versions, such as `TOPIC_IDS_SINCE`, which once had two different
+    values."""
     found = [
         f"{name}: {target.id}"
         for name, module in modules().items()
@@ -98,7 +100,7 @@ def _is_version(node: ast.expr) -> bool:
 
 
 def test_no_code_compares_a_version_with_a_number() -> None:
-    """`version >= 6` says nothing; the name of the fact does."""
+    """Code does not compare versions with numbers, because a fact's name says what changed."""
     found = {
         name
         for name, module in modules().items()
@@ -111,7 +113,7 @@ def test_no_code_compares_a_version_with_a_number() -> None:
 
 
 def test_rows_begin_at_facts() -> None:
-    """Doors and refusals change their form in the version in which the handler does."""
+    """Rows of APIs begin at named versions, so that checks and refusals change together with the handler."""
     numbers = {(api_of(fact.name), fact.version) for fact in table.versions()}
     for key, rows in ROWS.items():
         within = [row.within for row in rows if row.within is not None]
@@ -131,7 +133,7 @@ def test_rows_begin_at_facts() -> None:
     ],
 )
 def test_a_version_is_that_of_its_field(text: str, version: int) -> None:
-    """`since` is the first version with the field, `after` the first one without it."""
+    """`since` gives the first version with a field, and `after` the first version without it."""
     assert table.version_of(text, {message.name: message for message in table.messages()}) == version
 
 
@@ -147,13 +149,13 @@ def test_a_version_is_that_of_its_field(text: str, version: int) -> None:
     ],
 )
 def test_a_version_that_no_field_has_is_refused(text: str) -> None:
-    """A slip in the table stops the generator."""
+    """A table entry with a wrong keyword, class or field is refused."""
     with pytest.raises(ValueError, match=r"is neither|has no field"):
         table.version_of(text, {message.name: message for message in table.messages()})
 
 
 def test_a_field_that_stays_has_no_version_after_it() -> None:
-    """`after` a field of the newest version would be a version that is not there."""
+    """`after` a field that is still in the newest version is refused."""
     with pytest.raises(ValueError, match="in every version from 13 on"):
         table.version_of(
             "after ProduceRequest.TopicData.TopicId", {message.name: message for message in table.messages()}
@@ -161,7 +163,7 @@ def test_a_field_that_stays_has_no_version_after_it() -> None:
 
 
 def test_the_constants_are_plain_numbers() -> None:
-    """The hot path compares a version with a module's constant, once per request."""
+    """The constants are plain integers, because the hot path compares with them for each request."""
     for fact in table.versions():
         assert type(getattr(versions, fact.name)) is int
         assert getattr(versions, fact.name) == fact.version

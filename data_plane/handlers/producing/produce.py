@@ -177,8 +177,7 @@ class ProduceHandler:
                 if log.high_watermark <= result.last_offset if acks < 0 else acks and partition.flushes:
                     if delayed is None:
                         delayed = self._delayed(context, request, responses)
-                    # Register the wait now. If this broker then loses the leadership and wins it again, the
-                    # wait notices the loss.
+                    # The wait begins now, so it notices if this broker loses the lead and wins it again.
                     delayed.wait_for(partition, result.last_offset, answer, acks)
             responses.append(TopicProduceResponse(topic.name, topic.topic_id, answers))
             answers = []

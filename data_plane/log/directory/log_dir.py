@@ -154,14 +154,11 @@ class LogDir:
         self.trouble_since_ms = 0
         """The wall-clock time in milliseconds at which the trouble began."""
         self.full_since: float | None = None
-        """The monotonic time in seconds at which a write first found the disk full; None while there is space.
-        """
+        """The monotonic time in seconds at which a write first found the disk full; None if it has space."""
         self.refused_at = 0.0
         """The monotonic time in seconds of the last write that found no room."""
         self.is_stalled = False
-        """True while the logs refuse appends and reads, until the device answers
-        (`odradek.data_plane.disks.disk_watch`).
-        """
+        """True while the logs refuse appends and reads, because the device does not answer."""
         self.unanswered: tuple[float, str] | None = None
         """The late call to the device: the monotonic time in seconds at which it became late, and its name.
         None if no call is late.

@@ -44,10 +44,8 @@ def register(groups: Groups) -> None:
     parser.add_argument(
         "--group",
         metavar="GROUP",
-        help=(
-            "join this consumer group, print the records that the group has not read, and commit their offsets. A "
-            "record in a pipe counts as printed, even if the pipe's reader never reads it"
-        ),
+        help="join this consumer group, print the records that the group has not read, and commit their offsets. A "
+        "record in a pipe counts as printed, even if the pipe's reader never reads it",
     )
     parser.add_argument(
         "--partition",
@@ -74,11 +72,8 @@ def register(groups: Groups) -> None:
         help="read from the beginning, like --from earliest",
     )
     parser.add_argument("--max-messages", type=positive, metavar="N", help="stop after this many records")
-    parser.add_argument(
-        "--follow",
-        action="store_true",
-        help="wait for new records (default: stop at the present end of the topic)",
-    )
+    follow = "wait for new records (default: stop at the present end of the topic)"
+    parser.add_argument("--follow", action="store_true", help=follow)
     parser.add_argument(
         "--isolation",
         choices=("read_uncommitted", "read_committed"),
@@ -96,8 +91,8 @@ def register(groups: Groups) -> None:
         "--format",
         type=template,
         metavar="TEMPLATE",
-        help="print each record by this template: %%k key, %%v value, %%h headers, %%t topic, %%p partition, %%o offset, "
-        r"%%T milliseconds, %%d date; \n, \t",
+        help="print each record by this template: %%k key, %%v value, %%h headers, %%t topic, %%p partition, "
+        r"%%o offset, %%T milliseconds, %%d date; \n, \t",
     )
     add_connection_options(parser)
 

@@ -91,9 +91,8 @@ def scatter(
 
     `request(items, timeout_ms)` makes the message for the items of one broker. `versions` has the lowest and
     the highest version to use; None as the highest means no limit. `take(response, items)` reads their
-    outcomes; an item that the response lacks gets UNKNOWN_SERVER_ERROR. With `repeat_after_loss` False, no
-    request is repeated after its connection broke, because the broker may have performed it. Raises only
-    errors of `route`, such as `ClientError` if no broker is reachable.
+    outcomes; an item that the response lacks gets UNKNOWN_SERVER_ERROR. If `repeat_after_loss` is False, a request whose
+    connection broke is not repeated. Raises only errors of `route`: `ClientError` if no broker is reachable.
     """
     wanted = list(dict.fromkeys(items))
     final_codes = set() if route is to_leaders else {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}

@@ -163,8 +163,8 @@ class ClassicMember(GroupClient):
 
 
 def _dealt(metadata: dict[str, bytes]) -> list[SyncGroupRequestAssignment]:
-    """Assign the partitions of each topic round-robin to the members that subscribe to it. `metadata` has
-    subscriptions by member id.
+    """Assign the partitions of each topic round-robin to the members that subscribe to the topic. `metadata` maps each
+    member id to the member's encoded subscription.
     """
     readers: dict[str, list[str]] = {}
     for member_id in sorted(metadata):

@@ -69,8 +69,8 @@ class Sent:
 
 @attrs.define(eq=False)
 class Holder:
-    """A client and its partitions. `stay` counts how often the group had removed the client's member id before the
-    client joined.
+    """A client and its partitions. `stay` is the number of times that the group had removed the client's member id
+    before the client last joined.
     """
 
     name: str
@@ -93,12 +93,12 @@ class ConsumerPromises(Promises):
         """How often each member id was removed from the group."""
         self._read_to = 0
         self._batches: dict[int, int] = {}
-        """For the offset of each record: the end offset of its batch."""
+        """By the offset of a record: the end offset of the record's batch."""
         self._fold = ConsumersFold()
         self._classic: GroupMetadataValue | None = None
         self._offsets: dict[TopicPartition, tuple[tuple[str, int] | None, int]] = {}
-        """For each partition: the owner of its newest committed offset, as (member id, epoch since which it owns the
-        partition), and that offset.
+        """By partition: the newest committed offset, and who committed it. The committer is (member id, epoch since
+        which the member owns the partition), or None for a member without the partition.
         """
         self._written: dict[tuple[int, int], GroupsState] = {}
         self._positions: dict[str, int] = {}
@@ -169,13 +169,13 @@ class ConsumerPromises(Promises):
         if group is None:
             return
         epoch, target_epoch, members = before
-        # A consumer group that was a classic group without a generation before begins with epoch 0.
+        # The epoch may fall to 0 when a classic group without a generation becomes a consumer group.
         fell = (
             KNOWN_EPOCH_MIN < epoch > group.epoch or KNOWN_EPOCH_MIN < target_epoch > group.target_epoch >= 0
         )
         if fell:
             raise SafetyViolation(
-                f"at {offset} the group goes from the epochs {epoch}, {target_epoch} to {group}"
+                f"at {offset} the group's epochs fell from {epoch} and {target_epoch} (target): {group}"
             )
         for member_id, was in members.items():
             now = group.member_epoch(member_id)
@@ -217,7 +217,9 @@ class ConsumerPromises(Promises):
     def _read_commit(self, at: TopicPartition, offset: int, value: OffsetCommitValue) -> None:
         sent = self.sent[value.metadata]
         if sent.at != at or value.metadata in self._positions:
-            raise SafetyViolation(f"commit {value.metadata} of {sent} stands at {offset} for {at}, or twice")
+            raise SafetyViolation(
+                f"commit {value.metadata} of {sent} is in the log at {offset} for {at}: for another partition, or twice"
+            )
         self._positions[value.metadata] = offset
         since = self._accepted(sent, offset)
         stint = None if since is None or sent.is_late else (sent.member_id, since)
@@ -231,8 +233,8 @@ class ConsumerPromises(Promises):
         self._offsets[at] = (stint, value.offset)
 
     def _accepted(self, sent: Sent, offset: int) -> int | None:
-        """Check that the group may accept this commit. Return the epoch since which the commit's member has the
-        partition; None if the member does not have the partition.
+        """Check that the group may accept this commit. Return the epoch since which the committing member has had the
+        partition; None if the member does not have it.
         """
         group = self.group
         if sent.epoch < 0 and not self.present:
@@ -260,8 +262,8 @@ class ConsumerPromises(Promises):
         return holder.member_id in self.present and self.removals.get(holder.member_id, 0) == holder.stay
 
     def joined(self, node: Broker, holder: Holder, member_id: str) -> int:
-        """Return the value of `Holder.stay` for a client that the coordinator at `node` has just admitted as
-        `member_id`.
+        """Return the value of `Holder.stay` for a client that the coordinator at `node` has just admitted to the group
+        as `member_id`.
         """
         self.look([node])
         return self.removals.get(member_id, 0)
@@ -281,7 +283,7 @@ class ConsumerPromises(Promises):
         self.look([node])
         self.commits += 1
         if commit not in self._positions:
-            raise SafetyViolation(f"commit {commit} is acknowledged, and not committed in the log")
+            raise SafetyViolation(f"commit {commit} is acknowledged, but not in the committed log")
 
     # -- states ---------------------------------------------------------------------------------------------------
 

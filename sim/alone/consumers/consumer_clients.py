@@ -156,7 +156,7 @@ class GroupClient(Client, ABC):
         self.holder = Holder(name)
         self.is_steady = False
         self.is_replaced = False
-        """True once another client has taken over its instance id."""
+        """True once another client has taken over this client's instance id."""
         self.stalls = 0
         self.former: tuple[str, int] | None = None
         """An earlier (member id, epoch) of this client, for commits that arrive late."""
@@ -187,7 +187,7 @@ class GroupClient(Client, ABC):
         return self.is_replaced or self.stalls > 0
 
     def note_stay(self, host: GroupHost, member_id: str) -> int:
-        """Return the value of `Holder.stay` for a member that the coordinator at `host` has just admitted."""
+        """Return the value of `Holder.stay` for a member that the coordinator at `host` has just admitted to the group."""
         return self.clients.promises.joined(host.broker, self.holder, member_id)
 
     def replace_held(self, target: Mapping[TopicPartition, object]) -> None:

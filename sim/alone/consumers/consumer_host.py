@@ -1,4 +1,6 @@
-"""The environment of a simulated coordinator of consumer groups: a broker whose topics get more partitions. PURE."""
+"""The environment of a simulated coordinator of consumer groups: its broker, on which topics are created and get more
+partitions. PURE.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +25,15 @@ ONE_REPLICA = PartitionImage(1, 0, 0, (1,), (1,))
 
 
 class ConsumerHost(GroupHost):
-    """A group coordinator, and the topics in its broker's metadata."""
+    """A group coordinator, with the topics that its broker's metadata image contains."""
 
     def __init__(self, broker: Broker, settings: GroupSettings, now_ms: Callable[[], int]) -> None:
         super().__init__(broker, settings, now_ms)
         self._seen: dict[str, int] = {}
 
     def see(self, counts: Mapping[str, int], offset: int) -> None:
-        """Update the coordinator's metadata to these topics. `counts` has the number of partitions by topic name.
-        `offset` is the end of the metadata log with them, which is the same number on every broker.
+        """Publish a metadata image with these topics to the coordinator. `counts` has the number of partitions by topic
+        name. `offset` is the end of the metadata log with them, which is the same number on every broker.
         """
         if counts == self._seen:
             return

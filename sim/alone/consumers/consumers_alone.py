@@ -60,8 +60,8 @@ _WEIGHTS: Mapping[str, tuple[float, ...]] = {
 
 @attrs.frozen
 class ConsumersPlan:
-    """Parameters of a schedule: the plan of the offsets partition, which includes the weights of all steps, and the
-    numbers of members.
+    """Parameters of a schedule: the numbers of members, and the plan of the offsets partition. The plan includes the
+    weights of all steps.
     """
 
     partition: ReplicationPlan
@@ -85,7 +85,7 @@ class ConsumersPlan:
 
     @classmethod
     def draw(cls, random: Random, steps: int = STEPS_DEFAULT) -> ConsumersPlan:
-        """Draw a plan in which each kind of step is rare, common or absent, independently (swarm testing)."""
+        """Draw a plan. Independently of the others, each kind of step is rare, common or absent (swarm testing)."""
         return cls(
             draw_partition(random, steps, _WEIGHTS),
             random.choice((2, 3, 3, 4)),

@@ -57,8 +57,8 @@ class Sent:
 
 @attrs.frozen
 class Floor:
-    """The log offsets of the newest acknowledged commits and tombstones. An OffsetFetch that is sent now must see
-    these records or newer ones.
+    """The log offsets of the newest acknowledged commits and tombstones. An OffsetFetch that is sent now must see these
+    records or newer records.
 
     For each key the log offsets are grouped by the record's leader epoch. A deposed coordinator must know only the
     records up to its own epoch.
@@ -88,7 +88,9 @@ class GroupPromises(Promises):
         self.sent: dict[str, Sent] = {}
         """Sent commits by their metadata string, which is unique."""
         self.forgiven: dict[str, None] = {}
-        """Groups from which an operator has deleted offsets. Their tombstones need no other reason."""
+        """Groups from which an operator has deleted offsets. A tombstone of such a group is valid before the retention
+        time is over.
+        """
         self._read_to = 0
         self._positions: dict[str, int] = {}
         """By a commit's metadata string: the offset of its record in the committed log."""
@@ -153,14 +155,18 @@ class GroupPromises(Promises):
     def _read_commit(self, at: OffsetAt, offset: int, value: OffsetCommitValue) -> None:
         sent = self.sent[value.metadata]
         if sent.key != at or value.metadata in self._positions:
-            raise SafetyViolation(f"commit {value.metadata} of {sent} stands at {offset} for {at}, or twice")
+            raise SafetyViolation(
+                f"commit {value.metadata} of {sent} is in the log at {offset} for {at}: for another partition, or twice"
+            )
         self._positions[value.metadata] = offset
         self._values[at] = value
         group = self._groups.get(at[0])
         members = [] if group is None else [each.member_id for each in group.members]
         if sent.generation < 0:
             if members:
-                raise SafetyViolation(f"commit {value.metadata} of no member is taken from {members}")
+                raise SafetyViolation(
+                    f"commit {value.metadata} without a member is accepted while the group has the members {members}"
+                )
         elif group is None or group.generation != sent.generation or sent.member_id not in members:
             now = None if group is None else group.generation
             raise SafetyViolation(
@@ -191,7 +197,7 @@ class GroupPromises(Promises):
     # -- answers --------------------------------------------------------------------------------------------------
 
     def floor(self) -> Floor:
-        """Return a copy of the log offsets that the answer to an OffsetFetch must include if the request is sent now."""
+        """Return a copy of the log offsets of the records that an OffsetFetch must see if it is sent now."""
         return Floor(
             {key: dict(positions) for key, positions in self._acknowledged.items()},
             {key: dict(positions) for key, positions in self._tombstones.items()},
@@ -205,7 +211,7 @@ class GroupPromises(Promises):
         self.commits += 1
         position = self._positions.get(commit)
         if position is None:
-            raise SafetyViolation(f"commit {commit} is acknowledged, and not committed in the log")
+            raise SafetyViolation(f"commit {commit} is acknowledged, but not in the committed log")
         acknowledged = self._acknowledged.setdefault(self.sent[commit].key, {})
         epoch = self._epochs[position]
         acknowledged[epoch] = max(position, acknowledged.get(epoch, -1))

@@ -1,5 +1,5 @@
-"""Simulated clients of a group coordinator: members that join, commit, stall and leave, and consumers outside of any
-group. PURE.
+"""Simulated clients of a group coordinator: members of a group that join, commit, stall and leave, and consumers
+without a group. PURE.
 
 A client has at most one request in flight. Requests and answers arrive late, in any order, or never; after a loss the
 client sends again. Most requests go to the right coordinator, some to another broker. The checks see each answer when
@@ -189,7 +189,7 @@ class _Member(_Client):
             elif chance < 0.85:
                 self.clients.fetch(self, MEMBERS_GROUP)
             elif chance < 0.9 and self._former is not None:
-                # This commit names an earlier generation, as if the request had been sent then.
+                # This commit names an earlier generation, as if its request had been delayed since that generation.
                 self.clients.commit(self, MEMBERS_GROUP, (0,), *self._former)
             elif not self.is_steady and chance > 0.96:
                 self._leave()

@@ -87,7 +87,7 @@ class Post:
         self._letters: list[_Letter] = []
 
     def is_of_this_life(self, host: GroupHost) -> bool:
-        """True if the broker's process is still the one for which `host` was made."""
+        """True if the process for which `host` was made is still the broker's present process."""
         return self._hosts.get(host.broker.node_id) is host
 
     def act(self) -> None:

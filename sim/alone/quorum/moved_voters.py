@@ -3,9 +3,9 @@ directory. PURE.
 
 `run(seed)` draws three or five voters, and one of three cases:
 
-* all voters move at once: each restarts at a new address, with corrected bootstrap servers; the log still names the
-  old addresses;
-* the voters move one by one, while the others run;
+* all voters move at once: each restarts at a new address, with corrected bootstrap servers. The log still names the old
+  addresses;
+* the voters move one by one, while the other voters run;
 * a copy of a voter's directory runs at an address of its own, beside the original.
 
 After a move the old address has no listener, or belongs to a node of another cluster or to another voter. Messages

@@ -80,7 +80,7 @@ class QuorumPlan:
 
     @classmethod
     def draw(cls, random: Random, rounds: int = ROUNDS_DEFAULT) -> QuorumPlan:
-        """Draw a plan in which each kind of event is rare, common or absent, independently (swarm testing)."""
+        """Draw a plan. Independently of the others, each kind of event is rare, common or absent (swarm testing)."""
         weights = {name: random.choice(choices) for name, choices in _WEIGHTS.items()}
         points = [point for point in POINTS if random.random() < 0.25]
         node = NodePlan(
@@ -338,8 +338,8 @@ class _Run:
     # -- the end --------------------------------------------------------------------------------------------------
 
     def _heal(self) -> None:
-        """Remove all faults and start all nodes. Raise `SafetyViolation` unless one node leads within 30 s and all
-        agree.
+        """Remove all faults and start all nodes. Raise `SafetyViolation` unless, within 30 s, one node leads and all
+        nodes have applied the whole committed log.
         """
         self._dies = 0.0
         self._network.cut_off = ()
@@ -366,8 +366,8 @@ class _Run:
         end = self._promises.committed_end
         return all(
             each.quorum.log.log_end_offset == each.quorum.decisions.high_watermark == end
-            # The active controller's image ends at its last decision. Control records may follow in the log, so its
-            # image may end earlier than the others'.
+            # The active controller's image ends at its last decision. Control records may follow that decision in the
+            # log, so this image may end earlier than the images of the other nodes.
             and (each.is_active or each.committed_image.offset == end - 1)
             for each in services
             if each is not None

@@ -1,8 +1,7 @@
 """Safety checks of the metadata quorum, after each step of a schedule and at its end. PURE.
 
-The bytes on the disks are compared with each other and with the nodes' messages (`quorum_platter.py`). From the
-product's own objects these checks read nothing but the state that a node assumes: role, epoch, high watermark,
-voters, image.
+The bytes on the disks are compared with each other and with the nodes' messages (`quorum_platter.py`). These checks
+read only a few attributes of the product's own objects: a node's role, epoch, high watermark, voters and image.
 
 * Raft, figure 3: an epoch has one leader, leaders only append, logs match, and leaders have all committed records.
   Different records are never applied at one offset.
@@ -103,8 +102,8 @@ class Promises:
         self.acknowledged: list[int] = []
         """Ids of the brokers whose registration was acknowledged."""
         self._told: list[tuple[Node, int, int]] = []
-        """Registrations of brokers that were acknowledged in the present step: (node, number of its process run,
-        broker id).
+        """Broker registrations that were acknowledged in the present step: (acknowledging node, number of the node's
+        process run, broker id).
         """
 
     # -- messages -------------------------------------------------------------------------------------------------
@@ -316,7 +315,7 @@ class Promises:
         assert node.log is not None
         core = node.service.quorum.core
         if core.log.end_offset != node.log.log_end_offset:
-            return  # the log on disk does not yet match the core's state
+            return  # The disk and the core differ in the log end, so they cannot be compared yet.
         batches = node.platter.log()
         if batches and batches[-1].last_offset + 1 != core.log.end_offset:
             return

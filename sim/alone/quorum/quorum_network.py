@@ -101,7 +101,7 @@ class _Connection:
 
 @attrs.define(eq=False)
 class _Question:
-    """A request. It also has the answer or the error, once one has arrived."""
+    """A request, with its answer or its error once either has arrived."""
 
     connection: _Connection
     message: Any
@@ -273,5 +273,5 @@ class _Channel:
         if question.error is not None:
             raise question.error
         if question.answer is None:
-            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{self._host} has not answered")
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{self._host} did not answer before the deadline")
         return question.answer

@@ -1,7 +1,7 @@
 """A simulated replica of the metadata quorum: its disk, and its tasks while its process runs. PORTED.
 
 All parts are the product's: `MetadataService` with its driver, core, publisher, snapshots and controller, and the
-metadata log on a simulated disk. This module has the environment of these parts (`odradek.serving.node_env.NodeEnv`).
+metadata log on a simulated disk. This module provides their environment (`odradek.serving.node_env.NodeEnv`).
 """
 
 from __future__ import annotations
@@ -113,13 +113,13 @@ class _Env:
 
     @property
     def network(self) -> Any:
-        raise AssertionError("messages go through `Channels`")
+        raise AssertionError("a simulated replica sends its messages through `Channels`, not `network`")
 
     def new_workers(self, threads_max: int | None = None) -> StepWorkers:
         return self.workers
 
     def new_companion(self, factory: str, *args: Any) -> Any:
-        raise AssertionError("the metadata log is not compacted")
+        raise AssertionError("a simulated replica has no companions: only log compaction needs them")
 
     def open_dir(self, path: str, *, create: bool = False) -> Dir:
         return self._node.disk.open_dir(path, create)

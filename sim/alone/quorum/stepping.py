@@ -145,7 +145,9 @@ class Steps:
             while True:
                 self._in_moment += 1
                 if self._in_moment > STEPS_IN_A_MOMENT_MAX:
-                    raise SafetyViolation(f"tasks keep each other busy at {self.now} s")
+                    raise SafetyViolation(
+                        f"tasks run on and on at {self.now} s without any advance of virtual time"
+                    )
                 wait = task.coroutine.send(None) if cut is None else task.coroutine.throw(cut)
                 cut = task.due() if wait.can_be_cut else None
                 if cut is None:
@@ -159,7 +161,7 @@ class Steps:
             process.on_power_cut()
         except SafetyViolation:
             raise
-        except Exception as error:  # noqa: BLE001 - ends the process; the schedule decides if it was expected
+        except Exception as error:  # noqa: BLE001 - any error ends the process; the schedule may expect it
             process.tasks.pop(task, None)
             process.on_failure(error)
         finally:
@@ -196,12 +198,12 @@ class Process:
 
 
 def _end(coroutine: Coroutine[Any, Any, Any]) -> None:
-    """Raise `Dead` in a coroutine and close it. What its clean-up raises or awaits has no effect."""
+    """Raise `Dead` in a coroutine and close it. Errors and awaits of the coroutine's clean-up code are ignored."""
     try:
         coroutine.throw(Dead())
     except (Dead, StopIteration, PowerCut):
         return
-    except Exception:  # noqa: BLE001 - the ports of a killed process raise
+    except Exception:  # noqa: BLE001 - the ports of a killed process raise errors
         return
     coroutine.close()
 
@@ -325,8 +327,8 @@ class StepClock:
 
 
 class StepWorkers:
-    """`odradek.env.ports.Workers`. A call lasts as many seconds as `seconds()` draws; the function runs at its start,
-    middle or end.
+    """`odradek.env.ports.Workers`. A call lasts as many seconds as `seconds()` draws. The function runs at the start,
+    in the middle or at the end of that time.
     """
 
     def __init__(self, steps: Steps, random: Random, seconds: Callable[[], float]) -> None:

@@ -17,7 +17,7 @@ __all__ = ["Attempt", "Ledger", "Outcome"]
 
 
 class Outcome(Enum):
-    """What a producer knows about the outcome of its transaction."""
+    """The outcome of a transaction, as far as its producer knows it."""
 
     NONE = "nothing"
     TRIED = "a commit was asked for"
@@ -57,7 +57,7 @@ class Ledger:
         """
         for each in partitions:
             if each.open:
-                raise SafetyViolation(f"transactions of {each.open} are open in the end")
+                raise SafetyViolation(f"transactions of the producers {each.open} are still open at the end")
         count = Counter(value for each in partitions for value in each.committed)
         twice = [value for value, times in count.items() if times > 1]
         if twice:

@@ -177,7 +177,7 @@ class _Producer:
         return ErrorCode.NETWORK_EXCEPTION if called.answer is None else called.answer
 
     async def _asked(self, request: Any, *, may_come_late: bool = True) -> Any:
-        """Send a request until its answer is no retriable error. Raises `_Over` after `TRIES_MAX` attempts."""
+        """Send a request again until the answer has no retriable error. Raises `_Over` after `TRIES_MAX` attempts."""
         for _ in range(TRIES_MAX):
             answer = await self._ask(request, may_come_late=may_come_late)
             if _code(answer) not in RETRIABLE:
@@ -292,7 +292,7 @@ class _Producer:
         except KafkaError as error:
             return error.code
         if self._random.random() < 0.1:
-            return ErrorCode.NETWORK_EXCEPTION  # the answer is lost
+            return ErrorCode.NETWORK_EXCEPTION  # The answer is lost.
         return ErrorCode.NONE
 
 

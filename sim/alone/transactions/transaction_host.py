@@ -1,4 +1,4 @@
-"""The environment of a simulated transaction coordinator: the part of its broker that it uses. PORTED.
+"""The environment of a simulated transaction coordinator: the part of a broker that the coordinator uses. PORTED.
 
 The coordinator, its state machine, its log and its markers are the product's (`odradek.data_plane.transactions`).
 Here the coordinator's requests to partition leaders are `Letter`s. The schedule decides when each one arrives, and
@@ -54,7 +54,7 @@ class Letter:
     is_awaited: bool = True
     """False once the sender has stopped waiting. The request may still arrive."""
     is_over: bool = False
-    """True once the sender has an answer, or knows that none will come."""
+    """True once the sender has an answer, or knows that no answer will come."""
 
 
 class Post:

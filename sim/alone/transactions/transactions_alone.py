@@ -88,13 +88,13 @@ class TransactionsPlan:
 
     @classmethod
     def draw(cls, random: Random, steps: int = STEPS_DEFAULT) -> TransactionsPlan:
-        """Draw a plan in which each kind of step is rare, common or absent, independently (swarm testing)."""
+        """Draw a plan. Independently of the others, each kind of step is rare, common or absent (swarm testing)."""
         return cls(draw_partition(random, steps, _WEIGHTS))
 
 
 class _StateLog(Promises):
-    """Checks that all replicas of the coordinator's log are equal. Here two records may be equal, unlike the records
-    of producers.
+    """Check that all replicas of the coordinator's log are equal. Unlike producers' records, two records of this log
+    may have the same value.
     """
 
     def check(self, nodes: Mapping[int, Broker]) -> None:

@@ -61,8 +61,8 @@ class WrittenPartition:
         self._lead_anew()
 
     def move(self, leader: int) -> None:
-        """Give the partition another leader, or none (`NOBODY`). Check that the new leader's producer state equals
-        the former leader's.
+        """Give the partition another leader, or none (`NOBODY`). Check that the new leader has the same producer state
+        as the former leader.
         """
         self.leader = leader
         before = self._state
@@ -131,7 +131,7 @@ class WrittenPartition:
                 f"partition {self.index} takes batches of {STRANGER} into the transaction of producer {producer_id}"
             )
         if random.random() < 0.5:
-            # In the other half of the cases the intruder's coordinator never answers, so nothing is refused.
+            # In half of the cases the intruder's coordinator refuses. In the other half it never answers.
             self._lazy.refuse_verification(producer_id, guard.name)
 
     # -- appends

@@ -1,7 +1,7 @@
 """Check of Produce with acks=all: when the answer leaves the broker, enough replicas have the records. PURE.
 
 1. All replicas in the ISR have the records (`held_records`).
-2. At least `min.insync.replicas` replicas have the records, since at least so many were in sync when the leader
+2. At least `min.insync.replicas` replicas have the records, since at least this number was in sync when the leader
    acknowledged.
 3. A leader acknowledges nothing if it has too few in-sync replicas for the whole time from the request to the answer
    (KIP-966).

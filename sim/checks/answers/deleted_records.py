@@ -2,8 +2,8 @@
 
 The replicas of active brokers, and the replicas in the ELR, must begin at the answer's low watermark or later. They
 must still do so after a restart, when the checkpoint or the first segment decides where a log begins. The leader
-decides by its own metadata image. So a broker counts as active under two conditions. It is unfenced in that image. No
-newer image shows it as fenced or newly registered.
+decides by its own metadata image. So a broker counts as active if it is unfenced in that image, and no newer image
+shows it as fenced or newly registered.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Check of replicas that may become leader: they have all records that were committed (KIP-966). PURE.
 
-Each replica in the ISR or ELR has all records below every high watermark that a leader had. If both sets are empty,
-the same holds for the last known ELR. Replicas that have lost bytes by a fault are left out. Replicas of stopped
-processes are checked as well: such a process may restart with its page cache and lead.
+Each replica in the ISR or ELR has all records below every high watermark that a leader had. If both sets are empty, the
+same holds for the last known ELR. Replicas that have lost bytes by a fault are left out. Replicas of stopped processes
+are checked, too, since such a process may restart with its page cache and lead.
 
 The check of a partition is postponed while a leader has a newer partition epoch than all known images. The winner of
 an unclean election has all records, too, because the fault model always leaves one replica with all records.

@@ -1,4 +1,4 @@
-"""All checks of answers: the APIs of which each check gets the answers, and the state that the checks share. PURE.
+"""All checks of answers. This module registers each check for its APIs, and has the state that the checks share. PURE.
 
 The checks start when `begin` is called. Runs that break the fault model on purpose do not call `begin`, since
 guarantees may be broken there.

@@ -2,10 +2,10 @@
 
 A client may rely on a record that was reported as committed. So the record must be in the page cache of every replica
 in the ISR at that moment, even if the replica's process is down. If `flush.messages` demands it, the record must be
-synced, too. The ISR is that of the newest metadata of any node. A replica that joined the ISR after the commit has
-the record as well, because it joins only with all committed records. Replicas that have lost bytes by a fault are
-left out (`replica_bytes`). The rule also holds after an unclean election: the fault model leaves one replica with all
-records (`sim.storm.storm`), and that replica must win.
+synced, too. The ISR is that of the newest metadata of any node. A replica that joined the ISR after the commit has the
+record, too, because it joins only with all committed records. Replicas that have lost bytes by a fault are left out
+(`replica_bytes`). The rule also holds after an unclean election: the fault model leaves one replica with all records
+(`sim.storm.storm`), and that replica must win.
 
 Each partition is checked once for each offset and each change of its metadata.
 """

@@ -1,6 +1,8 @@
 """Check of transaction coordinators: each state that an answer reports is in the coordinator's log. PURE.
 
-| API of the answer | what a record below the high watermark says, which all in-sync replicas have |
+The log must have a record of that state below the high watermark, and all in-sync replicas must have the record.
+
+| API of the answer | state that the record must have |
 | --- | --- |
 | InitProducerId | the producer id and epoch of the answer |
 | AddPartitionsToTxn, AddOffsetsToTxn | the transaction is open, and has the partitions of the request |

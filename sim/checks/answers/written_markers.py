@@ -98,7 +98,7 @@ class WrittenMarkers:
                 return
             known += [(log, each) for each in decisions.get(marker.producer_id, ())]
         if not known:
-            return  # by now another coordinator leads; this request was delayed on its connection
+            return  # The request was delayed on its connection, and another coordinator leads by now.
         wanted = {(topic.name, index) for topic in marker.topics for index in topic.partition_indexes}
         told = (
             f"markers: {who} asks for {'commit' if marker.transaction_result else 'abort'} of producer "

@@ -1,4 +1,4 @@
-"""Check of the state that a log derives from its batches: leader epochs, producers, indexes must agree with the
+"""Check of the state that a log derives from its batches: leader epochs, producers and indexes must agree with the
 batches. PURE.
 
 1. Each batch has the leader epoch that the log's epoch cache has for its offset.
@@ -126,7 +126,7 @@ class DerivedState:
     def _check_producers(self, where: str, log: PartitionLog, scan: _Scan, each: Hosted) -> None:
         state = log.producers.state
         if state is None:
-            return  # the product reads it from the log at its first use
+            return  # The product has not loaded the producer state yet: it loads the state at its first use.
         scanned = ProducersFold()
         first_offset = log.log_end_offset
         next_offset = None
@@ -140,7 +140,7 @@ class DerivedState:
             self.producers_seen += 1
             known = state.entries.get(producer_id, ProducerEntry(fold.epoch))
             if has_gaps and known.epoch > fold.epoch:
-                continue  # the log also had a marker of a newer epoch, which the cleaner has removed since
+                continue  # The newer epoch is that of a marker, which the cleaner has removed since.
             there = list(fold.batches)
             missing = len(there) - len(known.batches) // _FIELDS
             if missing > 0:
@@ -217,13 +217,13 @@ def _check_entry(
     """Check that a producer's epoch and last batches agree with the log. The producer state may also have batches
     that the log has deleted since.
 
-    A log with gaps was compacted. So some of the producer's last five batches in the log may be older than those in
-    the producer state.
+    A log with gaps was compacted. The producer's last five batches in such a log may include batches that are older
+    than the batches in the producer state.
     """
     kept, there = _batches_of(known.batches), list(scanned.batches)
     if scanned.coordinator_epoch >= 0:
-        # Ignore timestamps after a marker: a snapshot has only one timestamp per producer, and this is the
-        # marker's.
+        # Ignore the batches' timestamps once a marker was written. A snapshot has only one timestamp per producer: in
+        # this case the timestamp of the marker.
         kept = [each._replace(timestamp_ms=0) for each in kept]
         there = [each._replace(timestamp_ms=0) for each in there]
     agree = len(kept) <= BATCHES and kept[len(kept) - len(there) :] == there

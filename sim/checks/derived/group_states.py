@@ -1,8 +1,8 @@
 """Check of group coordinators: their state must equal a model built from `__consumer_offsets`. PURE.
 
-A coordinator's state follows from its log. It has the metadata of classic groups, consumer groups, committed
-offsets, and pending offsets, which wait for the end of a transaction. A pending offset that a later commit has
-replaced remains in the state without an effect.
+A coordinator's state follows from its log. It has the metadata of classic groups, the consumer groups, the committed
+offsets, and the pending offsets. Pending offsets wait for the end of a transaction. A pending offset that a later
+commit has replaced remains in the state without an effect.
 
 Each call of `look` compares a random coordinator, with probability `REPLAY`. The model is kept between calls, so that
 only new records are read.

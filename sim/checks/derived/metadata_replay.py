@@ -1,7 +1,7 @@
 """Check of metadata images, snapshots and voters: they must equal a model built from the metadata log. PURE.
 
 1. The image of each node equals the model of the committed log at the image's offset. One model follows the log for
-   all nodes. Of each newly published image the changed entries are compared. Random images are compared completely.
+   all nodes. Each newly published image is compared in its changed entries, random images are compared completely.
 2. A snapshot, together with the records after it, gives the same state as the image. The newest snapshot of a node is
    checked once with some probability, and again at the end of the run.
 3. The voters in force at a node are those of the newest voters record in the node's log. If the log has no such
@@ -197,7 +197,7 @@ class MetadataReplay:
             state = quorum.core.log
             log = quorum.log
             if (state.end_offset, state.last_epoch) != (log.log_end_offset, log.latest_epoch):
-                continue  # the log on disk does not yet match the core's state
+                continue  # The log and the core differ in the log end, so they cannot be compared yet.
             expected = self._stored_voters(member, quorum.settings.static_voters, state.end_offset)
             self.voters_seen += 1
             if expected is not None and state.voters != expected:

@@ -51,8 +51,8 @@ class _Scanned:
 
     fold: ProducersFold = attrs.Factory(ProducersFold)
     aborted: dict[int, list[tuple[int, int, int, int]]] = attrs.Factory(dict)
-    """By a segment's base offset: the aborted transactions whose markers are in the segment, each with the fields of
-    an index entry.
+    """By a segment's base offset: the aborted transactions whose markers are in the segment. Each has the fields of an
+    entry in the transaction index.
     """
     is_whole: bool = True
     """False if compaction or deletion has removed batches."""
@@ -219,7 +219,7 @@ class TransactionStates:
         begun = self._begun.setdefault(shard, log.log_end_offset)
         state = shard.state
         if state is None or log.high_watermark < begun or log.offline:
-            return  # the loaded state may not be committed yet
+            return  # The state that the coordinator has loaded may not be committed yet.
         for transactional_id in state.transactions:
             transaction: Transaction = state.transactions[transactional_id]
             known = self._ids.get(transactional_id)

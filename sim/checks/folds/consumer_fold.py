@@ -1,6 +1,6 @@
 """A model of consumer groups, built from their records (KIP-848): for each key the newest value counts. PURE.
 
-* A group begins with its first record that is no tombstone, and ends with the tombstone of its metadata.
+* A group begins with its first record that has a value, and ends with the tombstone of its metadata.
 * A member has a profile, a target assignment, and a current assignment. The current assignment has partitions that
   the member may use, and partitions that it must give up. Each partition has the epoch at which the member received
   it.

@@ -1,8 +1,8 @@
 """Models of `__consumer_offsets` and `__transaction_state`: for each key the newest value counts. PURE.
 
-* A group's offset is that of its last commit. A commit in a transaction takes effect when the commit marker is
-  written. But the order of the commits' own records decides, so a later record of the same key wins. A tombstone also
-  removes pending offsets of its key.
+* A group's committed offset is that of the last commit record in the log. A commit in a transaction takes effect when
+  the transaction's commit marker is written. Even then it does not replace a commit whose record is later in the log.
+  A tombstone also removes the pending offsets of its key.
 * A group has its newest metadata until a tombstone.
 * A transactional id has its newest state until a tombstone.
 """

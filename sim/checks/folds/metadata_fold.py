@@ -1,10 +1,10 @@
-"""A model of the metadata log: the state to which the log's records lead in KRaft, in plain dicts. PURE.
+"""A model of the metadata log: the state that follows from the log's records in KRaft, in plain dicts. PURE.
 
 The model shares no rules with the product's code. It takes decoded records, and applies the change that each kind of
 record means. `metadata_difference` compares an image with it.
 
-* A partition change names only the fields that change. If it names a leader, the leader epoch grows, even if the
-  leader stays; each change increases the partition epoch (KIP-866, KIP-966).
+* A partition change names only the fields that change. If it names a leader, the leader epoch grows, even if the leader
+  stays the same. Each change increases the partition epoch (KIP-866, KIP-966).
 * The removal of a topic also removes its partitions and its configuration.
 * A feature of level 0 is not finalized. A configuration without a value is removed.
 * Records in a metadata transaction take effect at its end, or never if it is aborted (KIP-868).

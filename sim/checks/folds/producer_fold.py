@@ -1,10 +1,10 @@
 """A model of a log's producer state, built from its batches: producers, open and ended transactions (KIP-98). PURE.
 
-* The last five batches of a producer count. A batch with another epoch, or after a gap of sequence numbers,
-  discards those before it. A coordinator's batches have no sequence numbers.
+* A producer's state has its last five batches. A batch with another epoch, or after a gap of sequence numbers,
+  discards the producer's earlier batches. A coordinator's batches have no sequence numbers.
 * A transaction is open from its producer's first transactional batch to that producer's next marker. The marker may
   have a newer epoch.
-* Stable records end at the start of the first transaction that is open or has an uncommitted marker.
+* The last stable offset is the start of the first transaction that is open or has an uncommitted marker.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TRANSACTIONAL = 0x10
 
 
 class FoldedBatch(NamedTuple):
-    """A batch that is remembered, so that a repetition of it can be recognised."""
+    """The fields of a batch by which the log recognises a duplicate of it."""
 
     last_sequence: int
     last_offset: int
@@ -89,7 +89,9 @@ class ProducersFold:
         return None if marker is None else self._marker(header, marker.coordinator_epoch, marker.is_abort)
 
     def _producer(self, header: BatchHeader) -> ProducerFold:
-        """Return the state of the batch's producer, moved to the epoch of the batch."""
+        """Return the state of the batch's producer. If the batch has another epoch than the state, the state adopts
+        that epoch and drops its batches.
+        """
         producer = self.producers.get(header.producer_id)
         if producer is None:
             producer = self.producers[header.producer_id] = ProducerFold(header.producer_epoch)

@@ -14,8 +14,8 @@ USER, CLIENT = "user", "client-id"
 def quota_of(
     quotas: Mapping[Quota, float], key: str, user: str, client_id: str
 ) -> tuple[float, str, str] | None:
-    """Return (value, user, client id) of the most specific quota; None without a quota. The user or client id in it
-    is "" if the quota does not depend on it.
+    """Return (value, user, client id) of the most specific quota; None without a quota. User or client id are "" if the
+    quota does not depend on them.
 
     Quotas on client ids apply only to clients that have an id.
     """

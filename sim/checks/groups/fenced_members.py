@@ -1,10 +1,10 @@
 """Check of fencing: a coordinator rejects commits of an older generation, inside and outside of transactions. PURE.
 
 A coordinator announces a generation by its first answer to a JoinGroup. From then on it must reject commits of older
-generations (KIP-447 for those in transactions), unless the group was deleted and created again. Only the coordinator
-that announced the generation is checked, since two brokers may consider themselves the coordinator. An answer may be
-sent long after it was made. If the group was created again since the request, the answer may belong to the former
-group.
+generations, unless the group was deleted and created again. For commits in transactions KIP-447 demands this. Only the
+coordinator that announced the generation is checked, since two brokers may consider themselves the coordinator. An
+answer may be sent long after it was made. If the group was created again since the request, the answer may belong to
+the former group.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Check of a classic consumer group: everything that the group's members receive is recorded, and impossible events
-raise an error. PURE.
+"""Check of a classic consumer group. It records everything that the group's members receive, and raises an error for an
+impossible event. PURE.
 
 1. In one generation a partition has one owner at most. A member that gives up a partition within a generation counts
    as its owner in that generation.
@@ -11,11 +11,11 @@ raise an error. PURE.
 5. Once a member has an assignment of a generation, no commit of an older generation is accepted.
 
 An empty group without commits is deleted, as in Kafka, and its generations start again. So a generation number may
-occur twice before the first commit is acknowledged. By then the former owners are dead, or were silent for a session
-timeout. When may the group have been deleted? A paused member learns its generation late, so its own report does not
-show when the group existed. A deletion counts as possible at any time that agrees with two facts. A member belonged
-to the group when it requested its assignment, and had the assignment when the answer arrived. The first commit
-existed when its answer arrived.
+occur twice before the first commit is acknowledged. When it occurs again, the former owners are dead, or have been
+silent for a session timeout. When may the group have been deleted? A paused member learns its generation late, so its
+own report does not show when the group existed. A deletion counts as possible at any time that agrees with two facts.
+A member belonged to the group when it requested its assignment, and had the assignment when the answer arrived. The
+first commit existed when its answer arrived.
 
 An owner that seeks continues at its new position. Records that a client has asked to delete may be missing.
 
@@ -42,8 +42,8 @@ __all__ = ["GroupPromises", "OpenCommit"]
 
 @attrs.define(eq=False)
 class _Known:
-    """A generation as one member knows it: the member's process, when it requested its assignment, and when it last
-    had that assignment.
+    """A generation as one member knows it: the member's process, the time when it requested its assignment, and the
+    time when it last had this assignment.
     """
 
     member: str
@@ -78,7 +78,9 @@ class GroupPromises(HandedRecords):
     refused_late: int = 0
     _owners: dict[tuple[int, TopicPartition], str] = attrs.Factory(dict)
     _known: dict[tuple[str, int], _Known] = attrs.Factory(dict)
-    """By (owner, generation), for each assignment that an owner has received: the generation as this owner knows it."""
+    """By (owner, generation): the generation as this owner knows it. There is an entry for each assignment that an
+    owner has received.
+    """
     _committed_at: float = inf
     """The time at which the first commit was acknowledged. From then on the group cannot be deleted."""
     _left: set[str] = attrs.Factory(set)
@@ -97,8 +99,8 @@ class GroupPromises(HandedRecords):
         owner: str | None = None,
         asked: float | None = None,
     ) -> None:
-        """Record that a member owns these partitions in this generation, or has owned them and gave them up within
-        the generation. Raises `SafetyViolation`.
+        """Record that a member owns these partitions in this generation, or owned them earlier in the generation.
+        Raises `SafetyViolation` if they have another owner in the generation.
 
         `asked` is the time when the member first requested its assignment: by then it was a member of this
         generation.
@@ -126,8 +128,8 @@ class GroupPromises(HandedRecords):
                 self._begin_anew(generation, (owner, generation), mine)
                 self._owners[generation, key] = owner
             elif mine.asked + self.session_seconds > min(theirs.heard, self._committed_at):
-                # It cannot be this process whose group was deleted either: its session timeout had not passed by
-                # then.
+                # The group was not deleted in the opposite order, either. For that, this member's session would have
+                # had to end before the other member last had its assignment, and before the first commit.
                 raise SafetyViolation(
                     f"{self.group}: {key} belongs to {other} and to {owner} in generation {generation}"
                 )

@@ -1,5 +1,5 @@
-"""Check of a consumer group with members of both protocols: everything that the members receive is recorded, and
-impossible events raise an error. PURE.
+"""Check of a consumer group with members of both protocols: it records everything that the members receive, and raises
+an error for an impossible event. PURE.
 
 1. An owner receives every record once and in order, from the position where its ownership begins to the position
    where it ends. No other member receives any of these records.

@@ -50,9 +50,9 @@ class MemberLife:
         self._random = Random(f"{load.world.seed}/{name}")
         self._moved: set[TopicPartition] = set()
         self._identity: Member | None = None
-        """Its member identity in the latest generation with an assignment."""
+        """The member's identity in the latest generation with an assignment."""
         self._former: Member | None = None
-        """Its identity in an earlier generation, for a commit that must be rejected."""
+        """The member's identity in an earlier generation, for a commit that must be rejected."""
         self.is_over = False
         """If set to True, the member closes and the process ends."""
 

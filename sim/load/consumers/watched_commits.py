@@ -27,7 +27,9 @@ REFUSED = (
     ErrorCode.REBALANCE_IN_PROGRESS,
     ErrorCode.STALE_MEMBER_EPOCH,
 )
-"""Error codes for the whole commit: a coordinator that returns one has accepted none of its offsets."""
+"""Error codes that apply to a whole commit: a coordinator that returns such a code has accepted no offset of the
+commit.
+"""
 
 __all__ = ["WatchedCommits"]
 
@@ -59,14 +61,14 @@ class WatchedCommits(Generic[C]):
         self._promises = promises
         self._name = name
         self.sound = coordinator.commit
-        """The coordinator's original function; commits by it are not recorded."""
+        """The coordinator's original `commit` method. Commits by this method are not recorded."""
         self._sound_call = core.call
         self._times: dict[int, int] = {}
         self._serial = 0
         self._active = 0
         self.syncs: dict[int, float] = {}
         """By generation: the virtual time at which the member first requested its assignment."""
-        setattr(coordinator, "commit", self.commit)  # noqa: B010 - mypy lets no method be assigned
+        setattr(coordinator, "commit", self.commit)  # noqa: B010 - mypy forbids assignment to a method
         setattr(core, "call", self._call)  # noqa: B010
 
     def _call(self, request: Any, **named: Any) -> Any:

@@ -242,7 +242,9 @@ class Copying:
             for index in range(PARTITIONS):
                 logs = logs_of(topic, index)
                 if len(logs) != self._replicas:
-                    raise SafetyViolation(f"{topic}-{index}: {', '.join(logs)} have it")
+                    raise SafetyViolation(
+                        f"{topic}-{index}: the replicas are on {', '.join(logs)}, but there must be {self._replicas}"
+                    )
                 check_replicas_equal(f"{topic}-{index}", logs, max(map(end_of, logs.values())))
 
     def figures(self) -> dict[str, int]:

@@ -61,11 +61,11 @@ class Joint:
     records: dict[int, list[tuple[int, bytes, bytes]]] = attrs.Factory(dict)
     outcome: Outcome = Outcome.OPEN
     prepared: str = ""
-    """The text that `prepare` returned, for as long as a later process may decide the outcome of the transaction;
+    """The text that `prepare` returned, while a later process may still decide the outcome of the transaction;
     otherwise "".
     """
     ended: float = inf
-    """When the transaction's commit was acknowledged, as a count of the ledger's events."""
+    """The time when the transaction's commit was acknowledged, as a count of the ledger's events."""
 
 
 @attrs.define(eq=False)
@@ -78,8 +78,8 @@ class Commit:
     """The transaction that has this commit; None for a plain commit."""
     asked: int
     answered: float = inf
-    """When the commit was acknowledged. Infinity if its request was sent more than once, since a copy of the request
-    may still take effect.
+    """The time when the commit was acknowledged. It is infinity if the request was sent more than once, since a copy of
+    the request may still take effect.
     """
     is_taken: bool = False
     """True once the commit was acknowledged."""

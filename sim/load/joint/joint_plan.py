@@ -13,7 +13,7 @@ WORKLOADS = ("wide", "tally", "prepare", "names")
 """The names in `RunOptions.workloads` of the workloads in this package."""
 DAY_MS = 86_400_000
 TOPIC_LENGTH = 249
-"""The greatest length of a topic name that Kafka allows."""
+"""The length of the longest topic name that Kafka allows."""
 LONG_ID = 1_000
 """The length of the longest ids. Kafka has no rule for the length of an id; only the protocol limits it, to 32,767
 bytes.

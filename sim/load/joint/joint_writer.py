@@ -55,7 +55,7 @@ class SendCounter:
     def __init__(self, core: ClientCore, kind: type[Message]) -> None:
         self._kind = kind
         self.times = 0
-        setattr(core, "call", self._counting(core.call))  # noqa: B010 - mypy lets no method be assigned
+        setattr(core, "call", self._counting(core.call))  # noqa: B010 - mypy forbids assignment to a method
 
     def _counting(self, sound: Callable[P, Call]) -> Callable[P, Call]:
         def call(*given: P.args, **named: P.kwargs) -> Call:
@@ -239,8 +239,8 @@ class JointWriter:
         self._ledger.committed(joint)
 
     async def _abort(self, joint: Joint | None) -> None:
-        """Abort the open transaction. `joint` is None if it is not the transaction that the slot's previous process
-        has prepared.
+        """Abort the open transaction. `joint` is None for an open transaction that the slot's previous process has not
+        prepared.
         """
         try:
             if joint is not None and joint.outcome is Outcome.OPEN:
@@ -255,7 +255,7 @@ class JointWriter:
     # -- offsets
 
     def _some_partitions(self) -> list[int]:
-        """Draw some partitions, so many that two draws often have partitions in common."""
+        """Draw a random number of partitions. Two draws often have partitions in common."""
         count = self._plan.partitions
         return sorted(self._random.sample(range(count), self._random.randint(1, count)))
 

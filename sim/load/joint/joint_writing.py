@@ -205,7 +205,9 @@ class JointWriting:
         for key in self._keys:
             logs = logs_of(*key)
             if len(logs) != self._replicas:
-                raise SafetyViolation(f"{key}: {', '.join(logs)} have it")
+                raise SafetyViolation(
+                    f"{key}: the replicas are on {', '.join(logs)}, but there must be {self._replicas}"
+                )
             if not self.plan.is_compacted:
                 check_replicas_equal(f"{key}", logs, max(map(end_of, logs.values())))
                 continue

@@ -245,7 +245,9 @@ class Keying:
         for key in self.partitions:
             logs = logs_of(*key)
             if len(logs) != self._replicas:
-                raise SafetyViolation(f"{key}: {', '.join(logs)} have it")
+                raise SafetyViolation(
+                    f"{key}: the replicas are on {', '.join(logs)}, but there must be {self._replicas}"
+                )
             ends = {name: log[-1].next_offset if log else 0 for name, log in logs.items()}
             if len(set(ends.values())) > 1:
                 raise SafetyViolation(f"{key}: replicas end at {ends}")

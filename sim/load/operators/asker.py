@@ -113,11 +113,13 @@ class Asker(Duty):
                 if not count:
                     # The node has ended or has closed the connection in the middle of an answer.
                     raise ConnectionLost(f"{what}: {error}") from error
-                raise SafetyViolation(f"ask: {what} gave what nobody can read: {error}") from error
+                raise SafetyViolation(
+                    f"ask: {what} returned an answer that cannot be decoded: {error}"
+                ) from error
             if event is NEED_DATA:
                 continue
             if isinstance(event, ConnectionClosed):
-                raise ConnectionLost("closed by the node")
+                raise ConnectionLost("the node closed the connection")
             assert isinstance(event, ResponseReceived)
             check_answer(api_key, what, event.response)
             self.done += 1
@@ -137,9 +139,11 @@ def check_answer(api_key: int, what: str, answer: Structure) -> None:
         try:
             known = ErrorCode(code)
         except ValueError:
-            raise SafetyViolation(f"ask: {what} answered the code {code}, which there is not") from None
+            raise SafetyViolation(
+                f"ask: {what} returned the error code {code}, which Kafka does not have"
+            ) from None
         if known is ErrorCode.UNKNOWN_SERVER_ERROR and api_key not in MAY_NOT_KNOW:
-            raise SafetyViolation(f"ask: {what} answered UNKNOWN_SERVER_ERROR: {answer}")
+            raise SafetyViolation(f"ask: {what} returned UNKNOWN_SERVER_ERROR: {answer}")
 
 
 def _served(member: Member, by_controller: bool) -> Mapping[int, tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""Random requests of any API and version: valid ones, and slightly wrong ones. PURE.
+"""Random requests of any API and version. Some are valid, and some are slightly wrong. PURE.
 
 Each field of a request gets a value that fits the field's name. A request that only reads may name the workload's
 topics. A request that changes something names other topics, or unknown ones, so that the workload is unaffected.
@@ -62,11 +62,13 @@ def draw_request(api_key: int, version: int, random: Random, topics: Sequence[st
     names = (*ASKED_NAMES, *topics) if api_key in READING else ASKED_NAMES
     request = _Drawing(version, random, names, api_key in READING).structure(request_class(api_key))
     if api_key == ApiKey.CREATE_TOPICS:
-        request.validate_only = True  # its replicas could be on any broker, and might wait for it for ever
+        # A created topic could have replicas on any broker, and wait for that broker forever.
+        request.validate_only = True
     if api_key == ApiKey.PRODUCE:
-        request.acks = random.choice((1, -1))  # acks=0 has no answer
+        request.acks = random.choice((1, -1))  # A request with acks=0 gets no answer that could be checked.
     if api_key == ApiKey.LIST_OFFSETS:
-        request.isolation_level = random.choice((0, 1))  # Kafka answers others with UNKNOWN_SERVER_ERROR
+        # Kafka answers other isolation levels with UNKNOWN_SERVER_ERROR.
+        request.isolation_level = random.choice((0, 1))
     if api_key == ApiKey.WRITE_TXN_MARKERS:
         for marker in request.markers:
             # Kafka answers other transaction versions with UNKNOWN_SERVER_ERROR. A marker also needs a valid

@@ -64,7 +64,7 @@ class Possible(Generic[T]):
         self._ever.append(value)
 
     def revert(self) -> None:
-        """Allow all earlier values, and all that were requested."""
+        """Allow every value that the setting has had and every value that was ever requested."""
         self._now = list(self._ever)
 
     def allows(self, value: T) -> bool:

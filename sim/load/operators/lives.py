@@ -1,7 +1,7 @@
 """An operator that deletes a topic and creates it again with the same name, each time with another configuration.
 PORTED.
 
-Each such topic is called a life of the name. Records and configurations of earlier lives must not reappear. Every
+Each of these topics is called a life of the name. Records and configurations of earlier lives must not reappear. Every
 broker describes exactly the configuration of the last life. The records of the last life must agree with its cleanup
 policy and retention:
 
@@ -96,8 +96,8 @@ class Lives(Topics):
         await super().check()
 
     async def _wrong_configs(self, name: Name, life: Life) -> str | None:
-        """Describe a broker whose configuration of the topic differs from that of the name's last life; None if all
-        brokers agree.
+        """Describe a broker on which the topic's configuration differs from the configuration of the last life; None if
+        there is no such broker.
         """
         for member in self.cluster.brokers:
             asked = DescribeConfigsRequest([DescribeConfigsResource(2, name.name, None)])
@@ -139,7 +139,7 @@ class Lives(Topics):
         self.check_values(name, key, values)
         if start < life.deleted_below.get(key, 0):
             raise SafetyViolation(
-                f"{key} begins at {start}, deleted were the records below {life.deleted_below}"
+                f"{key} begins at {start}, although the records below {life.deleted_below} were deleted"
             )
         for offset, value in life.acknowledged.get(key, {}).items():
             if offset < start or values.get(offset) == value:

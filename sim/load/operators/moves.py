@@ -27,7 +27,7 @@ class Moves(Duty):
         await self.must_hold(self._unknown)
 
     async def _unknown(self) -> str | None:
-        """Record where the replicas are. Always returns None."""
+        """Record which brokers have the replicas now. Always returns None, which means that nothing is wrong."""
         known = await self.client.metadata([TOPIC])
         self._replicas = {
             TopicPartition(TOPIC, index): Possible(tuple(sorted(known.partition(TOPIC, index).replicas)))

@@ -42,8 +42,8 @@ __all__ = ["Operator"]
 class Operator:
     """The operator that acts during a storm.
 
-    `partitions` are those of the workload, which the operator moves but never deletes. In the partitions `trimmed` it
-    deletes old records, and records in `history` which of them may be missing.
+    `partitions` are the workload's partitions, which the operator moves but never deletes. In the partitions `trimmed`
+    it deletes old records, and records in `history` which of them may be missing.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Operator:
         offsets = [
             TopicPartition(OFFSETS_TOPIC, 0),
             TopicPartition(OFFSETS_TOPIC, 1),
-        ]  # where groups have their coordinators
+        ]  # The coordinators of the workload's groups are on these partitions.
         # Another operator moves the replicas of topic `moved`, and checks where they are.
         key = random.choice([*(each for each in self._partitions if each.topic != MOVED), *offsets])
         replicas = None if random.random() < 0.1 else random.sample(ids, self._replicas)
@@ -182,9 +182,9 @@ class Operator:
         fullness = {
             ids[name]: (log[-1].epoch if log else -1, end_of(log))
             for name, log in logs.items()
-            if ids[name] in replicas  # Files on other brokers are left over from a move.
+            if ids[name] in replicas  # Skip files that a move has left on other brokers.
         }
-        # Take only as many as the replication factor, since a partition has more replicas in the middle of a move.
+        # Take only as many brokers as the replication factor: during a move a partition has more replicas.
         order = sorted(fullness, key=lambda broker: fullness[broker], reverse=True)[: self._replicas]
         if not order or not self._is_unfenced(order[0]):
             return

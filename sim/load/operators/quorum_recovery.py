@@ -1,5 +1,5 @@
-"""An operator that recovers a quorum which has lost most voters' metadata disks: `odradek quorum recover`, on
-simulated disks. PORTED.
+"""An operator that recovers a quorum after most voters have lost their metadata disks, as `odradek quorum recover`
+does. PORTED.
 
 All nodes are stopped. The operator reads their directories with the product's own code, makes a plan, and applies
 it on each machine. Now and then the command is interrupted, and the operator repeats it with the same plan, as its
@@ -54,8 +54,8 @@ __all__ = ["QuorumRecovery", "Recovered", "facts_of"]
 
 @attrs.frozen
 class Recovered:
-    """The result of a recovery: its plan, the metadata with which the new log begins, and the topics and partitions
-    that no disk has.
+    """The result of a recovery: the plan, the metadata with which the new log begins, and the topics and partitions
+    that are on no disk.
     """
 
     plan: RecoveryPlan
@@ -125,15 +125,15 @@ class QuorumRecovery:
         )
         plan = decode_plan(encode_plan(made))
         if plan != made:
-            raise SafetyViolation("a plan that was written and read is another one")
+            raise SafetyViolation("a plan differs after it was written and read")
         for member in self._random.sample(list(members), len(members)):
             self._carry_out(plan, member)
         self._latest = _recovered(plan, choice.chosen.end, is_rebuilt=is_rebuilt)
         return self._latest
 
     def _carry_out(self, plan: RecoveryPlan, member: Member) -> None:
-        """Apply the plan on a machine, again if the first attempt was interrupted. Check that a plan is applied only
-        once, and that the old log is kept.
+        """Apply the plan on a machine, sometimes after an attempt that is interrupted. Check that a plan is applied
+        only once, and that the old log is kept.
         """
         env = self._cluster.world.node_env(member.name)
         disk = self._cluster.world.machine(member.name).disk
@@ -149,11 +149,11 @@ class QuorumRecovery:
             disk.forget_faults()
         apply_plan(plan, facts, env)
         if apply_plan(plan, facts, env):
-            raise SafetyViolation(f"{member.name}: a plan that was carried out is carried out again")
+            raise SafetyViolation(f"{member.name}: a plan that was already applied was applied again")
         aside = disk.peek(f"{facts.metadata_path}/{set_aside_name(plan.end.epoch)}")
         if before and aside != before:
             raise SafetyViolation(f"{member.name}: the old metadata log was not kept as it was")
-        self._cluster.world.crash(member.name, "all")  # the process of the command ends
+        self._cluster.world.crash(member.name, "all")  # The command is over, so its process ends.
 
     def begin_anew(self, member: Member) -> None:
         """Set aside the metadata of a node that was left out of the recovery."""
@@ -168,8 +168,8 @@ class QuorumRecovery:
         """Delete the topics that no disk has, and elect leaders for single partitions that were lost with the disks,
         until `end_settling`.
 
-        The recovery command reports both, and leaves these decisions to an operator. After another recovery, other
-        partitions are empty: an election by the old report would lose the records of a node that is not back yet.
+        The recovery command reports both, and leaves these decisions to an operator. Stop at the next recovery, which
+        reports other partitions. An election by the old report could lose the records of a node that is not back yet.
         """
         client = self._cluster.observer
         while recovered is self._latest:
@@ -232,5 +232,5 @@ def _recovered(plan: RecoveryPlan, chosen_end: OffsetAndEpoch, *, is_rebuilt: bo
 
 
 def majority_is_lost(voters: VoterSet, lost: Sequence[int]) -> bool:
-    """True if the remaining voters are no majority."""
+    """True if the remaining voters are less than a majority."""
     return len([each for each in voters.node_ids if each not in lost]) < voters.majority

@@ -213,8 +213,8 @@ class Quotas(Duty):
         return moved, leaders
 
     async def _check_rate(self) -> None:
-        """Check that a new quota limits a connection to which no quota applied before. At that time the brokers
-        know a quota already, but it is for another client.
+        """Check that a new quota limits a connection that had no quota before. Until then the brokers have only a quota
+        that applies to another client.
         """
         await self._set(OF_DEFAULTS, PRODUCE, RATE)
         await self._move(1, NODES_SECONDS_MAX)
@@ -241,7 +241,7 @@ class Quotas(Duty):
         moved, _ = await self._move(FREE_BATCHES, FREE_SECONDS_MAX)
         if moved < FREE_BATCHES:
             raise SafetyViolation(
-                f"{CLIENT} is held to a quota that was removed: {moved} of {FREE_BATCHES} batches"
+                f"{CLIENT} is limited by a quota that was removed: {moved} of {FREE_BATCHES} batches"
             )
 
     async def _check_nodes(self) -> None:
@@ -262,4 +262,6 @@ class Quotas(Duty):
         for each in fetchers:
             await self._set(each, FETCH, None)
         if written < 4:
-            raise SafetyViolation(f"brokers are held to a quota: {written} batches in {NODES_SECONDS_MAX} s")
+            raise SafetyViolation(
+                f"brokers are limited by a quota: {written} batches in {NODES_SECONDS_MAX} s"
+            )

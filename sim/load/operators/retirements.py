@@ -138,7 +138,7 @@ class Retirements(Duty):
         left = self._left(told.directories, path)
         forgotten = [name for name in self._live_logs(member, path) if name in live and name not in left]
         if forgotten:
-            raise SafetyViolation(f"{path} of {member.name} is said to be empty, and holds {forgotten}")
+            raise SafetyViolation(f"{path} of {member.name} is reported as empty, but has {forgotten}")
 
     def _live_logs(self, member: Member, path: str) -> list[str]:
         """List the partition logs in a directory of a living process."""

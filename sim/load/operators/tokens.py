@@ -33,7 +33,7 @@ from sim.machine.members import Member
 HOLDERS = ("holder-1", "holder-2")
 """The machines of the clients that log in with tokens."""
 TOKENS_MAX = 4
-"""How many tokens the clients use: the newest ones. The controller removes older tokens after their expiry."""
+"""How many of the newest tokens the clients use. The controller removes older tokens after their expiry."""
 PERIODS_MS = (500, 2_000, 5_000)
 SHORT_MS = 1_000
 """The lifetime in milliseconds of the token that must have expired at the end."""
@@ -42,8 +42,8 @@ LATE_MS = 1_000
 unless a fault sets them.
 """
 CLOCKS_SET_MS = 43_200_000
-"""The smallest error of a clock that has jumped, in milliseconds: a node does not trust such a clock. Clocks that a
-fault has set have smaller errors, and nodes trust them.
+"""The smallest error of a clock that has jumped, in milliseconds: a node does not trust a clock with such an error.
+Clocks that a fault has set have smaller errors, and nodes trust them.
 """
 ASKS_IN_A_ROW = 8
 CALM_SECONDS_MAX = 0.4
@@ -170,7 +170,9 @@ class Tokens(Duty):
 
     @staticmethod
     def _doubts_its_clock(member: Member) -> bool:
-        """True if a node's clock has jumped. Then the node compares expiries with the latest time that it may be now."""
+        """True if a node's clock has jumped. Then the node does not know the time exactly, and compares expiries with
+        the latest possible time.
+        """
         running = member.running
         assert running is not None
         moment = running.env.agreed_clock.moment()

@@ -117,7 +117,7 @@ class Topics(Duty):
             raise made.error
         topic_id = made.topic_id
         if topic_id == bytes(16) and self.site.cluster.shape.older:
-            topic_id = await self._id_of(name)  # CreateTopics returns it from version 7 on
+            topic_id = await self._id_of(name)  # Before version 7, CreateTopics does not return the id.
         if topic_id in (bytes(16), *name.gone):
             raise SafetyViolation(f"{name.name} was made anew with the id {topic_id.hex()}")
         name.is_known = True
@@ -133,8 +133,8 @@ class Topics(Duty):
         return None
 
     async def _id_of(self, name: Name) -> bytes:
-        """Return the id of a topic that was just created: the first id that a broker reports and that no deleted
-        topic had.
+        """Return the id of a topic that was just created: the first id that a broker reports, except ids of deleted
+        topics.
         """
         while True:
             known = await self.client.metadata([name.name])
@@ -176,9 +176,10 @@ class Topics(Duty):
     async def _write(self, name: str, life: Life) -> None:
         known = await self.client.metadata([name])
         if known.topic(name).topic_id != life.topic_id:
-            return  # the broker does not know the new topic yet
+            return  # The broker that answered does not know the new topic yet.
         count = len(known.topic(name).partitions)
-        now_ms = self.world.node_env(self.site.name).clock.wall_ms()  # retention removes old records
+        # The records need the present time, since retention removes records with old timestamps.
+        now_ms = self.world.node_env(self.site.name).clock.wall_ms()
         partition, records = self.random.randrange(count), []
         for _ in range(self.random.choice((1, 5, 20))):
             self._serial += 1
@@ -239,8 +240,8 @@ class Topics(Duty):
         """Check the records of a partition, by offset. Raises `SafetyViolation`."""
         if not life.deleted_below.get(key, 0) <= start <= life.asked_below.get(key, 0):
             raise SafetyViolation(
-                f"{key} begins at {start}: deleted were the records below {life.deleted_below.get(key, 0)}, "
-                f"asked for was {life.asked_below.get(key, 0)}"
+                f"{key} begins at {start}: the records below {life.deleted_below.get(key, 0)} were deleted, "
+                f"and the deletion of those below {life.asked_below.get(key, 0)} was requested"
             )
         self.check_values(name, key, values)
         for offset, value in life.acknowledged.get(key, {}).items():

@@ -22,7 +22,7 @@ class ProducerPlan:
 
     settings: Mapping[str, str]
     broker_timeout_ms: int | None
-    """`timeout_ms` of the producer's Produce requests; None: the same as the client's request timeout."""
+    """`timeout_ms` of the producer's Produce requests; None: equal to the client's request timeout."""
     value_bytes: tuple[int, ...]
     burst: int
     """How many records the producer sends between two pauses."""

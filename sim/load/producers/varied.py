@@ -53,7 +53,7 @@ __all__ = ["PARTITIONS", "TOPIC", "VariedProducer", "certainly_failed"]
 def certainly_failed(batch: Batch, error: Exception) -> bool:
     """True if a batch that failed with this error is in no log, now or later.
 
-    The error alone does not decide, since it may be that of an earlier batch. When a queue starts new sequence
+    The error alone does not decide, since it may be the error of an earlier batch. When a queue starts new sequence
     numbers, it also fails batches that may be in the log.
     """
     if batch.parts is not None or batch.maybe_appended:
@@ -209,4 +209,4 @@ def _let_brokers_wait(core: ClientCore, timeout_ms: int) -> None:
             request.timeout_ms = timeout_ms
         return sound(request, **named)
 
-    setattr(core, "call", call)  # noqa: B010 - mypy lets no method be assigned
+    setattr(core, "call", call)  # noqa: B010 - mypy forbids assignment to a method

@@ -17,11 +17,12 @@ RULES = 10_000
 TIMES = 1.6
 SLACK_SECONDS = 0.1
 HOST = "10.9.8.7"
-"""The rules of this attack, and no others, are about this address."""
+"""The host in each rule that this attack makes. No other rule names it."""
 
 
 def burst(place: Place, admin: Conn, names: Sequence[str]) -> tuple[float, float]:
-    """Make a rule for each name and remove all: CPU seconds of either request."""
+    """Make a rule for each name, then remove all of them. Return the node's CPU seconds for each of the two
+    requests."""
     rules = [
         AclCreation(TOPIC, name, LITERAL, f"User:burst-{number}", HOST, READ, ALLOW)
         for number, name in enumerate(names)
@@ -40,7 +41,7 @@ def burst(place: Place, admin: Conn, names: Sequence[str]) -> tuple[float, float
 
 
 def attack(place: Place, scale: float) -> Iterator[Outcome]:
-    """Compare rules about one topic with as many rules about a topic each."""
+    """Compare the cost of many rules about one topic with that of as many rules about different topics."""
     count = max(5_000, int(RULES * scale))
     with place.admin() as admin:
         many = burst(place, admin, [f"burst-{number}" for number in range(count)])

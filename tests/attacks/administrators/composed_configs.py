@@ -1,4 +1,4 @@
-"""An administrator appends to a list of the cluster: each part fits a request, both together fit no record."""
+"""An administrator appends to a list of the cluster: each part fits a request, but the joined value fits no record."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ TURNS_IN_FULL = 20
 
 
 def attack(place: Place, scale: float) -> Iterator[Outcome]:
-    """Set and append by any node, in letters of one byte and of two; take the value away again."""
+    """Set a long value, append another, then delete the key: once with letters of one byte, once with letters of two
+    bytes."""
     for turn in range(max(1, round(TURNS_IN_FULL * scale))):
         for key in LISTS:
             for letter, count in (("x", 32_000), ("\u00e9", 16_000)):
@@ -46,7 +47,7 @@ def _append(place: Place, key: str, letter: str, count: int, turn: int) -> Outco
         _alter(place, key, Operation.DELETE, None)
     except OSError as error:
         return Outcome(f"a value of {key} that fits no record is refused with an answer", False, str(error))
-    # Some lists want words of their own, and are refused for that.
+    # Some lists accept only certain words. They are refused for their words, not for their length.
     is_refused = second in (ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_REQUEST)
     return Outcome(
         f"a value of {key} that fits no record is refused with an answer",

@@ -39,13 +39,13 @@ TWO_BYTES = "x" + "\u00e9" * 16_383
 INT32_MAX = (1 << 31) - 1
 TOPIC = "record-types"
 VERSIONS: dict[type, int] = {OffsetCommitRequest: 9, InitProducerIdRequest: 5}
-"""Versions of requests whose last one is unstable, or knows topics by ids alone."""
+"""Versions for requests that cannot use their newest one: it is unstable, or it knows topics by ids alone."""
 Case: TypeAlias = tuple[str, Sequence[Any], tuple[ErrorCode | str, ...]]
-"""A record type, requests one after the other, and the errors that the last one may have."""
+"""A record type, the requests to send one after the other, and the errors that the last request may get."""
 
 
 def attack(place: Place, scale: float) -> Iterator[Outcome]:
-    """Whatever the scale, each record type once."""
+    """Send the requests for each record type once, whatever the scale."""
     before = _not_encoded(place)
     with place.admin() as admin:
         admin.call(rows.create(TOPIC)[0])
@@ -77,7 +77,7 @@ def _told(conn: Conn, case: Case) -> Outcome:
 
 
 def _of_the_controller() -> Iterator[Case]:
-    """What any listener takes, since brokers forward it."""
+    """Yield the requests that any listener takes, since brokers forward them to the controller."""
     yield "UnregisterBrokerRecord", rows.unregister(INT32_MAX), (ErrorCode.BROKER_ID_NOT_REGISTERED,)
     yield "TopicRecord", rows.create(LONG), (ErrorCode.INVALID_TOPIC_EXCEPTION,)
     yield "PartitionRecord", rows.create("y", replicas=[INT32_MAX]), (ErrorCode.INVALID_REPLICA_ASSIGNMENT,)
@@ -120,7 +120,7 @@ def _of_tokens(admin: Conn) -> Iterator[Case]:
 
 
 def _of_nodes() -> Iterator[Case]:
-    """What only nodes may send, at the controller's listener."""
+    """Yield the requests that only nodes may send, for the controller's listener."""
     refused = (ErrorCode.INVALID_REGISTRATION, ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.NOT_CONTROLLER)
     yield "RegisterBrokerRecord", rows.register(rack=TWO_BYTES), refused
     yield "RegisterControllerRecord", rows.controller_listener(host=TWO_BYTES), refused
@@ -145,7 +145,7 @@ def _of_coordinators() -> Iterator[tuple[int, str, Case]]:
 
 
 def _coordinated(place: Place, kind: int, key: str, case: Case) -> Outcome:
-    """The outcome at the coordinator of a key, which may be another node."""
+    """Send a case to the coordinator of `key`, which may be another node. Return the outcome."""
     with place.admin() as admin:
         found = answered(
             lambda: admin.call(FindCoordinatorRequest(key_type=kind, coordinator_keys=[key]), 4),

@@ -38,7 +38,7 @@ COMMANDS = (
 
 
 def attack(place: Place, scale: float) -> Iterator[Outcome]:
-    """Set secrets, right and wrong ones, and search. The scale makes no difference."""
+    """Set secrets that are valid and secrets that are not, then search for them. The scale makes no difference."""
     with place.admin() as admin:
         try:
             errors = [_alter(admin, key, SET, value) for key, value in PLANTED.items()]
@@ -95,7 +95,7 @@ def _search(place: Place, admin: Conn) -> Iterator[Outcome]:
 
 
 def _keys_of(directory: Path) -> Iterable[str]:
-    """The secrets in the node's file."""
+    """Yield the secrets in the node's properties file."""
     lines = (directory / "server.properties").read_text().splitlines()
     for key, _, value in (line.partition("=") for line in lines):
         if key in ("odradek.scram.secret", "delegation.token.secret.key"):
@@ -103,7 +103,8 @@ def _keys_of(directory: Path) -> Iterable[str]:
 
 
 def _run(*words: object) -> bytes:
-    """All that a command prints. One that fails has shown nothing, so it raises `AssertionError`."""
+    """Return all that a command prints. Raise `AssertionError` if it fails, since a failed command has proved
+    nothing."""
     done = subprocess.run([ODRADEK, *map(str, words)], capture_output=True, check=False)
     assert done.returncode == 0, done
     return done.stdout + done.stderr

@@ -1,4 +1,5 @@
-"""A client without rights floods the audit log with refusals that have long names, to turn over what it did before."""
+"""A client without rights floods the audit log with refusals of long names, so that the lines of its earlier acts
+rotate away."""
 
 from __future__ import annotations
 
@@ -17,16 +18,16 @@ WHO = "client"
 CHANGES, REFUSALS = "audit.log", "audit-refusals.log"
 SECONDS = 60
 NAMES = 20
-"""Refusals of one request that are put down, each with its name."""
+"""How many refusals of one request get an audit line with the refused name."""
 LETTER = "\U0001f600"
-"""Four bytes in a request, twelve in JSON."""
+"""A letter of four bytes in a request, and of twelve in JSON."""
 SLACK_BYTES = 64 << 10
-"""The lines of others meanwhile, and those that tell what was only counted."""
+"""Room for lines about other accounts, and for lines that give only a count."""
 WAIT_SECONDS = 60
 
 
 class AuditFiles:
-    """The audit log of a node from now on."""
+    """The audit log of a node, from the moment in which this object is made."""
 
     def __init__(self, node: AttackedNode) -> None:
         self._directory = node.directory / "data"
@@ -43,26 +44,27 @@ class AuditFiles:
         return self._node.metric("odradek_audit_lines_further_total")
 
     def grown_bytes(self, name: str) -> int:
-        """Return the bytes of the newest file since the begin; a rotation counts as one whole file."""
+        """Return how many bytes a file has grown since the beginning. After a rotation, return the size of a whole
+        file."""
         grown = self._size(name) - self._began[name]
         return grown if grown >= 0 else 64 << 20
 
     def allowed_bytes(self, bytes_at_once: int, bytes_per_second: int) -> float:
-        """Return what an account may have written since the begin, and what others may have."""
+        """Return how many bytes this account and all others together may have written since the beginning."""
         return bytes_at_once + SLACK_BYTES + bytes_per_second * (time.monotonic() - self._began_at + 1)
 
     def lines(self, name: str) -> list[dict[str, Any]]:
-        """Return the lines since the begin."""
+        """Return the lines written since the beginning."""
         path = self._directory / name
         if not path.exists():
             return []
         with path.open("rb") as file:
             file.seek(self._began[name] if self.grown_bytes(name) < 64 << 20 else 0)
-            # The last line may be on its way.
+            # The last line may be half written.
             return [json.loads(line) for line in file.read().split(b"\n")[:-1]]
 
     def told(self, event: str) -> float:
-        """Return the refusals of a kind that are in the file, or were only counted."""
+        """Return how many refusals of a kind are in the file, or were counted without a line."""
         written = sum(
             line.get("count", 1)
             for line in self.lines(REFUSALS)
@@ -71,14 +73,14 @@ class AuditFiles:
         return written + self._only_counted() - self._counted
 
     def wait_told(self, event: str, count: int) -> float:
-        """Wait until that many are told, for a while."""
+        """Wait until the log accounts for `count` refusals, or until the time is up. Return the number."""
         deadline = time.monotonic() + WAIT_SECONDS
         while (told := self.told(event)) < count and time.monotonic() < deadline:
             time.sleep(0.2)
         return told
 
     def knows(self, **fields: str) -> bool:
-        """Return True if a line of any age has these fields."""
+        """Return True if a line of the refusals, old or new, has these fields."""
         for path in self._directory.glob(f"{REFUSALS}*"):
             with path.open("rb") as file:
                 for line in file:
@@ -110,7 +112,7 @@ def attack(place: Place, scale: float) -> Iterator[Outcome]:
     strange = [line for line in files.lines(CHANGES) if line["event"] in ("denied", "login.failed")]
     yield Outcome("refusals displace no logins and changes", not strange, repr(strange[:1])[:100])
     yield Outcome("each refusal is written or counted", told >= asked, f"{told:.0f} of {asked}")
-    # The active controller judges who may delete a topic, and writes the line on its own node.
+    # The active controller decides who may delete a topic, and writes the line on its own node.
     of_nodes = [AuditFiles(node) for node in place.nodes]
     deadline = time.monotonic() + WAIT_SECONDS
     while not (found := any(each.knows(principal="User:client", api="DeleteTopics") for each in of_nodes)):

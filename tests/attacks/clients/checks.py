@@ -1,4 +1,4 @@
-"""A client reads hidden topics, writes into another's transaction, and uses tokens that others have."""
+"""A client reads hidden topics, writes into another's transaction, and uses the tokens of other users."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ PARKED_MS = 30_000
 
 @attrs.frozen
 class Scene:
-    """Two topics with a record each: the client may read and write `shared`, and must not know of `hidden`."""
+    """Two topics with one record each. The client may read and write `shared`, and must not learn that `hidden`
+    exists."""
 
     admin: Conn
     client: Conn
@@ -57,7 +58,7 @@ class Scene:
 
 
 def attack(place: Place, scale: float) -> Iterator[Outcome]:
-    """Make the scene, try all ways in, and take the scene away. The scale makes no difference."""
+    """Make the topics, try all ways in, and remove the topics. The scale makes no difference."""
     run = uuid4().hex[:8]
     hidden, shared, own_id = f"hidden-{run}", f"shared-{run}", "attack-own"
     with place.admin() as admin, place.client() as client:
@@ -138,7 +139,7 @@ def _sessions_of_others(place: Place, scene: Scene) -> Iterator[Outcome]:
 
 
 def _parked_fetch(scene: Scene) -> Iterator[Outcome]:
-    """A right that is gone when the record comes."""
+    """Let a fetch wait for records, take the right away, then write a record."""
     version = 12
     request = _fetch(scene, scene.shared, version)
     end = scene.client.call(request, version).responses[0].partitions[0].high_watermark
@@ -199,7 +200,8 @@ def _transactions_of_others(place: Place, scene: Scene) -> Iterator[Outcome]:
 
 
 def _began(conn: Conn, transactional_id: str) -> Any:
-    """A producer id, as soon as there is a coordinator: asking for it makes the topic that it needs."""
+    """Ask for a producer id until there is a coordinator. The first request makes the topic that a coordinator
+    needs."""
     until = time.monotonic() + COORDINATOR_SECONDS
     while True:
         conn.call(FindCoordinatorRequest("", TRANSACTION_KEY, [transactional_id]), 4)

@@ -1,4 +1,4 @@
-"""A client with a very long name joins a group: the member's id, made of it, is longer than any string."""
+"""A client with a very long name joins a group. The member id made from the name is longer than any string may be."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tests.attacks.raw import Conn
 
 WHO = "client"
 LONG = tuple((size, version, None) for size in (32_731, 32_760, 32_767) for version in (3, 4))
-"""Bytes of names that fit a request, and versions of JoinGroup. With a dash and a random id behind it such a name fits no
-string."""
+"""Name sizes in bytes, and versions of JoinGroup. Such a name fits a request, but not with a dash and a random id after
+it."""
 TIMEOUT_MS = 6_000
 GROUPS_IN_FULL = 20
 
 
 def attack(place: Place, scale: float) -> Iterator[Outcome]:
-    """In each group one member leads, one with a long name joins, and the leader hands in the assignment."""
+    """Run a few groups: one member leads, one with a long name joins, and the leader hands in the assignment."""
     for number in range(max(1, round(GROUPS_IN_FULL * scale))):
         group = f"composed-{number}"
         with allowed(place, [(ResourceType.GROUP, group)]):
@@ -45,10 +45,10 @@ def _one_group(place: Place, group: str) -> Iterator[Outcome]:
             long.client_id = "a" * size
             long.send(_joining(group, "", instance_id), version)
             try:
-                # A newcomer that is taken in waits for the leader to join again.
+                # If the node accepts the new member, its answer waits until the leader has joined again.
                 generation = _join(leader, group, member_id).generation_id
             except ConnectionError:
-                # Its answer names all members, one of which fits no answer.
+                # The leader's answer names all members, and one of the member ids fits no answer.
                 leader, generation = at_coordinator(place, GROUP, group), generation + 1
             codes.append(_code(long, version))
             if codes[-1] != ErrorCode.UNKNOWN_SERVER_ERROR:
@@ -84,7 +84,8 @@ def _join(conn: Conn, group: str, member_id: str) -> Any:
 
 
 def _code(conn: Conn, version: int) -> Any:
-    """The code that a member with a long name gets, or the word for a closed connection."""
+    """Return the error code that the member with the long name gets, or the text of the error if its connection is
+    closed."""
     try:
         return conn.receive(JoinGroupRequest.API_KEY, version).error_code
     except ConnectionError as error:

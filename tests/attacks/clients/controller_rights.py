@@ -1,4 +1,5 @@
-"""A certificate of the cluster's authority that has no rights asks controllers everything, and so does a client brokers."""
+"""A certificate without rights sends every request to a controller. A client without rights sends every request to a
+broker."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from tests.attacks.raw import ATTACKERS_HOST, Conn
 
 WHO = "client"
 SETTINGS = {"super.users": f"User:admin;User:CN={NODE_NAME}"}
-"""The administrator's certificate is known, and may do nothing."""
+"""The node knows the administrator's certificate, but gives it no rights."""
 SECRET = "secret-x"
 REFUSALS = frozenset(
     {
@@ -28,7 +29,7 @@ REFUSALS = frozenset(
         ErrorCode.UNKNOWN_TOPIC_ID,
     }
 )
-"""The last one is for ids that nobody has made."""
+"""Error codes that count as a refusal. UNKNOWN_TOPIC_ID refuses topic ids that do not exist."""
 LOGINS = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 OPEN_TO_ALL = frozenset(
     {
@@ -41,13 +42,15 @@ OPEN_TO_ALL = frozenset(
         ApiKey.PUSH_TELEMETRY,
     }
 )
-"""A client handles its own tokens without a right, and pushes its own metrics; `checks` judges the tokens of other users."""
+"""APIs that need no right: a client manages its own tokens and pushes its own metrics. `checks` attacks tokens of other
+users."""
 SHOWS_ONES_OWN = frozenset({ApiKey.LIST_GROUPS, ApiKey.LIST_TRANSACTIONS, ApiKey.DESCRIBE_CLUSTER})
-"""Lists of what the client may see: nothing, or where the brokers are."""
+"""APIs whose answer lists only what the client may see: nothing at all, or the addresses of the brokers."""
 
 
 def attack(place: Place, scale: float) -> Iterator[Outcome]:
-    """Send each API in each version, empty and with one element in each list; in the short form the oldest and newest."""
+    """Send each API empty, and with one element in each list: in all versions, or in short only the oldest and the
+    newest."""
     certificate = place.certificate("admin")
 
     def as_certificate() -> Conn:
@@ -65,7 +68,7 @@ def attack(place: Place, scale: float) -> Iterator[Outcome]:
 def _ask_everything(
     connect: Callable[[], Conn], is_open: frozenset[ApiKey], every: bool
 ) -> tuple[int, list[str]]:
-    """The number of requests, and those whose answer is no refusal."""
+    """Send every request. Return how many were sent, and those that the node did not refuse."""
     conn, asked, let_in = connect(), 0, []
     for key in map(ApiKey, sorted(set(APIS) - LOGINS)):
         first, last = api_versions(key)
@@ -73,12 +76,12 @@ def _ask_everything(
             for is_filled in (False, True):
                 request = _filled(request_class(key), version) if is_filled else request_class(key)()
                 if key is ApiKey.PRODUCE:
-                    request.acks = -1  # Nobody is answered otherwise.
+                    request.acks = -1  # With other values of acks there may be no answer.
                 asked += 1
                 try:
                     answer = conn.call(request, version)
                 except LocalProtocolError:
-                    continue  # A form that this version does not have.
+                    continue  # This version has no such form.
                 except ConnectionError:
                     conn.close()
                     conn = connect()
@@ -90,13 +93,13 @@ def _ask_everything(
 
 
 def _is_let_in(answer: Any, version: int) -> bool:
-    """True unless the answer refuses, or holds nothing."""
+    """True if the answer holds data and is no refusal."""
     codes = _codes(answer, version, set())
     return not codes & REFUSALS and (0 in codes or not codes) and _holds_something(answer)
 
 
 def _codes(value: Any, version: int, found: set[int]) -> set[int]:
-    """All error codes that an answer of this version has."""
+    """Return all error codes in an answer, leaving out fields that this version does not have."""
     if isinstance(value, list):
         for each in value:
             _codes(each, version, found)
@@ -111,7 +114,7 @@ def _codes(value: Any, version: int, found: set[int]) -> set[int]:
 
 
 def _holds_something(answer: Any) -> bool:
-    """True if an answer lists anything, or is a single thing that no list belongs to."""
+    """True if one of the answer's lists has an element, or if the answer has no lists at all."""
     lists = [getattr(answer, each.name) for each in answer.__attrs_attrs__]
     lists = [each for each in lists if isinstance(each, list)]
     return not lists or any(lists)
@@ -123,7 +126,7 @@ def _is_sent(field: Any, version: int) -> bool:
 
 
 def _filled(kind: type[Any], version: int) -> Any:
-    """A structure with one element in each list and a text in each name."""
+    """Make a structure with one element in each list and a text in each name."""
     made = kind()
     for field in made.__attrs_attrs__:
         if _is_sent(field, version):

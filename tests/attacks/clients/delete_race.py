@@ -1,4 +1,4 @@
-"""A client that may read topics, and not delete them, deletes them in the moment of their creation."""
+"""A client that may read topics, but not delete them, tries to delete each one in the moment of its creation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STATES_SINCE = 6
 
 
 class _Flood:
-    """One connection that asks to delete the newest topic, again and again, by one version of the request."""
+    """One connection that asks again and again, in one version of the request, to delete the newest topic."""
 
     def __init__(self, conn: Conn, version: int) -> None:
         self._conn = conn
@@ -35,7 +35,7 @@ class _Flood:
         self.is_over = False
         self.codes: Counter[int] = Counter()
         self.asked = threading.Event()
-        """Set when the newest name was asked for."""
+        """Set when the connection has asked for the newest name."""
 
     def run(self) -> None:
         while not self.is_over:
@@ -50,7 +50,7 @@ class _Flood:
 
 
 def attack(place: Place, scale: float) -> Iterator[Outcome]:
-    """Make topics one by one while the reader asks for their deletion without a pause."""
+    """Make topics one by one, while a client that may only read them asks for their deletion without a pause."""
     prefix = f"r-{uuid4().hex[:8]}-"
     names = [f"{prefix}{number}" for number in range(max(6, round(TOPICS * scale)))]
     with place.admin() as admin, ExitStack() as stack:
@@ -74,7 +74,7 @@ def attack(place: Place, scale: float) -> Iterator[Outcome]:
 
 
 def _race(admin: Conn, floods: list[_Flood], names: list[str]) -> Counter[int]:
-    """The codes that the reader heard while all topics were made."""
+    """Make all topics during the flood. Return how often the reader got each error code."""
     for flood in floods:
         flood.name = names[0]
     threads = [threading.Thread(target=flood.run) for flood in floods]
@@ -105,6 +105,6 @@ def _wait_until_asked(floods: list[_Flood]) -> None:
 
 
 def _deleted(admin: Conn, names: list[str]) -> int:
-    """The number of topics that are gone; the others are deleted now."""
+    """Delete all topics. Return how many were already gone."""
     answer = admin.call(DeleteTopicsRequest([DeleteTopicState(name) for name in names], [], 30_000))
     return sum(each.error_code != 0 for each in answer.responses)

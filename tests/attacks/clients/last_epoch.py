@@ -28,7 +28,7 @@ from tests.attacks.raw import Conn
 WHO = "client"
 TOPIC = "last-epoch"
 LATE, STRANGER = "last-epoch-a", "last-epoch-z"
-"""The stranger's transaction may be of the same coordinator, where it is looked at behind the other one."""
+"""Two transactional ids. Where both have the same coordinator, its check for timeouts reaches the stranger's second."""
 EPOCHS_IN_FULL = EPOCH_MAX - 1
 PIPELINED = 200
 TIMEOUT_MS = 1_000
@@ -36,7 +36,7 @@ FENCED = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
 
 
 def attack(place: Place, scale: float) -> Iterator[Outcome]:
-    """In full all epochs are used up. The short form guesses behind a few hundred."""
+    """Use up all epochs and guess the last one. The short form uses up only a few hundred."""
     make_topic(place, TOPIC)
     resources = [
         (ResourceType.TOPIC, TOPIC),
@@ -69,7 +69,7 @@ def _guess(conn: Conn, epochs: int) -> Iterator[Outcome]:
 
 
 def _used_up(conn: Conn, epochs: int) -> tuple[int, int]:
-    """Take one epoch after the other, many requests at a time; the newest producer id and epoch."""
+    """Use up one epoch after the other, many requests at a time. Return the newest producer id and epoch."""
     newest = _init(conn, LATE)
     first_id = newest.producer_id
     while newest.producer_id == first_id and newest.producer_epoch < epochs:
@@ -111,7 +111,7 @@ def _described(conn: Conn, name: str) -> Any:
 
 
 def _timed_out(conn: Conn, name: str) -> tuple[bool, str]:
-    """True once the coordinator has aborted the transaction."""
+    """Wait until the coordinator has aborted the transaction. Return whether it has, and the last state."""
     until = time.monotonic() + 60
     while (state := _described(conn, name)).transaction_state != "CompleteAbort" and time.monotonic() < until:
         time.sleep(PAUSE_SECONDS)

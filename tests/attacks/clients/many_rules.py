@@ -1,4 +1,4 @@
-"""A client without rights names thousands of groups and topics where thousands of rules hold for all names."""
+"""A client without rights names thousands of groups and topics, while thousands of other rules cover all names."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ RULES = 10_000
 NAMES = 3_900
 RULES_PER_REQUEST = 500
 TIMES = 2.5
-"""The rules of others may make a request dearer by this factor, which leaves room for clients beside it."""
+"""Rules of other users may make a request dearer by this factor at most. The factor allows for clients that run beside
+it."""
 SLACK_SECONDS = 0.1
 
 
 def create(admin: Conn, creations: Sequence[AclCreation]) -> None:
-    """Make rules, some thousands with a request."""
+    """Make rules, at most `RULES_PER_REQUEST` in one request."""
     for start in range(0, len(creations), RULES_PER_REQUEST):
         some = list(creations[start : start + RULES_PER_REQUEST])
         codes = {each.error_code for each in admin.call(CreateAclsRequest(some), 3).results}
@@ -38,7 +39,7 @@ def create(admin: Conn, creations: Sequence[AclCreation]) -> None:
 
 
 def delete(admin: Conn, kind: int, name: str | None, principal: str | None = None) -> int:
-    """Remove the rules about a resource, or of a principal; their number."""
+    """Remove the rules about a resource or of a principal. Return how many were removed."""
     asked = DeleteAclsFilter(kind, name, LITERAL, principal, None, ANY, ANY)
     result = admin.call(DeleteAclsRequest([asked]), 3).filter_results[0]
     assert not result.error_code, result.error_message
@@ -46,13 +47,13 @@ def delete(admin: Conn, kind: int, name: str | None, principal: str | None = Non
 
 
 def host_of(number: int) -> str:
-    """Return the host of an application; 250 share one."""
+    """Return the host of an application. Each host has 250 applications."""
     return f"10.0.0.{number // 250}"
 
 
 @contextmanager
 def rules_for_all_names(admin: Conn, count: int) -> Iterator[None]:
-    """Let `count` applications read all groups, and as many all topics, while the block runs."""
+    """Let `count` applications read all groups, and as many other ones all topics, while the block runs."""
     for kind in (GROUP, TOPIC):
         create(
             admin,
@@ -65,7 +66,7 @@ def rules_for_all_names(admin: Conn, count: int) -> Iterator[None]:
         yield
     finally:
         for kind in (GROUP, TOPIC):
-            # In small requests, since this is no part of the attack.
+            # The rules are removed in small requests, since their removal is no part of the attack.
             for host in sorted({host_of(number) for number in range(count)}):
                 asked = DeleteAclsFilter(kind, "*", LITERAL, None, host, ANY, ANY)
                 result = admin.call(DeleteAclsRequest([asked]), 3).filter_results[0]
@@ -73,7 +74,7 @@ def rules_for_all_names(admin: Conn, count: int) -> Iterator[None]:
 
 
 def requests(names: Sequence[str]) -> dict[str, tuple[Any, int]]:
-    """Requests that name them all, and their versions."""
+    """Return requests that each name all of `names`, with their versions."""
     return {
         "DescribeGroups": (DescribeGroupsRequest(list(names), False), 5),
         "FindCoordinator": (FindCoordinatorRequest("", 0, list(names)), 4),
@@ -91,7 +92,8 @@ def requests(names: Sequence[str]) -> dict[str, tuple[Any, int]]:
 
 
 def costs(place: Place, names: int, mark: str) -> dict[str, float]:
-    """CPU seconds of the node for each request, the least of three, each on new names and a new connection."""
+    """Return the node's CPU seconds for each request: the least of three runs, each with new names and a new
+    connection."""
     found: dict[str, float] = {}
     for run in range(3):
         texts = [f"{mark}-{run}-{number}" for number in range(names)]
@@ -103,14 +105,14 @@ def costs(place: Place, names: int, mark: str) -> dict[str, float]:
 
 
 def cpu_of(place: Place, call: Callable[[], object]) -> float:
-    """CPU seconds of the node while the call runs."""
+    """Return the CPU seconds that the node spends while the call runs."""
     before = place.node.process.cpu_seconds()
     call()
     return place.node.process.cpu_seconds() - before
 
 
 def first_producer_ids(place: Place, connections: int) -> float:
-    """CPU seconds of the node for connections that log in and ask for a producer id; each is refused."""
+    """Return the node's CPU seconds for connections that log in and ask for a producer id. Each request is refused."""
 
     def ask() -> None:
         for _ in range(connections):
@@ -122,7 +124,7 @@ def first_producer_ids(place: Place, connections: int) -> float:
 
 
 def attack(place: Place, scale: float) -> Iterator[Outcome]:
-    """Ask the same questions before the rules are there and while they are."""
+    """Send the same requests before the rules exist and while they exist, and compare the costs."""
     count, names = max(2_000, int(RULES * scale)), NAMES
     connections = max(5, int(40 * scale))
     before, producing_before = costs(place, names, "before"), first_producer_ids(place, connections)

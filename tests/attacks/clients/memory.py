@@ -1,4 +1,4 @@
-"""A client names itself anew with each request, and sends small batches that stand for very large ones."""
+"""A client uses a new client id in each request, and sends small batches that decompress to very large ones."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ QUOTAS = ("producer_byte_rate", "consumer_byte_rate", "request_percentage")
 NOT_YET = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 TRIES_MAX = 10_000
 QUOTA = 1e12
-"""So large that it bounds nobody."""
+"""A quota in bytes per second that is too large to limit any client."""
 
 
 def name_anew(place: Place, mark: str, count: int) -> None:
-    """Send so many requests, each under another client id."""
+    """Send `count` requests, each with another client id."""
     body = bytes(encode(MetadataRequest([], False, False, False), 9))
     with place.client() as client:
         for start in range(0, count, PER_TURN):
@@ -58,7 +58,7 @@ def name_anew(place: Place, mark: str, count: int) -> None:
 
 
 def set_quotas(place: Place, *, remove: bool) -> None:
-    """Give each client id quotas of its own, or take them away."""
+    """Give each client id its own quotas, or remove them."""
     ops = [OpData(key, QUOTA, remove) for key in QUOTAS]
     entry = AlterClientQuotasRequestEntryData([EntityData("client-id", None)], ops)
     with place.admin() as admin:
@@ -67,14 +67,14 @@ def set_quotas(place: Place, *, remove: bool) -> None:
 
 
 def growth_kib(place: Place, mark: str, count: int) -> int:
-    """KiB of resident memory that the names have left behind."""
+    """Send `count` client ids. Return by how many KiB the node's resident memory has grown."""
     before = place.node.process.rss_kib()
     name_anew(place, mark, count)
     return place.node.process.rss_kib() - before
 
 
 def batch(records: bytes) -> bytes:
-    """A batch of one record whose compressed bytes are these."""
+    """Make a batch that claims one record and has `records` as its compressed bytes."""
     made = bytearray(HEADER.pack(*BatchHeader(0, 49 + len(records), -1, 2, 0, ZSTD, 0, 0, 0, -1, -1, -1, 1)))
     made += records
     seal(made)
@@ -82,7 +82,7 @@ def batch(records: bytes) -> bytes:
 
 
 def windowed(window_log: int) -> bytes:
-    """A record whose frame asks the reader for a window of 2 ** `window_log` bytes."""
+    """Compress a record into a frame that asks the reader for a window of 2 ** `window_log` bytes."""
     parameters = zstandard.ZstdCompressionParameters(
         window_log=window_log, enable_ldm=True, compression_level=1, write_content_size=0
     )
@@ -91,7 +91,7 @@ def windowed(window_log: int) -> bytes:
 
 
 def bomb() -> bytes:
-    """A gibibyte of zeros in a few kilobytes."""
+    """Compress a gibibyte of zeros into a few kilobytes."""
     compressor = zstandard.ZstdCompressor(level=3).compressobj()
     piece = bytes(1 << 20)
     parts = [compressor.compress(piece) for _ in range(BOMB_BYTES >> 20)]
@@ -99,9 +99,9 @@ def bomb() -> bytes:
 
 
 def bombs(place: Place) -> Iterator[Outcome]:
-    """Send frames that ask for large windows, and one that stands for a gibibyte."""
+    """Send frames that ask for large windows, then a small one of a gibibyte of zeros."""
     with place.admin() as admin:
-        # Of several nodes the attacked one has to lead, and its id is the smallest.
+        # In a cluster, the attacked node must lead the partition. It has the smallest id.
         led_here = [CreatableReplicaAssignment(0, [1])]
         made = admin.call(CreateTopicsRequest([CreatableTopic(TOPIC, -1, -1, led_here, [])], 5000, False), 7)
         assert not made.topics[0].error_code, made.topics[0].error_message
@@ -131,7 +131,7 @@ def bombs(place: Place) -> Iterator[Outcome]:
 
 
 def attack(place: Place, scale: float) -> Iterator[Outcome]:
-    """Names without a quota, names with one each, and batches."""
+    """Send many client ids without a quota, then with a quota each, then the batches."""
     count = max(2_000, int(CLIENT_IDS * scale))
     name_anew(place, "warm", PER_TURN)
     grown = growth_kib(place, "bare", count)

@@ -1,4 +1,5 @@
-"""A client that may write to the topic, and has a transactional id of its own, uses another's producer id."""
+"""A client with a right to write to the topic, and with its own transactional id, uses the producer id of another
+client."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ ONE_NODE = True
 GROUP, MINE = "attack-pid", "attack-pid-mine"
 ROUNDS = 40
 OLDER, ABORTABLE, NEWER = 9, 11, 12
-"""Versions of Produce: the last one adds the partition to the transaction."""
+"""Versions of Produce. In the last one the leader itself adds the partition to the transaction."""
 TRY_AGAIN = frozenset(
     (
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -50,14 +51,15 @@ TRY_AGAIN = frozenset(
         ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     )
 )
-"""The coordinator begins, the transaction before is being ended, or the topic and its rules are new to the broker."""
+"""Errors that pass: the coordinator is starting, the previous transaction still ends, or the broker does not yet know
+the topic and its rules."""
 PATIENCE_SECONDS = 60.0
 T = TypeVar("T")
 
 
 @attrs.define
 class _Victim:
-    """A transactional producer; its connection is an honest one."""
+    """An honest transactional producer on a connection of its own."""
 
     conn: Conn
     topic: str
@@ -73,26 +75,26 @@ class _Victim:
         return self.version >= NEWER
 
     def start(self) -> None:
-        """Take a producer id, or a new epoch of it."""
+        """Get a producer id, or a new epoch of it."""
         asked = InitProducerIdRequest(self.name, 60_000, -1, -1)
         answer = _patiently(lambda: self.conn.call(asked, 4), lambda found: found.error_code)
         self.producer_id, self.epoch, self.sequence = answer.producer_id, answer.producer_epoch, 0
 
     def begin(self) -> None:
-        """Tell the coordinator of the partition, if the leader does not."""
+        """Add the partition to the transaction at the coordinator, if the leader does not do it."""
         if not self.is_newer:
             topics = [AddPartitionsToTxnTopic(self.topic, [0])]
             added = AddPartitionsToTxnRequest([], self.name, self.producer_id, self.epoch, topics)
             _patiently(lambda: self.conn.call(added, 3), lambda found: _first_code(found))
 
     def write(self) -> tuple[ErrorCode, int]:
-        """Write the next record; its error and offset."""
+        """Write the next record. Return its error and offset."""
         found = _written(self.conn, self, self.name, self.sequence, b"victim")
         self.sequence += found[0] == ErrorCode.NONE
         return found
 
     def end(self) -> None:
-        """Commit; the next transaction may have another epoch."""
+        """Commit the transaction. The next one may have another epoch."""
         asked = EndTxnRequest(self.name, self.producer_id, self.epoch, True)
         version = 5 if self.is_newer else 3
         answer = _patiently(lambda: self.conn.call(asked, version), lambda found: found.error_code)
@@ -101,7 +103,7 @@ class _Victim:
 
 
 def attack(place: Place, scale: float) -> Iterator[Outcome]:
-    """Write into open transactions, before them and beside them, in each form of the protocol."""
+    """Write into open transactions, before they begin and beside them, in each form of the protocol."""
     topic = f"attack-pid-{time.time_ns()}"
     with place.admin() as admin, place.client() as client:
         _prepare(admin, topic)
@@ -117,7 +119,7 @@ def attack(place: Place, scale: float) -> Iterator[Outcome]:
 
 
 def _write_into(victim: _Victim, client: Conn, rounds: int) -> Iterator[Outcome]:
-    """Take the next sequence number in each transaction, under another transactional id and under none."""
+    """Try to use the next sequence number of each open transaction, under another transactional id and under none."""
     told: list[ErrorCode] = []
     kept: list[tuple[ErrorCode, int]] = []
     before = _read(victim)[0]
@@ -145,7 +147,7 @@ def _write_into(victim: _Victim, client: Conn, rounds: int) -> Iterator[Outcome]
 
 
 def _join_offsets(victim: _Victim, client: Conn) -> Iterator[Outcome]:
-    """Commit offsets in the victim's transaction, to the partition where it has offsets of its own."""
+    """Try to commit offsets in the victim's transaction, for the partition for which the victim has committed some."""
     if not victim.is_newer:
         asked = AddOffsetsToTxnRequest(victim.name, victim.producer_id, victim.epoch, GROUP)
         _patiently(lambda: victim.conn.call(asked, 3), lambda found: found.error_code)
@@ -166,7 +168,7 @@ def _join_offsets(victim: _Victim, client: Conn) -> Iterator[Outcome]:
 
 
 def _write_before(victim: _Victim, client: Conn) -> Iterator[Outcome]:
-    """Take sequence numbers before the victim's transaction has come to the partition."""
+    """Use sequence numbers before the victim's transaction has reached the partition."""
     victim.begin()
     victim.write()
     victim.end()
@@ -195,7 +197,7 @@ def _written(
     *,
     is_transactional: bool = True,
 ) -> tuple[ErrorCode, int]:
-    """Write one record under the victim's producer id; the answer's error and offset."""
+    """Write one record under the victim's producer id. Return the error and offset of the answer."""
     builder = RecordBatchBuilder(
         producer_id=victim.producer_id,
         producer_epoch=victim.epoch,
@@ -214,7 +216,7 @@ def _written(
 
 
 def _read(victim: _Victim, offset: int = 0) -> tuple[int, list[bytes]]:
-    """Read as a committed reader, once nothing is open; the end offset, and the values from `offset` on."""
+    """Read committed records once no transaction is open. Return the end offset, and the values from `offset` on."""
     partition = FetchPartition(0, fetch_offset=offset, partition_max_bytes=1 << 24)
     asked = FetchRequest(isolation_level=1, topics=[FetchTopic(victim.topic, partitions=[partition])])
 
@@ -240,7 +242,7 @@ def _first_code(answer: object) -> int:
 
 
 def _patiently(ask: Callable[[], T], code_of: Callable[[T], int]) -> T:
-    """Ask again while the answer is one of `TRY_AGAIN`; the last answer."""
+    """Repeat a request while its error is one of `TRY_AGAIN`. Return the last answer."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         found = ask()
@@ -250,7 +252,8 @@ def _patiently(ask: Callable[[], T], code_of: Callable[[T], int]) -> T:
 
 
 def _rights(topic: str) -> list[tuple[int, str, int]]:
-    """READ and WRITE on the topic, READ on the group, WRITE on a transactional id: (type, name, operation)."""
+    """Return rights as (type, name, operation): READ and WRITE on the topic, READ on the group, WRITE on a
+    transactional id."""
     return [(2, topic, 3), (2, topic, 4), (3, GROUP, 3), (5, MINE, 4)]
 
 

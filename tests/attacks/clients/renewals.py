@@ -1,4 +1,5 @@
-"""A client whose login runs out: it goes on, renews as somebody else, or asks in the middle of a renewal (KIP-368)."""
+"""A client lets its login run out: it goes on, renews as somebody else, or sends a request during a renewal
+(KIP-368)."""
 
 from __future__ import annotations
 
@@ -18,11 +19,11 @@ LOGIN_MS = 3000
 SETTINGS = {"listener.name.sasl.connections.max.reauth.ms": str(LOGIN_MS)}
 ASK = MetadataRequest([], False, False, False)
 EARLIEST_SECONDS = 1.0
-"""The age of a renewal from which there may be another: Kafka refuses more than one in a second."""
+"""How old a login must be before it may be renewed. Kafka refuses more than one renewal a second."""
 
 
 def attack(place: Place, scale: float) -> Iterator[Outcome]:
-    """Try each way around a login's end. The scale makes no difference: the times are the listener's."""
+    """Try each way around the end of a login. The scale makes no difference, since the listener sets the times."""
     ways: dict[str, Callable[[Conn], object]] = {
         "a request behind the login's end": _never_renewed,
         "a renewal by another user": lambda conn: _renewed_as(conn, "dora"),
@@ -53,7 +54,7 @@ def _carol(place: Place) -> Conn:
 
 
 def _wait(conn: Conn, seconds: float) -> None:
-    """Let the login grow older; a node that closes meanwhile ends the wait."""
+    """Wait until the login has aged. A node that closes the connection ends the wait."""
     conn.socket.settimeout(seconds)
     try:
         if not conn.socket.recv(1):

@@ -30,17 +30,17 @@ PER_OWNER = 1_000
 """The default of `odradek.delegation.token.max.per.owner`; the short form stays below."""
 RENEWALS = 2_000
 AT_ONCE = 50
-"""Requests on their way together."""
+"""How many requests are sent before their answers are read."""
 RECORD_BYTES_MAX = 8 << 10
-"""What a change of a token may write to the metadata log."""
+"""The most that one change of a token may add to the metadata log."""
 HELD_KIB_MAX = 64 << 10
 RATE = 5.0
 
 
 def attack(place: Place, scale: float) -> Iterator[Outcome]:
-    """Make tokens to the bound and beyond, renew one, and try both again under a quota of changes."""
+    """Make tokens up to the limit and beyond, renew one, then try both again under a quota of changes."""
     with place.client() as client:
-        # An attack that was cut off has left some.
+        # An attack that was cut off has left some tokens behind.
         _end_all(client)
         try:
             yield from _make_many(place, client, max(20, round(TOKENS * scale)))
@@ -81,14 +81,14 @@ def _renew_much(place: Place, client: Conn, times: int) -> Iterator[Outcome]:
     token = client.call(DescribeDelegationTokenRequest(None)).tokens[0]
     before = _metadata_files(place)
     _all(client, [RenewDelegationTokenRequest(token.hmac, 10**8 + number) for number in range(times)])
-    # A snapshot may have taken old files away in the meantime.
+    # A snapshot may have removed old files in the meantime.
     written = sum(max(0, size - before.get(name, 0)) for name, size in _metadata_files(place).items())
     each = written / times
     yield Outcome("a renewal writes some KiB", 0 < each < RECORD_BYTES_MAX, f"{each:.0f} bytes")
 
 
 def _under_a_quota(admin: Conn, client: Conn) -> Iterator[Outcome]:
-    """An administrator can bound the changes themselves."""
+    """Give the client a quota of changes, as an administrator can, and try both again."""
     token = client.call(DescribeDelegationTokenRequest(None)).tokens[0]
     client.client_id = f"attack-{uuid4().hex[:8]}"
     _set_quota(admin, client.client_id, RATE)
@@ -119,7 +119,7 @@ def _set_quota(admin: Conn, client_id: str, rate: float | None) -> None:
 
 
 def _all(conn: Conn, requests: Sequence[Any]) -> list[Any]:
-    """The answers to requests of which some are on their way together."""
+    """Send requests, `AT_ONCE` at a time. Return their answers."""
     answers = []
     for start in range(0, len(requests), AT_ONCE):
         some = requests[start : start + AT_ONCE]
@@ -131,7 +131,7 @@ def _all(conn: Conn, requests: Sequence[Any]) -> list[Any]:
 
 
 def _metadata_files(place: Place) -> dict[str, int]:
-    """The sizes of the files of the node's metadata log, by name."""
+    """Return the size of each file of the node's metadata log, by name."""
     found = {}
     for each in place.node.directory.rglob("__cluster_metadata-0/*.log"):
         with suppress(FileNotFoundError):  # a snapshot has just taken it away

@@ -1,4 +1,4 @@
-"""Strangers from some addresses fail to log in by long names, to turn over the audit log."""
+"""Strangers from several addresses fail to log in under long names, so that old lines of the audit log rotate away."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ WHO = "stranger"
 SECONDS = 60
 ADDRESSES, AT_ONCE = 8, 4
 TRIES_MIN = 400
-"""As many as it takes to use up what all strangers have: 3 KiB each."""
+"""Enough failed logins to use up the bytes that the audit log allows all strangers. Each login takes 3 KiB."""
 
 
 def attack(place: Place, scale: float) -> Iterator[Outcome]:
-    """Fail to log in, again and again, each time as somebody else."""
+    """Fail to log in again and again, each time under another name."""
     files, cpu = AuditFiles(place.node), place.node.process.cpu_seconds()
     ends_at = time.monotonic() + SECONDS * scale
 

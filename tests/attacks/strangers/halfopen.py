@@ -1,4 +1,5 @@
-"""Connections that stop half-way, a crowd of them in each state that a login has, so that nobody else has room."""
+"""Crowds of connections that stop half-way through a login, in each state that a login has, so that no others find
+room."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ TIMEOUT_SECONDS = 60.0
 
 
 def attack(place: Place, scale: float) -> Iterator[Outcome]:
-    """Hold a crowd in each state, and log in from another address and from the same one."""
+    """Keep a crowd open in each state. Meanwhile log in from another address, and from the address of the crowd."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, DESCRIPTORS), most))
     hello = client_hello()
@@ -58,7 +59,7 @@ def _mechanism_chosen() -> bytes:
 
 
 def _hold(held: ExitStack, port: int, first: bytes, count: int) -> int:
-    """Open so many connections that say this much and no more; the number that the node took."""
+    """Open `count` connections that send `first` and nothing more. Return how many the node accepted."""
     taken = 0
     for _ in range(count):
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Two addresses replay one ClientHello over and over, for free, so that others find no place for their handshakes."""
+"""Two addresses replay one recorded ClientHello, which costs them nothing, and fill all places for handshakes."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ SOURCES = ("127.0.0.3", "127.0.0.4")
 SOCKETS_EACH = 200
 TRIES = 20
 HELLOS_BEFORE = 400
-"""Hellos that were sent before honest clients come: more than there are places."""
+"""How many hellos are sent before honest clients come. The node has fewer places for handshakes."""
 WARM_SECONDS_MAX = 60.0
 ASK = ApiVersionsRequest("attack", "1.0")
 
 
 def client_hello() -> bytes:
-    """Return the first flight of an honest client."""
+    """Return the first bytes that an honest client sends in a handshake."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     with suppress(ssl.SSLWantReadError):
@@ -38,7 +38,7 @@ def client_hello() -> bytes:
 
 @attrs.define
 class Flood:
-    """Many sockets in one thread: each says its hello, waits for an answer, and begins anew."""
+    """Many sockets in one thread: each sends the hello, waits for an answer, and starts again."""
 
     port: int
     per_source: int
@@ -87,7 +87,7 @@ class Flood:
 
 
 def attack(place: Place, scale: float) -> Iterator[Outcome]:
-    """Let honest clients come in, one after the other, beside the flood and behind it."""
+    """Let honest clients connect one after the other, first during the flood and then after it."""
     refused = place.node.metric("odradek_handshakes_refused_total")
     flood = Flood(place.ports.TLS, SOCKETS_EACH)
     thread = threading.Thread(target=flood.run)

@@ -18,11 +18,11 @@ from tests.security.tls.tls_records import RawEnd, RecordWriter, shake_hands
 WHO = "stranger"
 RECORDS = 300_000
 CPU_SECONDS_MAX = 0.5
-"""All records of an attack in full take a node that swallows them 1.7 s, and it does other things meanwhile."""
+"""A node that processes all records of a full attack needs 1.7 s. The limit leaves room for its other work."""
 TIMEOUT_SECONDS = 60.0
 PIECE_RECORDS = 1_000
 MAKE_SECONDS_MAX = 5.0
-"""The records are made before they are sent, as fast as the system can, and a login has ten seconds."""
+"""How long records are made before they are sent. The whole login may take ten seconds."""
 LARGEST_FRAME_BYTES = 512 * 1024
 ASK = ApiVersionsRequest("attack", "1.0")
 
@@ -30,7 +30,7 @@ Flood = Callable[[RecordWriter, int], bytes]
 
 
 class RecordSocket:
-    """A socket whose records of TLS are written here, so that others can be put between them."""
+    """A socket that writes its own TLS records, so that the attack can put others between them."""
 
     def __init__(self, port: int, source: str = ATTACKERS_HOST) -> None:
         self.plain = socket.create_connection((HOST, port), TIMEOUT_SECONDS, (source, 0))
@@ -60,7 +60,7 @@ class RecordSocket:
 
 
 def attack(place: Place, scale: float) -> Iterator[Outcome]:
-    """Send each kind of flood to each listener of TLS, and look what the node did for it."""
+    """Send each kind of flood to each TLS listener, and measure what the node spends on it."""
     count = int(RECORDS * scale)
     floods: dict[str, Flood] = {
         "key updates": lambda writer, count: writer.key_updates(count),
@@ -89,7 +89,7 @@ def _byte_by_byte(writer: RecordWriter, count: int) -> bytes:
 
 
 def _amid_a_frame(place: Place) -> RecordSocket:
-    """Announce the largest frame that may come before a login."""
+    """Announce the largest frame that a node takes before a login."""
     through = RecordSocket(place.ports.SASL_SSL)
     through.sendall(LARGEST_FRAME_BYTES.to_bytes(4))
     return through
@@ -105,7 +105,7 @@ def _logged_in(place: Place) -> RecordSocket:
 
 
 def _cut_off(place: Place, what: str, attacker: RecordSocket, flood: Flood, count: int) -> Outcome:
-    """Send the flood; the node has to close the connection, and to spend little on it."""
+    """Send the flood. The node must close the connection and spend little CPU on it."""
     began = time.monotonic()
     made: list[bytes] = []
     while len(made) * PIECE_RECORDS < count and time.monotonic() < began + MAKE_SECONDS_MAX:

@@ -1,4 +1,5 @@
-"""A stranger logs in by anything but the right password: broken messages, look-alike names, replays, foreign certificates."""
+"""A stranger tries to log in without the right password: broken messages, similar names, replays, foreign
+certificates."""
 
 from __future__ import annotations
 
@@ -53,7 +54,7 @@ PROOFS = {
 
 
 def attack(place: Place, scale: float) -> Iterator[Outcome]:
-    """Try each way once; the scale makes no difference. The right ways in are tried, too."""
+    """Try each way once, and the honest logins, too. The scale makes no difference."""
     ways: dict[str, Callable[[], object]] = {
         f"PLAIN with {what}": lambda text=text: _plain(place, text)  # type: ignore[misc]
         for what, text in PLAIN_MESSAGES.items()
@@ -144,7 +145,7 @@ def _replayed(place: Place) -> object:
 
 
 def _proof_of_nobody(place: Place) -> object:
-    """The keys that stand for nobody are zeros, which everybody knows who reads the source."""
+    """Prove the keys of an unknown user. They are zeros, as everybody knows who reads the source."""
     first = "n=nobody,r=abc"
     with _begun(place, SHA_512.name) as conn:
         told = conn.authenticate(f"n,,{first}".encode()).auth_bytes.decode()
@@ -154,7 +155,7 @@ def _proof_of_nobody(place: Place) -> object:
 
 
 def _pipelined(place: Place) -> object:
-    """All requests of a failed login, and one behind them, in one packet."""
+    """Send all requests of a login that fails in one packet, with another request after them."""
     with place.stranger() as conn:
         requests = (
             (SaslHandshakeRequest("PLAIN"), 1),

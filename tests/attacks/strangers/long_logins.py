@@ -1,4 +1,4 @@
-"""A stranger sends logins of half a megabyte each, made so that they are slow to read, and never proves anything."""
+"""A stranger sends logins of half a megabyte each that are slow to parse, and never completes one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.attacks.raw import LoginRefused
 WHO = "stranger"
 MESSAGES = 100
 CPU_SECONDS_EACH_MAX = 0.015
-"""The connection, the bytes and the answer take 2 ms; a careless pattern took 100 ms."""
+"""The connection, the bytes and the answer take 2 ms. A careless regular expression once took 100 ms."""
 SIZE = 500_000
 LOGINS = {
     "SCRAM, a long name": ("SCRAM-SHA-512", b"n,,n=" + b"a" * SIZE + b",r=abc"),
@@ -26,7 +26,7 @@ LOGINS = {
 
 
 def attack(place: Place, scale: float) -> Iterator[Outcome]:
-    """Send each kind again and again: all are refused, and cost the node little."""
+    """Send each kind again and again. Every login must be refused at little cost."""
     count = max(5, int(MESSAGES * scale))
     for what, (mechanism, message) in LOGINS.items():
         refused = 0
@@ -40,7 +40,7 @@ def attack(place: Place, scale: float) -> Iterator[Outcome]:
                 except LoginRefused:
                     refused += 1
             spent.append(place.node.process.cpu_seconds() - before)
-        # The least of many, since others may be served beside it.
+        # The smallest time counts, since the node may serve others at the same time.
         each = min(spent)
         held = refused == count and each < CPU_SECONDS_EACH_MAX
         note = f"{refused} of {count} refused, {1000 * each:.1f} ms of CPU at least"

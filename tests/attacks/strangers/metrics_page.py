@@ -1,4 +1,4 @@
-"""Strangers hold all places of the metrics page, and ask for it without end."""
+"""Strangers occupy all connections that the metrics page allows, and request it without end."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.attacks.raw import ATTACKERS_HOST, HOST
 
 WHO = "stranger"
 SILENT = 96
-"""Three times the places."""
+"""Three times as many connections as the metrics page allows."""
 CROWD, SECONDS = 16, 10
 GET = b"GET /metrics HTTP/1.1\r\n\r\n"
 
 
 def attack(place: Place, scale: float) -> Iterator[Outcome]:
-    """Hold silent connections beside an honest scraper, then ask with sixteen threads at once."""
+    """Keep silent connections open while an honest scraper asks, then request the page from sixteen threads at once."""
     port = place.ports.METRICS
     with ExitStack() as stack:
         held = [stack.enter_context(_connected(port)) for _ in range(SILENT)]

@@ -1,4 +1,4 @@
-"""A stranger logs in by forged tokens, and by those of the issuer that are meant for other places or times (RFC 8725)."""
+"""A stranger logs in with forged tokens, and with tokens that the issuer made for another place or time (RFC 8725)."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from tests.attacks.place import Place
 
 WHO = "stranger"
 CPU_SECONDS_MAX = 0.05
-"""A signature takes a tenth of a millisecond, and 64 KiB of JSON a few."""
+"""A signature takes a tenth of a millisecond to check, and 64 KiB of JSON a few milliseconds."""
 TRIES = 5
-"""The cheapest of so many counts: a collection of the whole process's garbage falls into one of them, not into all."""
+"""How often a check is timed; the cheapest time counts. A garbage collection falls into one of them, not into all."""
 RULES = TokenRules(expected_audience=frozenset({"kafka"}), expected_issuer="issuer")
 NOT_IN_JSON = "INFINITE"
 
@@ -37,7 +37,7 @@ def _part(value: object) -> str:
 
 @attrs.frozen
 class Issuer:
-    """Signs by RSA and by a curve; `other` has a key of the same name, and is somebody else."""
+    """An issuer that signs with an RSA key and with an EC key. `other` is another issuer's key with the same name."""
 
     rsa: Key
     curve: Key
@@ -58,7 +58,7 @@ class Issuer:
         return json.dumps({"keys": [each.as_dict(private=False) for each in (self.rsa, self.curve)]}).encode()
 
     def token(self, key: Key | None = None, header: dict[str, Any] | None = None, **changes: Any) -> str:
-        """Sign the claims, with changes; None leaves one out."""
+        """Sign the claims with some changes. A claim that is changed to None is left out."""
         claims = {name: value for name, value in {**self.claims, **changes}.items() if value is not None}
         return self.signed(json.dumps(claims).encode(), key, header)
 
@@ -75,7 +75,7 @@ class Issuer:
 
 
 def _unsigned(issuer: Issuer) -> Iterator[tuple[str, str]]:
-    """Tokens whose signature is none, or by another key."""
+    """Yield tokens without a signature, or with one by the wrong key."""
     for algorithm in ("none", "None", "NoNe", ""):
         yield f"algorithm {algorithm!r}", issuer.by_hand({"alg": algorithm, "kid": "one"}, b"")
     pem = issuer.rsa.as_pem(private=False)
@@ -107,7 +107,7 @@ def _unsigned(issuer: Issuer) -> Iterator[tuple[str, str]]:
 
 
 def _signed_but_wrong(issuer: Issuer) -> Iterator[tuple[str, str]]:
-    """Tokens that the issuer has signed, and that name nobody here and now."""
+    """Yield tokens that the issuer has signed, but with claims that are not valid here and now."""
     now = issuer.claims["iat"]
     audiences: tuple[Any, ...] = (None, "x", ["x", 1, None], {"kafka": 1}, "kafkax")
     wrong: dict[str, tuple[Any, ...]] = {
@@ -130,9 +130,10 @@ def _signed_but_wrong(issuer: Issuer) -> Iterator[tuple[str, str]]:
 
 
 def attack(place: Place, scale: float) -> Iterator[Outcome]:
-    """Judge each token by the node's own rules. The scale makes no difference: there is one token of each kind.
+    """Check each token by the node's own rules. The scale makes no difference, since there is one token of each kind.
 
-    The listeners of the place take no tokens. `tests/security/logins/test_sasl_attacks.py` sends some of them to one that does.
+    No listener of `place` takes tokens. `tests/security/logins/test_sasl_attacks.py` sends some of them to a listener
+    that does.
     """
     issuer = Issuer.made()
     keys = decode_keys(issuer.document())
@@ -142,7 +143,7 @@ def attack(place: Place, scale: float) -> Iterator[Outcome]:
 
 
 def _judged(rule: str, token: str, keys: Any, *, wanted: bool) -> Outcome:
-    """Judge the token until one judgement was cheap enough, at most `TRIES` times."""
+    """Check the token until one check was cheap enough, at most `TRIES` times."""
     spent = math.inf
     for _ in range(TRIES):
         began = time.thread_time()

@@ -1,4 +1,4 @@
-"""A stranger asks for challenges of names, and guesses by salts and iterations who exists."""
+"""A stranger asks for the SCRAM challenges of names. From salts and iterations it guesses which users exist."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ WHO = "stranger"
 GUESSES = 300
 MECHANISM = MECHANISMS["SCRAM-SHA-512"]
 USERS = {"kafka": 4, "librdkafka": 3, "ours": 3}
-"""Users by the tool that makes their salts; the place's own are ours."""
+"""How many users are made as each tool makes its salts. The other users of `place` have salts like ours."""
 WAIT_TRIES = 200
 
 
 def attack(place: Place, scale: float) -> Iterator[Outcome]:
-    """Make users as different tools do, then compare their challenges with those of names that nobody has."""
+    """Create users as different tools do, then compare their challenges with those of unknown names."""
     run = uuid4().hex[:8]
     users = [f"{run}-{tool}-{number}" for tool, count in USERS.items() for number in range(count)]
     with place.admin() as admin:
@@ -52,7 +52,7 @@ def attack(place: Place, scale: float) -> Iterator[Outcome]:
 def _upsertion(user: str) -> ScramCredentialUpsertion:
     tool, iterations = user.split("-")[1], 4096
     if tool == "kafka":
-        # The shape of a number of 130 bits in base 36, as Java prints it.
+        # Java prints a random number of 130 bits in base 36 like this.
         salt = b"z" + bytes(secrets.choice(b"0123456789abcdefghijklmnopqrstuvwxyz") for _ in range(24))
     elif tool == "librdkafka":
         salt, iterations = os.urandom(64), 8192
@@ -68,20 +68,21 @@ def _change(admin: Conn, request: AlterUserScramCredentialsRequest) -> None:
 
 
 def _challenge(place: Place, user: str) -> tuple[str, int, bool]:
-    """What a stranger hears: a class of lengths, the iterations, and whether the salt is a text."""
+    """Return what a stranger sees: the length of the salt or its range, the iterations, and whether the salt is
+    text."""
     with place.stranger() as stranger:
         stranger.call(SaslHandshakeRequest(MECHANISM.name), 1)
         told = stranger.authenticate(f"n,,n={user},r=abc".encode()).auth_bytes.decode()
     salt = base64.b64decode(told.split(",s=")[1].split(",")[0])
     is_text = salt.isalnum() and salt.isascii()
-    # Kafka's tools write a random number of 130 bits: its text has 26 letters, seldom fewer.
+    # Kafka's tools write a random number of 130 bits as text. It has 26 letters, and seldom fewer.
     length = "20 to 26" if is_text and 20 <= len(salt) <= 26 else str(len(salt))
     return length, int(told.rpartition("i=")[2]), is_text
 
 
 def _wait_until_known(place: Place, user: str) -> None:
-    """Wait until the broker has replayed the users: the first one is Kafka's, with a text."""
+    """Wait until the broker has replayed the first user. Its salt is text, unlike that of an unknown name."""
     for _ in range(WAIT_TRIES):
         if _challenge(place, user)[2]:
             return
-    raise AssertionError(f"the broker does not know {user}")
+    raise AssertionError(f"the broker has not replayed the user {user} in time")

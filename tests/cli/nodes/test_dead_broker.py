@@ -1,4 +1,7 @@
-"""A broker that will not come back: its replicas are made anew, what only it had waits for the operator's word."""
+"""A broker that will never come back.
+
+Its replicas are copied elsewhere; partitions it alone held wait for the operator.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ def _is_down(nodes: Nodes, broker: int) -> bool:
 
 
 def test_a_broker_that_is_gone_for_good(nodes: Nodes) -> None:
-    """Replicas with a living leader move; lost partitions stay assigned until they are given up by name."""
+    """Replicas with a living leader move. Lost partitions stay assigned until `--accept-loss` names their topic."""
     for name, replicas in (("pair", "2"), ("single", "1")):
         words = ("topic", "create", name, "--partitions", "3", "--replication-factor", replicas)
         assert nodes.run(*words).code == 0
@@ -65,6 +68,6 @@ def test_a_broker_that_is_gone_for_good(nodes: Nodes) -> None:
 
 
 def test_a_topic_that_is_not_there_cannot_be_given_up(nodes: Nodes) -> None:
-    """A misspelt topic is refused before anything moves."""
+    """`--accept-loss` with a misspelt topic is refused before any replica moves."""
     refusal = nodes.run("broker", "drain", "1", "--accept-loss", "sinlge").refusal()
     assert "--accept-loss: topic sinlge does not exist" in refusal

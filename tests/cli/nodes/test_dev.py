@@ -1,4 +1,4 @@
-"""`odradek dev` and `odradek server`: a node as people start it, killed and brought back."""
+"""`odradek dev` and `odradek server`: nodes are started as users start them, then killed and brought back."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ pytestmark = pytest.mark.xdist_group("cli")
 def running(
     *words: str | Path, stop: signal.Signals = signal.SIGTERM, command: str | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A command that goes on; ended by a signal, and then its status must be 0. `command`: instead of ours."""
+    """Run a long-lived command. It gets `stop` at the end and must exit with status 0.
+
+    `command` replaces our executable.
+    """
     if command is None:
         process = start(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     else:
@@ -48,9 +51,9 @@ def running(
 
 @contextmanager
 def all_running(*commands: Sequence[str | Path]) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Run nodes. All get SIGTERM together: the last one of a quorum would wait for an answer that cannot come.
+    """Run several nodes and send SIGTERM to all of them at once. Nodes that still run then must exit with status 0.
 
-    Those that still run must end with status 0.
+    The last voter of a quorum, stopped alone, would wait for a response that cannot come.
     """
     processes: list[subprocess.Popen[bytes]] = [
         living_nursery().start_with_pipes(words) for words in commands
@@ -72,13 +75,13 @@ def all_running(*commands: Sequence[str | Path]) -> Iterator[list[subprocess.Pop
 
 
 def line(stream: IO[bytes] | None) -> str:
-    """The next line; waits for it."""
+    """Wait for the next line of output."""
     assert stream is not None
     return stream.readline().decode().rstrip("\n")
 
 
 def alive(pid: int) -> bool:
-    """True if there is a process with this id."""
+    """True if a process with this id exists."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -117,7 +120,7 @@ def test_a_node_is_killed_stays_dead_and_is_brought_back(tmp_path: Path) -> None
 
 
 def test_dev_ends_its_node_and_starts_it_again_on_the_same_data(tmp_path: Path) -> None:
-    """SIGTERM to `dev` ends the node in order; the next start finds everything, also on another port."""
+    """SIGTERM to `dev` stops its node cleanly. The next start finds all data, even on another port."""
     data = tmp_path / "data"
     port = base_port(1)
     with running("dev", "--port", str(port), "--data", data, "--json") as dev:
@@ -140,11 +143,13 @@ def test_dev_ends_its_node_and_starts_it_again_on_the_same_data(tmp_path: Path) 
             t["topic"]: t["partitions"]
             for t in odradek("topic", "list", "--json", bootstrap=bootstrap).json()["topics"]
         }
-        assert topics == {"five": 5, "kept": 1}, "our keys are kept up to date, the user's are left alone"
+        assert topics == {"five": 5, "kept": 1}, (
+            "the restart keeps the keys that the user added to the properties file"
+        )
 
 
 def test_a_port_that_is_taken(tmp_path: Path) -> None:
-    """One line with the reason and where the log is; no node is left behind."""
+    """`dev` on a port in use prints one line with the reason and the log file, and leaves no node running."""
     with socket.create_server(("127.0.0.1", base_port(1))) as taken:
         port = taken.getsockname()[1]
         outcome = odradek("dev", "--port", str(port), "--data", tmp_path / "data")
@@ -160,7 +165,7 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
 
 
 def test_a_start_on_data_in_use_leaves_the_running_nodes_properties(tmp_path: Path) -> None:
-    """The lock refuses the second node; the first one's file goes on telling the first one's ports."""
+    """A second `dev` on a locked data directory is refused and does not change the properties of the running node."""
     data = tmp_path / "data"
     with running("dev", "--port", str(base_port(1)), "--data", data) as dev:
         line(dev.stdout)
@@ -174,14 +179,15 @@ def test_a_start_on_data_in_use_leaves_the_running_nodes_properties(tmp_path: Pa
 
 
 def test_a_data_directory_that_cannot_be_made(tmp_path: Path) -> None:
-    """The path and the reason, before a node is started."""
+    """`dev` with an impossible data path is refused with the path and the reason, before it starts a node."""
     (tmp_path / "file").write_text("in the way")
     message = odradek("dev", "--data", tmp_path / "file" / "data").refusal()
     assert f"{tmp_path / 'file' / 'data'} cannot be used: Not a directory" in message
 
 
 def test_server_with_a_bad_configuration(tmp_path: Path) -> None:
-    """One line that names key, value and what is allowed; nothing is started."""
+    """A bad value ends `server` with 78 and one line that names the key and the value. A missing file also ends it with
+    78."""
     properties = write_properties(tmp_path)
     properties.write_text(properties.read_text() + "num.partitions=many\n")
     outcome = odradek("server", properties)
@@ -195,9 +201,9 @@ def test_server_with_a_bad_configuration(tmp_path: Path) -> None:
 
 
 def test_server_on_a_directory_that_was_never_formatted(tmp_path: Path) -> None:
-    """The line says what to do."""
+    """`server` on an unformatted directory ends with a message that says to format it."""
     properties = write_properties(tmp_path)
-    for _ in range(2):  # a mount may come yet, also in an empty directory
+    for _ in range(2):  # status 1 asks for a retry: a mount may still appear
         outcome = odradek("server", properties)
         assert outcome.code == 1
         assert "format" in outcome.err.splitlines()[-1]
@@ -205,7 +211,7 @@ def test_server_on_a_directory_that_was_never_formatted(tmp_path: Path) -> None:
 
 
 def write_properties(directory: Path) -> Path:
-    """A node with two log directories below `directory`."""
+    """Write the properties of a node that has two log directories below `directory`."""
     port, controller = free_ports(2)
     path = directory / "node.properties"
     path.write_text(
@@ -218,7 +224,7 @@ def write_properties(directory: Path) -> Path:
 
 
 def test_storage_format_and_info(tmp_path: Path) -> None:
-    """All of log.dirs, once; a second time is refused unless it is to be ignored."""
+    """`storage format` formats all directories of log.dirs. A second run is refused without `--ignore-formatted`."""
     properties = write_properties(tmp_path)
     before = odradek("storage", "info", properties, "--json")
     assert before.code == 1

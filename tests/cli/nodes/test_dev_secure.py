@@ -1,4 +1,4 @@
-"""`odradek dev --secure`: a new user's way from no right to some, by the files that it writes."""
+"""`odradek dev --secure`: the files that it writes let an administrator grant rights to a new client."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ PORTS = (0, 500, 1000, 1500)
 
 
 def test_from_no_right_to_some(tmp_path: Path) -> None:
-    """The client may do nothing until it is given a right, the administrator everything, also after a restart elsewhere."""
+    """The client may write only after a grant, and the administrator may do everything. Both still hold after a
+    restart."""
     data, port = tmp_path / "data", base_port(1, PORTS)
     dev = ("dev", "--secure", "--port", str(port), "--data", data)
 
@@ -45,7 +46,7 @@ def test_from_no_right_to_some(tmp_path: Path) -> None:
         assert by("client", "produce", "t", stdin=b"later\n").code == 0
         read = by("admin", "consume", "t")
         assert read.out.split() == ["late", "later"]
-        # The controllers' listener asks the administrator for a certificate, which the file names.
+        # The listener of the controllers demands a client certificate; the administrator's file names it.
         events = by("admin", "cluster", "events")
         assert events.code == 0, events.err
         assert "t-0 is led again" in events.out
@@ -54,7 +55,7 @@ def test_from_no_right_to_some(tmp_path: Path) -> None:
 
 
 def _check_hints(data: Path, port: int) -> None:
-    """Who comes without what a listener wants is told so: TLS, a login, or a certificate for controllers."""
+    """Check the hint for a client that lacks TLS, a login, or the certificate for the controllers' listener."""
     cases = (
         (("topic", "list", "--bootstrap-server", f"127.0.0.1:{port}"), "if the listener speaks TLS"),
         (
@@ -76,7 +77,7 @@ def _check_hints(data: Path, port: int) -> None:
 
 
 def _keys_without(data: Path, user: str, name: str, *prefixes: str) -> Path:
-    """The user's client keys without some, over TLS."""
+    """Write a copy of the user's client properties without the keys that begin with `prefixes`. The copy uses TLS."""
     kept = [
         each
         for each in (data / f"{user}.properties").read_text().splitlines()

@@ -1,4 +1,4 @@
-"""The nursery of the tests: what it starts is like a process that the test has started, but for the time it takes."""
+"""The test nursery forks processes. They start faster than those of the test itself, but otherwise behave alike."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ signal.pause()
 
 
 def test_a_command_has_its_streams_and_its_status() -> None:
-    """Each stream comes alone, whatever came before it; a refusal has the status of the command."""
+    """Stdout and stderr stay separate, also after an earlier command. A refused command keeps its exit status."""
     said = living_nursery().start_with_pipes(["--version"])
     assert said.communicate(timeout=WAIT_SECONDS) == (f"{version_line()}\n".encode(), b"")
     refused = living_nursery().start_with_pipes(["server", "/no/such/file"])
@@ -40,7 +40,7 @@ def test_a_command_has_its_streams_and_its_status() -> None:
 
 
 def test_it_has_the_surroundings_of_the_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The environment, the directory and the umask are those at the moment of the start."""
+    """A started process has the environment, the working directory and the umask that the test has at that moment."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ODRADEK_BOOTSTRAP", "127.0.0.1:1")
     refused = living_nursery().start_with_pipes(["topic", "list"])
@@ -62,7 +62,7 @@ def test_it_has_the_surroundings_of_the_test(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_node_that_does_not_come_up_says_why(tmp_path: Path) -> None:
-    """Its status is known, and its last lines are in the error."""
+    """If a node fails to start, the error shows its exit status and its last log lines."""
     properties = prepare_odradek(tmp_path)
     (tmp_path / "data" / "meta.properties").unlink()
     with pytest.raises(ServerFailed, match=rf"status {NEEDS_OPERATOR}:[^!]*meta.properties"):
@@ -70,10 +70,10 @@ def test_a_node_that_does_not_come_up_says_why(tmp_path: Path) -> None:
 
 
 def test_nodes_die_with_the_test(tmp_path: Path) -> None:
-    """A session that is killed leaves no node behind."""
+    """When a test session is killed, its nodes end, too."""
     command = [sys.executable, "-c", ORPHAN, prepare_odradek(tmp_path)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as session:
         assert session.stdout is not None
         node = int(session.stdout.readline())
         session.kill()
-    assert has_ended(node, WAIT_SECONDS), "the node lives on"
+    assert has_ended(node, WAIT_SECONDS), "the node survived its test session"

@@ -1,4 +1,4 @@
-"""`odradek storage format`: which node may be told in which way who votes. In the process, since it is only files."""
+"""`odradek storage format`: which flags may choose the first voters of which node. The commands run in this process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STATIC = "controller.quorum.voters=1@127.0.0.1:19093,2@127.0.0.1:19094"
 def run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], roles: str, quorum: str, *words: str
 ) -> tuple[int, str]:
-    """Exit code, and the line of a failure."""
+    """Run `storage format`; return its exit code and the line that it printed on failure."""
     node_id = 1 if "controller" in roles else 3
     properties = tmp_path / "node.properties"
     properties.write_text(
@@ -68,8 +68,7 @@ def test_who_votes_first(
     words: tuple[str, ...],
     expected: list[int] | None,
 ) -> None:
-    """Kafka's three flags choose the first voters. Where the file names only one controller, that one votes alone by
-    default."""
+    """Kafka's three flags choose the first voters. A single configured controller is the only voter by default."""
     assert run(tmp_path, capsys, roles, quorum, *words) == (0, "")
     assert voters(tmp_path) == expected
     assert (tmp_path / "data" / "bootstrap.checkpoint").exists()
@@ -102,7 +101,8 @@ def test_what_cannot_be_is_refused_before_anything_is_written(
     words: tuple[str, ...],
     problem: str,
 ) -> None:
-    """One line, as `kafka-storage format` says it where it says so too."""
+    """Invalid combinations fail with one line before a directory is created. Kafka's own wording is used where it
+    exists."""
     code, error = run(tmp_path, capsys, roles, quorum, *words)
     assert code == 1
     assert problem in error
@@ -112,7 +112,7 @@ def test_what_cannot_be_is_refused_before_anything_is_written(
 
 
 def test_a_random_uuid_can_be_a_directory_id(capsys: pytest.CaptureFixture[str]) -> None:
-    """22 characters of base64, each time others."""
+    """`storage random-uuid` prints 22 characters of base64, different at each call."""
     texts = []
     for _ in range(2):
         assert main(["storage", "random-uuid"]) == 0
@@ -140,7 +140,8 @@ def test_a_random_uuid_can_be_a_directory_id(capsys: pytest.CaptureFixture[str])
 def test_a_node_is_formatted_before_its_secrets_are_there(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], lines: str
 ) -> None:
-    """Kafka 4.3's tool takes each of these files. What the start will refuse is a warning, and the start refuses it."""
+    """Like Kafka 4.3's tool, `format` accepts these files. It warns with the sentence with which `server` then refuses
+    them."""
     code, err = run(tmp_path, capsys, "broker,controller", f"{ALONE}\n{lines}", "--cluster-id", CLUSTER_ID)
     assert code == 0
     assert "the node will not start with this file: " in err
@@ -163,7 +164,7 @@ def test_a_node_is_formatted_before_its_secrets_are_there(
 def test_what_kafkas_tool_refuses_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], lines: str, sentence: str
 ) -> None:
-    """Keys, listeners and roles are judged before a directory is touched."""
+    """Invalid keys, listeners and roles are refused before a directory is created."""
     code, err = run(tmp_path, capsys, "broker,controller", f"{ALONE}\n{lines}", "--cluster-id", CLUSTER_ID)
     assert code == 1
     assert sentence in err

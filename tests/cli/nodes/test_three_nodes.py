@@ -1,4 +1,4 @@
-"""Commands on three nodes of `odradek dev`: a plan with a deadline, a partition without a leader, what to do about it."""
+"""Commands against three nodes of `odradek dev`: plans with timeouts and throttles, and a partition without a leader."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LATEST, EARLIEST = -1, -2
 
 @attrs.define
 class Nodes:
-    """The cluster: its addresses by node id, and what to end or start."""
+    """The cluster: its addresses by node id, and the means to kill and start nodes."""
 
     directory: Path
     addresses: dict[int, str]
@@ -60,7 +60,7 @@ class Nodes:
         assert line(server.stdout) == "ready"
 
     def until(self, what: str, look: Callable[[], bool]) -> None:
-        """Ask until it is so."""
+        """Repeat `look` until it returns true. Raises `AssertionError` after `PATIENCE_SECONDS`."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         last: Exception | None = None
         while time.monotonic() < deadline:
@@ -70,18 +70,18 @@ class Nodes:
             except (KafkaError, ClientError) as error:
                 last = error
             time.sleep(0.05)
-        raise AssertionError(f"{what} did not come about: {last}")
+        raise AssertionError(f"gave up waiting: {what}; the last error was {last}")
 
     def listed(self, topic: str) -> Any:
-        """Partition 0 of a topic as `partition list` tells it."""
+        """Return partition 0 of a topic as `partition list` shows it."""
         return self.run("partition", "list", f"{topic}:0", "--json").json()["partitions"][0]
 
     def partition(self, topic: str) -> Partition:
-        """Partition 0 of a topic as a broker that answers tells it."""
+        """Return partition 0 of a topic as a broker describes it."""
         found: list[Partition] = []
 
         def look() -> bool:
-            # Another broker may have to replay the topic first.
+            # The broker that answers may not have replayed the new topic yet.
             with Client(self.bootstrap) as client:
                 found[:] = [client.admin.describe_topics([topic])[0].partitions[0]]
             return bool(found)
@@ -92,7 +92,7 @@ class Nodes:
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
-    """Three nodes that miss a dead one after two seconds."""
+    """Three nodes whose controllers notice a dead broker within two seconds."""
     directory = tmp_path_factory.mktemp("three")
     port = base_port(3)
     for node in (1, 2, 3):
@@ -109,7 +109,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
 
 
 def test_a_plan_ends_with_its_timeout(nodes: Nodes) -> None:
-    """The time given with --timeout bounds the whole plan; moves that have begun go on, and the line says so."""
+    """`--timeout` bounds the whole plan. Moves already started continue, and the refusal says so."""
     assert nodes.run("topic", "create", "slow", "--partitions", "1", "--replication-factor", "1").code == 0
     assert nodes.run("produce", "slow", stdin=(b"x" * 1000 + b"\n") * 4000).code == 0
     (before,) = nodes.partition("slow").replicas
@@ -121,13 +121,13 @@ def test_a_plan_ends_with_its_timeout(nodes: Nodes) -> None:
     assert nodes.listed("slow")["adding"] == [int(after)]
     assert nodes.run("partition", "move", "--cancel", "--execute").code == 0
     assert nodes.run("partition", "move", "--unthrottle").code == 0
-    # Without the option a plan takes as long as it takes.
+    # Without the option, a plan may take as long as it needs.
     assert nodes.run("partition", "move", "slow", "--to", after, "--execute").code == 0
     assert nodes.partition("slow").replicas == (int(after),)
 
 
 def test_throttles_of_plans_beside_each_other(nodes: Nodes) -> None:
-    """KIP-73: a plan takes only its own throttle away. The rate of a broker goes with the last one that needs it."""
+    """A plan removes only its own throttles (KIP-73). A broker's rate is removed with the last plan that needs it."""
     plans = [Move("beside", index, (1,), (2,), 0) for index in (0, 1)]
     every = "leader.replication.throttled.replicas"
     with Client(nodes.bootstrap) as client:
@@ -148,7 +148,7 @@ def test_throttles_of_plans_beside_each_other(nodes: Nodes) -> None:
             while throttles() != wanted:
                 assert time.monotonic() < deadline, throttles()
 
-        # As for every plan, the client knows topics and brokers before it begins.
+        # Like every plan, this one needs a client that already knows the topics and brokers.
         deadline = time.monotonic() + PATIENCE_SECONDS
         while "beside" not in [each.name for each in client.admin.describe_topics()]:
             assert time.monotonic() < deadline
@@ -172,7 +172,8 @@ def test_throttles_of_plans_beside_each_other(nodes: Nodes) -> None:
 
 
 def test_disks_are_balanced_over_hosts(nodes: Nodes) -> None:
-    """Replicas go from a broker that has all to empty ones, each onto a disk that the plan names; then there is peace."""
+    """Replicas move from the broker that has all of them to empty ones, as the dry run listed. A second run finds no
+    work."""
     with Client(nodes.bootstrap) as client:
         (created,) = client.admin.create_topics([NewTopic("heavy", assignments={n: [1] for n in range(3)})])
         assert created.error is None
@@ -195,7 +196,7 @@ def test_disks_are_balanced_over_hosts(nodes: Nodes) -> None:
 
 
 def _asked(nodes: Nodes, node: int, replica_id: int, timestamp: int) -> tuple[int, int]:
-    """(error, offset) that a node tells of pair-0 to a client that calls itself this replica."""
+    """Ask a node for an offset of pair-0 as the given replica id; return the error and the offset."""
     asked = ListOffsetsRequest(
         replica_id, 0, [ListOffsetsTopic("pair", [ListOffsetsPartition(0, -1, timestamp)])], 1000
     )
@@ -205,14 +206,15 @@ def _asked(nodes: Nodes, node: int, replica_id: int, timestamp: int) -> tuple[in
 
 
 def test_a_partition_without_a_leader(nodes: Nodes) -> None:
-    """`partition list` says whom it waits for, what each replica has, and the command that gives up the rest; it works."""
+    """For a partition without a leader, `partition list` shows each replica's log and a command for unclean
+    election."""
     config = ("--config", "min.insync.replicas=1")
     words = ("topic", "create", "pair", "--partitions", "1", "--replication-factor", "2")
     assert nodes.run(*words, *config).code == 0
     full, short = nodes.partition("pair").replicas
     assert nodes.run("produce", "pair", stdin=b"early\n" * 10).code == 0
     nodes.until("both in sync", lambda: len(nodes.partition("pair").isr) == 2)
-    # A follower tells its own end to a debugger, and to nobody else, as Apache Kafka 4.3 was seen to do.
+    # Like Apache Kafka 4.3, a follower returns its log end offset only to a client with the debugging replica id.
     not_leader = (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
     assert _asked(nodes, short, DEBUGGER, LATEST) == (0, 10)
     assert [_asked(nodes, short, other, LATEST) for other in (CONSUMER, FOLLOWER)] == [not_leader] * 2
@@ -241,7 +243,7 @@ def test_a_partition_without_a_leader(nodes: Nodes) -> None:
     assert hint == f"partition elect --unclean pair:0 --leader {short} --execute"
     down = f"broker {full} is DOWN"
     assert down in nodes.run("partition", "elect", "pair", "--unclean", "--leader", str(full)).out
-    # The page's commands, with this topic and this broker.
+    # The commands of docs/disks.md, with this topic and this broker.
     here = {"orders": "pair", "orders:0": "pair:0", "2": str(short)}
     page = [line for block in blocks("docs/disks.md", "sh") for line in block.code.splitlines()]
     lines = [line for line in page if line.startswith("odradek partition ")][-4:]
@@ -256,7 +258,7 @@ def test_a_partition_without_a_leader(nodes: Nodes) -> None:
     assert nodes.partition("pair").replicas == (full, short)
     assert nodes.run("consume", "pair").out == "early\n" * 10
 
-    # The preferred replica is down: the plan says so, and asks nobody for it.
+    # The preferred replica is down: the plan says so, and sends no election request.
     plan = nodes.run("partition", "elect", "pair")
     assert f"stays: broker {full} is down" in plan.out
     assert f"broker {full} is down" in nodes.run("partition", "elect", "pair", "--execute").refusal()

@@ -1,4 +1,4 @@
-"""`produce` that fails says how many lines are written, and from which line to go on: then nothing is lost or doubled."""
+"""A failed `produce` reports how many lines are written and where to go on, so that no line is lost or written twice."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ def topic(run: Callable[..., Outcome], fresh_topic: Callable[[str], str]) -> str
 
 
 def go_on(text: str) -> tuple[int, int]:
-    """Lines written, and the line to go on from."""
+    """Extract from a message how many lines are written, and from which line to go on."""
     found = re.search(r"([\d,]+) lines? (?:is|are) written: go on from line (\d+)", text)
     assert found is not None, text
     return int(found[1].replace(",", "")), int(found[2])
 
 
 def values(run: Callable[..., Outcome], topic: str) -> list[str]:
-    """What the topic holds, sorted."""
+    """Return the values of all records of the topic, sorted."""
     return sorted(run("consume", topic).out.splitlines())
 
 
 def form(number: int, kind: str) -> bytes:
-    """A line in one of the input's forms."""
+    """Return a line in one of the input formats."""
     return {"lines": b"%d", "json": b'{"value":"%d"}', "separator": b"k:%d"}[kind] % number
 
 
@@ -65,7 +65,7 @@ def form(number: int, kind: str) -> bytes:
 def test_a_line_that_is_no_record(
     run: Callable[..., Outcome], topic: str, tmp_path: Path, kind: str, options: tuple[str, ...], bad: bytes
 ) -> None:
-    """All lines before it are written, and none behind it; mended, the rest of the file completes the topic."""
+    """At an invalid line, only the lines before it are written. Once it is mended, the rest completes the topic."""
     lines = [form(number, kind) for number in range(1, LINES + 1)]
     path = tmp_path / "lines"
     path.write_bytes(b"\n".join([*lines[: BAD - 1], bad, *lines[BAD:]]))
@@ -78,7 +78,8 @@ def test_a_line_that_is_no_record(
 
 
 def test_a_record_that_the_broker_refuses(run: Callable[..., Outcome], topic: str) -> None:
-    """Lines behind it may be written by then: they are counted, and said to come twice."""
+    """When the broker refuses a record, later lines may already be written. The message counts them, because a
+    repetition would duplicate them."""
     lines = [b"%d" % number for number in range(1, 6)]
     lines[1] = b"x" * 3000
     refusal = run("produce", topic, "--partition", "0", stdin=b"\n".join(lines)).refusal()
@@ -101,7 +102,8 @@ def test_a_signal_while_it_waits_for_input(
     status: int,
     flags: str,
 ) -> None:
-    """What was read is written and counted; a pipe that is non-blocking and empty is no end of the input."""
+    """At a signal, the lines read so far are written and counted. An empty non-blocking pipe is not the end of the
+    input."""
     reader, writer = os.pipe()
     os.set_blocking(reader, flags == "blocking")
     process = subprocess.Popen(
@@ -115,7 +117,7 @@ def test_a_signal_while_it_waits_for_input(
     os.write(writer, b"1\n2\n3\nhalf a li")
     deadline = time.monotonic() + WAIT_SECONDS
     while len(values(run, topic)) < 3:
-        assert time.monotonic() < deadline, "nothing was written"
+        assert time.monotonic() < deadline, "the first three lines were not written"
     process.send_signal(number)
     out, err = process.communicate(timeout=WAIT_SECONDS)
     os.close(writer)
@@ -125,9 +127,10 @@ def test_a_signal_while_it_waits_for_input(
 
 
 def test_a_cluster_that_falls_silent(run: Callable[..., Outcome], node: RunningNode, topic: str) -> None:
-    """Lines without an answer are counted as such, since they may be written."""
+    """If the brokers stop answering, the message counts the unanswered lines separately, because they may be
+    written."""
     if node.process is None:
-        pytest.skip("the server was named by the environment: it is not ours to stop")
+        pytest.skip("the environment names the server, and the test may stop only its own")
     process = subprocess.Popen(
         command("produce", topic, "--timeout", "4"),
         stdin=subprocess.PIPE,
@@ -140,7 +143,7 @@ def test_a_cluster_that_falls_silent(run: Callable[..., Outcome], node: RunningN
     process.stdin.flush()
     deadline = time.monotonic() + WAIT_SECONDS
     while len(values(run, topic)) < 2:
-        assert time.monotonic() < deadline, "nothing was written"
+        assert time.monotonic() < deadline, "the first two lines were not written"
     os.kill(node.process.pid, signal.SIGSTOP)
     try:
         _, err = process.communicate(b"3\n4\n", timeout=WAIT_SECONDS)
@@ -155,7 +158,7 @@ def test_a_cluster_that_falls_silent(run: Callable[..., Outcome], node: RunningN
 def test_a_report_that_nobody_takes(
     run: Callable[..., Outcome], node: RunningNode, topic: str, redirection: str
 ) -> None:
-    """The lines are written all the same, and standard error says so."""
+    """The lines are written although stdout takes no report. Then stderr says how many were written."""
     done = subprocess.run(
         ["sh", "-c", f'(sleep 0; "$@") {redirection}', "sh", *command("produce", topic)],
         input=b"1\n2\n",
@@ -168,7 +171,7 @@ def test_a_report_that_nobody_takes(
         assert done.returncode == 1
         assert go_on(done.stderr.decode()) == (2, 3)
     else:
-        # `true` may end before or after the report comes.
+        # `true` may end before or after the report is printed.
         assert done.stderr == b"" or go_on(done.stderr.decode()) == (2, 3)
     assert values(run, topic) == ["1", "2"]
 
@@ -178,7 +181,7 @@ def test_a_report_that_nobody_takes(
     [("<&-", "standard input is closed"), ("0>/dev/null", "cannot read standard input: Bad file descriptor")],
 )
 def test_an_input_that_cannot_be_read(node: RunningNode, topic: str, redirection: str, said: str) -> None:
-    """One line with the reason, exit status 1."""
+    """If stdin cannot be read, the command fails with status 1 and one line with the reason."""
     done = subprocess.run(
         ["sh", "-c", f'"$@" {redirection}', "sh", *command("produce", topic)],
         capture_output=True,
@@ -193,7 +196,7 @@ def test_an_input_that_cannot_be_read(node: RunningNode, topic: str, redirection
 
 @pytest.mark.parametrize("line", [b'{"value":"a"}', b'{"value":{"b":[1]},"key":null,"headers":null}'])
 def test_json_comes_back(run: Callable[..., Outcome], topic: str, line: bytes) -> None:
-    """What the strict reader takes is what `consume --json` shows."""
+    """`consume --json` shows a record that was given as JSON; a value that is an object comes back as text."""
     assert run("produce", topic, "--input", "json", stdin=line).code == 0
     (record,) = run("consume", topic, "--json").json_lines()
     value = json.loads(line)["value"]

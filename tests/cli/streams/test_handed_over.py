@@ -1,4 +1,4 @@
-"""The books of `consume --group`: what was handed over is committed, and nothing else."""
+"""The bookkeeping of `consume --group`: only records that were written to the output are committed."""
 
 from __future__ import annotations
 
@@ -14,17 +14,20 @@ KEYS = [TopicPartition("t", index) for index in range(3)]
 
 
 class Consumer:
-    """A consumer from memory: logs with gaps, read in turns; the position moves past gaps and markers."""
+    """An in-memory consumer. Its logs have gaps and markers, and `poll` moves the position past both."""
 
     def __init__(
         self, logs: dict[TopicPartition, list[tuple[int, bool]]], begins: dict[TopicPartition, int]
     ) -> None:
         self.logs = logs
-        """For each partition its offsets in order; False: a marker, which no application sees."""
+        """For each partition, (offset, visible) in order.
+
+        An entry with False is a marker, which applications do not see.
+        """
         self.position = dict(begins)
 
     def poll(self, key: TopicPartition, count: int) -> list[ConsumerRecord]:
-        """Up to so many records of a partition."""
+        """Return at most `count` records of a partition."""
         found = []
         for offset, seen in self.logs[key]:
             if offset < self.position[key] or len(found) == count:
@@ -59,7 +62,7 @@ steps = st.lists(
 def test_a_commit_is_what_was_handed_over_no_more_and_no_less(
     logs: dict[TopicPartition, list[tuple[int, bool]]], steps: list[tuple[str, object]]
 ) -> None:
-    """All records below the commit are handed over and none from there on; where all are, it is the position."""
+    """Exactly the records below the commit are handed over. If all are, the commit is the consumer's position."""
     consumer = Consumer(logs, dict.fromkeys(KEYS, 0))
     books = HandedOver()
     polled: list[ConsumerRecord] = []
@@ -78,7 +81,7 @@ def test_a_commit_is_what_was_handed_over_no_more_and_no_less(
                 )
                 del polled[:count]
             case "forget", TopicPartition():
-                # The group gives it to another, and then back: this member begins at what is committed.
+                # The partition leaves this member and comes back: the member resumes at the committed offset.
                 (commit,) = books.offsets({how: consumer.position[how]}).values()
                 books.forget([how])
                 polled = [each for each in polled if (each.topic, each.partition) != how]
@@ -92,12 +95,13 @@ def test_a_commit_is_what_was_handed_over_no_more_and_no_less(
             }
             if all((each.topic, each.partition) != key for each in polled):
                 assert commit == consumer.position[key], (
-                    "markers and gaps behind the last record leave no lag"
+                    "the commit must pass the markers and gaps behind the last record"
                 )
 
 
 def test_a_position_that_is_not_known() -> None:
-    """The offset behind what is handed over stands for it; a partition without records is left out."""
+    """Without a known position, the commit follows the last record handed over. Partitions without records are left
+    out."""
     books = HandedOver()
     books.polled([ConsumerRecord("t", 0, 7, 0, None, b"", ()), ConsumerRecord("t", 1, 3, 0, None, b"", ())])
     books.settle(1)
@@ -105,7 +109,7 @@ def test_a_position_that_is_not_known() -> None:
 
 
 def test_more_than_was_polled_is_a_bug() -> None:
-    """The books say so at once."""
+    """Settling more records than were polled raises `AssertionError`."""
     books = HandedOver()
     with pytest.raises(AssertionError):
         books.settle(1)

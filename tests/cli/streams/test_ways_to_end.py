@@ -1,4 +1,4 @@
-"""`consume --group` commits exactly what it handed over, however it ends."""
+"""`consume --group` commits exactly the records that it printed, however it ends."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from tests.node_process import RunningNode
 pytestmark = pytest.mark.xdist_group("cli")
 PARTITIONS = 4
 RECORDS = 300
-"""Records in all: with `WIDE` bytes each they are more than a pipe takes."""
+"""Total number of records. With `WIDE` bytes each, they are more than a pipe takes."""
 WIDE = 900
 WAIT_SECONDS = 60.0
 
 
 @pytest.fixture
 def admin(node: RunningNode) -> Iterator[Admin]:
-    """An administrator of the node."""
+    """An administration client of the node."""
     with Admin(bootstrap_servers=node.bootstrap) as client:
         yield client
 
 
 @pytest.fixture
 def topic(node: RunningNode, fresh_topic: Callable[[str], str]) -> str:
-    """A topic whose records say their place: `partition:offset:` and a filling."""
+    """A topic whose values begin with their own place, `partition:offset:`, and are padded to `WIDE` bytes."""
     name = fresh_topic("ends")
     odradek_here("topic", "create", name, "--partitions", str(PARTITIONS), bootstrap=node.bootstrap)
     # One batch for each partition, so that a small fetch brings one partition's records.
@@ -51,7 +51,7 @@ def topic(node: RunningNode, fresh_topic: Callable[[str], str]) -> str:
 
 
 class Member:
-    """A member of a group as a process; a pipe of ours is its output."""
+    """A member of a group: `consume --group` as a process that writes into a pipe of ours."""
 
     def __init__(self, node: RunningNode, topic: str, group: str, *options: str | Path) -> None:
         self.process = subprocess.Popen(
@@ -59,31 +59,31 @@ class Member:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=environment(node.bootstrap),
-            # A suite that runs under `nohup` hands its children a hang-up that is ignored.
+            # Under `nohup`, child processes inherit an ignored SIGHUP.
             preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
         )
         assert self.process.stdout is not None
         self.out = self.process.stdout
 
     def lines(self, count: int) -> list[bytes]:
-        """So many lines, waited for."""
+        """Wait for `count` lines and return them."""
         return [self.out.readline() for _ in range(count)]
 
     def wait_full(self) -> None:
-        """Wait until the pipe takes no more, so that the process waits for a reader, or is about to."""
+        """Wait until the pipe is full, so that the process is blocked in a write or soon will be."""
         deadline = time.monotonic() + WAIT_SECONDS
         writing = os.open(f"/proc/self/fd/{self.out.fileno()}", os.O_WRONLY)
         try:
             room = select.poll()
             room.register(writing, select.POLLOUT)
             while room.poll(0):
-                assert time.monotonic() < deadline, "the pipe was not filled"
+                assert time.monotonic() < deadline, "the member did not fill the pipe"
                 os.sched_yield()
         finally:
             os.close(writing)
 
     def end(self, number: int | None = None) -> tuple[int, list[bytes], str]:
-        """Send the signal; exit status, the lines that were left to read, what stands on stderr."""
+        """Send the signal and wait. Return the exit status, the lines still unread, and the text on stderr."""
         if number is not None:
             self.process.send_signal(number)
         out, err = self.process.communicate(timeout=WAIT_SECONDS)
@@ -91,14 +91,14 @@ class Member:
 
 
 def committed(admin: Admin, topic: str, group: str) -> dict[int, int]:
-    """The committed offset by partition."""
+    """Return the group's committed offset of each partition."""
     (found,) = admin.list_group_offsets({group: None})
     assert not isinstance(found, Exception)
     return {key.partition: each.offset for key, each in found.offsets.items() if key.topic == topic}
 
 
 def printed(lines: list[bytes]) -> dict[int, int]:
-    """The number of whole records printed, by partition; they are the first of it, each once and in order."""
+    """Count the whole lines of each partition, which must be its first records in order, without duplicates."""
     whole = [line for line in lines if line.endswith(b"\n")]
     places = [tuple(map(int, line.split(b":")[:2])) for line in whole]
     for index in range(PARTITIONS):
@@ -109,7 +109,7 @@ def printed(lines: list[bytes]) -> dict[int, int]:
 
 
 def members(admin: Admin, group: str) -> int:
-    """The number of the group's members now."""
+    """Return the current number of members of the group."""
     (found,) = admin.describe_groups([group])
     return len(found.members)
 
@@ -123,7 +123,8 @@ def test_a_limit(
     tmp_path: Path,
     limit: int,
 ) -> None:
-    """--max-messages cuts a poll: what it cut off is not committed, and the next round begins with it."""
+    """--max-messages may cut a poll. The records that it cut off are not committed, and the next run begins with
+    them."""
     keys = tmp_path / "client.properties"
     keys.write_text("fetch.max.bytes=1\n")
     group = fresh_topic("group")
@@ -149,7 +150,8 @@ def test_a_signal_while_it_waits_for_records(
     number: signal.Signals,
     status: int,
 ) -> None:
-    """All is committed, the member has left, and the process dies of the signal (of Ctrl-C with 130)."""
+    """At a signal, all printed records are committed and the member leaves. Ctrl-C ends it with 130, others by the
+    signal."""
     group = fresh_topic("group")
     member = Member(node, topic, group, "--follow")
     lines = member.lines(RECORDS)
@@ -167,7 +169,8 @@ def test_a_signal_while_it_waits_for_a_reader(
     number: signal.Signals,
     status: int,
 ) -> None:
-    """A pipe that is full: the lines in it are committed, the others come to the next member, none twice."""
+    """At a signal with a full pipe, the lines in the pipe are committed. The next member gets all others, without
+    duplicates."""
     group = fresh_topic("group")
     member = Member(node, topic, group)
     member.wait_full()
@@ -185,7 +188,7 @@ def test_a_signal_while_it_waits_for_a_reader(
 def test_a_reader_that_leaves(
     node: RunningNode, admin: Admin, topic: str, fresh_topic: Callable[[str], str]
 ) -> None:
-    """`| head`: what the pipe took is committed; the write that failed is not, and comes again."""
+    """With `| head`, the records that the pipe took are committed. Those of the failed write come again."""
     group = fresh_topic("group")
     member = Member(node, topic, group)
     member.wait_full()
@@ -206,7 +209,7 @@ def test_a_reader_that_leaves(
 def test_a_reader_that_was_never_there(
     node: RunningNode, admin: Admin, topic: str, fresh_topic: Callable[[str], str]
 ) -> None:
-    """The first write fails: the place to begin is committed, and the lag is all there is."""
+    """If even the first write fails, the start offsets are committed, so the lag is the whole topic."""
     group = fresh_topic("group")
     member = Member(node, topic, group)
     member.out.close()
@@ -218,7 +221,7 @@ def test_a_reader_that_was_never_there(
 def test_a_disk_that_is_full(
     node: RunningNode, admin: Admin, topic: str, fresh_topic: Callable[[str], str]
 ) -> None:
-    """A write that the disk refuses hands nothing over; one line says so."""
+    """If the output is on a full disk, nothing new is committed, and one line gives the reason."""
     group = fresh_topic("group")
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
@@ -237,7 +240,7 @@ def test_a_disk_that_is_full(
 def test_a_closed_output_reads_nothing(
     node: RunningNode, topic: str, fresh_topic: Callable[[str], str]
 ) -> None:
-    """Records of a group go to somebody: the command needs a standard output."""
+    """Without a standard output, `consume --group` refuses to run, since its records would be lost."""
     done = subprocess.run(
         ["sh", "-c", '"$@" >&-', "sh", *command("consume", topic, "--group", fresh_topic("group"))],
         capture_output=True,
@@ -252,7 +255,7 @@ def test_a_closed_output_reads_nothing(
 def test_a_static_member_stays(
     node: RunningNode, admin: Admin, topic: str, fresh_topic: Callable[[str], str], tmp_path: Path
 ) -> None:
-    """SIGTERM commits, but a member with a `group.instance.id` keeps its place for its next start (KIP-345)."""
+    """SIGTERM commits, but a member with a `group.instance.id` stays in the group for its next start (KIP-345)."""
     keys = tmp_path / "client.properties"
     keys.write_text("group.instance.id=one\nenable.auto.commit=true\n")
     group = fresh_topic("group")
@@ -266,9 +269,10 @@ def test_a_static_member_stays(
 def test_a_second_signal_ends_at_once(
     node: RunningNode, topic: str, fresh_topic: Callable[[str], str]
 ) -> None:
-    """While the first is obeyed the default handler is back: a silent node holds nobody up."""
+    """During the clean end after the first signal, a second one ends the process at once, even if the node is
+    silent."""
     if node.process is None:
-        pytest.skip("the server was named by the environment: it is not ours to stop")
+        pytest.skip("the environment names the server, and the test may stop only its own")
     member = Member(node, topic, fresh_topic("group"), "--follow")
     member.lines(RECORDS)
     os.kill(node.process.pid, signal.SIGSTOP)
@@ -278,7 +282,7 @@ def test_a_second_signal_ends_at_once(
         bit = 1 << (signal.SIGTERM - 1)
         deadline = time.monotonic() + WAIT_SECONDS
         while int(handled.read_text().split("SigCgt:")[1].split()[0], 16) & bit:
-            assert time.monotonic() < deadline, "the first signal was not obeyed"
+            assert time.monotonic() < deadline, "the member still catches SIGTERM after the first one"
             os.sched_yield()
         assert member.end(signal.SIGTERM)[0] == -signal.SIGTERM
     finally:
@@ -288,7 +292,8 @@ def test_a_second_signal_ends_at_once(
 def test_markers_leave_no_lag(
     node: RunningNode, admin: Admin, topic: str, fresh_topic: Callable[[str], str]
 ) -> None:
-    """Behind the last record stand a marker and an aborted transaction: a committed reader commits behind them."""
+    """The last record is followed by a marker and an aborted transaction. A read_committed member commits behind
+    them."""
     group = fresh_topic("group")
     with Producer(bootstrap_servers=node.bootstrap, transactional_id=topic) as producer:
         producer.init_transactions()
@@ -301,7 +306,7 @@ def test_markers_leave_no_lag(
     with Consumer(bootstrap_servers=node.bootstrap, isolation_level="read_committed") as reader:
         deadline = time.monotonic() + WAIT_SECONDS
         while reader.end_offsets([(topic, 0)])[TopicPartition(topic, 0)] < each + 4:
-            assert time.monotonic() < deadline, "the markers were not written"
+            assert time.monotonic() < deadline, "the last stable offset did not pass the markers"
     code, lines, err = Member(node, topic, group, "--isolation", "read_committed").end()
     assert (code, err, len(lines)) == (0, "", RECORDS + 1)
     assert committed(admin, topic, group) == {0: each + 4, 1: each, 2: each, 3: each}

@@ -1,4 +1,4 @@
-"""`consume --group` with more members than partitions: a member without a share ends, or follows until it has one."""
+"""`consume --group` with more members than partitions. A member without partitions ends, or waits if it has `--follow`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ENDS = "--timeout", "40"
 
 @contextmanager
 def following(node: RunningNode, topic: str, config: Path) -> Iterator[subprocess.Popen[str]]:
-    """Run a member that follows the topic, in a group of the topic's name, until the block ends."""
+    """Run a member with `--follow`, in a group named like the topic, until the block ends."""
     words = command("consume", topic, "--group", topic, "--follow", "--command-config", config)
     member = subprocess.Popen(words, stdout=subprocess.PIPE, env=environment(node.bootstrap), text=True)
     try:
@@ -35,7 +35,7 @@ def following(node: RunningNode, topic: str, config: Path) -> Iterator[subproces
 
 
 def line_of(member: subprocess.Popen[str]) -> str:
-    """Wait for the next line that it prints."""
+    """Wait for the next line that the member prints."""
     assert member.stdout is not None
     return member.stdout.readline()
 
@@ -51,14 +51,15 @@ def topic(node: RunningNode, fresh_topic: Callable[[str], str]) -> str:
 
 @pytest.fixture
 def config(protocol: str, tmp_path: Path) -> Path:
-    """A file that names the protocol."""
+    """A configuration file that sets the group protocol."""
     path = tmp_path / "client.properties"
     path.write_text(f"group.protocol={protocol}\n")
     return path
 
 
 def test_a_member_without_a_share_ends(node: RunningNode, topic: str, config: Path) -> None:
-    """It has nothing to read up to the present ends, so it ends well, in groups of both protocols."""
+    """A member without partitions that should stop at the end of the log ends with status 0, with both group
+    protocols."""
     with following(node, topic, config) as first:
         assert line_of(first) == "first\n"
         words = ("consume", topic, "--group", topic, "--command-config", config, *ENDS)
@@ -67,7 +68,7 @@ def test_a_member_without_a_share_ends(node: RunningNode, topic: str, config: Pa
 
 
 def test_a_member_that_follows_takes_over(node: RunningNode, topic: str, config: Path) -> None:
-    """It waits without a share, and goes on where the other member has committed when that one leaves."""
+    """A member without partitions waits. When the other member leaves, it continues at the committed offset."""
     with following(node, topic, config) as first:
         assert line_of(first) == "first\n"
         with following(node, topic, config) as second:
@@ -79,7 +80,7 @@ def test_a_member_that_follows_takes_over(node: RunningNode, topic: str, config:
 
 
 def wait_for_members(node: RunningNode, group: str, count: int) -> None:
-    """Wait until the group has so many members, and its coordinator has divided the partitions."""
+    """Wait until the group has `count` members and is stable."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     with Admin(bootstrap_servers=node.bootstrap) as admin:
         while True:

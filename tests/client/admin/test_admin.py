@@ -1,4 +1,7 @@
-"""`Admin` against servers: our own node, and Apache Kafka where Java runs (one of each per session)."""
+"""The blocking `Admin` client against real servers.
+
+They are our own node and, where Java runs, Apache Kafka; each runs once per session.
+"""
 
 from __future__ import annotations
 
@@ -51,26 +54,26 @@ FreshTopic = Callable[[str], str]
     ]
 )
 def bootstrap(request: pytest.FixtureRequest) -> str:
-    """The address of one of the servers."""
+    """The bootstrap address of one of the servers."""
     address: str = request.getfixturevalue(request.param).bootstrap
     return address
 
 
 @pytest.fixture
 def is_kafka(request: pytest.FixtureRequest) -> bool:
-    """True beside Apache Kafka, whose broker may take in a change after the answer. Ours has it by then."""
+    """True for Apache Kafka. Its broker may apply a change after the answer; our node has applied it by then."""
     return bool(request.node.callspec.params["bootstrap"] == "apache_kafka")
 
 
 @pytest.fixture
 def admin(bootstrap: str) -> Iterator[Admin]:
-    """An administrator of it."""
+    """An administrator connected to that server."""
     with Admin(bootstrap_servers=bootstrap, default_api_timeout_ms=30_000) as opened:
         yield opened
 
 
 def fill(bootstrap: str, topic: str, partition: int, times: Sequence[int]) -> None:
-    """Produce one record per time."""
+    """Produce one record for each given timestamp."""
     producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap})
     for moment in times:
         producer.produce(topic, b"value", partition=partition, timestamp=moment)
@@ -78,14 +81,14 @@ def fill(bootstrap: str, topic: str, partition: int, times: Sequence[int]) -> No
 
 
 def create(admin: Admin, *topics: NewTopic) -> None:
-    """Create topics, and see that the broker knows them."""
+    """Create topics, and wait until the broker knows them."""
     assert [each.error for each in admin.create_topics(topics)] == [None] * len(topics)
     names = [topic.name for topic in topics]
     settle(lambda: [name for name in names if name in {t.name for t in admin.describe_topics()}], names)
 
 
 def code_of(error: Exception | None) -> ErrorCode:
-    """Return the code of an outcome."""
+    """Return the error code of an outcome, NONE if there is no error."""
     if error is None:
         return ErrorCode.NONE
     assert isinstance(error, KafkaError)
@@ -93,14 +96,17 @@ def code_of(error: Exception | None) -> ErrorCode:
 
 
 def settle(look: Callable[[], object], wanted: object) -> None:
-    """Look until it is so: Kafka's broker takes a change in after the controller has answered."""
+    """Repeat `look` until it returns `wanted`.
+
+    Kafka's broker applies a change only after the controller has answered.
+    """
     give_up_at = time.monotonic() + 20
     while (found := look()) != wanted:
-        assert time.monotonic() < give_up_at, f"{found} instead of {wanted}"
+        assert time.monotonic() < give_up_at, f"found {found} after 20 s instead of {wanted}"
 
 
 class Member:
-    """A member of a group, by raw requests: it leads the group and gives itself everything."""
+    """A group member that speaks by raw requests. It leads the group and assigns all partitions to itself."""
 
     def __init__(self, client: Client, group: str, partitions: Sequence[tuple[str, int]]) -> None:
         self.client = client
@@ -112,7 +118,7 @@ class Member:
             protocol_type="consumer",
             protocols=[JoinGroupRequestProtocol(name="range", metadata=b"\0\0\0\0\0\0\xff\xff\xff\xff")],
         )
-        # The servers of these tests are alone, so their only broker is every group's coordinator.
+        # Each server is a cluster of one broker, so this broker coordinates every group.
         node = 1
         client.request(FindCoordinatorRequest(key=group, coordinator_keys=[group]))
         answer = client.request(join, node=node)
@@ -142,7 +148,7 @@ class Member:
         assert client.request(sync, node=node).error_code == 0
 
     def leave(self) -> None:
-        """End the membership."""
+        """Leave the group."""
         message = LeaveGroupRequest(
             group_id=self.group, member_id=self.member_id, members=[MemberIdentity(member_id=self.member_id)]
         )
@@ -151,13 +157,13 @@ class Member:
 
 @pytest.fixture
 def join(bootstrap: str) -> Iterator[Callable[[str, Sequence[tuple[str, int]]], Member]]:
-    """Members that are alive for the test."""
+    """A function that adds members to groups; they send heartbeats until the test ends."""
     with Client(bootstrap, client_id="member", timeout_ms=30_000) as client:
         yield lambda group, partitions: Member(client, group, partitions)
 
 
 def test_partitions_are_added_and_paged(admin: Admin, fresh_topic: FreshTopic) -> None:
-    """CreatePartitions names the new total; DescribeTopicPartitions goes on from page to page (KIP-966)."""
+    """CreatePartitions takes the new total of partitions. DescribeTopicPartitions returns all pages (KIP-966)."""
     first, second, missing = (fresh_topic("admin") for _ in range(3))
     create(admin, NewTopic(first, 2), NewTopic(second, 5))
     checked = dict(admin.create_partitions({first: 4}, validate_only=True))
@@ -178,7 +184,10 @@ def test_partitions_are_added_and_paged(admin: Admin, fresh_topic: FreshTopic) -
 
 
 def test_configurations_are_changed_key_by_key(admin: Admin, fresh_topic: FreshTopic, is_kafka: bool) -> None:
-    """KIP-339: set, delete, append, subtract; a refused resource does not keep the others from being changed."""
+    """Single keys are set, deleted, appended to and subtracted from (KIP-339).
+
+    A refused resource does not affect the others.
+    """
     topic, missing = fresh_topic("admin"), fresh_topic("admin")
     create(admin, NewTopic(topic, 1, configs={"segment.bytes": "2000000"}))
     resource, unknown = ConfigResource(ResourceType.TOPIC, topic), ConfigResource(ResourceType.TOPIC, missing)
@@ -223,7 +232,7 @@ def test_configurations_are_changed_key_by_key(admin: Admin, fresh_topic: FreshT
 @pytest.mark.java
 @pytest.mark.xdist_group("apache-kafka")
 def test_keys_are_explained_where_the_broker_does(apache_kafka: ServerProcess) -> None:
-    """KIP-569; our own node sends no documentation."""
+    """A broker that documents its keys returns the documentation (KIP-569). Our own node has none to return."""
     resource = ConfigResource(ResourceType.BROKER, "1")
     with Admin({"bootstrap.servers": apache_kafka.bootstrap}) as admin:
         (found,) = admin.describe_configs([resource], ["log.retention.ms"], include_documentation=True)
@@ -231,7 +240,10 @@ def test_keys_are_explained_where_the_broker_does(apache_kafka: ServerProcess) -
 
 
 def test_brokers_have_a_default_and_values_of_their_own(admin: Admin) -> None:
-    """KIP-226: a broker's dynamic value wins over the cluster's default; the empty name is the default."""
+    """A dynamic value of one broker wins over the default of all brokers (KIP-226).
+
+    The default's resource has an empty name.
+    """
     every, one = ConfigResource(ResourceType.BROKER, ""), ConfigResource(ResourceType.BROKER, "1")
     key = "log.retention.ms"
     admin.incremental_alter_configs({every: [AlterConfig(key, "700000000")]})
@@ -252,7 +264,7 @@ def test_brokers_have_a_default_and_values_of_their_own(admin: Admin) -> None:
 
 
 def test_records_are_deleted_up_to_an_offset(admin: Admin, bootstrap: str, fresh_topic: FreshTopic) -> None:
-    """DeleteRecords answers with the new first offset of each partition, or with its error."""
+    """For each partition, DeleteRecords returns the new first offset or an error."""
     topic = fresh_topic("admin")
     create(admin, NewTopic(topic, 3))
     for partition in range(2):
@@ -281,7 +293,10 @@ def test_partitions_are_named_by_plain_tuples_or_named_ones(
     fresh_topic: FreshTopic,
     name: Callable[[tuple[str, int]], tuple[str, int]],
 ) -> None:
-    """Operations take either, and return `TopicPartition`s, which a plain tuple finds."""
+    """Operations accept plain tuples and `TopicPartition`s.
+
+    Results have `TopicPartition` keys, which equal plain tuples.
+    """
     topic, group = fresh_topic("admin"), fresh_topic("group")
     create(admin, NewTopic(topic, 2))
     fill(bootstrap, topic, 0, [TIME] * 5)
@@ -310,7 +325,7 @@ def test_partitions_are_named_by_plain_tuples_or_named_ones(
 def test_directories_and_producers_are_described(
     admin: Admin, bootstrap: str, fresh_topic: FreshTopic
 ) -> None:
-    """DescribeLogDirs of every broker, DescribeProducers of leaders (KIP-664), moves refused for unknown paths."""
+    """Log directories and producers are described (KIP-664), and a replica cannot move to an unknown directory."""
     topic = fresh_topic("admin")
     create(admin, NewTopic(topic, 2))
     producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
@@ -340,7 +355,10 @@ def test_directories_and_producers_are_described(
 
 
 def test_a_groups_offsets_are_written_read_and_deleted(admin: Admin, fresh_topic: FreshTopic) -> None:
-    """Offsets of a group without members; several groups in one call, an outcome for each."""
+    """Offsets of groups without members are written, read and deleted.
+
+    Each partition and each group has its own outcome.
+    """
     topic, group, other = fresh_topic("admin"), fresh_topic("group"), fresh_topic("group")
     create(admin, NewTopic(topic, 3))
     written = admin.alter_group_offsets(
@@ -372,8 +390,10 @@ def test_a_group_with_a_member(
     fresh_topic: FreshTopic,
     join: Callable[[str, Sequence[tuple[str, int]]], Member],
 ) -> None:
-    """A group with a member is listed, and described with its assignment. Altering its offsets or deleting it is
-    refused until it is empty."""
+    """A group with a member is listed, and described with its assignment.
+
+    While it has members, a change of its offsets and its deletion are refused.
+    """
     topic, group, nobody = fresh_topic("admin"), fresh_topic("group"), fresh_topic("group")
     create(admin, NewTopic(topic, 2))
     admin.alter_group_offsets(group, {(topic, 0): 0})
@@ -403,7 +423,7 @@ def test_a_group_with_a_member(
 def test_a_group_of_the_new_protocol_is_described_too(
     apache_kafka: ServerProcess, fresh_topic: FreshTopic
 ) -> None:
-    """KIP-848: DescribeGroups does not know it, ConsumerGroupDescribe does."""
+    """`describe_groups` calls ConsumerGroupDescribe for a group of the new protocol, and returns its members."""
     topic, group = fresh_topic("admin"), fresh_topic("group")
     with Admin(bootstrap_servers=apache_kafka.bootstrap) as admin:
         create(admin, NewTopic(topic, 2))
@@ -431,7 +451,10 @@ def test_lag_is_told_in_records_and_in_time(
     fresh_topic: FreshTopic,
     join: Callable[[str, Sequence[tuple[str, int]]], Member],
 ) -> None:
-    """Behind by the age of the first unread record, also from the middle of a batch, and of what was deleted."""
+    """A group's lag in time is the age of its first unread record.
+
+    The search finds it within a batch and after deletions.
+    """
     topic, group = fresh_topic("admin"), fresh_topic("group")
     create(admin, NewTopic(topic, 4, configs={"retention.ms": "-1"}))
     for partition in range(3):
@@ -452,7 +475,10 @@ def test_lag_is_told_in_records_and_in_time(
 def test_resets_are_planned_within_what_is_there(
     admin: Admin, bootstrap: str, fresh_topic: FreshTopic
 ) -> None:
-    """To the ends, to a time, by a shift; never beyond what a partition holds."""
+    """Offsets are reset to an end, an offset, a time, or by a shift.
+
+    The plan never leaves the partition's range of offsets.
+    """
     topic = fresh_topic("admin")
     create(admin, NewTopic(topic, 2, configs={"retention.ms": "-1"}))
     fill(bootstrap, topic, 0, [TIME + 1000 * n for n in range(10)])
@@ -474,20 +500,20 @@ def test_resets_are_planned_within_what_is_there(
 
 
 def test_the_cluster(admin: Admin, bootstrap: str) -> None:
-    """The broker that we know of, and figures."""
+    """A cluster's description has its brokers, and the administrator's statistics count its connections."""
     cluster = admin.describe_cluster()
     assert [f"{broker.host}:{broker.port}" for broker in cluster.brokers] == [bootstrap]
     assert admin.statistics()["connections"] >= 1
 
 
 def test_bad_keys_are_named() -> None:
-    """Kafka's keys, and only those."""
+    """The error of an unknown key names the Kafka key that was probably meant."""
     with pytest.raises(ValueError, match=r"default\.api\.timeout\.ms"):
         Admin(bootstrap_servers="127.0.0.1:1", default_api_timeout="3")
 
 
 def test_from_a_trio_program(bootstrap: str, fresh_topic: FreshTopic) -> None:
-    """`odradek.trio.open_admin` has the same calls, to be awaited, also several at a time."""
+    """`odradek.trio.open_admin` offers the same calls as async functions, and several may run at a time."""
     topic = fresh_topic("admin")
     found: dict[str, int] = {}
 

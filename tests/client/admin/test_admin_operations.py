@@ -1,4 +1,4 @@
-"""Operations of administration by scripts: what brokers answer seldom, or should not answer at all."""
+"""Administration against scripted brokers: rare answers, and answers that no broker should give."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from tests.schedule import examples
 
 
 def two_brokers(*keys: ApiKey) -> TwoBrokers:
-    """Make two brokers that serve these APIs too; broker 1 coordinates the group g."""
+    """Make two brokers that also serve these APIs. Broker 1 coordinates group g."""
     two = TwoBrokers()
     for broker in two.brokers.values():
         broker.versions |= {int(key): api_versions(key) for key in keys}
@@ -51,7 +51,7 @@ def two_brokers(*keys: ApiKey) -> TwoBrokers:
 
 
 def described(assignment: bytes, protocol_type: str = "consumer") -> Any:
-    """Describe the group g, with one member of this assignment."""
+    """Describe group g, whose only member has this assignment."""
     two = two_brokers(ApiKey.DESCRIBE_GROUPS)
     member = DescribedGroupMember(
         member_id="m", client_id="c", client_host="/h", member_assignment=assignment
@@ -70,7 +70,7 @@ def described(assignment: bytes, protocol_type: str = "consumer") -> Any:
 
 @pytest.mark.parametrize("version", [0, 1, 3, 9])
 def test_assignments_of_consumers_are_read(version: int) -> None:
-    """Any version's, newer ones included: they add fields at the end."""
+    """A consumer's assignment is decoded in any version. Newer versions only add fields at the end."""
     topics = [ConsumerProtocolAssignmentTopicPartition(topic="t", partitions=[2, 0])]
     body = encode(ConsumerProtocolAssignment(assigned_partitions=topics), 0)
     (member,) = described(version.to_bytes(2, "big") + body + b"more").members
@@ -81,13 +81,16 @@ def test_assignments_of_consumers_are_read(version: int) -> None:
 @given(st.binary(max_size=60))
 @settings(max_examples=examples(50))
 def test_assignments_of_anybodys_make_do_no_harm(data: bytes) -> None:
-    """Members send these bytes to each other; the broker never looks into them, so they may be anything."""
+    """A member's assignment may be any bytes, since brokers do not look into it. It is returned as it came."""
     (member,) = described(data).members
     assert member.assignment == data
 
 
 def test_a_broker_too_old_for_patterns_is_told_apart() -> None:
-    """ListTransactions takes a pattern since version 2 (KIP-1152): an older broker is asked nothing, least of all the rest."""
+    """Patterns need ListTransactions 2 (KIP-1152).
+
+    For an older broker the call fails before any request is sent to it.
+    """
     two = two_brokers()
     for broker in two.brokers.values():
         broker.versions[ApiKey.LIST_TRANSACTIONS] = 0, 1
@@ -96,7 +99,10 @@ def test_a_broker_too_old_for_patterns_is_told_apart() -> None:
 
 
 def test_a_dead_group_does_not_exist() -> None:
-    """Brokers before DescribeGroups 6 say Dead where newer ones say GROUP_ID_NOT_FOUND (KIP-1043)."""
+    """Brokers below DescribeGroups 6 report a missing group as Dead.
+
+    The result is GROUP_ID_NOT_FOUND, as newer brokers say (KIP-1043).
+    """
     two = two_brokers(ApiKey.DESCRIBE_GROUPS)
     dead = DescribedGroup(group_id="g", group_state="Dead")
     two.answer(1, ApiKey.DESCRIBE_GROUPS, DescribeGroupsResponse(groups=[dead]))
@@ -109,7 +115,10 @@ def test_a_dead_group_does_not_exist() -> None:
 
 
 def test_a_commit_that_a_partition_refuses_for_the_coordinator_is_repeated() -> None:
-    """OffsetCommit has no error of its own: NOT_COORDINATOR stands with every partition."""
+    """A commit that the wrong coordinator refuses is repeated.
+
+    OffsetCommit repeats NOT_COORDINATOR for every partition, as it has no error for the whole request.
+    """
     two = two_brokers(ApiKey.OFFSET_COMMIT)
 
     def answer(*codes: ErrorCode) -> OffsetCommitResponse:
@@ -131,7 +140,7 @@ def test_a_commit_that_a_partition_refuses_for_the_coordinator_is_repeated() -> 
 
 
 def batch(base_offset: int, times: list[int]) -> bytes:
-    """Make one batch with a record per time."""
+    """Make a batch with one record for each timestamp."""
     builder = RecordBatchBuilder()
     for moment in times:
         builder.append(moment, None, b"v")
@@ -141,7 +150,7 @@ def batch(base_offset: int, times: list[int]) -> bytes:
 
 
 def fetched(**records: bytes) -> FetchResponse:
-    """Make an answer with these bytes for p0, p1, ..."""
+    """Make a Fetch response with these bytes for partitions p0, p1 and so on of topic t."""
     partitions = [
         PartitionData(partition_index=int(name[1:]), records=data) for name, data in records.items()
     ]
@@ -149,7 +158,10 @@ def fetched(**records: bytes) -> FetchResponse:
 
 
 def test_times_of_records_whose_batches_do_not_fit_one_answer() -> None:
-    """A batch above the limit comes only as the first of an answer (KIP-74), so the missing one is asked for again."""
+    """Partitions that a Fetch response leaves empty are asked for again.
+
+    A batch above the limit comes only as the first of a response (KIP-74).
+    """
     two = two_brokers()
     two.leaders = [1, 1, 1]
     two.answer(
@@ -169,7 +181,7 @@ def test_times_of_records_whose_batches_do_not_fit_one_answer() -> None:
 
 
 def test_times_behind_batches_without_records() -> None:
-    """Batches below the offset and control batches are passed over; a fetch that fails leaves its partition out."""
+    """Batches below the offset are skipped on the way to a record's time. A partition whose fetch fails has no time."""
     two = two_brokers()
     two.leaders = [1, 1]
     answer = fetched(p0=batch(0, [100]) + batch(1, [200]), p1=b"")
@@ -179,7 +191,7 @@ def test_times_behind_batches_without_records() -> None:
 
 
 def test_pages_that_do_not_go_on_are_an_error() -> None:
-    """A cursor that stays where it was would be asked for for ever (KIP-966)."""
+    """A broker that repeats the cursor of the page before would be asked for ever (KIP-966), so this is an error."""
     two = two_brokers(ApiKey.DESCRIBE_TOPIC_PARTITIONS)
     page = DescribeTopicPartitionsResponse(
         topics=[DescribeTopicPartitionsResponseTopic(name="t")],
@@ -192,7 +204,10 @@ def test_pages_that_do_not_go_on_are_an_error() -> None:
 
 
 def test_nothing_of_an_operation_happens_before_it_runs() -> None:
-    """Operations are generators: making one sends nothing, so any thread may make one for the client's own."""
+    """Creating an operation sends nothing, since operations are generators.
+
+    Any thread may create one for the client's thread to run.
+    """
     two = two_brokers()
     operation: Operation[Any] = describe_groups(two.wire.core, ["g"])
     assert two.wire.core.effects() == []

@@ -22,14 +22,14 @@ from tests.client.producer.hanging_producers import leave_open, on_trust, write_
     ]
 )
 def bootstrap(request: pytest.FixtureRequest) -> str:
-    """The address of one of the servers."""
+    """The bootstrap address of one of the servers."""
     address: str = request.getfixturevalue(request.param).bootstrap
     return address
 
 
 @pytest.fixture
 def client(bootstrap: str) -> Iterator[Client]:
-    """A client of it."""
+    """A client of that server."""
     with Client(bootstrap, timeout_ms=30_000) as opened:
         yield opened
 
@@ -51,7 +51,7 @@ def now_ms() -> int:
 def test_an_open_transaction_is_listed_described_and_fenced(
     bootstrap: str, client: Client, topic: str, fresh_topic: Callable[[str], str]
 ) -> None:
-    """All filters of ListTransactions count; a fenced producer's transaction is aborted in its partitions."""
+    """An open transaction is found by every filter of ListTransactions. Fencing its producer aborts it."""
     name = fresh_topic("id")
     leave_open(bootstrap, name, topic)
     admin = client.admin
@@ -87,7 +87,10 @@ def test_an_open_transaction_is_listed_described_and_fenced(
 
 
 def test_a_transaction_that_no_coordinator_knows_is_found_and_aborted(client: Client, topic: str) -> None:
-    """It hangs for good; a marker with its own epoch ends it, also where markers have greater ones (KIP-890)."""
+    """A transaction that is unknown to all coordinators hangs for ever.
+
+    `abort_transaction` ends it even if later markers have a greater epoch (KIP-890).
+    """
     with on_trust(client):
         write_unknown(client, topic, producer_id=7_000_001)
     search = client.admin.find_hanging_transactions(
@@ -109,7 +112,10 @@ def test_a_transaction_that_no_coordinator_knows_is_found_and_aborted(client: Cl
 def test_an_open_transaction_is_told_from_one_that_hangs(
     bootstrap: str, client: Client, topic: str, fresh_topic: Callable[[str], str]
 ) -> None:
-    """The transaction that begins first holds the last stable offset; a coordinator ends what it has open."""
+    """A coordinator will time out an open transaction, while a hanging transaction stays for ever.
+
+    The report says so, and which of them holds the last stable offset.
+    """
     name = fresh_topic("id")
     leave_open(bootstrap, name, topic)
     with on_trust(client):

@@ -1,4 +1,4 @@
-"""Plans of moves: on made-up clusters, and on any that Hypothesis finds."""
+"""Plans that balance brokers: on hand-made clusters, and on any cluster that Hypothesis draws."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MIB = 1 << 20
 def cluster(
     brokers: int, partitions: int, replicas: int, sizes: Sequence[int], racks: int = 0
 ) -> tuple[list[Site], list[Placement]]:
-    """Make brokers 1.., partitions spread round robin, sizes in turn."""
+    """Make brokers from 1 on and partitions that are spread round robin. Partitions take the sizes in turn."""
     sites = [Site(node, f"r{node % racks}" if racks else None, f"h{node}") for node in range(1, brokers + 1)]
     placements = [
         Placement(
@@ -41,7 +41,7 @@ def cluster(
 
 
 def after(placements: Sequence[Placement], moves: Sequence[Move]) -> list[Placement]:
-    """Return the partitions once the plan is carried out."""
+    """Return the placements as they are after the plan."""
     replicas = {(move.topic, move.partition): move.after for move in moves}
     return [
         Placement(each.topic, each.partition, replicas.get(each.key, each.replicas), each.size)
@@ -58,7 +58,7 @@ def leads(placements: Sequence[Placement], node: int) -> int:
 
 
 def test_a_new_broker_gets_its_share_and_no_byte_more() -> None:
-    """The fewest bytes that even the load: what the new one takes, nothing between the old ones."""
+    """A new broker takes over its share and no more. Nothing moves between the old brokers."""
     sites, placements = cluster(3, 90, 2, [10 * MIB])
     moves = balance([*sites, Site(4, None, "h4")], placements)
     done = after(placements, moves)
@@ -72,13 +72,13 @@ def test_a_new_broker_gets_its_share_and_no_byte_more() -> None:
 
 
 def test_a_balanced_cluster_is_left_alone() -> None:
-    """Differences within the tolerance are no reason to copy anything."""
+    """If loads differ by less than the tolerance, no partition moves."""
     sites, placements = cluster(3, 30, 2, [100 * MIB, 101 * MIB])
     assert balance(sites, placements) == []
 
 
 def test_one_large_partition_goes_to_the_empty_broker() -> None:
-    """One move is enough if one replica fits the lack."""
+    """One move is planned if the size of one replica matches the imbalance."""
     sites = [Site(1, None, "a"), Site(2, None, "b")]
     placements = [Placement("t", 0, (1,), 500 * MIB), Placement("t", 1, (1,), 500 * MIB)]
     (move,) = balance(sites, placements)
@@ -86,7 +86,10 @@ def test_one_large_partition_goes_to_the_empty_broker() -> None:
 
 
 def test_racks_are_kept_apart() -> None:
-    """A move never lets a partition span fewer racks; one in a single rack is mended though bytes are even."""
+    """A move never reduces the number of racks of a partition.
+
+    A partition within one rack is spread even if the bytes are balanced.
+    """
     sites = [Site(1, "a", "h1"), Site(2, "a", "h2"), Site(3, "b", "h3"), Site(4, "b", "h4")]
     placements = [Placement("t", 0, (1, 2), MIB), Placement("t", 1, (3, 4), MIB)]
     done = after(placements, balance(sites, placements))
@@ -95,7 +98,10 @@ def test_racks_are_kept_apart() -> None:
 
 
 def test_brokers_of_one_host_do_not_hold_the_same_partition() -> None:
-    """A host may run one node per disk: its death must not take two replicas."""
+    """Brokers of one host never share a partition.
+
+    A host may run one node per disk, and its failure must cost one replica.
+    """
     sites = [Site(1, None, "x"), Site(2, None, "x"), Site(3, None, "y"), Site(4, None, "z")]
     placements = [Placement("t", index, (3, 4), 100 * MIB) for index in range(8)]
     for each in after(placements, balance(sites, placements)):
@@ -103,7 +109,10 @@ def test_brokers_of_one_host_do_not_hold_the_same_partition() -> None:
 
 
 def test_a_drained_broker_holds_nothing_and_those_that_have_the_data_lead() -> None:
-    """A newcomer is never put first: it would have to be waited for."""
+    """A drained broker loses all of its replicas.
+
+    A new replica is never the preferred leader, since it is still empty.
+    """
     sites, placements = cluster(4, 40, 2, [MIB, 7 * MIB, 20 * MIB])
     moves = drain(sites, placements, {4})
     assert load(after(placements, moves), 4) == 0
@@ -113,14 +122,20 @@ def test_a_drained_broker_holds_nothing_and_those_that_have_the_data_lead() -> N
 
 
 def test_a_broker_that_is_needed_cannot_be_drained() -> None:
-    """Three replicas do not fit two brokers: the text names the partition."""
+    """A broker cannot be drained if a partition has more replicas than brokers would remain.
+
+    The error names the partition.
+    """
     sites, placements = cluster(3, 3, 3, [MIB])
     with pytest.raises(CannotPlan, match="t0-0 has 3 replicas, and only 2 brokers would remain"):
         drain(sites, placements, {3})
 
 
 def test_leaderships_even_out_over_chains() -> None:
-    """1 can hand to 2 and 2 to 3: the chain ends with each leading as many, without a byte."""
+    """If broker 1 can only hand leaders to 2, and 2 to 3, the plan does both.
+
+    All then lead as many partitions, and no data moves.
+    """
     sites = [Site(node, None, f"h{node}") for node in (1, 2, 3)]
     placements = [Placement("t", index, (1, 2), 0) for index in range(4)]
     placements += [Placement("u", index, (2, 3), 0) for index in range(2)]
@@ -130,7 +145,7 @@ def test_leaderships_even_out_over_chains() -> None:
 
 
 def test_only_what_is_named_moves() -> None:
-    """`only` holds for bytes, spread and leaders alike."""
+    """With `only`, no other partition moves. This holds for bytes, racks and leaders."""
     sites, placements = cluster(3, 30, 2, [10 * MIB])
     only = {("t0", index) for index in range(10)}
     moves = balance([*sites, Site(4, None, "h4")], placements, only=only)
@@ -139,7 +154,7 @@ def test_only_what_is_named_moves() -> None:
 
 
 def test_more_and_fewer_replicas() -> None:
-    """The preferred leader stays; new replicas go to other racks first."""
+    """When the replication factor changes, the preferred leader stays. New replicas go to other racks first."""
     sites = [Site(1, "a", "h1"), Site(2, "a", "h2"), Site(3, "b", "h3")]
     grown = resize(sites, [Placement("t", 0, (1,), MIB)], 2)
     assert [move.after for move in grown] == [(1, 3)]
@@ -150,7 +165,7 @@ def test_more_and_fewer_replicas() -> None:
 
 
 def test_traffic_and_time() -> None:
-    """As long as the broker with the most to take in."""
+    """A plan takes as long as the broker that receives the most bytes."""
     moves = [
         Move("t", 0, (1, 2), (1, 3), 10),
         Move("t", 1, (1, 2), (4, 3), 5),
@@ -164,7 +179,10 @@ def test_traffic_and_time() -> None:
 @given(st.integers(0, 2**32), st.integers(2, 6), st.integers(1, 3), st.integers(0, 3), st.booleans())
 @settings(max_examples=examples(60), deadline=None)
 def test_any_plan_keeps_the_rules(seed: int, brokers: int, replicas: int, racks: int, tiny: bool) -> None:
-    """Factor, distinct brokers, spread; and the heaviest broker of a plan is never heavier than before."""
+    """Any plan keeps the replication factor and the spread over racks.
+
+    Its heaviest broker is no heavier than before.
+    """
     rng = random.Random(seed)
     replicas = min(replicas, brokers)
     sites = [

@@ -1,4 +1,4 @@
-"""The metadata log in sentences: records in, what people read out."""
+"""The metadata log as English sentences: a test writes records, and checks the sentences that users will read."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TOPIC_ID = bytes(15) + b"\x07"
 
 
 class Log:
-    """Batches passed one after the other, ten seconds apart."""
+    """A metadata log whose batches are ten seconds apart."""
 
     def __init__(self) -> None:
         self.narrator = Narrator()
@@ -73,7 +73,7 @@ def changed(partition: int = 0, **fields: object) -> PartitionChangeRecord:
 
 
 def test_topics_and_brokers_come_and_go() -> None:
-    """A new topic's partitions are one sentence, a broker's end another."""
+    """The creation of a topic with all of its partitions is one sentence. So is the end of a broker."""
     log = Log()
     other = bytes(16)
     assert log.tell(
@@ -89,7 +89,10 @@ def test_topics_and_brokers_come_and_go() -> None:
 
 
 def test_the_death_of_a_leader_is_the_reason_for_the_next_one() -> None:
-    """The fencing stands behind its consequences in the batch, and before them in the narration."""
+    """A leader's death is named as the reason for the next leader.
+
+    In the batch its fencing comes last, in the narration first.
+    """
     log = Log()
     assert log.tell(
         changed(leader=2, isr=[2, 3]),
@@ -104,7 +107,10 @@ def test_the_death_of_a_leader_is_the_reason_for_the_next_one() -> None:
 
 
 def test_a_partition_without_a_leader_and_an_unclean_election() -> None:
-    """The lines name the replica that is waited for, the time without a leader, and the loss."""
+    """The sentences name the replica that a leaderless partition waits for, and how long it had no leader.
+
+    They say that an unclean election may lose records.
+    """
     log = Log()
     log.tell(changed(isr=[1]))
     assert log.tell(
@@ -118,7 +124,10 @@ def test_a_partition_without_a_leader_and_an_unclean_election() -> None:
 
 
 def test_a_leader_that_was_killed_and_came_back() -> None:
-    """The last leader lacks nothing unless its machine went down, too: a process that ends leaves its pages to the system."""
+    """The last leader returns after an unclean stop.
+
+    Records may be lost only if its machine went down, and the sentence says so.
+    """
     log = Log()
     log.tell(
         changed(leader=-1, isr=[], eligible_leader_replicas=[1]),
@@ -132,7 +141,10 @@ def test_a_leader_that_was_killed_and_came_back() -> None:
 
 
 def test_a_last_leader_whose_disk_was_replaced() -> None:
-    """A replica that begins anew is empty: the partition waits for nobody, and people should hear of it."""
+    """The last leader returns with an empty disk.
+
+    The partition waits for no replica, and the sentence asks the operator for a choice.
+    """
     log = Log()
     log.tell(
         changed(leader=-1, isr=[], eligible_leader_replicas=[1]),
@@ -145,7 +157,7 @@ def test_a_last_leader_whose_disk_was_replaced() -> None:
 
 
 def test_a_controlled_shutdown_and_a_move() -> None:
-    """Reasons that are not failures."""
+    """Controlled shutdowns and moves are named as reasons, and not as failures."""
     log = Log()
     assert log.tell(
         BrokerRegistrationChangeRecord(broker_id=1, in_controlled_shutdown=1),
@@ -174,7 +186,7 @@ def test_a_controlled_shutdown_and_a_move() -> None:
 
 
 def test_the_quorum_and_configurations() -> None:
-    """The lines name the quorum's leader with its votes, changes of voters, and changes of configuration."""
+    """The sentences report the quorum's leader with its votes, changes of the voters, and changes of configurations."""
     log = Log()
     one = LeaderChangeMessage(leader_id=1, granting_voters=[LeaderChangeMessageVoter(1)])
     assert log.tell(one) == ["controller 1 leads the quorum in epoch 5, by the votes of 1"]
@@ -192,7 +204,7 @@ def test_the_quorum_and_configurations() -> None:
 
 
 def test_a_snapshot_is_known_but_not_told() -> None:
-    """Names and leaders come from it; events begin behind it."""
+    """A snapshot gives names and leaders, but no events. Events begin after it."""
     narrator = Narrator()
     partition = PartitionRecord(partition_id=0, topic_id=TOPIC_ID, replicas=[1, 2], isr=[1, 2], leader=1)
     narrator.load([TopicRecord("words", TOPIC_ID), partition])
@@ -201,7 +213,7 @@ def test_a_snapshot_is_known_but_not_told() -> None:
 
 
 def test_names_outlive_their_topics() -> None:
-    """A deleted topic's name stays known, so that a question about it finds its events."""
+    """The name of a deleted topic is remembered, so that questions about this topic still find its events."""
     named: set[str] = set()
     narrator = Narrator(named)
     narrator.load([TopicRecord("words", TOPIC_ID)])
@@ -210,7 +222,7 @@ def test_names_outlive_their_topics() -> None:
 
 
 def test_a_disk_in_trouble_is_a_reason() -> None:
-    """A broker that lists a full disk loses leaderships for it; the sentence says which disk."""
+    """A broker reports a full disk and loses its leaderships. The sentence names the disk as the reason."""
     log = Log()
     listed = "AAAAAAAAAAAAAAAAAAAAAA:full:1700000000000:/data"
     told = log.tell(
@@ -223,7 +235,7 @@ def test_a_disk_in_trouble_is_a_reason() -> None:
 
 
 def test_users_and_rights_come_and_go() -> None:
-    """Users, rules, tokens and quotas in plain words; a user's keys are no part of any sentence."""
+    """Changes of users, ACLs, tokens and quotas become plain sentences, which never contain a user's keys."""
     log = Log()
     assert log.tell(UserScramCredentialRecord("alice", 2, b"salt", b"stored", b"server", 4096)) == [
         "user alice has a password for SCRAM-SHA-512"
@@ -260,7 +272,10 @@ def test_users_and_rights_come_and_go() -> None:
 
 
 def test_a_secret_of_a_configuration_is_hidden() -> None:
-    """Kafka keeps passwords of dynamic configurations as they are in its log (KIP-226)."""
+    """The sentences hide secret values.
+
+    Kafka's log contains passwords of dynamic configurations in plain text (KIP-226).
+    """
     log = Log()
     assert log.tell(ConfigRecord(4, "1", "listener.name.x.ssl.keystore.password", "open sesame")) == [
         "broker 1 has listener.name.x.ssl.keystore.password=[hidden]"
@@ -275,12 +290,15 @@ def change(epoch: int, first: int, last: int, principal: str = "User:a") -> byte
 
 
 def event(epoch: int, offset: int, *, by_quorum: bool = False) -> Event:
-    """Make an event of a record there."""
+    """Make the event of a record at this place in the metadata log."""
     return Event(offset, 0, "topic", "topic t", "was created", epoch, by_quorum)
 
 
 def test_an_author_is_found_by_epoch_and_offset() -> None:
-    """The same offset in another epoch is another record: that of a controller which lost its lead."""
+    """An event's author is found by epoch and offset.
+
+    The same offset in another epoch belongs to a controller that was deposed.
+    """
     authors = EventAuthors()
     authors.read(
         [change(3, 10, 12), b'{"event": "denied"}', change(4, 11, 11, "User:b"), change(3, 5, 5, "User:c")]
@@ -294,7 +312,10 @@ def test_an_author_is_found_by_epoch_and_offset() -> None:
 
 
 def test_gaps_say_whose_file_is_missing() -> None:
-    """Elections have no author. Otherwise: another controller's file, or lines that are gone."""
+    """For events without an author, the report says whose file is missing or that lines are gone.
+
+    Elections need no author.
+    """
     authors = EventAuthors()
     authors.read([change(3, 10, 12), b'{"event": "lines.missing", "count": 4}', b'"metadata.changed" {'])
     told = authors.gaps(
@@ -310,7 +331,7 @@ def test_gaps_say_whose_file_is_missing() -> None:
 
 
 def test_the_first_voters_have_no_author() -> None:
-    """The first leader writes the voters that the log was formatted with."""
+    """The records of the first voters have no author: the first leader copies them from the formatted log."""
     narrator = Narrator()
     voters = VotersRecord(voters=[VotersRecordVoter(1)])
     (first,) = narrator.narrate(0, 1, 0, [voters])

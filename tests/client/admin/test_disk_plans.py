@@ -1,4 +1,4 @@
-"""Plans of moves between the directories of a broker: rules that hold for every plan."""
+"""Plans of moves between the directories of one broker: rules that every plan keeps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SEEDS = range(60)
 
 
 def drawn(random: Random) -> list[Disk]:
-    """Draw disks of several sizes, with replicas that fit, and some disks that take no more."""
+    """Draw disks of several sizes with replicas that fit. Some of the disks accept no more replicas."""
     disks = []
     for number in range(random.randint(2, 6)):
         total = random.choice((100, 100, 200)) * GIB
@@ -38,7 +38,7 @@ def drawn(random: Random) -> list[Disk]:
 
 
 def after(disks: Sequence[Disk], moves: Sequence[DiskMove]) -> dict[str, dict[tuple[str, int], int]]:
-    """Return the replicas of each disk after the moves, each of which must be possible."""
+    """Return the replicas of each disk after the moves. Fails if a move is impossible."""
     held = {disk.path: {(r.topic, r.partition): r.size for r in disk.replicas} for disk in disks}
     for move in moves:
         assert move.source != move.target
@@ -49,7 +49,7 @@ def after(disks: Sequence[Disk], moves: Sequence[DiskMove]) -> dict[str, dict[tu
 
 
 def check_rules(disks: Sequence[Disk], moves: Sequence[DiskMove]) -> None:
-    """Check that each replica moves once at most, to a disk that takes it and keeps its reserve."""
+    """Check that each replica moves at most once, to a disk that accepts replicas and keeps its reserve."""
     assert len({(move.topic, move.partition) for move in moves}) == len(moves)
     by_path = {disk.path: disk for disk in disks}
     assert all(by_path[move.target].takes for move in moves)
@@ -62,7 +62,7 @@ def check_rules(disks: Sequence[Disk], moves: Sequence[DiskMove]) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_retirement_empties_its_disk_and_no_other(seed: int) -> None:
-    """Every replica of the disk moves, and only those; a replica without a place refuses the plan."""
+    """All replicas of a retired disk move, and no others. If one of them fits on no other disk, planning fails."""
     random = Random(seed)
     disks = drawn(random)
     path = random.choice(disks).path
@@ -83,7 +83,7 @@ def test_a_retirement_empties_its_disk_and_no_other(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_balance_narrows_the_gap_and_then_rests(seed: int) -> None:
-    """The fullest and the emptiest disk come closer, if anything moves; a plan for the result moves less."""
+    """If anything moves, the fullest and the emptiest disk come closer. A second plan for the result moves less."""
     disks = drawn(Random(seed))
     moves = plan_disk_balance(disks)
     check_rules(disks, moves)
@@ -110,7 +110,7 @@ def test_a_balance_narrows_the_gap_and_then_rests(seed: int) -> None:
 
 
 def test_disks_of_unknown_size_are_balanced_by_bytes() -> None:
-    """An old broker reports no sizes: replicas move all the same, by the bytes that they have."""
+    """If an old broker reports no sizes of disks, the plan balances the bytes of the replicas."""
     full = Disk("/a", -1, -1, tuple(DiskReplica("t", index, GIB) for index in range(4)))
     moves = plan_disk_balance([full, Disk("/b", -1, -1, ())])
     assert [(move.source, move.target) for move in moves] == [("/a", "/b")] * 2

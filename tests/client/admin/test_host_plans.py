@@ -1,4 +1,4 @@
-"""Plans of moves between the disks of several brokers: rules that hold for every plan."""
+"""Plans of moves between the disks of several brokers: rules that every plan keeps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ Disks = dict[int, list[Disk]]
 
 
 def drawn(random: Random) -> tuple[Disks, list[Site], list[Placement]]:
-    """Draw brokers with disks of several sizes, some cordoned, in racks or without; partitions that lie on them."""
+    """Draw brokers with or without racks, their disks of several sizes, and partitions on them.
+
+    Some disks are cordoned.
+    """
     nodes = range(1, random.randint(2, 6) + 1)
     has_racks = random.random() < 0.5
     sites = [Site(node, f"rack-{node % 3}" if has_racks else None, f"host-{node}") for node in nodes]
@@ -48,7 +51,10 @@ def share(disks: list[Disk], gain: int = 0) -> float:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_a_plan_keeps_its_rules_and_narrows_the_gap(seed: int) -> None:
-    """A partition moves once, to a broker and disk that may take it; racks stay; the fullest and emptiest come closer."""
+    """Each partition moves at most once, to an allowed broker and disk, within its spread of racks.
+
+    The fullest and emptiest disk come closer.
+    """
     disks, sites, placements = drawn(Random(seed))
     moves = plan_balance_over_hosts(disks, sites, placements)
     assert len({(each.move.topic, each.move.partition) for each in moves}) == len(moves)
@@ -82,7 +88,7 @@ def test_a_plan_keeps_its_rules_and_narrows_the_gap(seed: int) -> None:
 
 
 def test_a_host_with_twice_the_room_gets_twice_the_bytes() -> None:
-    """Two equal disks beside one: a third of the bytes stays, and each disk ends up with as much."""
+    """A host with one disk and a host with two equal disks: a third of the bytes stays, and all disks end up equal."""
     full = Disk("/a", 100 * GIB, 70 * GIB, tuple(DiskReplica("t", index, GIB) for index in range(30)))
     empty = [Disk(path, 100 * GIB, 100 * GIB, ()) for path in ("/a", "/b")]
     sites = [Site(1, None, "one"), Site(2, None, "two")]

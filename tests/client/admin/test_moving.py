@@ -1,4 +1,4 @@
-"""Plans of moves carried out: what counts as their end."""
+"""The end of a planned move: which answers of brokers count as success, as failure, or as not yet known."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ _KEY = ("orders", 6)
 
 
 def _outcome(monkeypatch: pytest.MonkeyPatch, *answers: tuple[int, ...]) -> tuple[dict[Any, KafkaError], int]:
-    """Return `_checked`'s result for a finished move from 3, 2, 1 to 3, 1, 4, and the number of answers it took."""
+    """Run `_checked` for a finished move from 3, 2, 1 to 3, 1, 4.
+
+    Return its result and the number of times that brokers were asked.
+    """
     asked = 0
 
     def describe_topics(core: ClientCore) -> Iterator[Wait]:
@@ -45,27 +48,29 @@ def _outcome(monkeypatch: pytest.MonkeyPatch, *answers: tuple[int, ...]) -> tupl
 
 
 def test_a_broker_whose_image_is_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The controller says that a move has ended; a broker that shows old and new replicas together is asked again."""
+    """The controller reports the end of a move, but a broker still shows the old and the new replicas.
+
+    This broker is asked again.
+    """
     assert _outcome(monkeypatch, (3, 1, 4, 2), (3, 1, 4, 2), (3, 1, 4)) == ({}, 3)
 
 
 def test_a_move_that_was_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replicas that are those of before say that somebody cancelled the move: no broker is asked twice for that."""
+    """The old replicas are back, so somebody has cancelled the move. This is reported after the first answer."""
     wrong, asked = _outcome(monkeypatch, (3, 2, 1))
     assert wrong[_KEY].code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
     assert asked == 1
 
 
 def test_an_image_that_never_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broker that stays behind does not hold up the command for ever."""
+    """A broker never catches up with the controller. The check gives up after some time."""
     wrong, asked = _outcome(monkeypatch, (3, 1, 4, 2))
     assert _KEY in wrong
     assert asked > 2
 
 
 def test_room_for_a_plan() -> None:
-    """A plan is judged by what each broker gains in the end. A broker that does not report its free space may gain
-    anything."""
+    """A plan fits if the net gain of each broker fits its free space. Without a report of free space, any gain fits."""
     cluster = ClusterDescription("c", 1, tuple(Broker(node, "h", 9092, None) for node in (1, 2, 3, 4)))
     survey = moving.ClusterSurvey(cluster, (), {}, {}, (), {1: 50, 2: 100, 3: 100})
     taken, given = Move("a", 0, (4,), (1,), 80), Move("b", 0, (1,), (2,), 40)
@@ -76,7 +81,7 @@ def test_room_for_a_plan() -> None:
 
 
 def _carried_out(monkeypatch: pytest.MonkeyPatch, timeout: float | None, seconds: float) -> dict[Any, Any]:
-    """Return the outcomes of a plan of two moves, one at a time, each of which takes `seconds`."""
+    """Carry out a plan of two moves, one at a time, of `seconds` each. Return the outcomes."""
     core = SimpleNamespace(now=100.0)
     begun: dict[tuple[str, int], float] = {}
 
@@ -107,12 +112,14 @@ def _carried_out(monkeypatch: pytest.MonkeyPatch, timeout: float | None, seconds
             return cast("dict[Any, Any]", ended.value)
         assert wait.until is not None
         core.now = wait.until
-    raise AssertionError(f"the plan goes on at {core.now}")
+    raise AssertionError(f"the plan has not ended after 1000 steps, at time {core.now}")
 
 
 def test_a_plan_with_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the deadline each unfinished move gets an error that says whether it had begun. A plan that has no deadline is
-    followed to its end."""
+    """At the deadline each unfinished move gets an error that says whether it had begun.
+
+    Without a deadline the plan runs to its end.
+    """
     first, second = _carried_out(monkeypatch, 5.0, 7.0).values()
     assert isinstance(first, RequestTimedOut)
     assert str(first) == "orders-0 has not moved within 5 s"

@@ -1,4 +1,4 @@
-"""Servers with what tests do to them beside the consumer, and what tests of consumers wait for."""
+"""Helpers for tests of consumers against servers: a cluster that can be changed during a test, and loops that wait."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PATIENCE_SECONDS = 60.0
 
 
 class Cluster:
-    """A server with what tests do to it beside the consumer."""
+    """A server, with the actions that tests perform on it besides consuming."""
 
     def __init__(self, bootstrap: str, fresh_topic: Callable[[str], str]) -> None:
         self.bootstrap = bootstrap
@@ -38,7 +38,7 @@ class Cluster:
         return name
 
     def produce(self, topic: str, count: int, partitions: int, *, first: int = 0, **config: Any) -> None:
-        """Produce records `first` to `first + count - 1`, over the partitions in turn, a millisecond apart."""
+        """Produce records `first` to `first + count - 1` to the partitions in turn. Their timestamps are 1 ms apart."""
         wanted = [
             RecordToSend(topic, b"%d" % n, b"key", (), n % partitions, TIME + n)
             for n in range(first, first + count)
@@ -48,7 +48,7 @@ class Cluster:
         assert [delivery.error for delivery in deliveries if delivery.error is not None] == []
 
     def consumer(self, **keys: Any) -> Consumer:
-        """Open a consumer, closed at the end of the test."""
+        """Open a consumer that is closed at the end of the test."""
         settings: dict[str, Any] = {"auto_offset_reset": "earliest", "fetch_max_wait_ms": 100}
         if keys.get("group_protocol") != "consumer":
             settings["heartbeat_interval_ms"] = 300
@@ -63,7 +63,7 @@ class Cluster:
 
 
 def read(consumer: Consumer, count: int) -> list[ConsumerRecord]:
-    """Read at least this number of records."""
+    """Poll until at least `count` records have come, and return them."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     found: list[ConsumerRecord] = []
     while len(found) < count:
@@ -75,7 +75,7 @@ def read(consumer: Consumer, count: int) -> list[ConsumerRecord]:
 def poll_until(
     consumers: Iterable[Consumer], done: Callable[[], bool], keep: list[ConsumerRecord] | None = None
 ) -> None:
-    """Poll all in turn until something has become true."""
+    """Poll all consumers in turn until `done` is true. Add the records to `keep`."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not done():
         for consumer in consumers:
@@ -90,7 +90,7 @@ def keys(topic: str, count: int) -> list[TopicPartition]:
 
 
 class Told(RebalanceListener):
-    """Remembers the calls of a listener."""
+    """A rebalance listener that remembers its calls."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, list[TopicPartition]]] = []

@@ -1,4 +1,4 @@
-"""Consumers of a broker in memory, ready to read or in a group, for the tests of the consumer's machine."""
+"""Consumers of a broker in memory, for tests of the consumer's machine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def fill(
     per_batch: int = 3,
     epoch: int = 0,
 ) -> None:
-    """Append records to a topic, values counted from the partition's end on."""
+    """Append records to a topic. Their values are the numbers of their places in the partition."""
     target = broker.topics[topic].partitions[partition]
     for start in range(0, count, per_batch):
         builder = RecordBatchBuilder()
@@ -42,14 +42,14 @@ def consumer(count: int = 0, partitions: int = 1, **keys: Any) -> FakeConsumer:
 
 
 def reading(count: int = 0, **keys: Any) -> FakeConsumer:
-    """Make such a consumer that reads partition 0."""
+    """Make a consumer that reads partition 0 of `t`, by `assign`."""
     found = consumer(count, **keys)
     found.machine.assign_manually([T0])
     return found
 
 
 def member(count: int = 0, partitions: int = 1, **keys: Any) -> FakeConsumer:
-    """Make such a consumer that is in a group, and has its partitions."""
+    """Make a consumer that has joined a group and owns all partitions of `t`."""
     found = consumer(count, partitions, group_id="g", **keys)
     found.machine.subscribe(["t"])
     found.join()
@@ -62,7 +62,7 @@ def numbers(first: int, last: int) -> list[bytes]:
 
 
 def everything(found: FakeConsumer, count: int) -> list[bytes]:
-    """Poll until so many records have come, or more."""
+    """Poll until at least `count` records have come, and return their values."""
     values: list[bytes] = []
     while len(values) < count:
         values += found.values()

@@ -1,6 +1,6 @@
-"""A fake broker that also is a group's coordinator, and a consumer's shell without sockets or clock.
+"""A fake broker that also coordinates a classic group, and a driver for a consumer without sockets or a clock.
 
-The group has one member, the consumer under test; what other members would bring about comes as `trouble`.
+The group has one member, the consumer under test. Tests put the effects of other members into `trouble`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ from tests.client.fake_broker import HANG_UP, SILENCE, FakeBroker, Wire
 class GroupBroker(FakeBroker):
     """A broker with one group, in memory.
 
-    `leader_epoch` is that of all partitions, `epoch_ends` where older epochs end in the log.
+    `leader_epoch` is the leader epoch of all partitions. `epoch_ends` maps older epochs to their end offsets in the
+    log.
     """
 
     def __init__(self, host: str = "fake", port: int = 9092) -> None:
@@ -54,7 +55,7 @@ class GroupBroker(FakeBroker):
         self.versions |= {int(key): api_versions(key) for key in _GROUP_ANSWERS}
         self.generation = 0
         self.is_assigned = True
-        """False between the joins of a generation and its assignment: no commit is taken meanwhile."""
+        """False from the join of a generation to its assignment. Meanwhile commits are refused."""
         self.member_ids = 0
         self.commits: dict[TopicPartition, tuple[int, int, str]] = {}
         self.more_brokers: list[MetadataResponseBroker] = []
@@ -63,7 +64,7 @@ class GroupBroker(FakeBroker):
         self.leader_hint: LeaderIdAndEpoch | None = None
 
     def answer(self, event: RequestReceived) -> Any:
-        """Answer as the base does, and for groups."""
+        """Answer as `FakeBroker` does, and answer requests of groups."""
         key = ApiKey(event.api_key)
         handler = _GROUP_ANSWERS.get(key)
         if handler is None:
@@ -84,11 +85,11 @@ class GroupBroker(FakeBroker):
             return trouble
         if trouble is not None and not isinstance(trouble, int):
             return trouble
-        # By name, so that a subclass may answer otherwise.
+        # The handler is looked up by name, so that a subclass can override it.
         return getattr(self, handler.__name__)(request, int(trouble or 0))
 
     def asked(self, kind: type) -> list[Any]:
-        """Return the received requests of one kind."""
+        """Return the received requests of this type."""
         return [request for request in self.requests if type(request) is kind]
 
     def _find_coordinator(self, request: Any, code: int) -> FindCoordinatorResponse:
@@ -150,7 +151,7 @@ class GroupBroker(FakeBroker):
         return OffsetCommitResponse(topics=topics)
 
     def _refusal(self, request: Any) -> int:
-        """Judge a commit as Kafka's coordinator does, by the member's generation."""
+        """Check a commit's generation as Kafka's coordinator does. Return the error code."""
         generation = request.generation_id_or_member_epoch
         if 0 <= generation != self.generation:
             return int(ErrorCode.ILLEGAL_GENERATION)
@@ -208,7 +209,7 @@ def _fence(response: FetchResponse, request: Any, leader_epoch: int, hint: Leade
 
 
 def _delay_if_empty(response: FetchResponse, max_wait_ms: int) -> None:
-    """Throttle the connection for as long as a long poll takes: this broker cannot hold an answer back."""
+    """Set a throttle time in place of a long poll, since this broker cannot delay an answer."""
     if not any(a.records or a.error_code for topic in response.responses for a in topic.partitions):
         response.throttle_time_ms = max_wait_ms
 
@@ -226,7 +227,7 @@ _GROUP_ANSWERS: dict[ApiKey, Callable[[GroupBroker, Any, int], Any]] = {
 
 
 class FakeConsumer:
-    """A consumer's machine and the simplest shell for it; `events` are the calls that a listener would have got."""
+    """A consumer's machine and a minimal driver for it. `events` has the calls that a rebalance listener would get."""
 
     def __init__(
         self,
@@ -252,26 +253,26 @@ class FakeConsumer:
             core.start(operation, 0.0)
 
     def join(self) -> None:
-        """Poll until there are partitions, and take no records."""
+        """Poll until partitions are assigned, and take no records."""
         while not self.machine.subscription.partitions:
             event = self.wire.run(self.machine.wait(10.0))
             if event is not None:
                 self._tell(event)
 
     def poll(self, timeout: float = 1.0) -> list[Any]:
-        """Do as `Consumer.poll`; virtual time passes while there is nothing."""
+        """Do as `Consumer.poll` does. Virtual time passes while no records come."""
         return self._poll(timeout, self.machine.take_records)
 
     def poll_batches(self, timeout: float = 1.0) -> list[Any]:
-        """Do as `Consumer.poll_batches`."""
+        """Do as `Consumer.poll_batches` does."""
         return self._poll(timeout, self.machine.take_batches)
 
     def values(self, timeout: float = 1.0) -> list[bytes]:
-        """Return the values that one poll brings."""
+        """Poll once, and return the values of the records."""
         return [record.value for record in self.poll(timeout)]
 
     def sleep(self, seconds: float) -> None:
-        """Let time pass while the application is busy with something else."""
+        """Let time pass without a poll, as an application does that is busy."""
 
         def idle() -> Any:
             from odradek.client.core.operation import Wait
@@ -281,11 +282,11 @@ class FakeConsumer:
         self.wire.run(idle())
 
     def run(self, operation: Any) -> Any:
-        """Run any other call."""
+        """Run any other operation of the machine to its end."""
         return self.wire.run(operation)
 
     def close(self) -> None:
-        """Do as `Consumer.close`."""
+        """Do as `Consumer.close` does."""
         event = self.wire.run(self.machine.give_up(5))
         if event is not None:
             self._tell(event)

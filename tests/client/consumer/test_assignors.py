@@ -1,4 +1,4 @@
-"""The assignors' results: Kafka's own examples for range and round robin, properties for cooperative-sticky."""
+"""The assignors' results: Kafka's own examples for range and round robin, and properties of cooperative-sticky."""
 
 from __future__ import annotations
 
@@ -42,8 +42,11 @@ def test_range_gives_each_topic_in_contiguous_ranges() -> None:
 
 
 def test_round_robin_deals_all_partitions_in_one_circle() -> None:
-    """Kafka's RoundRobinAssignor: C0: [t0p0, t0p2, t1p1], C1: [t0p1, t1p0, t1p2]; and with unlike subscriptions
-    C0: [t0p0], C1: [t1p0], C2: [t1p1, t2p0, t2p1, t2p2]."""
+    """Kafka's RoundRobinAssignor gives these examples.
+
+    Equal subscriptions: C0: [t0p0, t0p2, t1p1], C1: [t0p1, t1p0, t1p2]. Unequal ones: C0: [t0p0], C1: [t1p0], C2:
+    [t1p1, t2p0, t2p1, t2p2].
+    """
     found = RoundRobinAssignor().assign(
         {"t0": 3, "t1": 3}, [member("C0", "t0", "t1"), member("C1", "t0", "t1")]
     )
@@ -54,7 +57,7 @@ def test_round_robin_deals_all_partitions_in_one_circle() -> None:
 
 
 def test_static_members_keep_their_place_under_new_member_ids() -> None:
-    """KIP-345: members are sorted by their instance id where they have one, so a restart moves nothing."""
+    """Members are sorted by instance id if they have one (KIP-345), so a restart with a new member id moves nothing."""
     first = [member("x", "t", instance="a"), member("y", "t", instance="b"), member("m", "t")]
     second = [member("q", "t", instance="b"), member("z", "t", instance="a"), member("m", "t")]
     for assignor in (RangeAssignor(), RoundRobinAssignor()):
@@ -65,7 +68,7 @@ def test_static_members_keep_their_place_under_new_member_ids() -> None:
 def joined(
     members: Sequence[MemberSubscription], found: Assignment, generation: int
 ) -> list[MemberSubscription]:
-    """Return the members as they join the next time, with their present partitions."""
+    """Return the members' next subscriptions, which list the partitions that they own."""
     return [
         MemberSubscription(m.member_id, m.topics, tuple(found.get(m.member_id, ())), generation)
         for m in members
@@ -75,7 +78,7 @@ def joined(
 def settle(
     counts: dict[str, int], members: Sequence[MemberSubscription], found: Assignment, generation: int = 1
 ) -> tuple[Assignment, int]:
-    """Rebalance until nothing moves; how many rounds it took."""
+    """Rebalance until nothing moves. Return the number of rounds."""
     for rounds in range(10):
         new = STICKY.assign(counts, joined(members, found, generation + rounds))
         for name, keys in new.items():
@@ -87,16 +90,19 @@ def settle(
         if {n: sorted(k) for n, k in new.items()} == {n: sorted(found.get(n, [])) for n in new}:
             return found, rounds
         found = new
-    raise AssertionError("the group never comes to rest")
+    raise AssertionError("partitions still move after 10 rounds")
 
 
 def other_keeps(key: TopicPartition, name: str, found: Assignment, new: Assignment) -> bool:
-    """True if another living member had the partition when `name` got it."""
+    """True if another present member owned the partition when `name` was assigned it."""
     return any(other != name and key in owned and other in new for other, owned in found.items())
 
 
 def test_cooperative_sticky_gives_a_partition_up_before_it_gives_it_on() -> None:
-    """KIP-429: what moves is in nobody's assignment in the first round."""
+    """A partition that moves is assigned to no member in the first round (KIP-429).
+
+    Its new owner gets it in the second.
+    """
     alone = STICKY.assign({"t": 4}, [member("a", "t")])
     assert len(alone["a"]) == 4
     both = [member("a", "t"), member("b", "t")]
@@ -108,7 +114,7 @@ def test_cooperative_sticky_gives_a_partition_up_before_it_gives_it_on() -> None
 
 
 def test_of_two_claims_the_later_generation_holds() -> None:
-    """KIP-341/KIP-792: a member that was away claims what others have had since."""
+    """Two members claim one partition. The claim of the later generation wins (KIP-341, KIP-792)."""
     t0 = TopicPartition("t", 0)
     stale = MemberSubscription("a", ("t",), (t0,), 3)
     fresh = MemberSubscription("b", ("t",), (t0,), 5)
@@ -120,8 +126,10 @@ def test_of_two_claims_the_later_generation_holds() -> None:
     sizes=st.lists(st.integers(1, 6), min_size=1, max_size=5),
 )
 def test_cooperative_sticky_balances_and_lets_stay_what_may(counts: dict[str, int], sizes: list[int]) -> None:
-    """Members with equal subscriptions come and go. Everything is read, loads differ by at most one, and only what must
-    move moves (KIP-54: 'preserve as many existing assignments as possible')."""
+    """Members with equal subscriptions come and go. All partitions are assigned, and loads differ by at most one.
+
+    A partition moves only if it must (KIP-54: 'preserve as many existing assignments as possible').
+    """
     found: Assignment = {}
     topics = tuple(sorted(counts))
     total = sum(counts.values())
@@ -145,7 +153,10 @@ def test_cooperative_sticky_balances_and_lets_stay_what_may(counts: dict[str, in
 def test_every_assignor_gives_every_readable_partition_to_one_subscriber(
     counts: dict[str, int], wishes: list[set[str]]
 ) -> None:
-    """With unlike subscriptions too: all partitions are assigned, each to a member that wants it."""
+    """Members have unlike subscriptions.
+
+    Every partition of a subscribed topic is assigned to a member that subscribes to it.
+    """
     members = [member(f"m{n}", *sorted(wish)) for n, wish in enumerate(wishes)]
     readable = sorted(
         TopicPartition(topic, index)
@@ -160,7 +171,10 @@ def test_every_assignor_gives_every_readable_partition_to_one_subscriber(
 
 
 def test_members_speak_the_formats_of_kafkas_consumers() -> None:
-    """ConsumerProtocolSubscription and -Assignment stand behind their version; newer versions only append."""
+    """Subscriptions and assignments have Kafka's formats: a version, then the structure.
+
+    Newer versions only add fields at the end.
+    """
     words = MemberSubscription(
         "m", ("a", "b"), (TopicPartition("a", 1), TopicPartition("b", 0)), 7, None, "rack", b"user"
     )
@@ -182,13 +196,13 @@ def test_members_speak_the_formats_of_kafkas_consumers() -> None:
 
 
 def test_cooperative_sticky_tells_its_generation_to_old_leaders() -> None:
-    """Kafka's assignor keeps it in the user data as well, for leaders of version 1."""
+    """The generation is also in the user data, where leaders that know only version 1 of the subscription read it."""
     data = encode_subscription(MemberSubscription("m", ("t",), user_data=STICKY.user_data(9)))
     assert decode_subscription("m", None, data).generation == 9
 
 
 def test_assignors_are_known_by_kafkas_names() -> None:
-    """partition.assignment.strategy: short names, class names, and objects of one's own."""
+    """`partition.assignment.strategy` accepts short names, Kafka's class names, and assignors of the application."""
     assert assignor_for("org.apache.kafka.clients.consumer.CooperativeStickyAssignor") == STICKY
     assert assignor_for("range") == RangeAssignor()
     assert assignor_for(STICKY) is STICKY

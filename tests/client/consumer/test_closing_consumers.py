@@ -1,4 +1,7 @@
-"""Listeners, callbacks and blocks that raise: the consumer still commits, leaves its group, and raises the error."""
+"""Listeners, callbacks and blocks that raise.
+
+The consumer still commits and leaves its group, and the error is raised.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +35,14 @@ def leaves(broker: LoopbackBroker) -> int:
 
 
 class Stubborn(RebalanceListener):
-    """Raises whenever partitions go."""
+    """A rebalance listener that raises when partitions are revoked."""
 
     def on_partitions_revoked(self, partitions: list[TopicPartition]) -> NoReturn:
         raise Failed("in the listener")
 
 
 def member(broker: LoopbackBroker, **keys: Any) -> Consumer:
-    """Make a consumer that has read all records as a member of its group."""
+    """Make a consumer that has joined a group and read all records."""
     consumer = Consumer(**settings(broker, **keys))
     consumer.subscribe("t", listener=Stubborn())
     read = 0
@@ -50,7 +53,7 @@ def member(broker: LoopbackBroker, **keys: Any) -> Consumer:
 
 @pytest.mark.parametrize("way", ["close", "unsubscribe"])
 def test_a_listener_that_raises_keeps_no_member_in_its_group(broker: LoopbackBroker, way: str) -> None:
-    """Otherwise the others would wait for its session to end. The error comes out, and offsets are committed."""
+    """The listener raises in `close`. Offsets are committed, the member leaves, and the error is raised."""
     consumer = member(broker)
     with pytest.raises(Failed, match="in the listener"):
         getattr(consumer, way)()
@@ -60,7 +63,7 @@ def test_a_listener_that_raises_keeps_no_member_in_its_group(broker: LoopbackBro
 
 
 def test_a_block_that_raises_leaves_the_group(broker: LoopbackBroker) -> None:
-    """Its error is raised, also where the listener has one of its own."""
+    """A `with` block raises. The consumer leaves its group, also if its listener raises as well."""
     with pytest.raises(Failed, match="in the listener") as caught, member(broker):
         raise ValueError("in the block")
     assert isinstance(caught.value.__context__, ValueError)
@@ -79,7 +82,10 @@ def _ask_thrice(consumer: Any, commit: Any, told: list[int]) -> None:
 
 
 def test_callbacks_that_raise_in_close_stop_no_other(broker: LoopbackBroker) -> None:
-    """Each is called once; the first error comes out when the consumer has left."""
+    """Callbacks of commits raise in `close`.
+
+    Each is called once, and the first error is raised after the consumer has left.
+    """
     told: list[int] = []
     consumer = Consumer(**settings(broker, enable_auto_commit=False))
     consumer.assign([T0])
@@ -93,7 +99,7 @@ def test_callbacks_that_raise_in_close_stop_no_other(broker: LoopbackBroker) -> 
 
 
 def test_callbacks_that_raise_in_a_poll_lose_no_record(broker: LoopbackBroker) -> None:
-    """Each poll raises one error, and the next goes on with the records."""
+    """Callbacks of commits raise in polls. Each poll raises one error, and no record is lost."""
     told: list[int] = []
     offsets: list[int] = []
     failures = 0
@@ -110,7 +116,7 @@ def test_callbacks_that_raise_in_a_poll_lose_no_record(broker: LoopbackBroker) -
 
 
 def test_an_async_consumer_leaves_too(broker: LoopbackBroker) -> None:
-    """Listener and callbacks raise; offsets are committed, and the group hears that the member leaves."""
+    """An async consumer's listener and callbacks raise. Offsets are committed, and the member leaves its group."""
     told: list[int] = []
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""Commits that meet a rebalance: which count under the new generation, which are refused, and how `close` waits."""
+"""Commits during a rebalance: which are repeated under the new generation, which are refused, and how `close` waits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _THREE = OffsetAndMetadata(3)
 
 
 def rebalancing(assignor: str = "cooperative-sticky", **keys: Any) -> FakeConsumer:
-    """Make a member that has three records, and learns at its next heartbeat that the group rebalances."""
+    """Make a member that has read three records. Its last heartbeat said that the group is rebalancing."""
     found = member(3, partition_assignment_strategy=[assignor], **keys)
     everything(found, 3)
     found.broker.trouble[ApiKey.HEARTBEAT].append(int(ErrorCode.REBALANCE_IN_PROGRESS))
@@ -33,7 +33,7 @@ def rebalancing(assignor: str = "cooperative-sticky", **keys: Any) -> FakeConsum
 
 
 def joining(late: ApiKey, **keys: Any) -> FakeConsumer:
-    """Do the same, with an answer to its JoinGroup or SyncGroup under way."""
+    """Make a rebalancing member whose JoinGroup or SyncGroup is answered two seconds late."""
     found = rebalancing(**keys)
     found.broker.delays[late] = 2.0
     found.poll(0.1)
@@ -48,7 +48,7 @@ def state(found: FakeConsumer) -> MembershipState:
 
 
 def begun(found: FakeConsumer, *, timeout: float = 60.0) -> Task[None]:
-    """Begin a commit of all three records, as the application asks."""
+    """Start a commit of all three records, as the application does."""
     task = found.machine.core.start(
         found.machine.commits.commit({T0: _THREE}, timeout=timeout), found.wire.now
     )
@@ -57,14 +57,17 @@ def begun(found: FakeConsumer, *, timeout: float = 60.0) -> Task[None]:
 
 
 def generations(found: FakeConsumer) -> list[int]:
-    """Return the generations under which commits were sent."""
+    """Return the generation of each commit that was sent."""
     return [request.generation_id_or_member_epoch for request in found.broker.asked(OffsetCommitRequest)]
 
 
 @pytest.mark.parametrize("late", [ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP])
 @pytest.mark.parametrize("automatic", [True, False])
 def test_a_close_beside_a_join_waits_for_it_and_commits(late: ApiKey, automatic: bool) -> None:
-    """Partitions that a cooperative member kept are committed under the new generation; then it leaves."""
+    """A cooperative member closes during a join.
+
+    It waits for the join, commits the partitions that it kept, and leaves.
+    """
     found = joining(late, enable_auto_commit=automatic)
     del found.broker.requests[:]
     found.broker.commits.clear()
@@ -81,7 +84,7 @@ def test_a_close_beside_a_join_waits_for_it_and_commits(late: ApiKey, automatic:
 
 @pytest.mark.parametrize("late", [ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP])
 def test_a_close_waits_for_a_join_no_longer_than_its_time(late: ApiKey) -> None:
-    """The answer never comes: the member leaves all the same."""
+    """A member closes during a join that is never answered. It leaves when the time for `close` is over."""
     found = rebalancing()
     found.broker.delays[late] = 1000.0
     found.poll(0.1)
@@ -92,7 +95,10 @@ def test_a_close_waits_for_a_join_no_longer_than_its_time(late: ApiKey) -> None:
 
 
 def test_a_close_beside_a_join_that_others_hold_up_commits_and_leaves_at_once() -> None:
-    """The coordinator takes commits until all have joined, and a connection's requests wait behind its JoinGroup."""
+    """A member closes while others delay the join.
+
+    It commits at once under the old generation, which the coordinator still accepts.
+    """
     found = rebalancing()
     found.broker.commits.clear()
     found.broker.trouble[ApiKey.JOIN_GROUP].append(SILENCE)
@@ -106,7 +112,10 @@ def test_a_close_beside_a_join_that_others_hold_up_commits_and_leaves_at_once() 
 
 
 def test_a_commit_during_a_join_does_not_end_the_membership() -> None:
-    """ILLEGAL_GENERATION says only that the group has moved on: the join's answer is on its way."""
+    """A commit during a join fails with ILLEGAL_GENERATION.
+
+    It is repeated after the join, and the member stays in the group.
+    """
     found = joining(ApiKey.JOIN_GROUP, enable_auto_commit=False)
     found.wire.finish(begun(found))
     assert generations(found) == [1, 2]
@@ -117,7 +126,10 @@ def test_a_commit_during_a_join_does_not_end_the_membership() -> None:
 
 
 def test_an_eager_member_does_not_commit_what_it_gave_up() -> None:
-    """A commit that was under way is judged by the new generation. It is refused, and the join goes on."""
+    """An eager member gives up its partitions while a commit is under way.
+
+    The commit is refused, and the join continues.
+    """
     found = rebalancing("range", enable_auto_commit=False)
     found.broker.delays[ApiKey.OFFSET_COMMIT] = 1.0
     found.broker.trouble[ApiKey.OFFSET_COMMIT].append(int(ErrorCode.ILLEGAL_GENERATION))
@@ -135,7 +147,10 @@ def test_an_eager_member_does_not_commit_what_it_gave_up() -> None:
 
 @pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION])
 def test_what_was_lost_in_a_join_is_not_committed(code: ErrorCode) -> None:
-    """Others may have the partitions: neither this commit nor that of `close` comes under a new membership."""
+    """A member loses its partitions during a join.
+
+    A commit for them is not repeated, since other members may have had them.
+    """
     found = rebalancing(enable_auto_commit=False)
     found.broker.delays[ApiKey.JOIN_GROUP] = 2.0
     found.broker.trouble[ApiKey.JOIN_GROUP].append(int(code))
@@ -153,10 +168,13 @@ def test_what_was_lost_in_a_join_is_not_committed(code: ErrorCode) -> None:
 
 
 def test_what_was_given_up_and_is_back_is_not_committed() -> None:
-    """Another member had the partition in between, and its commit is the later one."""
+    """A partition is given up and comes back while its commit is under way.
+
+    The commit is not repeated, since the interim owner may have committed a newer offset.
+    """
     found = rebalancing(enable_auto_commit=False)
     assert found.machine.coordinator is not None
-    found.machine.coordinator.lane = 7  # of its own: the late answer holds nothing else up
+    found.machine.coordinator.lane = 7  # A separate connection, so that the late answer delays nothing else.
     found.broker.delays[ApiKey.OFFSET_COMMIT] = 10.0
     found.broker.trouble[ApiKey.OFFSET_COMMIT].append(int(ErrorCode.ILLEGAL_GENERATION))
     task = begun(found)
@@ -173,7 +191,10 @@ def test_what_was_given_up_and_is_back_is_not_committed() -> None:
 
 
 def test_a_generation_that_passed_without_the_member_breaks_the_hold() -> None:
-    """Its leader may have had an assignor that gives such partitions to others at once."""
+    """A member misses a generation.
+
+    Its commit is not repeated, since others may have owned its partitions in that generation.
+    """
     found = rebalancing(enable_auto_commit=False)
     found.broker.trouble[ApiKey.JOIN_GROUP].append(HANG_UP)
     found.broker.generation += 1
@@ -186,7 +207,7 @@ def test_a_generation_that_passed_without_the_member_breaks_the_hold() -> None:
 
 
 def test_a_rebalance_in_progress_is_waited_out() -> None:
-    """The application's own commit succeeds once the group's leader has assigned."""
+    """A commit that fails with REBALANCE_IN_PROGRESS is repeated until the leader has assigned the partitions."""
     found = member(3, enable_auto_commit=False)
     everything(found, 3)
     found.broker.trouble[ApiKey.OFFSET_COMMIT].extend([int(ErrorCode.REBALANCE_IN_PROGRESS)] * 5)
@@ -196,7 +217,10 @@ def test_a_rebalance_in_progress_is_waited_out() -> None:
 
 
 def test_a_rebalance_in_progress_is_not_waited_out_for_ever() -> None:
-    """A coordinator that waits for this member to join gets it with the next poll, not after the commit's minute."""
+    """A commit that always fails with REBALANCE_IN_PROGRESS gives up early.
+
+    The coordinator waits for this member's join, which needs a poll.
+    """
     found = member(3, enable_auto_commit=False)
     everything(found, 3)
     found.broker.trouble[ApiKey.OFFSET_COMMIT].extend([int(ErrorCode.REBALANCE_IN_PROGRESS)] * 10_000)
@@ -208,7 +232,7 @@ def test_a_rebalance_in_progress_is_not_waited_out_for_ever() -> None:
 
 
 def test_a_close_waits_for_commits_that_were_asked_for() -> None:
-    """Two are on their way or wait; both count, and only then does the member leave."""
+    """`close` waits for the asynchronous commits before it leaves. Three of them are sent as two requests."""
     found = member(3, enable_auto_commit=False)
     everything(found, 3)
     found.broker.delays[ApiKey.OFFSET_COMMIT] = 0.5
@@ -223,7 +247,7 @@ def test_a_close_waits_for_commits_that_were_asked_for() -> None:
 
 
 def test_before_the_first_join_there_is_nothing_to_commit() -> None:
-    """`poll(); commit()` with a first poll that is too short for the join: Java's client returns at once, too."""
+    """A commit before the first join sends nothing and returns at once, as Java's client does."""
     found = consumer(3, group_id="g", enable_auto_commit=False)
     found.machine.subscribe(["t"])
     found.broker.trouble[ApiKey.JOIN_GROUP].append(SILENCE)

@@ -1,6 +1,6 @@
 """A consumer with `isolation.level=read_committed` against servers: our own node, and Apache Kafka where Java runs.
 
-No coordinator takes part: batches and markers are written as a coordinator would have them.
+No coordinator takes part. The tests write batches and markers as a coordinator would.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from odradek.wire.messages.write_txn_markers import (
 from tests.client.fresh_topics import wait_until_known
 
 pytestmark = pytest.mark.long
-"""Servers of their own: left out of `make quick`."""
+"""These tests start their own servers, so `make quick` leaves them out."""
 
 PATIENCE_SECONDS = 60.0
 VERIFICATION = "transaction.partition.verification.enable"
 _PRODUCE_VERSION_MAX = 11
-"""Later versions would ask a coordinator."""
+"""Later versions of Produce would ask a coordinator about the transaction."""
 
 
 @pytest.fixture(
@@ -43,7 +43,7 @@ _PRODUCE_VERSION_MAX = 11
     ]
 )
 def client(request: pytest.FixtureRequest) -> Iterator[tuple[str, Client]]:
-    """The address of one of the servers, which takes transactions on trust, and a client of it."""
+    """The bootstrap address and a client of one of the servers. Its brokers do not verify transactions."""
     server = request.getfixturevalue(request.param)
     with Client(server.bootstrap, timeout_ms=20_000) as opened:
         every_broker = ConfigResource(ResourceType.BROKER, "")
@@ -53,7 +53,10 @@ def client(request: pytest.FixtureRequest) -> Iterator[tuple[str, Client]]:
 
 
 class Writer:
-    """Writes batches and markers of several producers into partition 0 of a new topic, and keeps what becomes of them."""
+    """Writes batches and markers of several producers into partition 0 of a new topic.
+
+    Remembers which records are committed.
+    """
 
     def __init__(self, client: Client, topic: str, rng: Random) -> None:
         self.client = client
@@ -64,10 +67,10 @@ class Writer:
         self.open: dict[int, list[tuple[int, bytes]]] = {}
         self.first: dict[int, int] = {}
         self.visible: list[tuple[int, bytes]] = []
-        """Offset and value of what committed readers see."""
+        """Offset and value of each record that a committed reader sees."""
 
     def write(self, producer_id: int, *, in_transaction: bool = True) -> None:
-        """Write a batch of some records."""
+        """Write a batch of up to 20 records."""
         count = self.rng.randint(1, 20)
         values = [b"%d of %d" % (self.end + n, producer_id) for n in range(count)]
         data = encode_batch(
@@ -95,7 +98,7 @@ class Writer:
         self.end += count
 
     def finish(self, producer_id: int, *, commit: bool) -> None:
-        """Write the marker."""
+        """Write the marker that ends a producer's transaction."""
         marker = WritableTxnMarker(producer_id, 0, commit, [WritableTxnMarkerTopic(self.topic, [0])], 0)
         answer = self._ask(WriteTxnMarkersRequest([marker]))
         assert answer.markers[0].topics[0].partitions[0].error_code == 0
@@ -129,7 +132,10 @@ def new_writer(client: Client, topic: str, seed: int) -> Writer:
 def test_committed_records_are_seen_and_no_others(
     client: tuple[str, Client], fresh_topic: Callable[[str], str], seed: int
 ) -> None:
-    """Interleaved transactions, committed, aborted and open, in fetches that begin anywhere among them (KIP-98)."""
+    """Transactions are interleaved, and some are aborted or open.
+
+    Fetches from any offset return only committed records (KIP-98).
+    """
     bootstrap, opened = client
     writer = new_writer(opened, fresh_topic("committed"), seed)
     first_id = 1_000_000 * (seed + 1)
@@ -172,7 +178,7 @@ def test_committed_records_are_seen_and_no_others(
 
 
 def read_to(consumer: Consumer, key: tuple[str, int], end: int) -> list[Any]:
-    """Read all records until the position has come to `end`: it passes markers and aborted records."""
+    """Read all records until the position reaches `end`. The position passes markers and aborted records."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     found: list[Any] = []
     while consumer.position(key) < end:
@@ -182,7 +188,7 @@ def read_to(consumer: Consumer, key: tuple[str, int], end: int) -> list[Any]:
 
 
 def batches_to(consumer: Consumer, key: tuple[str, int], end: int) -> list[tuple[int, bytes]]:
-    """Do the same by whole batches."""
+    """Read whole batches until the position reaches `end`, and return offsets and values from the start offset on."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     found = []
     while consumer.position(key) < end:
@@ -196,7 +202,7 @@ def batches_to(consumer: Consumer, key: tuple[str, int], end: int) -> list[tuple
 def test_an_open_transaction_holds_readers_up_until_its_marker(
     client: tuple[str, Client], fresh_topic: Callable[[str], str]
 ) -> None:
-    """The last stable offset: what was committed behind an open transaction comes when that ends."""
+    """An open transaction hides later committed records. They come when its marker moves the last stable offset."""
     bootstrap, opened = client
     writer = new_writer(opened, fresh_topic("committed"), 7)
     writer.write(5_000_000)

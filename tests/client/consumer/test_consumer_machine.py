@@ -1,4 +1,4 @@
-"""The consumer without sockets and clock: membership, rebalances and commits, by scripts."""
+"""The consumer's machine by scripts, without sockets or a clock: membership, rebalances and commits."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.client.fake_broker import HANG_UP, SILENCE, FakePartition
 
 
 def test_a_join_asks_for_a_member_id_first_and_is_known_by_it() -> None:
-    """KIP-394: the first JoinGroup is answered with an id only, and repeated with it."""
+    """The first JoinGroup is answered with a member id only. The consumer repeats it with this id (KIP-394)."""
     found = member(3)
     assert [join.member_id for join in found.broker.asked(JoinGroupRequest)] == ["", "member-1"]
     (sync,) = found.broker.asked(SyncGroupRequest)
@@ -43,7 +43,7 @@ def test_a_join_asks_for_a_member_id_first_and_is_known_by_it() -> None:
 
 
 def test_a_rebalance_has_everything_given_up_before_the_join() -> None:
-    """Eager: commit, revoke, join, assign, in this order."""
+    """An eager member commits, calls `revoked`, joins and is assigned partitions, in this order."""
     found = member(3, group_instance_id=None)
     assert found.values() == numbers(0, 2)
     found.broker.trouble[ApiKey.HEARTBEAT].append(int(ErrorCode.REBALANCE_IN_PROGRESS))
@@ -57,7 +57,10 @@ def test_a_rebalance_has_everything_given_up_before_the_join() -> None:
 
 
 def test_a_cooperative_member_keeps_what_it_has_while_it_joins() -> None:
-    """KIP-429: 'consumers will not revoke all their partitions'; it says what it owns."""
+    """A cooperative member keeps its partitions while it joins, and its subscription lists them.
+
+    KIP-429: 'consumers will not revoke all their partitions'.
+    """
     found = member(3, partition_assignment_strategy=["cooperative-sticky"])
     found.broker.trouble[ApiKey.HEARTBEAT].append(int(ErrorCode.REBALANCE_IN_PROGRESS))
     found.sleep(4)
@@ -69,7 +72,10 @@ def test_a_cooperative_member_keeps_what_it_has_while_it_joins() -> None:
 
 @pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION])
 def test_a_member_that_was_thrown_out_has_lost_its_partitions(code: ErrorCode) -> None:
-    """Others may read them already: the listener hears `lost`, nothing is committed, the member joins anew."""
+    """A member was removed from its group, so others may read its partitions.
+
+    `lost` is called, nothing is committed, and it joins again.
+    """
     found = member(3, auto_commit_interval_ms=100_000)
     found.values()
     found.broker.trouble[ApiKey.HEARTBEAT].append(int(code))
@@ -86,7 +92,10 @@ def test_a_member_that_was_thrown_out_has_lost_its_partitions(code: ErrorCode) -
 def test_a_member_that_was_thrown_out_commits_in_transactions_under_its_old_generation(
     code: ErrorCode,
 ) -> None:
-    """KIP-447: the coordinator refuses the offsets of what it has read; those of an outsider would be taken."""
+    """A removed member keeps its old `group_metadata` until it has joined again (KIP-447).
+
+    So the coordinator refuses its transactional offsets.
+    """
     found = member(3)
     joined = found.machine.group_metadata()
     assert (joined.generation_id, joined.member_id) == (1, "member-1")
@@ -100,7 +109,10 @@ def test_a_member_that_was_thrown_out_commits_in_transactions_under_its_old_gene
 
 
 def test_a_consumer_without_a_subscription_commits_in_transactions_as_an_outsider() -> None:
-    """Partitions assigned by hand belong to no generation. So behind `unsubscribe` the old one is forgotten."""
+    """After `unsubscribe` and `assign`, `group_metadata` has no generation.
+
+    Partitions that were assigned by hand belong to none.
+    """
     found = member(3)
     found.run(found.machine.leave("unsubscribed", timeout=1))
     found.machine.assign_manually([T0])
@@ -108,7 +120,10 @@ def test_a_consumer_without_a_subscription_commits_in_transactions_as_an_outside
 
 
 def test_a_sync_without_an_answer_costs_two_request_timeouts_not_a_rebalance() -> None:
-    """A firewall forgot the connection, so nobody refuses its bytes: the member joins again over another."""
+    """A SyncGroup gets no answer, for example because a firewall has dropped the connection.
+
+    The member repeats it after two request timeouts, and does not wait for the rebalance timeout.
+    """
     found = consumer(3, group_id="g", request_timeout_ms=10_000)
     found.broker.trouble[ApiKey.SYNC_GROUP].append(SILENCE)
     found.machine.subscribe(["t"])
@@ -119,8 +134,10 @@ def test_a_sync_without_an_answer_costs_two_request_timeouts_not_a_rebalance() -
 
 
 def test_a_poll_waits_while_its_group_is_joined_though_fetched_records_lie_there() -> None:
-    """Fetched records are given out only after the group is joined. A poll that returned for them before would spin
-    (seed 3007)."""
+    """Records were fetched, and the group rebalances.
+
+    A poll waits for the join: returning early with nothing would spin (seed 3007).
+    """
     found = member(3, enable_auto_commit="false")
     found.sleep(1)
     found.broker.trouble[ApiKey.HEARTBEAT].append(int(ErrorCode.REBALANCE_IN_PROGRESS))
@@ -137,11 +154,13 @@ def test_a_poll_waits_while_its_group_is_joined_though_fetched_records_lie_there
 
 @pytest.mark.parametrize("code", [ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.UNKNOWN_MEMBER_ID])
 def test_what_was_fetched_before_a_partition_was_given_up_is_not_handed_over(code: ErrorCode) -> None:
-    """A partition that comes back starts at the group's position, since others may have read on. Records that were
-    fetched before it was given up would come a second time (seed 293)."""
+    """Records were fetched, and then their partition was given up.
+
+    When it comes back it starts at the committed offset, so they are not returned twice (seed 293).
+    """
     found = member(6, enable_auto_commit="false", max_poll_records="2")
     assert found.values() == numbers(0, 1)
-    found.sleep(1)  # the rest is fetched ahead
+    found.sleep(1)  # the remaining records are fetched ahead
     found.broker.trouble[ApiKey.HEARTBEAT].append(int(code))
     found.sleep(4)
     assert everything(found, 6) == numbers(0, 5)
@@ -149,7 +168,7 @@ def test_what_was_fetched_before_a_partition_was_given_up_is_not_handed_over(cod
 
 
 def test_what_was_fetched_of_a_partition_that_is_read_no_longer_is_dropped() -> None:
-    """Assigned by hand: `assign` with fewer partitions, then with the old ones again."""
+    """`assign` drops a partition, and later adds it again. Its records that were fetched before are dropped."""
     found = reading(6, max_poll_records="2")
     assert found.values() == numbers(0, 1)
     found.sleep(1)
@@ -161,7 +180,10 @@ def test_what_was_fetched_of_a_partition_that_is_read_no_longer_is_dropped() -> 
 
 
 def test_a_coordinator_that_moved_is_looked_for_again() -> None:
-    """NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, a broken connection: none is the application's business."""
+    """The coordinator moves, loads, or breaks the connection.
+
+    The consumer looks for it again, and the application gets no error.
+    """
     found = consumer(3, group_id="g")
     for key, troubles in {
         ApiKey.FIND_COORDINATOR: [int(ErrorCode.COORDINATOR_NOT_AVAILABLE), 0],
@@ -188,7 +210,7 @@ def test_a_coordinator_that_moved_is_looked_for_again() -> None:
     [ErrorCode.GROUP_MAX_SIZE_REACHED, ErrorCode.GROUP_AUTHORIZATION_FAILED],
 )
 def test_what_keeps_a_member_out_is_raised(code: ErrorCode) -> None:
-    """And each later poll tries again."""
+    """A refused join is raised by the poll, and the next poll tries again."""
     found = consumer(3, group_id="g")
     found.broker.trouble[ApiKey.JOIN_GROUP].append(int(code))
     found.machine.subscribe(["t"])
@@ -199,7 +221,10 @@ def test_what_keeps_a_member_out_is_raised(code: ErrorCode) -> None:
 
 
 def test_deleted_topics_leave_no_trace_among_the_commits() -> None:
-    """A consumer whose pattern matches topics that come and go lives for months."""
+    """A deleted topic is remembered only while its partition is assigned.
+
+    Else a consumer whose topics come and go would grow for ever.
+    """
     found = consumer(3, group_id="g", auto_commit_interval_ms=1000, allow_auto_create_topics=False)
     for number in range(3):
         key = TopicPartition(f"u{number}", 0)
@@ -218,7 +243,10 @@ def test_deleted_topics_leave_no_trace_among_the_commits() -> None:
 
 @pytest.mark.reaches("client.left_for_not_polling")
 def test_who_does_not_poll_leaves() -> None:
-    """max.poll.interval.ms: 'the consumer is considered failed and the group will rebalance'."""
+    """A consumer that does not poll for `max.poll.interval.ms` leaves.
+
+    Kafka: 'the consumer is considered failed and the group will rebalance'.
+    """
     found = member(3, max_poll_interval_ms=10_000)
     found.sleep(11)
     (leave,) = found.broker.asked(LeaveGroupRequest)
@@ -228,7 +256,7 @@ def test_who_does_not_poll_leaves() -> None:
 
 
 def test_a_closed_member_commits_and_leaves_but_a_static_one_stays() -> None:
-    """KIP-345: 'static members ... will not send LeaveGroupRequest'."""
+    """`close` commits and sends LeaveGroup. A static member sends no LeaveGroup (KIP-345)."""
     for instance, leaves in ((None, 1), ("static", 0)):
         found = member(3, group_instance_id=instance)
         found.values()
@@ -239,7 +267,7 @@ def test_a_closed_member_commits_and_leaves_but_a_static_one_stays() -> None:
 
 
 def test_a_leader_that_need_not_assign_sends_no_assignment() -> None:
-    """KIP-814: a static leader that returns skips the assignment."""
+    """A static leader returns, and JoinGroup says `skip_assignment`. Its SyncGroup contains no assignment (KIP-814)."""
     found = consumer(3, group_id="g", group_instance_id="static")
     request = JoinGroupRequest(group_instance_id="static", protocol_type="consumer", protocols=[])
     request.protocols.append(JoinGroupRequestProtocol("range", b""))
@@ -256,7 +284,7 @@ def test_a_leader_that_need_not_assign_sends_no_assignment() -> None:
 
 
 def test_the_leader_has_a_grown_topic_assigned_again() -> None:
-    """A topic with more partitions than before: the next metadata brings a rebalance."""
+    """A topic gains partitions. The group's leader sees that in metadata, and joins again to assign them."""
     found = member(3, metadata_max_age_ms=1000)
     found.broker.topics["t"].partitions.append(FakePartition())
     for _ in range(4):
@@ -265,7 +293,7 @@ def test_the_leader_has_a_grown_topic_assigned_again() -> None:
 
 
 def test_a_refused_commit_raises_and_tells_the_membership() -> None:
-    """ILLEGAL_GENERATION: the partitions are with others; retriable refusals are repeated."""
+    """A commit that fails with ILLEGAL_GENERATION raises, and the partitions are lost. Retriable errors are retried."""
     found = member(3)
     found.values()
     found.broker.trouble[ApiKey.OFFSET_COMMIT].extend(
@@ -283,7 +311,7 @@ def test_a_refused_commit_raises_and_tells_the_membership() -> None:
 
 
 def asked_for(found: FakeConsumer, offset: int, outcomes: list[tuple[int, Exception | None]]) -> None:
-    """Ask for a commit that nobody waits for; `outcomes` gets the offset and its error."""
+    """Start an asynchronous commit. Its callback adds the offset and the error to `outcomes`."""
     callback = partial(_noted, outcomes)
     core = found.machine.core
     core.start(found.machine.commits.commit_later({T0: OffsetAndMetadata(offset)}, callback), found.wire.now)
@@ -294,7 +322,7 @@ def _noted(outcomes: list[tuple[int, Exception | None]], offsets: Any, error: Ex
 
 
 def tell(found: FakeConsumer) -> None:
-    """Call the application's callbacks for the commits that have ended, as a poll does."""
+    """Call the callbacks of the commits that have ended, as a poll does."""
     completed = found.machine.commits.completed
     while completed:
         callback, offsets, error = completed.popleft()
@@ -303,13 +331,16 @@ def tell(found: FakeConsumer) -> None:
 
 
 def test_commits_that_wait_become_one_and_each_is_told() -> None:
-    """An application that commits each record while the coordinator is silent keeps two requests, not thousands."""
+    """Thousands of asynchronous commits wait for a silent coordinator.
+
+    They become one request, and each callback is called.
+    """
     found = member(3, enable_auto_commit="false")
     found.broker.trouble[ApiKey.OFFSET_COMMIT].append(SILENCE)
     outcomes: list[tuple[int, Exception | None]] = []
     for offset in range(1, 3001):
         asked_for(found, offset, outcomes)
-    found.sleep(50)  # the request times out, and is repeated on another connection
+    found.sleep(50)  # the request times out, and is repeated over another connection
     tell(found)
     assert outcomes == [(offset, None) for offset in range(1, 3001)]
     asked = [
@@ -321,7 +352,10 @@ def test_commits_that_wait_become_one_and_each_is_told() -> None:
 
 
 def test_a_commit_that_is_waited_for_comes_behind_those_asked_for_before() -> None:
-    """Else an older commit would take its place. An error of the earlier member reaches only its own commits."""
+    """A synchronous commit is sent after the asynchronous ones before it, so that none of them overwrites it.
+
+    Their errors are not its own.
+    """
     found = member(3, enable_auto_commit="false")
     outcomes: list[tuple[int, Exception | None]] = []
     found.broker.trouble[ApiKey.OFFSET_COMMIT].append(int(ErrorCode.OFFSET_METADATA_TOO_LARGE))
@@ -334,7 +368,7 @@ def test_a_commit_that_is_waited_for_comes_behind_those_asked_for_before() -> No
 
 
 def test_a_commit_waits_no_longer_than_its_timeout_for_those_before() -> None:
-    """The coordinator is silent: the application's own timeout holds, and the commits before it go on."""
+    """A synchronous commit waits for earlier ones, but no longer than its timeout. The earlier ones continue."""
     found = member(3, enable_auto_commit="false")
     found.broker.trouble[ApiKey.OFFSET_COMMIT].append(SILENCE)
     outcomes: list[tuple[int, Exception | None]] = []

@@ -1,4 +1,4 @@
-"""What a consumer reads: its positions, their validation, and its fetches, against a broker in memory."""
+"""A consumer's positions, their validation, and its fetches, against a broker in memory."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.client.fake_broker import HANG_UP
 
 
 def test_a_position_out_of_range_is_reset_or_raised() -> None:
-    """auto.offset.reset: earliest, latest, none; what was fetched before is handed out first."""
+    """A position is out of range. `auto.offset.reset` decides whether it is reset to an end or an error is raised."""
     for policy, position in (("earliest", 3), ("latest", 9)):
         found = reading(9, auto_offset_reset=policy)
         found.machine.seek(T0, 77, -1)
@@ -50,7 +50,10 @@ def test_a_position_out_of_range_is_reset_or_raised() -> None:
 
 
 def test_after_a_change_of_leader_the_position_is_checked() -> None:
-    """KIP-320: the new leader's log goes on from the position: the consumer reads on, each record once."""
+    """The leader changes, and the new log continues from the position (KIP-320).
+
+    The consumer reads each record once.
+    """
     found = reading(9, metadata_max_age_ms=1000)
     assert found.values() == numbers(0, 8)
     found.broker.leader_epoch = 1
@@ -61,7 +64,7 @@ def test_after_a_change_of_leader_the_position_is_checked() -> None:
 
 
 def test_after_a_hint_the_position_is_checked_at_once() -> None:
-    """KIP-951: the refusal names the new leader, so the position is checked at once, without new metadata."""
+    """A refused fetch names the new leader (KIP-951). The position is validated at once, without new metadata."""
     found = reading(9)
     assert found.values() == numbers(0, 8)
     found.broker.leader_epoch = 1
@@ -73,7 +76,10 @@ def test_after_a_hint_the_position_is_checked_at_once() -> None:
 
 @pytest.mark.parametrize("policy", ["latest", "none"])
 def test_a_truncated_log_is_noticed(policy: str) -> None:
-    """KIP-320: 'truncation has been detected': go on where the logs part, or raise where there is no policy."""
+    """The log was truncated below the position.
+
+    The consumer continues where the logs diverge, or raises if it has no reset policy (KIP-320).
+    """
     found = reading(9, metadata_max_age_ms=1000, auto_offset_reset=policy)
     found.machine.seek(T0, 0, -1)
     assert found.values() == numbers(0, 8)
@@ -92,7 +98,7 @@ def test_a_truncated_log_is_noticed(policy: str) -> None:
 
 
 def test_what_was_only_fetched_of_a_truncated_log_is_fetched_again() -> None:
-    """Records that have yet to reach the application are no loss."""
+    """Only records that the application has not seen are truncated. They are fetched again, and no error is raised."""
     found = reading(9, metadata_max_age_ms=1000, auto_offset_reset="none", max_poll_records=3)
     found.machine.seek(T0, 0, -1)
     assert found.values() == numbers(0, 2)
@@ -111,7 +117,7 @@ def test_what_was_only_fetched_of_a_truncated_log_is_fetched_again() -> None:
 
 
 def test_chunks_are_fetched_ahead_and_no_further() -> None:
-    """Two chunks per partition: one to work on, one to come."""
+    """A partition has at most two chunks in memory: one to hand out, and one fetched ahead."""
     found = reading(30, max_partition_fetch_bytes=200, max_poll_records=3)
     assert found.values() == numbers(0, 2)
     found.sleep(5)
@@ -125,7 +131,10 @@ def test_chunks_are_fetched_ahead_and_no_further() -> None:
 
 
 def test_a_quiet_partition_holds_no_busy_one_up() -> None:
-    """While a busy partition is full, fetches of the quiet one ask with `max_wait_ms=0`, but only now and then."""
+    """A busy partition has enough chunks, and only a quiet one is fetched.
+
+    This fetch returns at once, so it does not delay the busy partition.
+    """
     found = consumer(60, 2, max_partition_fetch_bytes=200)
     found.machine.assign_manually([T0, TopicPartition("t", 1)])
     found.poll(0.1)
@@ -143,7 +152,10 @@ def test_a_quiet_partition_holds_no_busy_one_up() -> None:
 
 
 def test_fetches_go_to_the_preferred_replica_until_it_fails() -> None:
-    """KIP-392: the leader names a replica nearby; OFFSET_OUT_OF_RANGE there only sends us back to the leader."""
+    """The leader names a nearby replica, which is fetched from (KIP-392).
+
+    After its OFFSET_OUT_OF_RANGE the leader is asked again.
+    """
     follower = GroupBroker("near", 9093)
     found = FakeConsumer(brokers={("near", 9093): follower}, client_rack="r")
     topic = found.broker.add_topic("t")
@@ -165,7 +177,10 @@ def test_fetches_go_to_the_preferred_replica_until_it_fails() -> None:
 
 
 def test_a_preferred_replica_that_is_none_any_more_is_left() -> None:
-    """KIP-392: the partition has moved away from it, so NOT_LEADER_OR_FOLLOWER there sends us back to the leader."""
+    """The partition has moved away from the preferred replica.
+
+    After its NOT_LEADER_OR_FOLLOWER the leader is asked again (KIP-392).
+    """
     former = GroupBroker("near", 9093)
     found = FakeConsumer(brokers={("near", 9093): former}, client_rack="r")
     topic = found.broker.add_topic("t")
@@ -187,7 +202,7 @@ def test_a_preferred_replica_that_is_none_any_more_is_left() -> None:
 
 
 def test_a_broken_connection_costs_no_record() -> None:
-    """Sessions and fetches begin anew."""
+    """Connections break during fetches. Each record still comes exactly once."""
     found = reading(30, max_partition_fetch_bytes=200, max_poll_records=4)
     values: list[bytes] = []
     while len(values) < 30:
@@ -198,7 +213,10 @@ def test_a_broken_connection_costs_no_record() -> None:
 
 
 def test_damaged_batches_are_raised_and_can_be_passed_over() -> None:
-    """check.crcs: the error comes when the position reaches the batch, what stands before it first."""
+    """With `check.crcs`, a damaged batch is an error when the position reaches it.
+
+    Earlier records come first, and `seek` skips it.
+    """
     found = reading(9)
     batches = found.broker.topics["t"].partitions[0].batches
     base, data = batches[1]
@@ -216,7 +234,7 @@ def test_damaged_batches_are_raised_and_can_be_passed_over() -> None:
 
 @pytest.mark.parametrize("policy", ["earliest", "latest", "none"])
 def test_a_topic_made_anew_is_read_by_the_reset_policy(policy: str) -> None:
-    """Its position was another topic's: records of the new one below it are not passed over in silence."""
+    """A topic is deleted and created again. The reset policy applies, since the position belonged to the old topic."""
     found = reading(6, auto_offset_reset=policy)
     found.machine.seek(T0, 0, -1)
     assert everything(found, 6) == numbers(0, 5)
@@ -236,7 +254,10 @@ def test_a_topic_made_anew_is_read_by_the_reset_policy(policy: str) -> None:
 
 
 def test_aborted_transactions_are_not_seen_with_read_committed() -> None:
-    """isolation.level: the broker names what was aborted; control batches are never seen."""
+    """With `read_committed`, records of aborted transactions are left out, as the broker lists them.
+
+    Control batches are never returned.
+    """
 
     def batch(base: int, producer_id: int, value: bytes | None, *, marker: int | None = None) -> bytes:
         builder = RecordBatchBuilder(
@@ -274,7 +295,7 @@ def test_aborted_transactions_are_not_seen_with_read_committed() -> None:
 
 
 def test_a_bug_in_the_background_is_not_silence() -> None:
-    """Every later poll raises it."""
+    """A background operation fails by a bug. Every later poll raises an error."""
     found = reading(3)
     found.machine._fetching.buffered_bytes = lambda: 1 // 0  # type: ignore[method-assign] # the bug
     for _ in range(2):
@@ -283,7 +304,7 @@ def test_a_bug_in_the_background_is_not_silence() -> None:
 
 
 def test_errors_that_are_waited_out_can_be_looked_at() -> None:
-    """A poll that brings nothing has its reason in the statistics."""
+    """A poll that waits for a lost broker returns nothing. The statistics contain the last error."""
     found = consumer(3, bootstrap_servers="nobody:1")
     found.machine.assign_manually([T0])
     assert found.poll(40) == []
@@ -291,7 +312,7 @@ def test_errors_that_are_waited_out_can_be_looked_at() -> None:
 
 
 def test_subscribe_needs_a_group() -> None:
-    """Only a group assigns partitions to its subscribers, so subscribing requires `group.id`."""
+    """`subscribe` requires `group.id`, since only a group assigns partitions."""
     found = consumer()
     with pytest.raises(ValueError, match=r"group\.id"):
         found.machine.subscribe(["t"])
@@ -302,7 +323,7 @@ def test_subscribe_needs_a_group() -> None:
 
 
 def test_produced_records_are_read_with_their_fields() -> None:
-    """Records of our producer come back whole: headers, keys, nulls, times; deserializers are applied."""
+    """Records of our producer come back with their headers, keys, nulls and timestamps. Deserializers are applied."""
     found = consumer(
         key_deserializer=lambda key: key and key.decode(), value_deserializer="StringDeserializer"
     )

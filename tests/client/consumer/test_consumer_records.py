@@ -1,4 +1,4 @@
-"""The consumer's own parser of batches beside the plain one of `odradek.wire.batches.records`."""
+"""The consumer's own parser of batches must agree with the plain parser of `odradek.wire.batches.records`."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def opened(data: bytes, **more: Any) -> BatchRecords:
 
 
 def ours(data: bytes, piece: int = 1 << 20, **more: Any) -> list[ConsumerRecord]:
-    """Read all records, taken in pieces; raise the first error."""
+    """Parse a batch in pieces of at most `piece` records. Raise the first error."""
     batch = opened(data, **more)
     found: list[ConsumerRecord] = []
     while not batch.is_used_up:
@@ -75,7 +75,10 @@ def plain(data: bytes) -> list[ConsumerRecord]:
 def test_it_reads_what_the_plain_parser_reads(
     wanted: list[Any], compression: int, timestamp_type: int
 ) -> None:
-    """Gaps of compaction, times far off, nulls, long values, headers, every codec."""
+    """Both parsers return equal records.
+
+    Batches have gaps of compaction, extreme times, nulls, long values, headers, and every codec.
+    """
     data = batch(wanted, compression_type=compression, timestamp_type=timestamp_type)
     found = ours(data)
     assert found == plain(data)
@@ -86,7 +89,7 @@ def test_it_reads_what_the_plain_parser_reads(
 
 @pytest.mark.parametrize("count", [1, 64, 65, 8192, 8193, 20_000])
 def test_it_reads_batches_of_any_length(count: int) -> None:
-    """Offset deltas of one, two and three bytes."""
+    """Batches of any length are read, with offset deltas of one, two and three bytes."""
     data = batch([(1, n % 3, None, b"v", ()) for n in range(count)])
     assert [record.offset for record in ours(data)] == list(range(77, 77 + count))
 
@@ -103,7 +106,10 @@ RUN = st.tuples(
 def test_the_shape_of_the_batch_before_is_taken_for_nothing_but_a_guess(
     runs: list[Any], data: st.DataObject
 ) -> None:
-    """Batches of runs, one after the other with one memory, whole and damaged: what the plain parser makes of each."""
+    """The parser keeps the record shape of the batch before as a guess.
+
+    A wrong guess never changes the result, even if a batch is damaged.
+    """
     last_shapes = LastShapes()
     for count, delta, key, value in runs:
         whole = bytearray(batch([(1, bool(n) * delta, key, value, ()) for n in range(count)]))
@@ -121,7 +127,7 @@ def test_the_shape_of_the_batch_before_is_taken_for_nothing_but_a_guess(
 
 @given(st.lists(RECORD, min_size=1, max_size=3), st.data())
 def test_damage_behind_a_good_checksum_is_no_record(wanted: list[Any], data: st.DataObject) -> None:
-    """A byte changed anywhere in the records: an error of ours, or what the plain parser makes of it; never another."""
+    """A byte is changed and the checksum recomputed. The parser agrees with the plain one, or both raise an error."""
     whole = bytearray(batch(wanted))
     position = data.draw(st.integers(HEADER_SIZE, len(whole) - 1))
     whole[position] = data.draw(st.integers(0, 255))
@@ -130,7 +136,7 @@ def test_damage_behind_a_good_checksum_is_no_record(wanted: list[Any], data: st.
         expected = plain(bytes(whole))
     except KafkaError as error:
         if "UTF-8" in error.message:
-            # A header's key that is no text is read with U+FFFD: the record is not worth less for it.
+            # Consumers read a header key that is not UTF-8 with U+FFFD, so the record is not lost.
             with suppress(KafkaError):
                 assert any("\ufffd" in key for record in ours(bytes(whole)) for key, _ in record.headers)
         else:
@@ -142,7 +148,7 @@ def test_damage_behind_a_good_checksum_is_no_record(wanted: list[Any], data: st.
 
 @pytest.mark.parametrize("place", [0, 4, 6])
 def test_a_negative_length_is_no_record(place: int) -> None:
-    """The sign bit of the record's, the key's or the value's length: -n is not n - 1 (found by a storm of damage)."""
+    """The length of a record, key or value is negative. The batch is refused."""
     whole = bytearray(batch([(1, 0, b"k", b"v", ())]))
     whole[HEADER_SIZE + place] ^= 1
     whole[17:21] = crc32c(bytes(whole[CRC_START:])).to_bytes(4, "big")
@@ -151,7 +157,7 @@ def test_a_negative_length_is_no_record(place: int) -> None:
 
 
 def test_a_wrong_checksum_is_found_unless_it_is_not_looked_for() -> None:
-    """check.crcs."""
+    """With `check.crcs` a wrong checksum is an error. Without it the batch is read."""
     data = bytearray(batch([(1, 0, b"k", b"v", ())]))
     data[17] ^= 1
     with pytest.raises(CorruptBatch, match="t-3: the checksum of the batch at offset 77"):

@@ -24,7 +24,7 @@ from odradek.wire.topic_partition import TopicPartition
 from tests.client.consumer.clusters import PATIENCE_SECONDS, TIME, Cluster, Told, keys, poll_until, read
 
 pytestmark = pytest.mark.long
-"""Servers of their own: left out of `make quick`."""
+"""These tests start their own servers, so `make quick` leaves them out."""
 
 
 @pytest.fixture(
@@ -44,7 +44,10 @@ def cluster(request: pytest.FixtureRequest, fresh_topic: Callable[[str], str]) -
 
 
 def test_assigned_partitions_are_read_from_the_reset_policy_on(cluster: Cluster) -> None:
-    """assign, poll, position, seek, pause, resume: in order within a partition, nothing twice."""
+    """Assigned partitions are read in order and without duplicates.
+
+    Position, lag, seek, pause and resume agree with that.
+    """
     topic = cluster.topic(3)
     cluster.produce(topic, 3000, 3, batch_bytes_max=3000)
     consumer = cluster.consumer(max_poll_records=700)
@@ -72,7 +75,10 @@ def test_assigned_partitions_are_read_from_the_reset_policy_on(cluster: Cluster)
 
 @pytest.mark.parametrize("compression_type", range(5), ids=["none", "gzip", "snappy", "lz4", "zstd"])
 def test_batches_come_as_they_lie_in_the_log(cluster: Cluster, compression_type: int) -> None:
-    """poll_batches: whole batches with their offsets; records below the position are named, not cut."""
+    """`poll_batches` returns whole batches as they are in the log.
+
+    `start_offset` says from which record on they are new.
+    """
     topic = cluster.topic(1)
     cluster.produce(topic, 300, 1, batch_bytes_max=1000, compression_type=compression_type)
     consumer = cluster.consumer()
@@ -95,7 +101,7 @@ def test_batches_come_as_they_lie_in_the_log(cluster: Cluster, compression_type:
 
 
 def test_offsets_are_found_by_time_and_at_both_ends(cluster: Cluster) -> None:
-    """ListOffsets: the first record at or after a time; None where there is none that young."""
+    """ListOffsets finds the first record at or after a time, or None if there is none. It also finds both ends."""
     topic = cluster.topic(2)
     cluster.produce(topic, 100, 2)
     consumer = cluster.consumer()
@@ -113,8 +119,7 @@ def test_offsets_are_found_by_time_and_at_both_ends(cluster: Cluster) -> None:
 
 
 def test_without_a_reset_policy_a_missing_position_is_an_error(cluster: Cluster) -> None:
-    """With auto.offset.reset=none, the application gets an error for a missing commit and for a position out of
-    range."""
+    """With `auto.offset.reset=none`, a missing commit or a position out of range is an error."""
     topic = cluster.topic(1)
     cluster.produce(topic, 10, 1)
     consumer = cluster.consumer(auto_offset_reset="none")
@@ -129,7 +134,10 @@ def test_without_a_reset_policy_a_missing_position_is_an_error(cluster: Cluster)
 
 
 def test_the_policies_latest_and_by_duration(cluster: Cluster) -> None:
-    """latest: only what comes from now on. KIP-1106: by_duration goes back by so much time."""
+    """`latest` begins at the end of the log.
+
+    `by_duration` begins at the first record that is at most this old (KIP-1106).
+    """
     topic = cluster.topic(1)
     cluster.produce(topic, 10, 1)
     latest = cluster.consumer(auto_offset_reset="latest")
@@ -145,7 +153,7 @@ def test_the_policies_latest_and_by_duration(cluster: Cluster) -> None:
 
 
 def test_wakeup_ends_the_poll_of_another_thread(cluster: Cluster) -> None:
-    """`wakeup` is the one method for other threads; without a poll the next one raises."""
+    """`wakeup`, called from another thread, ends a poll. If no poll is running, the next one raises."""
     topic = cluster.topic(1)
     consumer = cluster.consumer()
     consumer.assign(keys(topic, 1))
@@ -163,7 +171,10 @@ def test_wakeup_ends_the_poll_of_another_thread(cluster: Cluster) -> None:
 
 
 def test_commits_are_where_the_next_consumer_begins(cluster: Cluster) -> None:
-    """commit, committed, commit_async with its callback, with metadata; also without a subscription."""
+    """A consumer begins at the committed offset of its group, also without a subscription.
+
+    Commits carry metadata, and callbacks are called.
+    """
     topic = cluster.topic(2)
     cluster.produce(topic, 20, 2)
     first, second = keys(topic, 2)
@@ -189,7 +200,7 @@ def test_commits_are_where_the_next_consumer_begins(cluster: Cluster) -> None:
 
 
 def test_automatic_commits_cover_what_earlier_polls_returned(cluster: Cluster) -> None:
-    """enable.auto.commit: at the interval, and when the consumer closes. At least once."""
+    """With `enable.auto.commit`, offsets of earlier polls are committed at the interval and in `close`."""
     topic = cluster.topic(1)
     (key,) = keys(topic, 1)
     cluster.produce(topic, 30, 1)
@@ -206,7 +217,10 @@ def test_automatic_commits_cover_what_earlier_polls_returned(cluster: Cluster) -
 
 
 def test_a_rebalance_can_be_asked_for(cluster: Cluster) -> None:
-    """KIP-568: `enforce_rebalance` has the member join anew, and everything is assigned once more."""
+    """`enforce_rebalance` makes the member join again (KIP-568).
+
+    All of its partitions are revoked and assigned anew.
+    """
     topic = cluster.topic(2)
     consumer = cluster.consumer(group_id=topic)
     told = Told()
@@ -220,8 +234,10 @@ def test_a_rebalance_can_be_asked_for(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("strategy", ["range", "roundrobin", "cooperative-sticky"])
 def test_members_share_the_partitions_and_take_over(cluster: Cluster, strategy: str) -> None:
-    """A second member gets half of the partitions, and the first has all again after it leaves. Each record is read
-    exactly once."""
+    """A second member gets half of the partitions, and the first gets them back after it leaves.
+
+    Each record is read exactly once.
+    """
     topic = cluster.topic(4)
     cluster.produce(topic, 400, 4)
     found: list[ConsumerRecord] = []
@@ -244,7 +260,7 @@ def test_members_share_the_partitions_and_take_over(cluster: Cluster, strategy: 
     assert sorted(int(record.value) for record in found) == list(range(1200))
     everything = keys(topic, 4)
     if strategy == "cooperative-sticky":
-        # KIP-429: members keep their common partitions; the listener gets only the difference.
+        # The listener gets only the difference, since a cooperative member keeps the rest (KIP-429).
         assert told.events[0] == ("assigned", everything)
         assert ("revoked", other) in told.events
         assert told.events[-1] == ("assigned", other)
@@ -259,7 +275,10 @@ def test_members_share_the_partitions_and_take_over(cluster: Cluster, strategy: 
 
 
 def test_a_cooperative_member_reads_on_while_the_group_rebalances(cluster: Cluster) -> None:
-    """KIP-429: a partition that stays with its member is read throughout, also while a join waits for others."""
+    """While a group rebalances, a cooperative member reads on from the partitions that it keeps (KIP-429).
+
+    This holds even while a join waits for other members.
+    """
     topic = cluster.topic(2)
     strategy = ["cooperative-sticky"]
     first = cluster.consumer(group_id=topic, partition_assignment_strategy=strategy)
@@ -268,12 +287,12 @@ def test_a_cooperative_member_reads_on_while_the_group_rebalances(cluster: Clust
     second = cluster.consumer(group_id=topic, partition_assignment_strategy=strategy)
     second.subscribe([topic])
     both = (first, second)
-    # Stable too: the second may have its share while the first still waits for the answer to its own SyncGroup.
+    # Both must be stable: the second may have its share while the first still waits for its SyncGroup response.
     poll_until(
         both,
         lambda: [(len(c.assignment()), c.statistics()["member_state"]) for c in both] == [(1, "stable")] * 2,
     )
-    # A third joins; the second does not poll, so the first waits in its JoinGroup.
+    # A third member joins while the second does not poll, so the first waits for its JoinGroup response.
     third = cluster.consumer(group_id=topic, partition_assignment_strategy=strategy)
     third.subscribe([topic])
     poll_until([first, third], lambda: first.statistics()["member_state"] == "joining")
@@ -287,7 +306,10 @@ def test_a_cooperative_member_reads_on_while_the_group_rebalances(cluster: Clust
 
 
 def test_a_member_that_dies_is_replaced_and_loses_its_partitions(cluster: Cluster) -> None:
-    """session.timeout.ms without a heartbeat: others take over; what the dead one then commits is refused."""
+    """A member sends no heartbeats for `session.timeout.ms`.
+
+    Other members get its partitions, and its later commit is refused.
+    """
     topic = cluster.topic(2)
     cluster.produce(topic, 20, 2)
     first = cluster.consumer(group_id=topic, session_timeout_ms=6000, enable_auto_commit=False)
@@ -295,12 +317,15 @@ def test_a_member_that_dies_is_replaced_and_loses_its_partitions(cluster: Cluste
     second = cluster.consumer(group_id=topic, session_timeout_ms=6000)
     second.subscribe([topic])
     poll_until([first, second], lambda: [len(c.assignment()) for c in (first, second)] == [1, 1])
-    first._io.close()  # its heartbeats end, and nobody is told
+    first._io.close()  # its heartbeats end without a leave
     poll_until([second], lambda: len(second.assignment()) == 2)
 
 
 def test_who_does_not_poll_leaves_and_is_told_when_it_returns(cluster: Cluster) -> None:
-    """max.poll.interval.ms: heartbeats go on in the background, so a stuck application has to be seen otherwise."""
+    """A member that does not poll for `max.poll.interval.ms` leaves, although its heartbeats continue.
+
+    Its next poll calls `lost` and joins again.
+    """
     topic = cluster.topic(2)
     first = cluster.consumer(group_id=topic, max_poll_interval_ms=1500, session_timeout_ms=6000)
     told = Told()
@@ -314,7 +339,10 @@ def test_who_does_not_poll_leaves_and_is_told_when_it_returns(cluster: Cluster) 
 
 
 def test_a_static_member_returns_to_its_partitions_without_a_rebalance(cluster: Cluster) -> None:
-    """KIP-345: with group.instance.id a restart within the session timeout moves nothing; a twin is fenced."""
+    """A static member restarts within the session timeout, and no partition moves (KIP-345).
+
+    A second consumer with its instance id fences it.
+    """
     topic = cluster.topic(4)
     consumers = [
         cluster.consumer(group_id=topic, group_instance_id=f"static-{n}", session_timeout_ms=30_000)
@@ -341,7 +369,10 @@ def test_a_static_member_returns_to_its_partitions_without_a_rebalance(cluster: 
 
 
 def test_a_pattern_follows_the_topics_that_match(cluster: Cluster) -> None:
-    """subscribe(re.compile(...)): the whole name has to match; a topic made later brings a rebalance."""
+    """`subscribe(re.compile(...))` follows the topics whose whole names match.
+
+    A new topic that matches causes a rebalance.
+    """
     first = cluster.topic(1, "-a")
     consumer = cluster.consumer(group_id=cluster.name, metadata_max_age_ms=300)
     consumer.subscribe(re.compile(re.escape(cluster.name) + "-[a-c]"))
@@ -359,7 +390,7 @@ def test_a_pattern_follows_the_topics_that_match(cluster: Cluster) -> None:
 
 
 def test_a_listener_may_commit_and_seek(cluster: Cluster) -> None:
-    """The last moment to commit is before partitions go; the first to seek is when they come."""
+    """A rebalance listener may commit when partitions are revoked, and seek when they are assigned."""
     topic = cluster.topic(1)
     (key,) = keys(topic, 1)
     cluster.produce(topic, 10, 1)

@@ -1,4 +1,4 @@
-"""Incremental fetch sessions against a model of the broker's side (KIP-227)."""
+"""Incremental fetch sessions (KIP-227) against a model of the broker's side."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KEYS = [TopicPartition(topic, index) for topic in "ab" for index in range(2)]
 
 
 class BrokerSide:
-    """A broker's fetch session: 'the partitions which the fetcher is interested in' by the requests it got."""
+    """The broker's side of a fetch session: the partitions that it knows from the requests so far."""
 
     def __init__(self) -> None:
         self.session_id = 0
@@ -25,7 +25,7 @@ class BrokerSide:
         self._ids = 0
 
     def take(self, request: FetchRequest, *, keep: bool) -> int:
-        """The session id to answer with. Asserts that the request fits the session."""
+        """Apply a request, and return the session id to answer with. Fails if the request does not fit the session."""
         if request.session_epoch == 0:
             self.partitions = {}
             self.session_id = 0
@@ -34,7 +34,7 @@ class BrokerSide:
                 self.session_id = self._ids
         else:
             assert (request.session_id, request.session_epoch) == (self.session_id, self.epoch)
-        # A topic id that is both forgotten and new is new.
+        # Forgotten partitions come first: a topic id that is both forgotten and listed counts as listed.
         for gone in request.forgotten_topics_data:
             for index in gone.partitions:
                 self.partitions.pop((gone.topic_id, index))
@@ -46,7 +46,10 @@ class BrokerSide:
 
 
 def wanted_of(offsets: dict[TopicPartition, int], age: int = 0) -> dict[TopicPartition, Wanted]:
-    """`age` counts how often the topics were made anew."""
+    """Make the wanted state of these partitions.
+
+    `age` is part of the topic id, so another `age` is a recreated topic.
+    """
     return {
         key: Wanted(key.topic.encode() + bytes([age]) * 15, offset, 0, -1, 100)
         for key, offset in offsets.items()
@@ -60,7 +63,7 @@ WANTED = st.builds(wanted_of, st.dictionaries(st.sampled_from(KEYS), st.integers
 def test_the_broker_always_knows_exactly_what_is_wanted(
     steps: list[tuple[dict[TopicPartition, Wanted], str]],
 ) -> None:
-    """'Incremental fetch requests ... contain only the partitions that have changed': in sum they say everything."""
+    """After every request the broker knows exactly the wanted partitions. Incremental requests list only changes."""
     session, broker = FetchSession(), BrokerSide()
     for wanted, outcome in steps:
         request = session.request(wanted, with_ids=True)
@@ -73,7 +76,7 @@ def test_the_broker_always_knows_exactly_what_is_wanted(
 
 
 def test_an_incremental_request_names_only_what_is_new_moved_or_gone() -> None:
-    """The second request of a session is short."""
+    """An incremental request lists only the partitions that are new, have moved or are no longer wanted."""
     session = FetchSession()
     a, b = KEYS[0], KEYS[2]
     session.request(wanted_of({a: 0, b: 0}), with_ids=True)
@@ -89,7 +92,10 @@ def test_an_incremental_request_names_only_what_is_new_moved_or_gone() -> None:
 
 
 def test_doubt_ends_a_session_and_a_topic_without_id_begins_another() -> None:
-    """Epoch 0 with the old id closes it at the broker; FETCH_SESSION_ID_NOT_FOUND leaves nothing to close."""
+    """A session ends when topic ids are missing: the next request starts another one.
+
+    After a loss there is nothing to close.
+    """
     session = FetchSession()
     wanted = wanted_of({KEYS[0]: 0})
     session.request(wanted, with_ids=True)
@@ -107,7 +113,7 @@ def test_doubt_ends_a_session_and_a_topic_without_id_begins_another() -> None:
 
 
 def many(topics: int, each: int, offset: int = 0) -> dict[TopicPartition, Wanted]:
-    """Make the wishes of a consumer of many partitions of one broker."""
+    """Make the wanted state of many partitions of one broker."""
     return {
         TopicPartition(f"t{topic}", index): Wanted(topic.to_bytes(16, "big"), offset, 0, -1, 100)
         for topic in range(1, topics + 1)
@@ -116,18 +122,21 @@ def many(topics: int, each: int, offset: int = 0) -> dict[TopicPartition, Wanted
 
 
 def taken(request: FetchRequest) -> FetchRequest:
-    """Decode the request as our brokers do, with their bound. Raises `MalformedMessage`."""
+    """Encode a request, and decode it with the limits of our brokers. Raises `MalformedMessage`."""
     return bounded_decoder(FetchRequest, 17)(memoryview(encode(request, 17)), 0)[0]
 
 
 def named_in(request: FetchRequest) -> int:
-    """Count the partitions that a request names."""
+    """Count the partitions that a request lists."""
     return sum(len(topic.partitions) for topic in request.topics)
 
 
 @pytest.mark.parametrize(("topics", "each"), [(20_000, 1), (1, 45_000)])
 def test_a_session_of_many_partitions_is_made_in_parts(topics: int, each: int) -> None:
-    """No request has more elements than a broker takes; in the end the broker knows all, and knows when all have moved."""
+    """A session of very many partitions is built by several requests, each within a broker's limit.
+
+    After the last the broker knows all.
+    """
     broker, session = BrokerSide(), FetchSession()
     parts = -(-topics * each // PARTITIONS_MAX)
     for offset in (0, 1):
@@ -146,7 +155,7 @@ def test_a_session_of_many_partitions_is_made_in_parts(topics: int, each: int) -
 
 @pytest.mark.parametrize(("topics", "each"), [(20_000, 1), (1, 45_000)])
 def test_without_a_session_the_parts_take_turns(topics: int, each: int) -> None:
-    """A broker that keeps no session is asked for every partition in each lap."""
+    """A broker keeps no session. Requests list different partitions in turn, until all have been fetched."""
     broker, session = BrokerSide(), FetchSession()
     wanted = many(topics, each)
     for _ in range(2):
@@ -160,7 +169,10 @@ def test_without_a_session_the_parts_take_turns(topics: int, each: int) -> None:
 
 
 def test_a_farewell_to_too_many_partitions_is_a_new_session() -> None:
-    """A full request ends the old session, so nothing has to be forgotten one by one."""
+    """Very many partitions are no longer wanted.
+
+    A full request starts a new session, as forgetting each of them would be too large.
+    """
     broker, session = BrokerSide(), FetchSession()
     wanted = many(20_000, 1)
     for _ in range(3):
@@ -173,7 +185,7 @@ def test_a_farewell_to_too_many_partitions_is_a_new_session() -> None:
 
 
 def test_other_requests_about_many_partitions_are_split() -> None:
-    """ListOffsets and OffsetForLeaderEpoch name no more partitions of one broker than a Fetch."""
+    """ListOffsets and OffsetForLeaderEpoch are split, so that a request lists no more partitions than a Fetch may."""
     keys = [TopicPartition("t", index) for index in range(2 * PARTITIONS_MAX + 1)]
     parts = list(in_parts({1: keys, 2: keys[:1]}))
     assert [(node, len(part)) for node, part in parts] == [

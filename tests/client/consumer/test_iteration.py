@@ -1,4 +1,4 @@
-"""`for record in consumer`: what positions and commits say when a loop is left, fails, or is disturbed half-way."""
+"""`for record in consumer`: positions and commits when the loop is left, fails, or is disturbed."""
 
 from __future__ import annotations
 
@@ -55,11 +55,14 @@ def committed(broker: LoopbackBroker) -> dict[TopicPartition, int]:
 
 
 class Failed(Exception):
-    """The error that an application's code raises in these tests."""
+    """The error that the application raises in these tests."""
 
 
 def test_an_exception_in_the_loop_commits_what_was_done_before_its_record(broker: LoopbackBroker) -> None:
-    """At least once: of 30 polled records two are done, the third failed, and the next member begins with it."""
+    """The loop's body raises at the third of 30 polled records.
+
+    Two records are committed, and the next consumer begins with the third.
+    """
     seen = []
 
     def process() -> None:
@@ -78,7 +81,7 @@ def test_an_exception_in_the_loop_commits_what_was_done_before_its_record(broker
 
 
 def test_a_commit_of_the_application_is_not_taken_back_by_an_exception(broker: LoopbackBroker) -> None:
-    """`commit()` says that the record in hand is done, whatever fails behind it."""
+    """The application commits in the loop, and then its body raises. The commit stays."""
 
     def process() -> None:
         with reader(broker, [T0]) as consumer:
@@ -93,7 +96,7 @@ def test_a_commit_of_the_application_is_not_taken_back_by_an_exception(broker: L
 
 
 def test_close_in_finally_does_not_commit_the_record_that_failed(broker: LoopbackBroker) -> None:
-    """A consumer without `with` promises the same: at least once."""
+    """The loop's body raises, and `finally` calls `close`. The record in hand is not committed."""
 
     def process() -> None:
         consumer = reader(broker, [T0])
@@ -110,7 +113,7 @@ def test_close_in_finally_does_not_commit_the_record_that_failed(broker: Loopbac
 
 
 def test_a_loop_that_is_left_is_done_with_its_last_record(broker: LoopbackBroker) -> None:
-    """`break`, and the end of the block: what was yielded is committed, and nothing that was only polled."""
+    """After `break`, the last yielded record counts as done. Records that were only polled are not committed."""
     with reader(broker, [T0]) as consumer:
         for record in consumer:
             if record.offset == 4:
@@ -124,7 +127,7 @@ def test_a_loop_that_is_left_is_done_with_its_last_record(broker: LoopbackBroker
 
 
 def test_positions_and_commits_in_the_loop_say_what_was_yielded(broker: LoopbackBroker) -> None:
-    """`commit()` with the record in hand commits it, whatever was polled beside it."""
+    """In the loop, `position` and `commit` include the record in hand, but no record that was only polled."""
     consumer = reader(broker, [T0, T1], enable_auto_commit=False)
     yielded = dict.fromkeys((T0, T1), 0)
     for count, record in enumerate(consumer, 1):
@@ -140,7 +143,10 @@ def test_positions_and_commits_in_the_loop_say_what_was_yielded(broker: Loopback
 
 
 def test_seek_in_the_loop_moves_the_loop(broker: LoopbackBroker) -> None:
-    """After a seek in the loop, records polled from the old place are dropped. Other partitions yield all of theirs."""
+    """After `seek` in the loop, already polled records of this partition are dropped.
+
+    Other partitions yield all of theirs.
+    """
     found: list[tuple[int, int]] = []
     with reader(broker, [T0, T1]) as consumer:
         for record in consumer:
@@ -155,7 +161,10 @@ def test_seek_in_the_loop_moves_the_loop(broker: LoopbackBroker) -> None:
 
 
 def test_a_partition_that_is_paused_in_the_loop_goes_on_where_it_was(broker: LoopbackBroker) -> None:
-    """Nothing of it comes before `resume`, then what follows what was yielded."""
+    """A partition that is paused in the loop yields nothing until `resume`.
+
+    Then it continues after its last yielded record.
+    """
     found: list[tuple[int, int]] = []
     with reader(broker, [T0, T1]) as consumer:
         for record in consumer:
@@ -175,7 +184,7 @@ def test_a_partition_that_is_paused_in_the_loop_goes_on_where_it_was(broker: Loo
 
 
 def test_closing_in_the_loop_commits_what_was_yielded(broker: LoopbackBroker) -> None:
-    """`close` takes the record in hand as done."""
+    """`close` in the loop commits the record in hand and those before."""
     consumer = reader(broker, [T0])
     for record in consumer:
         if record.offset == 6:
@@ -185,7 +194,7 @@ def test_closing_in_the_loop_commits_what_was_yielded(broker: LoopbackBroker) ->
 
 
 def test_automatic_commits_in_the_loop_never_run_ahead_of_it(broker: LoopbackBroker) -> None:
-    """`auto.commit.interval.ms`: at every poll of the loop, what came before it."""
+    """Automatic commits in the loop cover only records before the current one."""
     with reader(broker, [T0], auto_commit_interval_ms=0, max_poll_records=4) as consumer:
         for record in consumer:
             assert committed(broker).get(T0, 0) <= record.offset
@@ -195,12 +204,12 @@ def test_automatic_commits_in_the_loop_never_run_ahead_of_it(broker: LoopbackBro
 
 
 def test_a_rebalance_in_the_loop_commits_what_was_yielded(broker: LoopbackBroker) -> None:
-    """The members that follow begin where this one stood, though it had polled more."""
+    """A rebalance in the loop commits what was yielded. Records that were only polled come again."""
     offsets: list[int] = []
     commits: list[int] = []
 
     class Listener(RebalanceListener):
-        """Remembers the committed offsets when partitions go."""
+        """Remembers the committed offset when partitions are revoked."""
 
         def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
             commits.append(committed(broker).get(T0, -1))
@@ -221,7 +230,10 @@ def test_a_rebalance_in_the_loop_commits_what_was_yielded(broker: LoopbackBroker
 
 
 def test_positions_that_stand_still_are_committed_at_every_interval(broker: LoopbackBroker) -> None:
-    """KIP-211: a commit that is not repeated expires, and a quiet partition would be read by the reset policy."""
+    """A quiet partition's position is committed at every interval.
+
+    An offset that is not committed again would expire (KIP-211).
+    """
     group = broker.broker
     assert isinstance(group, GroupBroker)
     with reader(broker, [T0], auto_commit_interval_ms=1) as consumer:
@@ -234,7 +246,7 @@ def test_positions_that_stand_still_are_committed_at_every_interval(broker: Loop
 
 
 def test_an_async_loop_keeps_the_same_positions(broker: LoopbackBroker) -> None:
-    """Positions say what was yielded; after an error nothing more is committed than before its record."""
+    """An async loop has the same positions. If its body raises, the record in hand is not committed."""
 
     async def main() -> None:
         async with odradek.trio.open_consumer(**settings(broker)) as consumer:

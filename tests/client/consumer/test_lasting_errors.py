@@ -1,4 +1,4 @@
-"""Errors that a loop may overlook, and commits of which some are refused: what comes again, and what goes on."""
+"""Errors that persist until the application acts, and commits of which a part is refused."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ U0 = TopicPartition("u", 0)
 
 @pytest.mark.parametrize("by", [ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.HEARTBEAT, ApiKey.OFFSET_COMMIT])
 def test_a_fenced_member_stays_out_for_good(by: ApiKey) -> None:
-    """KIP-345: another consumer has the group.instance.id. A new membership would fence that one in turn.
+    """After FENCED_INSTANCE_ID a static member never joins again (KIP-345), as it would fence its successor in turn.
 
-    The listener hears once that the partitions are lost, and each later poll and commit raises. Records that were
-    fetched are not handed out. `close` sends no LeaveGroup.
+    The listener's `lost` is called once, and each later poll and commit raises. Fetched records are not handed out.
+    `close` sends no LeaveGroup.
     """
     found = consumer(3, group_id="g", group_instance_id="static", enable_auto_commit=False)
     if by in (ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP):
@@ -51,7 +51,10 @@ def test_a_fenced_member_stays_out_for_good(by: ApiKey) -> None:
 
 
 def test_a_deleted_topic_holds_up_no_other_commit() -> None:
-    """A commit is judged by partition: others are written, soon; the error names the topic that is gone."""
+    """A commit lists a deleted topic.
+
+    Offsets of other topics are written at once, and the error names the deleted one.
+    """
     found = consumer(3, group_id="g", enable_auto_commit=False)
     found.broker.add_topic("u")
     found.machine.assign_manually([T0, U0])
@@ -69,7 +72,7 @@ def test_a_deleted_topic_holds_up_no_other_commit() -> None:
 
 
 def test_automatic_commits_leave_a_deleted_topic_out_and_a_close_is_short() -> None:
-    """One line in the log; the others are committed as before, and nothing waits for the dead."""
+    """A topic is deleted. Automatic commits leave it out after one log line, and `close` does not wait for it."""
     found = consumer(3, group_id="g", auto_commit_interval_ms=1000, allow_auto_create_topics=False)
     found.broker.add_topic("u")
     fill(found.broker, 1, topic="u")
@@ -93,7 +96,10 @@ def test_automatic_commits_leave_a_deleted_topic_out_and_a_close_is_short() -> N
 
 
 def test_an_old_topics_offset_never_lands_in_a_new_one_of_its_name() -> None:
-    """OffsetCommit names topics by id from version 10 on (KIP-848): what was read of the old topic is refused."""
+    """A topic is deleted and created again.
+
+    A commit for the old topic is refused, since OffsetCommit 10 names topics by id (KIP-848).
+    """
     found = reading(3, group_id="g", enable_auto_commit=False)
     found.values()
     found.broker.add_topic("t")
@@ -103,7 +109,7 @@ def test_an_old_topics_offset_never_lands_in_a_new_one_of_its_name() -> None:
 
 
 def test_a_coordinator_that_does_not_know_a_new_topic_yet_is_asked_again() -> None:
-    """UNKNOWN_TOPIC_ID is final only where fresh metadata says the same."""
+    """The coordinator answers UNKNOWN_TOPIC_ID, but metadata has the topic. The commit is repeated."""
     found = reading(3, group_id="g", enable_auto_commit=False)
     found.values()
     found.broker.trouble[ApiKey.OFFSET_COMMIT].extend([int(ErrorCode.UNKNOWN_TOPIC_ID)] * 3)
@@ -112,7 +118,7 @@ def test_a_coordinator_that_does_not_know_a_new_topic_yet_is_asked_again() -> No
 
 
 def test_no_offset_is_raised_until_the_application_seeks() -> None:
-    """A loop that logs NoOffsetForPartition and goes on hears of it at each poll."""
+    """Without a commit and a reset policy, each poll raises NoOffsetForPartition until the application seeks."""
     found = reading(3, group_id="g", auto_offset_reset="none")
     for _ in range(3):
         with pytest.raises(NoOffsetForPartition):

@@ -1,4 +1,4 @@
-"""The parsers of records, each compared with one slow and plain reader, on good bytes and damaged ones."""
+"""The parsers of records, each compared with a slow and simple one, on good and on damaged bytes."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def by_spark(batch: bytes) -> list[Record]:
 
 SPARK_TIME_MS_MAX = ((1 << 63) - 1) // 1000
 NO_TIME = -1 << 63
-"""Spark's column of microseconds is null where it cannot hold a time."""
+"""What Spark's parser returns for a timestamp that its column of microseconds cannot represent."""
 PARSERS: dict[str, Callable[[bytes], list[Record]]] = {
     "wire": by_wire,
     "consumer": by_consumer,
@@ -88,7 +88,7 @@ PARSERS: dict[str, Callable[[bytes], list[Record]]] = {
 
 
 def compare(parser: str, batch: bytes) -> None:
-    """Check that the parser finds the oracle's records, or refuses the batch as the oracle does."""
+    """Check that the parser returns the oracle's records, or refuses the batch as the oracle does."""
     key_errors = "strict" if parser == "wire" else "replace"
     try:
         expected = oracle_records(batch, BYTES_MAX, key_errors)
@@ -128,7 +128,10 @@ ROWS = st.lists(ROW, min_size=1, max_size=5)
 )
 @example(rows=[(1, 0, None, b"v", ())], repeated=65, codec=0, kind=0)
 def test_good_records(parser: str, rows: list[Any], repeated: int, codec: int, kind: int) -> None:
-    """Gaps of compaction of every size, times far off, nulls, lengths of each width, headers, runs, every codec."""
+    """Good batches are parsed.
+
+    They have gaps of compaction, extreme times, nulls, lengths of each width, headers, runs, and every codec.
+    """
     repeats = [(1, *row[1:]) for row in rows[-1:] * repeated]
     compare(parser, bytes(batch_of(rows + repeats, compression_type=codec, timestamp_type=kind)))
 
@@ -137,7 +140,7 @@ def test_good_records(parser: str, rows: list[Any], repeated: int, codec: int, k
 @pytest.mark.parametrize("before", [63, 64, 127, 128])
 @pytest.mark.parametrize("gap", [8128, 1 << 20])
 def test_gaps_behind_many_records(parser: str, before: int, gap: int) -> None:
-    """An offset delta of three bytes is no delta of two, even where its first byte is that of the delta that is due."""
+    """An offset delta of three bytes is not taken for one of two, even if their first bytes are equal."""
     rows = [(1, n, None, b"v" * (n % 3), ()) for n in range(before)]
     for more in range(64):
         compare(parser, bytes(batch_of([*rows, (gap + more, 0, None, b"v", ())])))
@@ -146,7 +149,7 @@ def test_gaps_behind_many_records(parser: str, before: int, gap: int) -> None:
 @pytest.mark.parametrize("parser", PARSERS)
 @pytest.mark.parametrize("length", ["ecffffffffffffffff01", "808080808080808080"])
 def test_a_length_that_no_counter_holds(parser: str, length: str) -> None:
-    """A record that says it is longer than 64 bits can count makes a bad batch, as every other wrong length does."""
+    """A record's length does not fit 64 bits. The batch is refused, as for any wrong length."""
     batch = batch_of([(1, 0, None, None, ()), (1, 0, None, None, ())])
     batch[HEADER_SIZE:HEADER_SIZE] = bytes.fromhex(length)
     compare(parser, sealed(batch))
@@ -154,7 +157,10 @@ def test_a_length_that_no_counter_holds(parser: str, length: str) -> None:
 
 @pytest.mark.parametrize("parser", PARSERS)
 def test_a_header_key_that_is_no_text(parser: str) -> None:
-    """Readers of records replace bytes that are not UTF-8; a reader of the wire alone refuses them."""
+    """A header key is not UTF-8.
+
+    The parsers of records replace its bytes, but the wire's own parser refuses the batch.
+    """
     batch = batch_of([(1, 0, None, None, [("key", b"v")])])
     at = batch.index(b"key")
     batch[at] = 0x80
@@ -164,7 +170,7 @@ def test_a_header_key_that_is_no_text(parser: str) -> None:
 @pytest.mark.parametrize("parser", PARSERS)
 @given(rows=ROWS, repeated=st.sampled_from([1, 1, 20]), data=st.data())
 def test_damaged_records(parser: str, rows: list[Any], repeated: int, data: st.DataObject) -> None:
-    """Bytes changed, left out or put in behind a good checksum, and counts that are wrong."""
+    """Bytes are changed, removed or inserted under a valid checksum, and counts are wrong."""
     batch = batch_of(rows + [(1, *row[1:]) for row in rows[-1:] * repeated])
     places = st.integers(HEADER_SIZE, len(batch)) | st.integers(HEADER_SIZE, HEADER_SIZE + 12)
     place = min(data.draw(places, "place"), len(batch))
@@ -183,7 +189,10 @@ def test_damaged_records(parser: str, rows: list[Any], repeated: int, data: st.D
 @example(parts=[6, 0, 0, -1, -1, 0], more=b"", tail=0)
 @example(parts=[0, (1 << 63) - 1, 0, 0, 0, 0], more=b"", tail=0)
 def test_numbers_of_any_width(parser: str, parts: list[int], more: bytes, tail: int) -> None:
-    """Each number of a record at its limits; `tail` bytes are added to one number without changing it."""
+    """Each number of a record takes its extreme values.
+
+    With `tail`, one number is encoded in more bytes than it needs.
+    """
     numbers = [bytearray(varint(number)) for number in parts]
     if tail:
         number = numbers[tail + 1]

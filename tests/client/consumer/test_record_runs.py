@@ -1,4 +1,7 @@
-"""Records of one shape, read by columns: the same as one by one, whatever interrupts a run or damages it."""
+"""A run is a sequence of records of one shape, which is parsed by columns.
+
+The result must equal that of the plain parser.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ SIZES = st.sampled_from([-1, 0, 1, 62, 63, 64, 65, 200, 9000])
 
 
 def rows(count: int, key_size: int, value_size: int, step: int, salt: int = 0) -> list[Any]:
-    """Make records of one shape with contents of their own; the times grow by `step` now and then."""
+    """Make records of one shape with random contents. Their times grow by `step` every three records."""
     source = random.Random(f"{count}/{key_size}/{value_size}/{salt}")
     return [
         (
@@ -39,21 +42,21 @@ def rows(count: int, key_size: int, value_size: int, step: int, salt: int = 0) -
 def test_a_run_is_what_its_records_are(
     count: int, key_size: int, value_size: int, step: int, timestamp_type: int
 ) -> None:
-    """Keys, values and times of every size of varint, with nulls."""
+    """A run is parsed correctly: keys, values and times of every size, and nulls."""
     data = batch(rows(count, key_size, value_size, step), timestamp_type=timestamp_type)
     assert ours(data) == plain(data)
 
 
 @pytest.mark.long
 def test_long_batches_are_a_few_runs() -> None:
-    """Offset deltas grow over 64, 8,192 and 65,536 records; the last is beyond what columns are kept for."""
+    """Long batches are correct beyond 64, 8,192 and 65,536 records, where offset deltas become longer."""
     data = batch(rows(70_000, 2, 3, 0))
     assert ours(data) == plain(data)
 
 
 @given(st.lists(st.tuples(st.integers(1, 40), SIZES, SIZES), min_size=1, max_size=6), st.integers(1, 3))
 def test_runs_one_after_another(parts: list[tuple[int, int, int]], gap: int) -> None:
-    """Shapes that change, and a gap that compaction left before each of them."""
+    """Several runs of different shapes follow each other, with a gap of compaction before each."""
     wanted: list[Any] = []
     for salt, (count, key_size, value_size) in enumerate(parts):
         some = rows(count, key_size, value_size, 1, salt)
@@ -64,7 +67,7 @@ def test_runs_one_after_another(parts: list[tuple[int, int, int]], gap: int) -> 
 
 @given(st.integers(8, 100), st.integers(0, 3), st.integers(0, 3), st.data())
 def test_damage_in_a_run_is_seen(count: int, key_size: int, value_size: int, data: st.DataObject) -> None:
-    """A byte changed anywhere: what the plain parser makes of it, or its error; never another record."""
+    """A byte of a run is changed. The parser agrees with the plain one, or both raise an error."""
     whole = bytearray(batch(rows(count, key_size, value_size, 1)))
     position = data.draw(st.integers(HEADER_SIZE, len(whole) - 1))
     whole[position] = data.draw(st.integers(0, 255))
@@ -77,12 +80,12 @@ def test_damage_in_a_run_is_seen(count: int, key_size: int, value_size: int, dat
             found = ours(bytes(whole))
         except KafkaError:
             return
-        raise AssertionError(f"{failure} expected, {len(found)} records found") from error
+        raise AssertionError(f"expected the error {failure!r}, found {len(found)} records") from error
     assert ours(bytes(whole)) == expected
 
 
 def test_a_run_is_proved_and_found() -> None:
-    """The columns do find runs: this is no detour around the parser of single records."""
+    """A run is recognized by its columns, in its whole length. Without that the parser would read single records."""
     data = batch(rows(50, 4, 10, 0))[HEADER_SIZE:]
     shape = Shape.of(data, 0)
     assert shape is not None

@@ -1,5 +1,6 @@
-"""Records that a consumer cannot decode: the records before them come, then an error that says where, and a seek
-passes it.
+"""Records that a consumer cannot decode.
+
+Earlier records come first, then an error with the offset, which `seek` skips.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _LAST_DELTA, _COUNT = (23, Struct(">i")), (57, Struct(">i"))
 
 
 def append(found: FakeConsumer, values: list[bytes], partition: int = 0, compression: int = 0) -> bytearray:
-    """Append a batch of these values at the partition's end; return the bytes as the broker will serve them."""
+    """Append a batch of these values to a partition. Return the batch as the broker will serve it."""
     target = found.broker.topics["t"].partitions[partition]
     builder = RecordBatchBuilder(compression_type=compression)
     for value in values:
@@ -37,7 +38,7 @@ def append(found: FakeConsumer, values: list[bytes], partition: int = 0, compres
 
 
 def served(found: FakeConsumer, index: int, data: bytearray, *, crc: bool = True) -> None:
-    """Have the broker serve these bytes as its batch number `index`."""
+    """Make the broker serve these bytes in place of its batch number `index`."""
     if crc:
         data[17:21] = crc32c(bytes(data[CRC_START:])).to_bytes(4, "big")
     batches = found.broker.topics["t"].partitions[0].batches
@@ -58,7 +59,10 @@ def refused(found: FakeConsumer, poll: Callable[[], object] | None = None) -> Un
 
 
 def test_a_record_that_a_deserializer_refuses_is_named_and_can_be_passed() -> None:
-    """Kafka's RecordDeserializationException: partition, offset and the bytes; every poll says it again."""
+    """A deserializer fails.
+
+    Every poll raises an error with partition, offset and bytes, as Kafka's RecordDeserializationException has.
+    """
     found = reading(2, value_deserializer=json.loads)
     append(found, [b"0", b"no json", b"2"])
     append(found, [b"7", b"8"], partition=1)
@@ -81,7 +85,10 @@ def test_a_record_that_a_deserializer_refuses_is_named_and_can_be_passed() -> No
 
 
 def test_other_partitions_go_on_while_one_is_paused_before_its_bad_record() -> None:
-    """Nothing of theirs is lost by the error, and `resume` comes to it again."""
+    """A partition is paused before its bad record.
+
+    Other partitions lose no record, and after `resume` the error is raised again.
+    """
     found = reading(2, value_deserializer=json.loads, max_poll_records=1)
     append(found, [b"no json"])
     append(found, [b"7", b"8"], partition=1)
@@ -101,7 +108,10 @@ def test_other_partitions_go_on_while_one_is_paused_before_its_bad_record() -> N
 
 
 def test_a_batch_of_an_impossible_count_gives_the_records_that_it_has() -> None:
-    """2147483647 records in 69 bytes: its one record comes, then the error, which says where the log goes on."""
+    """A header claims 2147483647 records, but the batch has one.
+
+    This record comes, then an error with the offset after the batch.
+    """
     found = reading()
     append(found, [b"0"])
     data = append(found, [b"1"])
@@ -122,7 +132,10 @@ def test_a_batch_of_an_impossible_count_gives_the_records_that_it_has() -> None:
 
 @pytest.mark.parametrize("compression", [0, 4])
 def test_what_stands_before_a_broken_record_in_its_batch_is_handed_out(compression: int) -> None:
-    """Java's clients iterate, too: of five records the third contradicts itself, two come."""
+    """The third of five records is malformed.
+
+    The two before it are returned, then an error is raised, as in Java's client.
+    """
     found = reading()
     plain = append(found, [b"value"] * 5)
     size = (len(plain) - HEADER_SIZE) // 5
@@ -146,7 +159,7 @@ def test_what_stands_before_a_broken_record_in_its_batch_is_handed_out(compressi
 
 @pytest.mark.parametrize("first", [True, False])
 def test_a_batch_of_another_format_is_an_error_and_not_the_end_of_the_consumer(first: bool) -> None:
-    """Magic 9: the batch before it comes; while it is served every poll says where; sound bytes end the trouble."""
+    """A batch has magic 9. Batches before it come, then every poll raises until the broker serves a valid batch."""
     found = reading()
     if not first:
         append(found, [b"before"])
@@ -165,7 +178,7 @@ def test_a_batch_of_another_format_is_an_error_and_not_the_end_of_the_consumer(f
 
 
 def test_raw_batches_that_were_taken_are_not_lost_by_a_damaged_one() -> None:
-    """`poll_batches`: the batches before come, then the error."""
+    """`poll_batches` returns the batches before a damaged one. The next call raises an error."""
     found = reading()
     append(found, [b"0"])
     data = append(found, [b"1"])
@@ -176,7 +189,10 @@ def test_raw_batches_that_were_taken_are_not_lost_by_a_damaged_one() -> None:
 
 
 def test_a_header_key_that_is_not_utf8_hides_no_record() -> None:
-    """Brokers take any bytes there, and Java's clients read them with U+FFFD for each that is no character."""
+    """A header key is not UTF-8, which brokers accept.
+
+    The consumer replaces its bad bytes by U+FFFD, as Java's client does.
+    """
     found = reading()
     builder = RecordBatchBuilder()
     builder.append(0, None, b"v", (("hh", b"x"),))
@@ -193,7 +209,7 @@ def test_a_header_key_that_is_not_utf8_hides_no_record() -> None:
 
 
 def test_a_poll_makes_the_records_that_it_hands_out_and_few_more() -> None:
-    """A small batch may hold very many records: memory is that of its decompressed bytes, not of all records as objects."""
+    """A compressed batch holds very many records. A poll makes only the records that it returns and a few more."""
     found = reading()
     count = 100_000
     append(found, [b"%d" % n for n in range(count)], compression=4)

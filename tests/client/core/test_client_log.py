@@ -1,4 +1,4 @@
-"""The log `odradek.client`: what a user finds there when something is wrong, and what a handler may do."""
+"""The log `odradek.client`: its lines about trouble, and how log handlers may use the client."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ __all__ = ["broker"]
 
 @pytest.fixture
 def nobody() -> Iterator[str]:
-    """An address whose port refuses connections."""
+    """An address that refuses connections."""
     with socket.socket() as claimed:
         claimed.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{claimed.getsockname()[1]}"
 
 
 class Lines(logging.Handler):
-    """Keeps lines; `heard` is set by the first that has the words."""
+    """A log handler that keeps its lines. It sets `heard` at the first line that contains `words`."""
 
     def __init__(self, words: str) -> None:
         super().__init__(logging.DEBUG)
@@ -46,7 +46,7 @@ class Lines(logging.Handler):
 
 @pytest.fixture
 def log() -> Iterator[Callable[[logging.Handler], Any]]:
-    """Adds handlers to the log for the time of a test."""
+    """A function that adds handlers to the log until the test ends."""
     logger = logging.getLogger("odradek.client")
     level, handlers = logger.level, list(logger.handlers)
     logger.setLevel(logging.DEBUG)
@@ -61,7 +61,10 @@ def log() -> Iterator[Callable[[logging.Handler], Any]]:
 
 
 def test_a_consumer_says_at_once_that_nobody_can_be_reached(nobody: str, log: Any) -> None:
-    """The address and the cause are in the log and in statistics; a poll goes on to give nothing."""
+    """No broker can be reached.
+
+    The log and the statistics name the address and the cause, and `poll` returns nothing.
+    """
     lines = log(Lines("refused"))
     with Consumer(bootstrap_servers=nobody, group_id="g") as consumer:
         consumer.subscribe(["t"])
@@ -72,7 +75,10 @@ def test_a_consumer_says_at_once_that_nobody_can_be_reached(nobody: str, log: An
 
 
 def test_trouble_that_lasts_is_said_once_a_minute_and_anew_when_it_was_over() -> None:
-    """The lines that were passed over are counted."""
+    """A repeated message is logged once a minute, with the count of the omitted ones.
+
+    After the trouble is settled, it is logged at once.
+    """
     now = 0.0
     notes = Notes(lambda: now)
     for _ in range(5):
@@ -92,7 +98,7 @@ def test_trouble_that_lasts_is_said_once_a_minute_and_anew_when_it_was_over() ->
 
 
 def test_records_that_are_given_up_are_in_the_log(broker: LoopbackBroker, log: Any) -> None:
-    """With their count and the reason, but not their contents."""
+    """When a producer gives up records, the log says how many and why, but not their contents."""
     lines = log(Lines("not delivered"))
     broker.broker.trouble[ApiKey.PRODUCE].append(int(ErrorCode.INVALID_TIMESTAMP))
     with Producer(bootstrap_servers=broker.bootstrap, linger_ms=0) as producer:
@@ -107,7 +113,7 @@ def test_records_that_are_given_up_are_in_the_log(broker: LoopbackBroker, log: A
 def test_a_handler_that_fails_or_sends_by_the_same_client_harms_nobody(
     broker: LoopbackBroker, log: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Handlers run outside of the lock, as callbacks do; what one raises ends there."""
+    """A log handler may raise, and may send by the client that logs. Handlers run outside of the client's lock."""
     broker.broker.add_topic("log")
 
     class Sends(logging.Handler):
@@ -131,7 +137,7 @@ def test_a_handler_that_fails_or_sends_by_the_same_client_harms_nobody(
 
 
 def test_a_rebalance_is_in_the_log(node: RunningNode, fresh_topic: Callable[[str], str], log: Any) -> None:
-    """Which member of which group got what, and what it gave up."""
+    """The log says which partitions were assigned and revoked, and names the group and the member."""
     topic = fresh_topic("rebalanced")
     lines = log(Lines("partitions revoked"))
     with Producer(bootstrap_servers=node.bootstrap) as producer:
@@ -147,7 +153,7 @@ def test_a_rebalance_is_in_the_log(node: RunningNode, fresh_topic: Callable[[str
 
 
 def test_a_bug_in_the_sender_names_itself_everywhere(broker: LoopbackBroker, log: Any) -> None:
-    """Each record that waits, each later call and the log have the cause."""
+    """The sender fails by a bug. Each waiting record, each later call and the log name the cause."""
     lines = log(Lines("the producer failed"))
     with Producer(bootstrap_servers=broker.bootstrap, linger_ms=60_000) as producer:
         producer.partitions_for("t")

@@ -1,4 +1,4 @@
-"""The client's knowledge of the cluster, from the answers of brokers that may lag."""
+"""The client's view of the cluster, built from answers of brokers that may lag behind."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def topic(name: str, leader: int, epoch: int, topic_id: bytes = ID) -> MetadataR
 
 
 def test_an_older_leader_epoch_is_no_news() -> None:
-    """KIP-320: brokers learn of elections at different moments; the newer epoch stays."""
+    """A Metadata answer with an older leader epoch does not replace the known leader (KIP-320)."""
     cluster = Cluster()
     cluster.update(response(topic("t", leader=2, epoch=7)))
     cluster.update(response(topic("t", leader=1, epoch=6)))
@@ -39,7 +39,10 @@ def test_an_older_leader_epoch_is_no_news() -> None:
 
 
 def test_a_leader_of_an_older_epoch_than_a_commits_is_not_asked() -> None:
-    """KIP-320: a broker that was cut off takes itself for the leader still, and its log ends before the commit."""
+    """A commit names a newer leader epoch than metadata.
+
+    The old leader is not used, since its log may end before the commit (KIP-320).
+    """
     cluster = Cluster()
     cluster.update(response(topic("t", leader=2, epoch=1)))
     assert cluster.note_epoch("t", 0, 3)
@@ -76,7 +79,7 @@ def test_the_commit_of_a_deleted_topic_does_not_hide_the_leader_for_ever() -> No
 
 
 def test_a_topic_with_a_new_id_starts_over() -> None:
-    """A topic that was deleted and created again begins at leader epoch 0."""
+    """A topic that is deleted and created again has a new id, and its leader epoch begins at 0."""
     cluster = Cluster()
     cluster.update(response(topic("t", leader=2, epoch=7)))
     cluster.update(response(topic("t", leader=1, epoch=0, topic_id=OTHER_ID)))
@@ -86,7 +89,7 @@ def test_a_topic_with_a_new_id_starts_over() -> None:
 
 
 def test_a_broker_that_lags_does_not_bring_a_deleted_topic_back() -> None:
-    """Positions and sequence numbers end with a topic's id, so an id that was replaced is not believed at once."""
+    """A lagging broker still answers with the id of a deleted topic. The replaced id is not accepted again at once."""
     cluster = Cluster()
     old, new = topic("t", leader=2, epoch=7), topic("t", leader=1, epoch=0, topic_id=OTHER_ID)
     for answer in (old, new, old, old, new, old):
@@ -95,7 +98,10 @@ def test_a_broker_that_lags_does_not_bring_a_deleted_topic_back() -> None:
 
 
 def test_an_id_that_all_brokers_tell_is_believed_again() -> None:
-    """The newer id may have come first: then the id that was returned in between is the deleted topic's."""
+    """If several answers in a row have the replaced id, it is accepted again.
+
+    The other id may have been the old one.
+    """
     cluster = Cluster()
     for answer_id in (OTHER_ID, ID):
         cluster.update(response(topic("t", leader=1, epoch=0, topic_id=answer_id)))
@@ -105,7 +111,10 @@ def test_an_id_that_all_brokers_tell_is_believed_again() -> None:
 
 
 def test_an_answer_about_some_topics_leaves_the_others() -> None:
-    """Only an answer that lists all topics takes the missing ones away."""
+    """A Metadata answer about some topics leaves the others as they are.
+
+    Only an answer about all topics removes missing ones.
+    """
     cluster = Cluster()
     cluster.update(response(topic("a", 1, 0), topic("b", 1, 0)))
     cluster.update(response(topic("a", 2, 1)))
@@ -115,7 +124,7 @@ def test_an_answer_about_some_topics_leaves_the_others() -> None:
 
 
 def test_a_topics_error_takes_it_away_and_is_remembered() -> None:
-    """`topic` raises what the broker said last."""
+    """A topic's error in Metadata removes the topic, and `topic` raises this error."""
     cluster = Cluster()
     cluster.update(response(topic("t", 1, 0)))
     denied = MetadataResponseTopic(error_code=int(ErrorCode.TOPIC_AUTHORIZATION_FAILED), name="t")
@@ -128,11 +137,13 @@ def test_a_topics_error_takes_it_away_and_is_remembered() -> None:
 
 
 def test_a_leader_hint_counts_only_when_it_is_newer_and_reachable() -> None:
-    """KIP-951: the hint has an epoch of its own, and its broker's address beside it."""
+    """A leader hint (KIP-951) is used only if its epoch is newer and the address of its broker is known."""
     cluster = Cluster()
     cluster.update(response(topic("t", leader=1, epoch=5)))
     assert not cluster.set_leader("t", 0, 2, 5)
-    assert not cluster.set_leader("t", 0, 3, 6), "nobody knows where broker 3 is"
+    assert not cluster.set_leader("t", 0, 3, 6), (
+        "a hint was accepted, although the address of broker 3 is unknown"
+    )
     assert not cluster.set_leader("gone", 0, 2, 6)
     cluster.add_brokers([Broker(3, "h3", 9092)])
     assert cluster.set_leader("t", 0, 3, 6)
@@ -140,7 +151,7 @@ def test_a_leader_hint_counts_only_when_it_is_newer_and_reachable() -> None:
 
 
 def test_errors_name_what_is_missing() -> None:
-    """Unknown topic, unknown partition, no leader: three different codes and texts."""
+    """An unknown topic, an unknown partition and a missing leader are errors with different codes and texts."""
     cluster = Cluster()
     cluster.update(response(topic("t", leader=-1, epoch=5)))
     with pytest.raises(KafkaError, match="topic gone"):

@@ -1,4 +1,4 @@
-"""The client's core by scripts: a fake broker, no IO, time that moves only when all else has happened."""
+"""The client's core with a fake broker, without IO. Virtual time moves only when nothing else can happen."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ ADDRESS = ("fake", 9092)
 def make(
     broker: FakeBroker | None = None, bootstrap: list[tuple[str, int]] | None = None, **config: Any
 ) -> tuple[ClientCore, Wire, FakeBroker]:
-    """Make a core, its wire and the broker behind ADDRESS."""
+    """Make a core, its wire and the broker that listens at ADDRESS."""
     broker = broker or FakeBroker()
     core = ClientCore(bootstrap or [ADDRESS], ClientConfig(**config), random.Random(1))
     return core, Wire(core, {ADDRESS: broker}), broker
 
 
 def calls(core: ClientCore, count: int) -> Operation[list[Any]]:
-    """Send `count` requests at once; return their outcomes."""
+    """Start `count` requests at once, and return their outcomes."""
     deadline = core.now + 30
     started = [core.call(DescribeClusterRequest(), deadline=deadline) for _ in range(count)]
     yield Wait(started)
@@ -51,12 +51,12 @@ def calls(core: ClientCore, count: int) -> Operation[list[Any]]:
 
 
 def sleep(core: ClientCore, seconds: float) -> Operation[None]:
-    """Let time pass."""
+    """Let virtual time pass."""
     yield Wait(until=core.now + seconds)
 
 
 def test_a_request_opens_a_connection_negotiates_and_is_answered() -> None:
-    """ApiVersions goes first (KIP-35), everything else once it is answered."""
+    """The first request of a connection is ApiVersions (KIP-35). Other requests are sent after its answer."""
     core, wire, _ = make()
     response = wire.run(request(core, DescribeClusterRequest(), timeout=5))
     assert response.cluster_id == "fake-cluster"
@@ -64,7 +64,10 @@ def test_a_request_opens_a_connection_negotiates_and_is_answered() -> None:
 
 
 def test_a_broker_that_knows_only_old_api_versions_is_asked_again_in_its_version() -> None:
-    """KIP-511: error 35 comes in version 0 and names the versions that the broker has."""
+    """A broker rejects the version of ApiVersions with error 35.
+
+    The client repeats the request in a version that the broker names (KIP-511).
+    """
     broker = FakeBroker()
     broker.versions[ApiKey.API_VERSIONS] = (0, 2)
     core, wire, _ = make(broker)
@@ -72,7 +75,7 @@ def test_a_broker_that_knows_only_old_api_versions_is_asked_again_in_its_version
 
 
 def test_the_highest_common_version_is_used() -> None:
-    """A broker of an older release gets what it understands."""
+    """Requests have the highest version that the client and the broker share."""
     broker = FakeBroker()
     seen: list[int] = []
     broker.versions[ApiKey.DESCRIBE_CLUSTER] = (0, 1)
@@ -84,7 +87,7 @@ def test_the_highest_common_version_is_used() -> None:
 
 
 def test_a_request_without_a_common_version_is_refused_here() -> None:
-    """The error says what the broker lacks; nothing is sent."""
+    """If no version is shared, the call fails before anything is sent. The error says which API the broker lacks."""
     broker = FakeBroker()
     del broker.versions[ApiKey.FETCH]
     core, wire, _ = make(broker)
@@ -94,7 +97,7 @@ def test_a_request_without_a_common_version_is_refused_here() -> None:
 
 
 def test_a_client_that_never_had_contact_fails_at_once() -> None:
-    """With `fail_fast`, a client fails at once when all of its addresses refuse connections."""
+    """With `fail_fast`, a call fails at once if every bootstrap address refuses the connection."""
     core, wire, _ = make(bootstrap=[("nobody", 1), ("nowhere", 2)])
     with pytest.raises(
         BrokerUnavailable, match=r"nobody:1: Connection refused; .*nowhere:2: Connection refused"
@@ -105,7 +108,10 @@ def test_a_client_that_never_had_contact_fails_at_once() -> None:
 
 
 def test_without_fail_fast_it_waits_for_the_broker_until_the_deadline() -> None:
-    """The simulator's clients start before their brokers."""
+    """Without `fail_fast`, a call waits for a broker until its deadline.
+
+    The simulator's clients start before the brokers.
+    """
     core, wire, broker = make(fail_fast=False)
     del wire.brokers[ADDRESS]
     with pytest.raises(BrokerUnavailable):
@@ -116,14 +122,14 @@ def test_without_fail_fast_it_waits_for_the_broker_until_the_deadline() -> None:
 
 
 def test_the_second_bootstrap_address_is_tried_when_the_first_is_dead() -> None:
-    """Any address of the list will do."""
+    """If a bootstrap address is dead, another one of the list is used."""
     core, wire, _ = make(bootstrap=[("dead", 1), ADDRESS, ("dead", 2)])
     for _ in range(3):
         assert wire.run(request(core, DescribeClusterRequest(), timeout=5)).controller_id == 1
 
 
 def test_a_broker_that_went_away_is_waited_for() -> None:
-    """After a first contact, refusals are weather: retried with backoff until the deadline."""
+    """A broker was connected once, and now refuses. Calls are retried with backoff until their deadline."""
     core, wire, broker = make()
     wire.run(refresh_metadata(core, [], timeout=5))
     broker.trouble[ApiKey.DESCRIBE_CLUSTER].append(HANG_UP)
@@ -139,11 +145,14 @@ def test_a_broker_that_went_away_is_waited_for() -> None:
         core.tick(wire.now)
         wire.settle()
     assert task.result().controller_id == 1
-    assert 2 < wire.now < 4, "the backoff is at most a second, with jitter"
+    assert 2 < wire.now < 4, f"the backoff of at most a second, with jitter, ends at {wire.now}"
 
 
 def test_a_request_that_must_not_be_repeated_is_not() -> None:
-    """After a lost connection nobody knows whether the broker performed it."""
+    """A connection is lost under a request that must not be repeated.
+
+    The call fails, since the broker may have performed it.
+    """
     core, wire, broker = make()
     broker.trouble[ApiKey.DESCRIBE_CLUSTER].append(HANG_UP)
     with pytest.raises(ConnectionBroken):
@@ -155,7 +164,7 @@ def test_a_request_that_must_not_be_repeated_is_not() -> None:
 
 
 def test_an_answer_that_never_comes_ends_the_connection_and_the_call() -> None:
-    """Answers come in order: those after a missing answer would be late too."""
+    """An answer never comes. The connection is closed, as later answers can only follow the missing one."""
     core, wire, broker = make(request_timeout=3.0)
     broker.trouble[ApiKey.DESCRIBE_CLUSTER].append(SILENCE)
     first, second = wire.run(calls(core, 2))
@@ -167,7 +176,7 @@ def test_an_answer_that_never_comes_ends_the_connection_and_the_call() -> None:
 
 
 def test_a_connection_that_is_never_established_times_out() -> None:
-    """A connection attempt that the network swallows ends at its timeout."""
+    """A connection attempt gets no reaction from the network. It fails at its timeout."""
     core, wire, _ = make(connect_timeout=2.0)
     wire._connect = lambda connection_id, address: None  # type: ignore[method-assign]  # a double
     with pytest.raises(BrokerUnavailable, match=r"within 2\.1 s"):
@@ -176,7 +185,10 @@ def test_a_connection_that_is_never_established_times_out() -> None:
 
 
 def test_the_time_for_an_attempt_to_connect_grows_and_begins_anew_after_a_success() -> None:
-    """socket.connection.setup.timeout.ms doubles up to its max with each attempt that fails in a row (KIP-601), jittered."""
+    """The setup timeout doubles from `socket.connection.setup.timeout.ms` to its maximum while attempts fail (KIP-601).
+
+    It is jittered, and a success resets it.
+    """
     core, wire, _ = make(connect_timeout=1.0, connect_timeout_max=5.0, fail_fast=False)
     connect = wire._connect
     attempts: list[float] = []
@@ -185,7 +197,7 @@ def test_the_time_for_an_attempt_to_connect_grows_and_begins_anew_after_a_succes
         attempts.append(wire.now)
 
     def lasted() -> list[float]:
-        """Return the times between attempts: each is the attempt's own time, and a backoff."""
+        """Return the time from each attempt to the next: its timeout and the backoff."""
         wire._connect = silent  # type: ignore[method-assign]  # a double
         with pytest.raises(ClientError):
             wire.run(refresh_metadata(core, [], timeout=60))
@@ -206,7 +218,10 @@ def test_the_time_for_an_attempt_to_connect_grows_and_begins_anew_after_a_succes
 
 
 def test_a_connection_without_calls_is_closed_and_opened_again_when_it_is_needed() -> None:
-    """connections.max.idle.ms; a call under way keeps its connection, however long it takes."""
+    """An idle connection is closed after `connections.max.idle.ms`, and opened again for the next call.
+
+    A call in flight keeps its connection open.
+    """
     core, wire, broker = make(connection_idle_max=9.0)
     wire.run(request(core, DescribeClusterRequest(), timeout=5))
     wire.run(sleep(core, 8.9))
@@ -225,7 +240,10 @@ NEW = ("new", 9092)
 
 
 def moved(**config: Any) -> tuple[ClientCore, Wire, FakeBroker]:
-    """Make a client that knows the broker at ADDRESS, which is silent now; the bootstrap name leads to NEW."""
+    """Make a client that knows only a broker that does not answer any more.
+
+    The bootstrap address leads to a new broker.
+    """
     core, wire, broker = make(bootstrap=[NEW], request_timeout=5.0, fail_fast=False, **config)
     wire.brokers = {NEW: broker, ADDRESS: broker}
     wire.run(refresh_metadata(core, [], timeout=5))
@@ -241,7 +259,10 @@ def moved(**config: Any) -> tuple[ClientCore, Wire, FakeBroker]:
 
 
 def test_without_metadata_for_too_long_the_bootstrap_addresses_are_asked() -> None:
-    """KIP-1102: brokers that are known take connections and answer nothing; `metadata.recovery.rebootstrap.trigger.ms`."""
+    """Known brokers accept connections but answer nothing.
+
+    After `metadata.recovery.rebootstrap.trigger.ms` the bootstrap addresses are used (KIP-1102).
+    """
     core, wire, _ = moved(rebootstrap_trigger=60.0)
     began = wire.now
     wire.run(refresh_metadata(core, [], timeout=200))
@@ -250,7 +271,10 @@ def test_without_metadata_for_too_long_the_bootstrap_addresses_are_asked() -> No
 
 
 def test_without_recovery_only_known_brokers_are_asked() -> None:
-    """`metadata.recovery.strategy=none`: as clients were before KIP-899, whether brokers hang or refuse."""
+    """With `metadata.recovery.strategy=none` (as before KIP-899), only known brokers are used.
+
+    Calls fail if these hang or refuse.
+    """
     core, wire, _ = moved(rebootstrap=False, rebootstrap_trigger=60.0)
     with pytest.raises(RequestTimedOut):
         wire.run(refresh_metadata(core, [], timeout=200))
@@ -261,7 +285,10 @@ def test_without_recovery_only_known_brokers_are_asked() -> None:
 
 
 def test_brokers_that_cannot_be_reached_give_way_to_the_bootstrap_addresses() -> None:
-    """KIP-899, `metadata.recovery.strategy=rebootstrap`: at once, without waiting for the trigger."""
+    """All known brokers refuse connections. The bootstrap addresses are used at once, without waiting for the trigger.
+
+    This is `metadata.recovery.strategy=rebootstrap` (KIP-899).
+    """
     core, wire, _ = moved()
     del wire.brokers[ADDRESS]
     wire.run(refresh_metadata(core, [], timeout=20))
@@ -269,7 +296,7 @@ def test_brokers_that_cannot_be_reached_give_way_to_the_bootstrap_addresses() ->
 
 
 def test_a_broker_may_ask_for_the_bootstrap_addresses() -> None:
-    """REBOOTSTRAP_REQUIRED in a Metadata answer (KIP-1102)."""
+    """REBOOTSTRAP_REQUIRED in a Metadata answer sends the client to the bootstrap addresses (KIP-1102)."""
     core, wire, _ = moved()
     asking = FakeBroker()
     asking.trouble[ApiKey.METADATA].append(MetadataResponse(error_code=int(ErrorCode.REBOOTSTRAP_REQUIRED)))
@@ -279,7 +306,7 @@ def test_a_broker_may_ask_for_the_bootstrap_addresses() -> None:
 
 
 def test_no_more_than_in_flight_max_requests_are_unanswered() -> None:
-    """The pipeline has a limit; what waits is sent as answers come."""
+    """At most `in_flight_max` requests of a connection are unanswered. Others are sent as answers come."""
     core, wire, broker = make(in_flight_max=2)
     task = core.start(calls(core, 7), 0.0)
     sent: list[int] = []
@@ -296,14 +323,14 @@ def test_no_more_than_in_flight_max_requests_are_unanswered() -> None:
 
 
 def test_a_call_too_many_is_refused() -> None:
-    """Every queue has a limit."""
+    """A call is refused if the queue of waiting calls is full."""
     core, wire, _ = make(in_flight_max=1, calls_waiting_max=3)
     outcomes = wire.run(calls(core, 5))
     assert sum(isinstance(outcome, Exception) for outcome in outcomes) == 2
 
 
 def test_a_throttled_client_keeps_still() -> None:
-    """KIP-219: after an answer with throttle_time_ms nothing is sent for as long."""
+    """After an answer with `throttle_time_ms` the client sends nothing on this connection for that time (KIP-219)."""
     core, wire, broker = make(in_flight_max=1)
     broker.throttle_ms = 500
     wire.run(calls(core, 3))
@@ -318,7 +345,10 @@ def test_a_throttled_client_keeps_still() -> None:
     ],
 )
 def test_garbage_instead_of_kafkas_protocol_is_named(greeting: bytes, reason: str) -> None:
-    """Another server at the bootstrap address; a web server may be our own, which serves the metrics."""
+    """A server at the bootstrap address does not speak Kafka's protocol.
+
+    The error says so, or names HTTP, which our metrics port speaks.
+    """
     core, wire, _ = make()
 
     def greet(connection_id: int, data: bytes | bytearray) -> None:
@@ -330,7 +360,10 @@ def test_garbage_instead_of_kafkas_protocol_is_named(greeting: bytes, reason: st
 
 
 def test_a_refusal_to_negotiate_is_an_error_of_the_connection() -> None:
-    """A second UNSUPPORTED_VERSION is no invitation to ask for ever."""
+    """A broker answers UNSUPPORTED_VERSION to both versions of ApiVersions.
+
+    The call fails, and ApiVersions is not repeated for ever.
+    """
     broker = FakeBroker()
     broker.versions[ApiKey.API_VERSIONS] = (-1, -1)
     core, wire, _ = make(broker)
@@ -339,7 +372,10 @@ def test_a_refusal_to_negotiate_is_an_error_of_the_connection() -> None:
 
 
 def test_reports_about_dead_attempts_are_ignored() -> None:
-    """A connection id is used once, so late news cannot hit the wrong connection."""
+    """Events of a closed connection are ignored.
+
+    Connection ids are never reused, so an event always belongs to its own connection.
+    """
     core, wire, _broker = make()
     wire.run(refresh_metadata(core, [], timeout=5))
     (old,) = wire.ends
@@ -352,7 +388,7 @@ def test_reports_about_dead_attempts_are_ignored() -> None:
 
 
 def test_close_ends_what_is_under_way() -> None:
-    """No operation is left hanging; later ones are refused."""
+    """`close` ends all operations under way, and later ones are refused."""
     core, wire, broker = make()
     broker.trouble[ApiKey.DESCRIBE_CLUSTER].append(SILENCE)
     task = core.start(request(core, DescribeClusterRequest(), timeout=5), 0.0)
@@ -367,7 +403,7 @@ def test_close_ends_what_is_under_way() -> None:
 
 
 def test_an_abandoned_operation_leaves_the_connection_usable() -> None:
-    """Its answer comes later and is for nobody."""
+    """An operation is abandoned. Its answer is dropped, and the connection remains usable."""
     core, wire, _ = make()
     task = core.start(request(core, DescribeClusterRequest(), timeout=5), 0.0)
     core.abandon(task)
@@ -377,7 +413,7 @@ def test_an_abandoned_operation_leaves_the_connection_usable() -> None:
 
 
 def test_an_unknown_error_code_is_an_unknown_server_error() -> None:
-    """A newer broker may have codes that we have not."""
+    """An error code that this client does not know becomes UNKNOWN_SERVER_ERROR."""
     core, wire, broker = make()
     broker.add_topic("t")
     broker.trouble[ApiKey.METADATA].append(9999)
@@ -388,7 +424,7 @@ def test_an_unknown_error_code_is_an_unknown_server_error() -> None:
 @settings(max_examples=examples(50), deadline=None)
 @given(seed=st.integers(0, 1 << 30), count=st.integers(1, 12), pipeline=st.integers(1, 6))
 def test_answers_arrive_in_pieces_of_any_size(seed: int, count: int, pipeline: int) -> None:
-    """A TCP stream has no frames: every cut of the bytes gives the same answers."""
+    """Answers are decoded correctly however TCP splits the bytes."""
     core, wire, _ = make(in_flight_max=pipeline)
     rng = random.Random(seed)
     wire.piece_sizes = lambda: rng.choice((1, 2, 3, 5, 50, 1000))
@@ -398,7 +434,10 @@ def test_answers_arrive_in_pieces_of_any_size(seed: int, count: int, pipeline: i
 @settings(max_examples=examples(60), deadline=None)
 @given(data=st.data())
 def test_no_trouble_loses_a_call_or_answers_it_twice(data: st.DataObject) -> None:
-    """Every call ends exactly once, in an answer or an error (`Call` asserts it), whatever the broker does."""
+    """The broker makes trouble of every kind.
+
+    Every call ends exactly once, in an answer or an error (`Call` asserts that).
+    """
     core, wire, broker = make(request_timeout=4.0)
     trouble = st.sampled_from([HANG_UP, SILENCE, 0, int(ErrorCode.UNKNOWN_SERVER_ERROR)])
     broker.trouble[ApiKey.DESCRIBE_CLUSTER].extend(data.draw(st.lists(trouble, max_size=6)))

@@ -1,4 +1,4 @@
-"""Delays that must leave a client free: a slow resolver, a slow assignor, a silent coordinator, another thread."""
+"""Delays that must not block a client: a slow resolver, a slow assignor, a silent coordinator, another thread."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PATIENCE_SECONDS = 20.0
 
 
 class SlowResolver:
-    """The system's resolver, which answers once it is `released`, or when patience is over."""
+    """A resolver that answers when it is `released`, or when the test's patience is over."""
 
     def __init__(self) -> None:
         self.released = threading.Event()
@@ -45,7 +45,7 @@ class SlowResolver:
 
 @pytest.fixture
 def resolver(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowResolver]:
-    """In the place of the real one."""
+    """The slow resolver, in place of the system's."""
     found = SlowResolver()
     monkeypatch.setattr(socket, "getaddrinfo", found)
     yield found
@@ -54,7 +54,7 @@ def resolver(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowResolver]:
 
 @pytest.fixture
 def broker() -> Iterator[LoopbackBroker]:
-    """A broker that is a group's coordinator, with records in the topic `t`."""
+    """A broker that coordinates a group, and has records in topic `t`."""
     with LoopbackBroker(GroupBroker) as found:
         group = found.broker
         assert isinstance(group, GroupBroker)
@@ -66,7 +66,11 @@ def broker() -> Iterator[LoopbackBroker]:
 def test_a_slow_resolver_keeps_no_call_beyond_its_time(
     resolver: SlowResolver, broker: LoopbackBroker
 ) -> None:
-    """`max.block.ms` holds while a name is looked up; other calls go on, and the answer is used when it comes."""
+    """The resolver hangs.
+
+    Calls fail at their timeouts (`max.block.ms` for `send`), other clients go on, and the resolver's late answer is
+    used.
+    """
     servers = f"localhost:{broker.broker.port}"
     with Producer(bootstrap_servers=servers, max_block_ms=300, request_timeout_ms=300) as producer:
         with pytest.raises(ClientError):
@@ -85,7 +89,7 @@ def test_a_slow_resolver_keeps_no_call_beyond_its_time(
 
 
 class Requests(list[Any]):
-    """The requests to a broker; `beaten` is set by the second heartbeat."""
+    """A broker's list of requests, which sets `beaten` at the second heartbeat."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -100,7 +104,7 @@ class Requests(list[Any]):
 
 
 class SlowAssignor:
-    """An assignor that takes until the broker has had two heartbeats."""
+    """An assignor that runs until the broker has received two heartbeats."""
 
     name = "slow"
     cooperative = False
@@ -120,7 +124,7 @@ class SlowAssignor:
 
 
 def test_heartbeats_go_on_while_the_leader_assigns(broker: LoopbackBroker) -> None:
-    """A large group takes its assignor longer than a session: nobody may think that its leader is gone."""
+    """The group's leader runs a slow assignor. Its heartbeats continue, so that its session does not expire."""
     group = broker.broker
     assert isinstance(group, GroupBroker)
     group.requests = requests = Requests()
@@ -138,7 +142,10 @@ def test_heartbeats_go_on_while_the_leader_assigns(broker: LoopbackBroker) -> No
 
 
 def test_two_threads_on_one_consumer_are_told_at_once(broker: LoopbackBroker) -> None:
-    """As Java's ConcurrentModificationException; `wakeup` and `statistics` may come from anywhere."""
+    """A consumer is used by two threads at a time.
+
+    The second call raises, but `wakeup` and `statistics` work from any thread.
+    """
     consumer = Consumer(bootstrap_servers=broker.bootstrap, fetch_max_wait_ms=50)
     consumer.assign([("t", 0)])
     consumer.seek_to_end()
@@ -171,7 +178,10 @@ def test_two_threads_on_one_consumer_are_told_at_once(broker: LoopbackBroker) ->
 
 
 def test_two_tasks_that_poll_one_consumer_are_told_and_close_keeps_its_time() -> None:
-    """`close(timeout)` takes it in total: the last commit and the LeaveGroup get no answer, and share five seconds."""
+    """Two tasks poll one consumer: the second call raises.
+
+    `close(timeout)` limits the last commit and LeaveGroup together, even if neither is answered.
+    """
     world = World(3)
     broker = GroupBroker("broker", PORT)
     broker.add_topic("t", 1)

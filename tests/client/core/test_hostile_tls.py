@@ -1,4 +1,4 @@
-"""A server that the client has chosen, and that attacks it by TLS: the client gives the connection up."""
+"""A hostile server attacks the client by TLS. The client closes the connection."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ AUTHORITY = Authority()
 HOST = "127.0.0.1"
 TIMEOUT_SECONDS = 60.0
 SMALL_BYTES = 4096
-"""The kernel's buffer of the client for what it says, which would hold megabytes otherwise."""
+"""The size of the client's send buffer in the kernel, which would otherwise hold megabytes of its answers."""
 
 
 class Core:
-    """A client's core that wants one connection, and hears what becomes of it."""
+    """A client's core that opens one connection, and records what happens to it."""
 
     tokens = None
 
@@ -57,7 +57,7 @@ class Core:
 
 
 def _attacked(tmp_path: Path, speak: Callable[[socket.socket, ssl.SSLContext], None]) -> Core:
-    """Return a client whose server speaks so, once it has given the connection up."""
+    """Connect a client to a server that runs `speak`. Return the client's core after the connection is closed."""
     certificate = AUTHORITY.issue("server", (HOST,)).write(tmp_path / "server.pem")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
@@ -69,7 +69,7 @@ def _attacked(tmp_path: Path, speak: Callable[[socket.socket, ssl.SSLContext], N
             with connection, suppress(ConnectionError):
                 connection.settimeout(TIMEOUT_SECONDS)
                 speak(connection, context)
-                # The client ends it.
+                # Wait until the client closes the connection.
                 while connection.recv(1 << 16):
                     pass
 
@@ -80,7 +80,7 @@ def _attacked(tmp_path: Path, speak: Callable[[socket.socket, ssl.SSLContext], N
         sockets.perform_effects()
         while not core.failure:
             ready = sockets.select(TIMEOUT_SECONDS)
-            assert ready, "the client waits for more of the same"
+            assert ready, "the client neither reads nor closes the connection"
             for each in sockets._connections.values():
                 if each.socket is not None:
                     each.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL_BYTES)
@@ -100,7 +100,7 @@ def _shaken(connection: socket.socket, context: ssl.SSLContext) -> RecordWriter:
 
 
 def test_key_updates_without_end(tmp_path: Path) -> None:
-    """The client takes little of a flood without data."""
+    """A server sends an endless flood of TLS key updates and no data. The client closes the connection early."""
 
     def speak(connection: socket.socket, context: ssl.SSLContext) -> None:
         connection.sendall(_shaken(connection, context).key_updates(2 * IDLE_BYTES_MAX // 27))
@@ -111,16 +111,19 @@ def test_key_updates_without_end(tmp_path: Path) -> None:
 
 
 def test_answers_that_the_server_does_not_take(tmp_path: Path) -> None:
-    """A server that asks for key updates, and reads none of them, is given up before the memory is full of answers."""
+    """A server requests key updates, and never reads the answers.
+
+    The client closes the connection before the answers fill its memory.
+    """
 
     def speak(connection: socket.socket, context: ssl.SSLContext) -> None:
         writer = _shaken(connection, context)
-        # Data in between, so that the records have some.
+        # Data in between, so that the client does not close the connection for a flood without data.
         flood = b"".join(
             writer.record(bytes(27 * 10)) + writer.key_updates(10, ask_for_others=True) for _ in range(3_000)
         )
         connection.sendall(flood)
-        # What the client says is left where it is, however soon it has read the flood.
+        # The server never reads the client's answers, even if the client has read the whole flood.
         left = select.poll()
         left.register(connection, select.POLLRDHUP)
         left.poll(TIMEOUT_SECONDS * 1000)

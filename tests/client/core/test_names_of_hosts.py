@@ -1,4 +1,4 @@
-"""Names of brokers' hosts: their addresses change, cannot be found, or are found too late."""
+"""Host names of brokers: their addresses change, cannot be found, or are found too late."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PATIENCE_SECONDS = 30.0
 
 
 class Resolver:
-    """The system's resolver: names and their addresses; a name may be unknown, or hang until the test ends."""
+    """A resolver with a table of names and addresses. A name may be unknown, or hang until the test ends."""
 
     def __init__(self) -> None:
         self.addresses: dict[str, list[str]] = {}
@@ -44,7 +44,7 @@ class Resolver:
 
 @pytest.fixture
 def resolver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Resolver]:
-    """In the place of the real one."""
+    """The fake resolver, in place of the system's."""
     found = Resolver()
     monkeypatch.setattr(socket, "getaddrinfo", found)
     yield found
@@ -53,7 +53,7 @@ def resolver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Resolver]:
 
 @pytest.fixture
 def group() -> Iterator[GroupBroker]:
-    """A broker before it is served, at a port that no outgoing connection gets meanwhile."""
+    """A broker that is not served yet. No outgoing connection gets its port meanwhile."""
     [port] = free_ports(1)
     found = GroupBroker(NAME, port)
     found.add_topic("t", 1)
@@ -68,7 +68,7 @@ def values(consumer: Consumer, count: int) -> list[bytes | None]:
 
 
 def test_a_broker_whose_address_changes_is_found_again(resolver: Resolver, group: GroupBroker) -> None:
-    """A new host behind the old name, as after a restart in a cluster of containers: nothing has to be configured."""
+    """A broker's name gets a new address, as after a restart of a container. The client finds the broker again."""
     resolver.addresses[NAME] = ["127.0.0.1"]
     servers = f"{NAME}:{group.port}"
     keys = {"group_id": "g", "auto_offset_reset": "earliest", "fetch_max_wait_ms": 50}
@@ -90,7 +90,7 @@ def test_a_broker_whose_address_changes_is_found_again(resolver: Resolver, group
 
 
 def test_each_address_of_a_name_is_tried(resolver: Resolver, group: GroupBroker) -> None:
-    """KIP-302: behind a name with several addresses, a refusing address costs nothing."""
+    """A name has several addresses (KIP-302). If one of them refuses, the next is tried."""
     resolver.addresses[NAME] = ["127.0.0.3", "127.0.0.1"]
     with LoopbackBroker(of=group), Client(f"{NAME}:{group.port}") as client:
         assert client.metadata(["t"]).topics
@@ -100,7 +100,10 @@ def test_each_address_of_a_name_is_tried(resolver: Resolver, group: GroupBroker)
 def test_a_name_that_is_not_found_holds_up_no_other_broker(
     resolver: Resolver, group: GroupBroker, hangs: bool
 ) -> None:
-    """A call to that broker ends in time; meanwhile calls to others go on, by the same client."""
+    """One broker's name cannot be resolved, or hangs.
+
+    A call to this broker fails in time, and calls to others go on.
+    """
     resolver.addresses[NAME] = ["127.0.0.1"]
     group.more_brokers.append(MetadataResponseBroker(2, OTHER, group.port))
     if hangs:
@@ -120,12 +123,15 @@ def test_a_name_that_is_not_found_holds_up_no_other_broker(
 def test_a_bootstrap_name_that_is_not_found_gives_way_to_the_next(
     resolver: Resolver, group: GroupBroker, hangs: bool
 ) -> None:
-    """The resolver's time counts as that of the connection (`socket.connection.setup.timeout.ms`)."""
+    """The name of a bootstrap server cannot be resolved, or hangs.
+
+    After `socket.connection.setup.timeout.ms` the next server is tried.
+    """
     resolver.addresses[NAME] = ["127.0.0.1"]
     if hangs:
         resolver.hanging.add(OTHER)
     keys = {"socket_connection_setup_timeout_ms": 100, "bootstrap_servers": f"{OTHER}:1,{NAME}:{group.port}"}
     with LoopbackBroker(of=group):
-        while OTHER not in resolver.asked:  # a client begins with either
+        while OTHER not in resolver.asked:  # a client begins with a random one of the two
             with Admin(**keys) as admin:
                 assert admin.describe_cluster().cluster_id == "fake-cluster"

@@ -1,4 +1,4 @@
-"""Changes that a quota refuses (KIP-599): asked for again when the throttle time is over, until the timeout."""
+"""Changes that a quota refuses (KIP-599). They are repeated after the throttle time, until the timeout."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def one_broker(key: ApiKey, *answers: Any) -> TwoBrokers:
 def test_what_a_quota_refuses_is_asked_for_again(
     call: Callable[..., Operation[list[Any]]], answer: Callable[..., Any], key: ApiKey
 ) -> None:
-    """KIP-599: only that is repeated, and not before the throttle time is over."""
+    """A quota refuses one of two changes (KIP-599). Only this change is repeated, after the throttle time."""
     two = one_broker(key, answer(THROTTLE_MS, a=0, b=EXCEEDED), answer(0, b=0))
     assert two.run(call(two.wire.core, ["a", "b"], 30.0)) == [("a", None), ("b", None)]
     first, again = two.asked(1, key)
@@ -97,7 +97,10 @@ def test_what_a_quota_refuses_is_asked_for_again(
 def test_a_wait_beyond_the_timeout_is_the_refusal(
     call: Callable[..., Operation[list[Any]]], answer: Callable[..., Any], key: ApiKey
 ) -> None:
-    """KIP-599: the outcome is THROTTLING_QUOTA_EXCEEDED, at once; what was done stays done."""
+    """The throttle time exceeds the timeout.
+
+    The outcome THROTTLING_QUOTA_EXCEEDED is returned at once, and other changes remain (KIP-599).
+    """
     two = one_broker(key, answer(60_000, a=0, b=EXCEEDED))
     (a, done), (b, refusal) = two.run(call(two.wire.core, ["a", "b"], 30.0))
     assert (a, done, b) == ("a", None, "b")
@@ -110,7 +113,7 @@ def test_a_wait_beyond_the_timeout_is_the_refusal(
 
 
 def test_a_client_that_is_refused_for_long_asks_once_per_throttle_time() -> None:
-    """Each refusal names a new wait; the timeout ends them all."""
+    """A change is refused again and again. The client asks once per throttle time, until the timeout."""
     two = one_broker(ApiKey.CREATE_TOPICS, *[created(THROTTLE_MS, a=EXCEEDED)] * 20)
     ((_, refusal),) = two.run(create(two.wire.core, ["a"], 9.0))
     assert refusal.code is ErrorCode.THROTTLING_QUOTA_EXCEEDED
@@ -122,7 +125,10 @@ def renewed(throttle_ms: int, code: int) -> RenewDelegationTokenResponse:
 
 
 def test_a_refused_change_of_a_token_is_asked_for_again() -> None:
-    """Requests about tokens are changes, too: the client waits for as long as the answer says, within its timeout."""
+    """A quota refuses a change of a delegation token.
+
+    The client repeats it after the throttle time, within its timeout.
+    """
     key = ApiKey.RENEW_DELEGATION_TOKEN
     two = one_broker(key, renewed(THROTTLE_MS, EXCEEDED), renewed(0, 0))
     assert two.run(renew_delegation_token(two.wire.core, b"secret", timeout=30.0)) == 77
@@ -136,7 +142,7 @@ def test_a_refused_change_of_a_token_is_asked_for_again() -> None:
 
 
 def test_the_list_of_tokens_shows_few_renewers(capsys: pytest.CaptureFixture[str]) -> None:
-    """A line holds three renewers and the number of the others."""
+    """A line of the list of tokens shows three renewers, and the number of the others."""
     from odradek.cli.commands.token import _show
 
     token = DelegationToken("id", "User:a", "User:a", ("User:r",) * 20, 0, 1, 1, b"")

@@ -1,4 +1,4 @@
-"""One call about many things: each item to its broker, an outcome for each, retries where they help."""
+"""Calls about many items. Each item goes to its broker and has its own outcome, and retriable errors are retried."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ SCRIPTED = (
 
 
 class TwoBrokers:
-    """Brokers 1 and 2, whose answers a test writes into `trouble`; `leaders` gives partition i of topic t a leader."""
+    """Brokers 1 and 2. Tests set their answers by `answer`. `leaders[i]` is the leader of partition i of topic t."""
 
     def __init__(self, **config: Any) -> None:
         self.brokers = {node: FakeBroker("fake", 9090 + node) for node in (1, 2)}
@@ -75,7 +75,7 @@ class TwoBrokers:
         self.wire = Wire(core, {(b.host, b.port): b for b in self.brokers.values()})
 
     def metadata(self, request: Any) -> MetadataResponse:
-        """Return both brokers, and the topic t."""
+        """Return metadata of both brokers and of topic t."""
         topics = []
         for name in ["t"] if request.topics is None else [topic.name for topic in request.topics]:
             partitions = [
@@ -97,11 +97,11 @@ class TwoBrokers:
         )
 
     def answer(self, node: int, key: ApiKey, *answers: Any) -> None:
-        """Set the answers of broker `node` to the next requests of this kind, one after the other."""
+        """Set the answers of broker `node` to the next requests of this API."""
         self.brokers[node].trouble[key].extend(answers)
 
     def asked(self, node: int, key: ApiKey) -> list[Any]:
-        """Return the requests of this kind that broker `node` got."""
+        """Return the requests of this API that broker `node` has received."""
         return [request for request in self.brokers[node].requests if key == request.API_KEY]
 
     def run(self, operation: Operation[Any]) -> Any:
@@ -110,7 +110,7 @@ class TwoBrokers:
 
 
 def listed(*offsets: tuple[int, int, int]) -> ListOffsetsResponse:
-    """Make an answer of (partition, error code, offset)."""
+    """Make a ListOffsets response of (partition, error code, offset)."""
     answers = [
         ListOffsetsPartitionResponse(partition_index=i, error_code=code, offset=offset)
         for i, code, offset in offsets
@@ -119,14 +119,14 @@ def listed(*offsets: tuple[int, int, int]) -> ListOffsetsResponse:
 
 
 def committed(group: str, code: int, offset: int) -> OffsetFetchResponseGroup:
-    """Make the answer of a coordinator for one group."""
+    """Make a coordinator's OffsetFetch response for one group."""
     partition = OffsetFetchResponsePartitions(partition_index=0, committed_offset=offset)
     topics = [OffsetFetchResponseTopics(name="t", partitions=[partition])]
     return OffsetFetchResponseGroup(group_id=group, error_code=code, topics=[] if code else topics)
 
 
 def coordinators(**nodes: int) -> FindCoordinatorResponse:
-    """Make an answer of group -> broker; a negative number is the negated error code."""
+    """Make a FindCoordinator response of group names and broker ids. A negative number is a negated error code."""
     return FindCoordinatorResponse(
         coordinators=[
             Coordinator(
@@ -138,7 +138,7 @@ def coordinators(**nodes: int) -> FindCoordinatorResponse:
 
 
 def test_items_of_a_broker_share_a_request_and_come_back_in_order() -> None:
-    """One request per leader, whatever the order of the items."""
+    """Items of one leader share a request. Outcomes have the order of the items."""
     two = TwoBrokers()
     two.leaders = [1, 2, 1, 2]
     two.answer(1, ApiKey.LIST_OFFSETS, listed((2, 0, 12), (0, 0, 10)))
@@ -150,7 +150,10 @@ def test_items_of_a_broker_share_a_request_and_come_back_in_order() -> None:
 
 
 def test_a_moved_leader_costs_a_round() -> None:
-    """NOT_LEADER_OR_FOLLOWER: fresh metadata, then only partitions without an outcome are asked again."""
+    """After NOT_LEADER_OR_FOLLOWER, metadata is refreshed.
+
+    Only the partitions without an outcome are asked for again.
+    """
     two = TwoBrokers()
     two.answer(1, ApiKey.LIST_OFFSETS, listed((0, int(ErrorCode.NOT_LEADER_OR_FOLLOWER), -1)))
     two.answer(2, ApiKey.LIST_OFFSETS, listed((1, 0, 11)), listed((0, 0, 10)))
@@ -172,7 +175,7 @@ def test_a_moved_leader_costs_a_round() -> None:
 
 
 def test_what_is_not_there_is_final() -> None:
-    """A topic or partition that metadata does not have fails at once, the others go on."""
+    """An item whose topic or partition is missing in metadata fails at once. The others go on."""
     two = TwoBrokers()
     two.answer(1, ApiKey.LIST_OFFSETS, listed((0, 0, 10)))
     wanted = {("t", 0): -1, ("t", 7): -1, ("missing", 0): -1}
@@ -184,7 +187,7 @@ def test_what_is_not_there_is_final() -> None:
 
 
 def test_retries_end_at_the_deadline() -> None:
-    """The last error is the outcome; nothing waits beyond the time that the caller gave."""
+    """Retries end at the caller's deadline. The last error is the outcome."""
     two = TwoBrokers()
     busy = int(ErrorCode.LEADER_NOT_AVAILABLE)
     two.answer(1, ApiKey.LIST_OFFSETS, *[listed((0, busy, -1))] * 50)
@@ -194,7 +197,7 @@ def test_retries_end_at_the_deadline() -> None:
 
 
 def test_an_answer_that_leaves_an_item_out() -> None:
-    """An outcome all the same, and no endless loop."""
+    """A response omits an item. The item's outcome is UNKNOWN_SERVER_ERROR, and there is no endless loop."""
     two = TwoBrokers()
     two.answer(1, ApiKey.LIST_OFFSETS, listed())
     found = two.run(offsets_at(two.wire.core, {("t", 0): -1}, 10.0))
@@ -202,7 +205,10 @@ def test_an_answer_that_leaves_an_item_out() -> None:
 
 
 def test_groups_go_to_their_coordinators() -> None:
-    """Batched FindCoordinator (KIP-699), one OffsetFetch per coordinator (KIP-709), a group that moved asked again."""
+    """Coordinators of all groups are found by one request (KIP-699), and each gets one OffsetFetch (KIP-709).
+
+    A group that has moved is asked for again.
+    """
     two = TwoBrokers()
     two.answer(1, ApiKey.FIND_COORDINATOR, coordinators(a=1, b=2, c=1), coordinators(a=2))
     two.answer(2, ApiKey.FIND_COORDINATOR, coordinators(a=2))
@@ -225,7 +231,7 @@ def test_groups_go_to_their_coordinators() -> None:
 
 
 def test_a_coordinator_that_is_coming_up_is_waited_for_and_a_refusal_is_not() -> None:
-    """COORDINATOR_NOT_AVAILABLE is retried, GROUP_AUTHORIZATION_FAILED is the outcome."""
+    """COORDINATOR_NOT_AVAILABLE is retried. GROUP_AUTHORIZATION_FAILED is the outcome."""
     two = TwoBrokers()
     coming, refused = int(ErrorCode.COORDINATOR_NOT_AVAILABLE), int(ErrorCode.GROUP_AUTHORIZATION_FAILED)
     two.answer(1, ApiKey.FIND_COORDINATOR, coordinators(a=-coming, b=-refused), coordinators(a=1))
@@ -236,7 +242,7 @@ def test_a_coordinator_that_is_coming_up_is_waited_for_and_a_refusal_is_not() ->
 
 
 def test_lists_come_from_every_broker_or_not_at_all() -> None:
-    """list_groups asks all brokers; one refusal makes the whole list an error, since holes do not show."""
+    """`list_groups` asks every broker. If one refuses, the whole call fails, since gaps in a list cannot be seen."""
     two = TwoBrokers()
     group = ListedGroup(group_id="b", protocol_type="consumer", group_state="Stable", group_type="Classic")
     two.answer(1, ApiKey.LIST_GROUPS, ListGroupsResponse(groups=[group]))
@@ -254,7 +260,10 @@ def test_lists_come_from_every_broker_or_not_at_all() -> None:
 
 
 def test_a_broker_that_goes_while_groups_are_listed() -> None:
-    """Its groups have other coordinators, which had answered before: all that are left are asked again."""
+    """A broker dies while groups are listed.
+
+    All other brokers are asked again, since they may coordinate its groups now.
+    """
     two = TwoBrokers()
     second = two.brokers[2]
 
@@ -275,7 +284,10 @@ def test_a_broker_that_goes_while_groups_are_listed() -> None:
 
 
 def test_a_change_that_may_have_happened_is_not_repeated() -> None:
-    """A connection that breaks under APPEND: ConnectionBroken, one request only; a silent broker likewise."""
+    """A connection breaks, or a broker is silent, under a change that must not be repeated.
+
+    The change is sent once, and the call fails.
+    """
     resource = ConfigResource(ResourceType.TOPIC, "t")
     two = TwoBrokers()
     two.answer(1, ApiKey.INCREMENTAL_ALTER_CONFIGS, HANG_UP)
@@ -294,7 +306,7 @@ def test_a_change_that_may_have_happened_is_not_repeated() -> None:
 
 
 def test_a_broker_that_is_down_fails_its_items_only() -> None:
-    """Broker 2 refuses connections: its directories are an error, those of broker 1 are there."""
+    """Broker 2 refuses connections. Its log directories are an error, and those of broker 1 are returned."""
     from odradek.wire.messages.describe_log_dirs import DescribeLogDirsResponse, DescribeLogDirsResult
 
     two = TwoBrokers()
@@ -308,7 +320,10 @@ def test_a_broker_that_is_down_fails_its_items_only() -> None:
 
 
 def test_a_broker_without_a_list_of_clients_says_so() -> None:
-    """Another server answers our own question with a subscription: broker 2 has no list, broker 1 an empty one."""
+    """Broker 2 does not know our extension that lists clients, and answers an ordinary subscription.
+
+    Its outcome is an error, while broker 1 has no clients.
+    """
     from odradek.client.errors import UnsupportedByBroker
     from odradek.wire.messages.get_telemetry_subscriptions import GetTelemetrySubscriptionsResponse
 
@@ -322,7 +337,7 @@ def test_a_broker_without_a_list_of_clients_says_so() -> None:
 
 
 def test_nobody_to_ask() -> None:
-    """A call raises at once when no broker was ever reached."""
+    """A call raises at once if no broker can be reached."""
     two = TwoBrokers()
     two.wire.brokers.clear()
     with pytest.raises(BrokerUnavailable):
@@ -331,11 +346,11 @@ def test_nobody_to_ask() -> None:
 
 
 def test_nothing_to_ask() -> None:
-    """An empty list of items costs no request and has an empty result."""
+    """The result of a call for zero items is empty, and no request is sent."""
     two = TwoBrokers()
 
     def never(core: ClientCore, items: Any, deadline: float) -> Operation[Routed]:
-        raise AssertionError("asked for a route")
+        raise AssertionError("an empty call asks for the broker of an item")
         yield
 
     def take(response: Any, items: list[str]) -> Iterable[tuple[str, int]]:

@@ -31,7 +31,7 @@ def client(request: pytest.FixtureRequest) -> Iterator[Client]:
 
 
 def produce(client: Client, records: list[RecordToSend], config: ProduceConfig | None = None) -> None:
-    """Produce all of the records, acknowledged."""
+    """Produce all records, and check that they are acknowledged."""
     producing = Producing(client.core, config or ProduceConfig(auto_create=False))
     deliveries = client.run(producing.produce(records, timeout=20))
     assert [delivery.error for delivery in deliveries if delivery.error is not None] == []
@@ -40,7 +40,7 @@ def produce(client: Client, records: list[RecordToSend], config: ProduceConfig |
 def read(
     client: Client, topic: str, partitions: int, config: FetchConfig | None = None
 ) -> list[list[RecordToSend]]:
-    """Read everything in each partition, as it could be sent again."""
+    """Read each partition from its start. Return the records as they could be sent again."""
     keys = [(topic, index) for index in range(partitions)]
     ends = {key: found.offset for key, found in client.list_offsets(dict.fromkeys(keys, LATEST)).items()}
     fetcher = Fetcher(client.core, config or FetchConfig(max_wait=0.1))
@@ -63,7 +63,10 @@ def read(
 def test_records_come_back_as_they_were(
     client: Client, fresh_topic: Callable[[str], str], compression_type: int
 ) -> None:
-    """Keys, values, nulls, headers, times; small batches, so that a fetch has many."""
+    """Records come back unchanged: keys, values, nulls, headers and timestamps, in every codec.
+
+    Batches are small, so that a fetch returns many.
+    """
     topic = fresh_topic("client")
     client.admin.create_topics([NewTopic(topic, 2)])
     wait_until_known(client, topic)
@@ -84,7 +87,10 @@ def test_records_come_back_as_they_were(
 
 
 def test_large_amounts_in_small_answers(client: Client, fresh_topic: Callable[[str], str]) -> None:
-    """Limits far below the stored bytes: every fetch goes on where the last ended, over all partitions."""
+    """Fetch limits are far below the stored bytes.
+
+    Every fetch continues where the last one ended, in all partitions.
+    """
     topic = fresh_topic("client")
     client.admin.create_topics([NewTopic(topic, 4)])
     wait_until_known(client, topic)
@@ -96,7 +102,7 @@ def test_large_amounts_in_small_answers(client: Client, fresh_topic: Callable[[s
 
 
 def test_idempotence_over_many_calls(client: Client, fresh_topic: Callable[[str], str]) -> None:
-    """Sequence numbers go on from call to call, per partition; the server refuses gaps."""
+    """Sequence numbers of a partition continue from call to call. The server would refuse a gap."""
     topic = fresh_topic("client")
     client.admin.create_topics([NewTopic(topic, 2)])
     wait_until_known(client, topic)
@@ -110,9 +116,9 @@ def test_idempotence_over_many_calls(client: Client, fresh_topic: Callable[[str]
 
 
 def test_acks_0_and_1(client: Client, fresh_topic: Callable[[str], str]) -> None:
-    """One connection keeps the order, so a later request sees what acks=0 wrote.
+    """Records with acks=0 and acks=1 are written in order over one connection.
 
-    The first request has acks=1: a leader that was just made may refuse it, which a client with acks=0 would not hear.
+    The first request has acks=1, because the new leader may refuse it. With acks=0 the client would not get this error.
     """
     topic = fresh_topic("client")
     client.admin.create_topics([NewTopic(topic, 1)])
@@ -124,7 +130,10 @@ def test_acks_0_and_1(client: Client, fresh_topic: Callable[[str], str]) -> None
 
 
 def test_offsets(client: Client, fresh_topic: Callable[[str], str]) -> None:
-    """Ends, times between, the greatest time, and none."""
+    """Offsets are found for both ends, for times in between, and for the greatest time.
+
+    A time after the last record has none.
+    """
     topic = fresh_topic("client")
     client.admin.create_topics([NewTopic(topic, 1)])
     wait_until_known(client, topic)
@@ -148,7 +157,7 @@ def test_offsets(client: Client, fresh_topic: Callable[[str], str]) -> None:
 
 
 def test_refusals(client: Client, fresh_topic: Callable[[str], str]) -> None:
-    """Error codes come out as `KafkaError`, each with its subject."""
+    """A broker's error code is raised as `KafkaError`, whose text names the topic or partition."""
     topic = fresh_topic("client")
     (created,) = client.admin.create_topics([NewTopic(topic, 1, configs={"max.message.bytes": "2000"})])
     assert created.error is None
@@ -176,7 +185,7 @@ def test_refusals(client: Client, fresh_topic: Callable[[str], str]) -> None:
 
 
 def test_configurations(client: Client, fresh_topic: Callable[[str], str]) -> None:
-    """Configurations of topics and of brokers are read and set, by key and in whole."""
+    """Configurations of topics and brokers are read, set by key, and replaced as a whole."""
     topic = fresh_topic("client")
     client.admin.create_topics([NewTopic(topic, 1, configs={"retention.ms": "12345"})])
     wait_until_known(client, topic)
@@ -193,7 +202,10 @@ def test_configurations(client: Client, fresh_topic: Callable[[str], str]) -> No
 def test_a_topic_made_anew_is_read_and_written_by_the_same_client(
     client: Client, fresh_topic: Callable[[str], str]
 ) -> None:
-    """Stale ids (UNKNOWN_TOPIC_ID) are looked up again, sequence numbers start over."""
+    """A topic is deleted and created again.
+
+    After UNKNOWN_TOPIC_ID the client finds the new id, and sequence numbers begin at 0.
+    """
     topic = fresh_topic("client")
     producing = Producing(client.core, ProduceConfig())
     for value in (b"old", b"new"):

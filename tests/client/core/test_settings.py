@@ -1,4 +1,4 @@
-"""Kafka's client keys: values, defaults, contradictions, mistakes."""
+"""Kafka's configuration keys for clients: values, defaults, contradictions and mistakes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SERVERS = {"bootstrap.servers": "a:1, b:2"}
 
 
 def test_texts_and_values_are_the_same() -> None:
-    """A properties file has texts, a program has numbers."""
+    """Values as text (from a properties file) and as Python objects give equal settings."""
     texts = {"linger.ms": "20", "acks": "all", "enable.idempotence": "True", "compression.type": "zstd"}
     values = {"linger.ms": 20, "acks": -1, "enable.idempotence": True, "compression.type": "zstd"}
     settings = ProducerSettings.from_properties({**SERVERS, **texts})
@@ -45,7 +45,7 @@ def test_texts_and_values_are_the_same() -> None:
     ],
 )
 def test_defaults_are_kafkas(kind: type[CommonSettings], defaults: dict[str, Any]) -> None:
-    """Those of Apache Kafka 4.3's Java clients."""
+    """Defaults are those of the Java clients of Apache Kafka 4.3."""
     settings = kind.from_properties(SERVERS)
     for name, value in {**defaults, "request_timeout_ms": 30_000, "retry_backoff_ms": 100}.items():
         assert getattr(settings, name) == value
@@ -69,13 +69,13 @@ def test_defaults_are_kafkas(kind: type[CommonSettings], defaults: dict[str, Any
     ],
 )
 def test_mistakes_are_named(key: str, value: Any, message: str) -> None:
-    """The key, the mistake, and the key that may have been meant."""
+    """The error of a mistake names the key, the mistake, and the key that was probably meant."""
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
         ProducerSettings.from_properties({**SERVERS, key: value})
 
 
 def test_a_cluster_must_be_named() -> None:
-    """There is no default address."""
+    """`bootstrap.servers` has no default, so it is required."""
     with pytest.raises(ValueError, match=r"bootstrap\.servers is missing"):
         ProducerSettings.from_properties({})
 
@@ -84,7 +84,10 @@ def test_a_cluster_must_be_named() -> None:
     "obstacle", [{"acks": "1"}, {"retries": 0}, {"max.in.flight.requests.per.connection": 6}]
 )
 def test_idempotence_gives_way_unless_it_was_asked_for(obstacle: dict[str, Any]) -> None:
-    """KIP-679: on by default; off where other keys rule it out; a contradiction where both were given."""
+    """Idempotence is on by default, and off if other keys rule it out (KIP-679).
+
+    Setting it to true beside such a key is an error.
+    """
     assert not ProducerSettings.from_properties({**SERVERS, **obstacle}).enable_idempotence
     with pytest.raises(ValueError, match=r"enable\.idempotence=true: "):
         ProducerSettings.from_properties({**SERVERS, **obstacle, "enable.idempotence": True})
@@ -107,7 +110,10 @@ def test_idempotence_gives_way_unless_it_was_asked_for(obstacle: dict[str, Any])
     ],
 )
 def test_transactions_take_what_idempotence_takes(more: dict[str, Any], reason: str) -> None:
-    """KIP-98: acks=all, repetitions, at most five requests in flight; KIP-939: two phases have no timeout."""
+    """A transactional id requires acks=all, retries, at most five requests in flight, and idempotence (KIP-98).
+
+    Two-phase commit excludes a timeout (KIP-939).
+    """
     with pytest.raises(ValueError, match=re.escape(reason)):
         ProducerSettings.from_properties({**SERVERS, "transactional.id": "x", **more})
     settings = ProducerSettings.from_properties({**SERVERS, "transactional.id": "x"})
@@ -117,7 +123,10 @@ def test_transactions_take_what_idempotence_takes(more: dict[str, Any], reason: 
 
 
 def test_a_delivery_has_time_for_a_request() -> None:
-    """delivery.timeout.ms >= linger.ms + request.timeout.ms: the default grows, a smaller value is refused."""
+    """`delivery.timeout.ms` is at least `linger.ms` plus `request.timeout.ms`.
+
+    The default grows with them, and a smaller value is an error.
+    """
     settings = ProducerSettings.from_properties({**SERVERS, "request.timeout.ms": 200_000})
     assert settings.delivery_timeout_ms == 200_005
     with pytest.raises(ValueError, match=r"delivery\.timeout\.ms"):
@@ -125,7 +134,10 @@ def test_a_delivery_has_time_for_a_request() -> None:
 
 
 def test_keys_without_effect_and_neutral_values_are_accepted() -> None:
-    """A configuration written for Kafka's clients works as long as it asks only for features that this client has."""
+    """A configuration for Kafka's clients is accepted if it uses only features that this client has.
+
+    Keys without effect are ignored.
+    """
     properties = {"metrics.num.samples": 3, "security.protocol": "plaintext", "interceptor.classes": []}
     assert ProducerSettings.from_properties({**SERVERS, **properties}) == ProducerSettings.from_properties(
         SERVERS
@@ -133,8 +145,7 @@ def test_keys_without_effect_and_neutral_values_are_accepted() -> None:
 
 
 def test_keys_without_effect_are_named_by_one_warning(caplog: pytest.LogCaptureFixture) -> None:
-    """One warning names the keys that have no effect. It leaves out keys with an effect, and values that change
-    nothing."""
+    """One warning names the keys that have no effect here. Keys with values that change nothing are left out."""
     ProducerSettings.from_properties(
         {**SERVERS, "send.buffer.bytes": 1, "metric.reporters": "x", "acks": 1, "transactional.id": None}
     )
@@ -144,7 +155,7 @@ def test_keys_without_effect_are_named_by_one_warning(caplog: pytest.LogCaptureF
 
 
 def test_the_page_says_why_each_key_has_no_effect() -> None:
-    """docs/client.md: the table has exactly these keys, each with a reason."""
+    """The table in docs/client.md lists exactly the keys without effect, each with a reason."""
     page = (ROOT / "docs" / "client.md").read_text()
     rows = re.findall(
         r"^\| ((?:`[a-z.]+`,? ?)+) \| (.+) \|$", page.partition("## Keys without effect")[2], re.M
@@ -155,7 +166,7 @@ def test_the_page_says_why_each_key_has_no_effect() -> None:
 
 @pytest.mark.parametrize("kind", [ProducerSettings, ConsumerSettings, AdminSettings])
 def test_every_key_that_is_taken_has_a_reader(kind: type[CommonSettings]) -> None:
-    """A key without one belongs into `WITHOUT_EFFECT`: somewhere in the client its value is looked at."""
+    """The client's code reads every setting. A key whose value is never read belongs in `WITHOUT_EFFECT`."""
     read: set[str] = set()
     for path in sorted((ROOT / "odradek" / "client").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -176,7 +187,7 @@ def test_every_key_that_is_taken_has_a_reader(kind: type[CommonSettings]) -> Non
     ],
 )
 def test_keys_of_connections_reach_the_core(key: str, value: str, field: str, found: object) -> None:
-    """Texts, as in a properties file; tests/client/core/test_core.py has what the core does with them."""
+    """Keys of connections, given as text, arrive in the core's configuration."""
     config = ConsumerSettings.from_properties({**SERVERS, key: value}).client_config()
     assert getattr(config, field) == found
 
@@ -185,7 +196,7 @@ def test_keys_of_connections_reach_the_core(key: str, value: str, field: str, fo
     ("kind", "idle_seconds"), [(ProducerSettings, 540), (ConsumerSettings, 540), (AdminSettings, 300)]
 )
 def test_defaults_of_connections_are_kafkas(kind: type[CommonSettings], idle_seconds: int) -> None:
-    """Kafka 4.3: idle for nine minutes (administrators: five), 30 s at most to connect, rebootstrap after five minutes."""
+    """Defaults of connections are those of Kafka 4.3: idle time, setup timeouts, and rebootstrap."""
     config = kind.from_properties(SERVERS).client_config()
     assert (config.connection_idle_max, config.connect_timeout, config.connect_timeout_max) == (
         idle_seconds,
@@ -205,7 +216,7 @@ def test_defaults_of_connections_are_kafkas(kind: type[CommonSettings], idle_sec
     ],
 )
 def test_offset_resets(value: str, fine: bool) -> None:
-    """KIP-1106: also so long ago, as an ISO 8601 duration."""
+    """`auto.offset.reset` accepts a duration in ISO 8601 (KIP-1106)."""
     properties = {**SERVERS, "auto.offset.reset": value}
     if fine:
         assert ConsumerSettings.from_properties(properties).auto_offset_reset == value
@@ -215,5 +226,5 @@ def test_offset_resets(value: str, fine: bool) -> None:
 
 
 def test_keywords_are_keys_with_underscores() -> None:
-    """And win over the mapping."""
+    """Keyword arguments are keys with underscores. They override the mapping."""
     assert merged_properties({"linger.ms": 1, "acks": 0}, {"linger_ms": 2}) == {"linger.ms": 2, "acks": 0}

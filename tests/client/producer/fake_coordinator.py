@@ -1,4 +1,4 @@
-"""A fake broker that also is the coordinator of one transactional id, and of every group; a producer without sockets."""
+"""A fake broker that also coordinates one transactional id and all groups, and a producer without sockets."""
 
 from __future__ import annotations
 
@@ -39,9 +39,10 @@ _PRODUCER_ID = 77
 
 
 class TransactionBroker(FakeBroker):
-    """A broker with one transactional id, in memory; `level` is that of the feature `transaction.version`.
+    """A broker with one transactional id, in memory. `level` is its level of the feature `transaction.version`.
 
-    `committed` has the values and offsets of committed transactions. `wrong` has what no correct client would ask.
+    `committed` has the values of committed transactions, and `offsets` their offsets. `wrong` lists requests that no
+    correct client would send.
     """
 
     def __init__(self, level: int) -> None:
@@ -63,7 +64,7 @@ class TransactionBroker(FakeBroker):
         self.wrong: list[str] = []
 
     def answer(self, event: RequestReceived) -> Any:
-        """Answer as the base does, with the feature."""
+        """Answer as `FakeBroker` does, and report the feature's level."""
         response = super().answer(event)
         if event.api_key == ApiKey.API_VERSIONS:
             response.finalized_features_epoch = 1
@@ -202,11 +203,14 @@ _ANSWERS: dict[int, Any] = {
     ApiKey.END_TXN: TransactionBroker._end,
 }
 _EXPLICIT_MAX: dict[int, int] = {ApiKey.PRODUCE: 11, ApiKey.TXN_OFFSET_COMMIT: 4, ApiKey.END_TXN: 4}
-"""The greatest versions of the protocol in which partitions and groups are added by requests of their own."""
+"""The highest versions in which partitions and groups are added by AddPartitionsToTxn and AddOffsetsToTxn."""
 
 
 class FakeProducer:
-    """The core, accumulator and sender of a producer, driven by hand. `broker` has the topic `t`, of two partitions."""
+    """The core, accumulator and sender of a producer, driven by the test.
+
+    The topic `t` of `broker` has two partitions.
+    """
 
     def __init__(self, level: int, **keys: Any) -> None:
         self.broker = TransactionBroker(level)
@@ -228,7 +232,7 @@ class FakeProducer:
         self.run(topics_with_metadata(self.core, ["t"], deadline=5.0))
 
     def take_over(self, other: FakeProducer) -> None:
-        """Talk to the broker of another producer from now on."""
+        """Connect to the broker of another producer from now on."""
         self.broker = other.broker
         self.wire.brokers.update(other.wire.brokers)
         for connection_id in list(self.wire.ends):
@@ -241,15 +245,15 @@ class FakeProducer:
         return self.wire.run(operation)
 
     def init(self) -> None:
-        """Do `init_transactions`."""
+        """Do as `init_transactions` does."""
         self.run(self.transactions.initialize(60))
 
     def begin(self) -> None:
-        """Do `begin_transaction`."""
+        """Do as `begin_transaction` does."""
         self.transactions.begin()
 
     def send(self, *values: bytes, partition: int = 0) -> list[Batch]:
-        """Put records into batches, and let the sender look at them."""
+        """Append records to batches, which the sender may send. Return the batches."""
         self.transactions.machine.check("send")
         batches = []
         for value in values:
@@ -261,7 +265,7 @@ class FakeProducer:
         return batches
 
     def flush(self) -> None:
-        """Send everything, and take the answers that come at once."""
+        """Send all batches, and process the answers that come at once."""
         self.accumulator.close_all()
         self.accumulator.flushing += 1
         self.sender.signal.notify()
@@ -270,15 +274,15 @@ class FakeProducer:
         self.accumulator.flushing -= 1
 
     def send_offset(self, offset: int) -> None:
-        """Do `send_offsets_to_transaction` for partition 0 of `in`, in the name of GROUP."""
+        """Send an offset of partition 0 of `in` to the transaction, for the group GROUP."""
         self.run(self.transactions.send_offsets(judged_offsets("offsets", {("in", 0): offset}), GROUP, 60))
 
     def commit(self, timeout: float = 60) -> None:
-        """Do `commit_transaction`."""
+        """Do as `commit_transaction` does."""
         self.run(self.transactions.end(commit=True, timeout=timeout))
 
     def abort(self, timeout: float = 60) -> None:
-        """Do `abort_transaction`."""
+        """Do as `abort_transaction` does."""
         self.run(self.transactions.end(commit=False, timeout=timeout))
 
 

@@ -1,4 +1,4 @@
-"""Transactions left open: by a process that was killed, and by a producer unknown to all coordinators."""
+"""Transactions that stay open: of a process that was killed, and of a producer that no coordinator knows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from odradek.wire.record_batch import RecordBatchBuilder
 
 _VERIFICATION = "transaction.partition.verification.enable"
 _PRODUCE_VERSION_MAX = 11
-"""Later versions would ask a coordinator."""
+"""Later versions of Produce would ask a coordinator about the transaction."""
 _KILLED = """
 import os, signal, sys, confluent_kafka
 bootstrap, transactional_id, topic, count, timeout_ms = sys.argv[1:]
@@ -42,7 +42,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 def leave_open(
     bootstrap: str, transactional_id: str, topic: str, count: int = 3, timeout_ms: int = 600_000
 ) -> None:
-    """Run a process that writes records to partition 0 in a transaction, and is killed before it ends it."""
+    """Run a process that writes records to partition 0 in a transaction, and is killed before the transaction ends."""
     words = [sys.executable, "-c", _KILLED, bootstrap, transactional_id, topic, str(count), str(timeout_ms)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=90, check=False)
     assert done.returncode == -9, done.stderr
@@ -50,7 +50,7 @@ def leave_open(
 
 @contextmanager
 def on_trust(client: Client) -> Iterator[None]:
-    """Let leaders take transactions without a question to their coordinators for the block, as before KIP-890."""
+    """Let leaders accept transactions for the block without asking their coordinators, as before KIP-890."""
     every_broker = ConfigResource(ResourceType.BROKER, "")
     client.admin.incremental_alter_configs({every_broker: [AlterConfig(_VERIFICATION, "false")]})
     try:
@@ -82,7 +82,7 @@ def write_unknown(client: Client, topic: str, producer_id: int, producer_epoch: 
         code = ErrorCode(response.responses[0].partition_responses[0].error_code)
         if code is ErrorCode.NONE:
             return
-        # Kafka's brokers hear of `on_trust` a little after its answer.
+        # Kafka's brokers may apply `on_trust` only after its request was answered.
         assert code in (ErrorCode.INVALID_TXN_STATE, ErrorCode.INVALID_PRODUCER_ID_MAPPING), code
         assert time.monotonic() < deadline
 
@@ -90,7 +90,7 @@ def write_unknown(client: Client, topic: str, producer_id: int, producer_epoch: 
 def write_marker(
     client: Client, topic: str, producer_id: int, producer_epoch: int, *, coordinator_epoch: int
 ) -> None:
-    """Write an abort marker on partition 0, as a coordinator of this epoch would write it."""
+    """Write an abort marker to partition 0, as a coordinator of this epoch would."""
     client.metadata([topic])
     marker = WritableTxnMarker(
         producer_id, producer_epoch, False, [WritableTxnMarkerTopic(topic, [0])], coordinator_epoch

@@ -1,4 +1,4 @@
-"""Batches by partition: which partition, which batch, how much memory."""
+"""The accumulator: the choice of a partition, the filling of batches, and the limit of memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from odradek.wire.messages.metadata import (
 
 
 def cluster(partitions: int, leaderless: tuple[int, ...] = (), brokers: int = 1) -> Cluster:
-    """Make a cluster that knows the topic `t`; its partitions are led by the brokers in turns."""
+    """Make a cluster that knows topic `t`. The brokers lead its partitions in turn."""
     known = Cluster()
     topic = MetadataResponseTopic(
         name="t",
@@ -55,16 +55,17 @@ def make(partitions: int = 3, leaderless: tuple[int, ...] = (), brokers: int = 1
 def put(
     accumulator: Accumulator, value: bytes, key: bytes | None = None, partition: int | None = None
 ) -> Batch | None:
-    """Do as the producers do: append, else open a batch."""
+    """Append a record to an open batch, or open a batch, as the producers do."""
     return accumulator.append("t", partition, 5, key, value, ()) or accumulator.open_batch(
         "t", partition, 5, key, value, (), 0.0
     )
 
 
 def test_records_without_a_key_stick_for_a_batchs_bytes() -> None:
-    """KIP-794: one partition until `batch.size` bytes are there and the batch is full; in the long run all alike.
+    """Records without a key stay on one partition until `batch.size` bytes are written and the batch is full (KIP-794).
 
-    Nine records fill a batch with 961 bytes, too few for a change; so it comes behind the next batch, as in Java.
+    Nine records fill a batch with 961 bytes. That is below `batch.size`, so the partition changes only after the next
+    batch, as in Java. In the long run all partitions get equally many.
     """
     accumulator = make(batch_size=1000, buffer_memory=1 << 30)
     runs: list[int] = []
@@ -80,7 +81,7 @@ def test_records_without_a_key_stick_for_a_batchs_bytes() -> None:
 
 @pytest.mark.parametrize("burst", [1, 3, 8], ids=["slowly", "in bursts", "nearly full batches"])
 def test_records_without_a_key_spread_at_every_rate(burst: int) -> None:
-    """KIP-794: batches that leave early, since their linger is over, count like full ones."""
+    """Records without a key spread over all partitions even if batches are sent before they are full (KIP-794)."""
     accumulator = make(6, batch_size=1000, buffer_memory=1 << 30)
     runs: list[int] = []
     for _ in range(3000 // burst):
@@ -97,7 +98,7 @@ def test_records_without_a_key_spread_at_every_rate(burst: int) -> None:
 
 
 def test_records_with_a_key_do_not_move_the_stickiness() -> None:
-    """Only the bytes of records without key and partition count."""
+    """Records with a given partition do not count towards the change of the sticky partition."""
     accumulator = make(batch_size=1000)
     first = put(accumulator, b"x" * 84)
     assert first is not None
@@ -110,7 +111,7 @@ def test_records_with_a_key_do_not_move_the_stickiness() -> None:
 
 
 def test_a_leader_that_takes_nothing_is_left_out() -> None:
-    """partitioner.availability.timeout.ms: others are drawn; all of them where nobody takes anything."""
+    """Partitions of a blocked broker are not chosen, unless all are blocked (`partitioner.availability.timeout.ms`)."""
     for blocked, drawn in (({2}, {0, 2}), ({1, 2}, {0, 1, 2, 3})):
         accumulator = make(4, brokers=2, batch_size=100)
         accumulator.blocked = frozenset(blocked)
@@ -119,7 +120,10 @@ def test_a_leader_that_takes_nothing_is_left_out() -> None:
 
 
 def test_a_batch_that_left_early_does_not_move_the_stickiness() -> None:
-    """KIP-794: the sticky partition changes after `batch_size` bytes, however many batches they fill."""
+    """A batch is sent early.
+
+    The sticky partition stays until `batch.size` bytes are written, in any number of batches (KIP-794).
+    """
     accumulator = make(batch_size=1000)
     first = put(accumulator, b"x" * 84)
     assert first is not None
@@ -131,14 +135,14 @@ def test_a_batch_that_left_early_does_not_move_the_stickiness() -> None:
 
 
 def test_a_partition_without_a_leader_is_not_drawn() -> None:
-    """Records without a key go where they can be written."""
+    """Records without a key go only to partitions that have a leader."""
     accumulator = make(4, (1, 2), batch_size=100)
     partitions = {batch.lane.partition for _ in range(100) if (batch := put(accumulator, b"x" * 60))}
     assert partitions == {0, 3}
 
 
 def test_a_long_queue_is_drawn_less() -> None:
-    """partitioner.adaptive.partitioning.enable: a slow broker's partition gets fewer records."""
+    """A partition with a long queue is chosen less often (`partitioner.adaptive.partitioning.enable`)."""
     for adaptive, low, high in ((True, 0, 60), (False, 130, 200)):
         accumulator = make(
             3, batch_size=100, buffer_memory=1 << 30, partitioner_adaptive_partitioning_enable=adaptive
@@ -156,14 +160,17 @@ def test_a_long_queue_is_drawn_less() -> None:
 
 
 def test_keys_may_be_ignored() -> None:
-    """partitioner.ignore.keys: the sticky partition takes them all."""
+    """With `partitioner.ignore.keys`, records with a key also go to the sticky partition."""
     accumulator = make(5, partitioner_ignore_keys=True)
     lanes = {batch.lane.partition for n in range(50) if (batch := put(accumulator, b"v", b"key %d" % n))}
     assert len(lanes) == 1
 
 
 def test_memory_is_taken_by_the_batch_and_given_back() -> None:
-    """`buffer.memory` bounds the memory in use; a record larger than a batch takes what it needs."""
+    """`buffer.memory` limits the memory of batches, which is freed with the batch.
+
+    A record above the batch size takes what it needs.
+    """
     accumulator = make(batch_size=1000, buffer_memory=3600)
     batches = [put(accumulator, b"x" * 900, partition=0) for _ in range(3)]
     assert accumulator.memory_used == 3600
@@ -182,13 +189,13 @@ def test_memory_is_taken_by_the_batch_and_given_back() -> None:
 @pytest.mark.parametrize("size", [0, 2, 50, 1000])
 @pytest.mark.parametrize("key", [None, b"a key"])
 def test_memory_is_that_of_the_rows_and_not_of_their_bytes(size: int, key: bytes | None) -> None:
-    """`buffer.memory` holds for what Python keeps, however small the records are."""
+    """`buffer.memory` counts the memory of Python's objects, which exceeds the bytes of small records."""
     limit = 2 << 20
     accumulator = make(buffer_memory=limit)
     tracemalloc.start()
     try:
         count = 0
-        # Each value, key and time is an object of its own, as where an application makes its records.
+        # Each value, key and time is an object of its own, as in an application.
         while accumulate(accumulator, bytearray(size), key and bytearray(key), (1 << 40) + count):
             count += 1
         used = tracemalloc.get_traced_memory()[0]
@@ -205,7 +212,7 @@ def accumulate(accumulator: Accumulator, value: bytearray, key: bytearray | None
 
 @pytest.mark.parametrize(("limit", "size"), [({"max_request_size": 500}, 450), ({"buffer_memory": 500}, 450)])
 def test_what_can_never_be_sent_is_refused(limit: dict[str, int], size: int) -> None:
-    """MESSAGE_TOO_LARGE at once, not after `max.block.ms`."""
+    """A record that exceeds the limits fails at once with MESSAGE_TOO_LARGE, and does not wait for `max.block.ms`."""
     accumulator = make(**limit)
     with pytest.raises(KafkaError) as caught:
         put(accumulator, b"x" * size)

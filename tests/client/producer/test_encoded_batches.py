@@ -24,7 +24,7 @@ NOW = 1_700_000_000_000
 
 @pytest.fixture
 def broker() -> Iterator[LoopbackBroker]:
-    """A broker that makes trouble on demand, with the topic `t` of two partitions."""
+    """A broker that makes trouble on demand. Its topic `t` has two partitions."""
     with LoopbackBroker() as opened:
         opened.broker.add_topic("t", 2)
         yield opened
@@ -35,7 +35,7 @@ def batch(values: Sequence[bytes]) -> bytearray:
 
 
 def read(client: Client, topic: str) -> list[bytes | None]:
-    """Read the values of partition 0, with a check of every batch's checksum."""
+    """Read the values of partition 0, and check every batch's checksum."""
     end = client.list_offsets({(topic, 0): LATEST})[topic, 0].offset
     fetcher = Fetcher(client.core, FetchConfig(max_wait=0.1))
     fetcher.assign(topic, 0, 0)
@@ -50,7 +50,7 @@ def read(client: Client, topic: str) -> list[bytes | None]:
 def test_encoded_batches_and_records_keep_their_order(
     node: RunningNode, fresh_topic: Callable[[str], str], idempotence: bool
 ) -> None:
-    """A batch follows earlier records, and precedes later ones, under the same numbers."""
+    """An encoded batch is sent after earlier records and before later ones, in one sequence of numbers."""
     topic = fresh_topic("encoded")
     with (
         Client(node.bootstrap) as client,
@@ -74,7 +74,10 @@ def test_encoded_batches_and_records_keep_their_order(
 def test_what_is_too_large_for_the_broker_is_cut(
     node: RunningNode, fresh_topic: Callable[[str], str]
 ) -> None:
-    """MESSAGE_TOO_LARGE: halves until they fit; a record that never fits is the failure of the batch, the rest arrives."""
+    """The broker answers MESSAGE_TOO_LARGE.
+
+    The batch is halved until its parts fit. A record that never fits fails the batch, but the rest is written.
+    """
     topic = fresh_topic("encoded")
     values = [b"a" * 500, b"b" * 500, b"c" * 3000, b"d" * 500]
     with Client(node.bootstrap) as client, Producer(bootstrap_servers=node.bootstrap) as producer:
@@ -94,7 +97,10 @@ def test_what_is_too_large_for_the_broker_is_cut(
 
 
 def test_a_lost_answer_neither_loses_nor_doubles_a_batch(broker: LoopbackBroker) -> None:
-    """KIP-98: an encoded batch keeps its numbers through repetitions."""
+    """Answers are lost.
+
+    Encoded batches are repeated with the same sequence numbers, so each is written once (KIP-98).
+    """
     broker.broker.trouble[ApiKey.PRODUCE].extend([0, HANG_UP, 0, HANG_UP])
     with Producer(bootstrap_servers=broker.bootstrap, retry_backoff_ms=1) as producer:
         for number in range(10):
@@ -107,7 +113,10 @@ def test_a_lost_answer_neither_loses_nor_doubles_a_batch(broker: LoopbackBroker)
 
 
 def test_memory_holds_the_maker_of_batches_back(broker: LoopbackBroker) -> None:
-    """`buffer.memory` counts encoded batches by their bytes; with room again, sending goes on."""
+    """`buffer.memory` counts encoded batches by their bytes.
+
+    If it is full, `send_encoded` waits until there is room.
+    """
     broker.broker.trouble[ApiKey.PRODUCE].append(SILENCE)
     with Producer(
         bootstrap_servers=broker.bootstrap, buffer_memory=6000, max_block_ms=400, request_timeout_ms=800

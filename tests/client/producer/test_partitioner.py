@@ -1,4 +1,4 @@
-"""Partitions by key must agree with every other Kafka client."""
+"""A key's partition must be that of every other Kafka client."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from odradek.client.producer.partitioner import murmur2, partition_for_key
 
 
 def test_murmur2_gives_kafkas_hashes() -> None:
-    """The values of Kafka's own test of its murmur2 (signed there)."""
+    """Our murmur2 returns the values of Kafka's own test. Kafka's values are signed."""
     expected = {
         b"21": -973932308,
         b"foobar": -790332482,
@@ -26,7 +26,7 @@ def test_murmur2_gives_kafkas_hashes() -> None:
 @settings(deadline=None)
 @given(st.binary(max_size=64), st.integers(1, 1000))
 def test_keys_go_where_kafka_python_sends_them(key: bytes, count: int) -> None:
-    """An independent implementation of the same rule: toPositive(murmur2(key)) % partitions."""
+    """kafka-python, an independent implementation, chooses equal partitions: toPositive(murmur2(key)) % partitions."""
     from kafka.partitioner.default import murmur2 as kafka_pythons
 
     assert murmur2(key) == kafka_pythons(key) & 0xFFFFFFFF

@@ -1,4 +1,4 @@
-"""The blocking producer: against our node and Apache Kafka, and against a broker that makes trouble."""
+"""The blocking producer against our node, Apache Kafka, and a broker that makes trouble."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
     ]
 )
 def client(request: pytest.FixtureRequest) -> Iterator[tuple[str, Client]]:
-    """The address of one of the servers, and a client of it."""
+    """The bootstrap address and a client of one of the servers."""
     server = request.getfixturevalue(request.param)
     with Client(server.bootstrap, timeout_ms=20_000) as opened:
         yield server.bootstrap, opened
@@ -50,7 +50,7 @@ def broker() -> Iterator[LoopbackBroker]:
 
 
 def read(client: Client, topic: str, partitions: int) -> list[list[Record]]:
-    """Read everything in each partition."""
+    """Read each partition from its start."""
     keys = [(topic, index) for index in range(partitions)]
     ends = {key: found.offset for key, found in client.list_offsets(dict.fromkeys(keys, LATEST)).items()}
     fetcher = Fetcher(client.core, FetchConfig(max_wait=0.1))
@@ -67,7 +67,7 @@ def read(client: Client, topic: str, partitions: int) -> list[list[Record]]:
 def test_records_go_where_their_futures_say(
     client: tuple[str, Client], fresh_topic: Callable[[str], str], codec: str
 ) -> None:
-    """Keys, values, nulls, headers, times; offsets and partitions of the futures are the records' own."""
+    """Records are stored unchanged, and at the partitions and offsets that their futures report."""
     bootstrap, reader = client
     topic = fresh_topic("producer")
     reader.admin.create_topics([NewTopic(topic, 3)])
@@ -95,7 +95,10 @@ def test_records_go_where_their_futures_say(
 def test_many_threads_keep_each_its_order(
     client: tuple[str, Client], fresh_topic: Callable[[str], str]
 ) -> None:
-    """Five requests in flight and small batches: nothing is lost, doubled, or out of its thread's order."""
+    """Many threads send in small batches, with five requests in flight.
+
+    No record is lost or duplicated, and each thread's order is kept.
+    """
     bootstrap, reader = client
     topic = fresh_topic("producer")
     reader.admin.create_topics([NewTopic(topic, 2)])
@@ -122,25 +125,28 @@ def test_many_threads_keep_each_its_order(
 
 @pytest.mark.parametrize("acks", [0, 1])
 def test_acks_0_and_1(client: tuple[str, Client], fresh_topic: Callable[[str], str], acks: int) -> None:
-    """acks=0 has no answer, so the offset is unknown; the records are there all the same."""
+    """With acks=0 the futures have no offsets, but the records are written as with acks=1."""
     bootstrap, reader = client
     topic = fresh_topic("producer")
     reader.admin.create_topics([NewTopic(topic, 1)])
     wait_until_known(reader, topic)
-    reader.list_offsets({(topic, 0): LATEST})  # its leader knows: without an answer nobody would tell us
+    reader.list_offsets({(topic, 0): LATEST})  # the leader serves it: with acks=0 no error would come
     with Producer(bootstrap_servers=bootstrap, acks=acks) as producer:
         futures = [producer.send(topic, b"%d" % number) for number in range(100)]
         producer.flush(20)
         offsets = [future.result(0).offset for future in futures]
         assert offsets == (list(range(100)) if acks else [-1] * 100)
-    # The connection of acks=0 was closed behind the last record: the broker may still have it to read.
+    # `close` does not wait for answers with acks=0, so the broker may still be reading records.
     while len(read(reader, topic, 1)[0]) < 100:
         continue
     reader.admin.delete_topics([topic])
 
 
 def test_refusals_of_the_broker(client: tuple[str, Client], fresh_topic: Callable[[str], str]) -> None:
-    """MESSAGE_TOO_LARGE: a batch is cut until it fits; one record that is too large fails, the others arrive."""
+    """A batch is refused with MESSAGE_TOO_LARGE and halved until its parts fit.
+
+    A record that is too large fails alone.
+    """
     bootstrap, reader = client
     topic = fresh_topic("producer")
     reader.admin.create_topics([NewTopic(topic, 1, configs={"max.message.bytes": "2000"})])
@@ -162,7 +168,7 @@ def test_refusals_of_the_broker(client: tuple[str, Client], fresh_topic: Callabl
 def test_partitioners_of_the_application(
     client: tuple[str, Client], fresh_topic: Callable[[str], str]
 ) -> None:
-    """`partitioner.class` is a callable, or round robin; a record's own partition goes before both."""
+    """`partitioner.class` is a callable or round robin. A record's own partition takes precedence."""
     bootstrap, reader = client
     topic = fresh_topic("producer")
     reader.admin.create_topics([NewTopic(topic, 4)])
@@ -183,7 +189,7 @@ def test_partitioners_of_the_application(
 
 
 def test_futures_work_with_the_standard_library(broker: LoopbackBroker) -> None:
-    """`concurrent.futures.wait`, `as_completed`, callbacks and `asyncio.wrap_future` take our futures."""
+    """`concurrent.futures.wait`, `as_completed`, callbacks and `asyncio.wrap_future` accept our futures."""
     with Producer(bootstrap_servers=broker.bootstrap, linger_ms=1) as producer:
         futures = [producer.send("t", b"%d" % number) for number in range(5)]
         done, late = concurrent.futures.wait(futures, 10)
@@ -212,7 +218,7 @@ def test_futures_work_with_the_standard_library(broker: LoopbackBroker) -> None:
 
 
 def test_flush_does_not_linger(broker: LoopbackBroker) -> None:
-    """`linger.ms` of an hour: the records wait until somebody flushes."""
+    """With `linger.ms` of an hour, `flush` sends the waiting records at once."""
     with Producer(
         bootstrap_servers=broker.bootstrap, linger_ms=3_600_000, delivery_timeout_ms=3_700_000
     ) as p:
@@ -225,7 +231,10 @@ def test_flush_does_not_linger(broker: LoopbackBroker) -> None:
 
 
 def test_memory_holds_the_application_back(broker: LoopbackBroker) -> None:
-    """`buffer.memory` in use for `max.block.ms`: BufferFull; with room again, sending goes on."""
+    """`buffer.memory` is full for `max.block.ms`, and `send` raises BufferFull.
+
+    When there is room again, it succeeds.
+    """
     broker.broker.trouble[ApiKey.PRODUCE].append(SILENCE)
     with Producer(
         bootstrap_servers=broker.bootstrap,
@@ -244,7 +253,10 @@ def test_memory_holds_the_application_back(broker: LoopbackBroker) -> None:
 
 
 def test_a_lost_answer_is_not_a_lost_or_doubled_record(broker: LoopbackBroker) -> None:
-    """KIP-98: repetitions keep their numbers, whether the lost request was performed or not."""
+    """Requests or answers are lost.
+
+    Repeated batches keep their sequence numbers, so each record is written once (KIP-98).
+    """
     for performed in (True, False):
         broker.broker.append_before_trouble = performed
         broker.broker.trouble[ApiKey.PRODUCE].extend([0, HANG_UP, 0, HANG_UP])
@@ -256,7 +268,7 @@ def test_a_lost_answer_is_not_a_lost_or_doubled_record(broker: LoopbackBroker) -
 
 
 def test_close_gives_up_after_its_time(broker: LoopbackBroker) -> None:
-    """Records that have no answer by then fail with ClientClosed; so does every later call."""
+    """`close` has a timeout. Records without an answer by then fail with ClientClosed, and so does every later call."""
     broker.broker.trouble[ApiKey.PRODUCE].append(SILENCE)
     producer = Producer(bootstrap_servers=broker.bootstrap)
     future = producer.send("t", b"x")
@@ -269,7 +281,7 @@ def test_close_gives_up_after_its_time(broker: LoopbackBroker) -> None:
 
 
 def test_delivery_timeout_bounds_everything(broker: LoopbackBroker) -> None:
-    """`delivery.timeout.ms`: the future fails, also while the request is in flight, and later records go on."""
+    """After `delivery.timeout.ms` the future fails, even if its request is in flight."""
     broker.broker.trouble[ApiKey.PRODUCE].append(SILENCE)
     with (
         Producer(
@@ -282,7 +294,7 @@ def test_delivery_timeout_bounds_everything(broker: LoopbackBroker) -> None:
 
 
 def test_nobody_there() -> None:
-    """Without a cluster `send` gives up after `max.block.ms`, with the reason."""
+    """Without a reachable broker, `send` raises after `max.block.ms` and names the reason."""
     with (
         Producer(bootstrap_servers="127.0.0.1:1", max_block_ms=100) as producer,
         pytest.raises(BrokerUnavailable, match="cannot connect"),
@@ -291,7 +303,7 @@ def test_nobody_there() -> None:
 
 
 def test_mistakes_of_the_caller(broker: LoopbackBroker) -> None:
-    """They raise at once, where they were made."""
+    """Wrong arguments and settings raise at once, in the call that has them."""
     with Producer(bootstrap_servers=broker.bootstrap, max_request_size=1000) as producer:
         with pytest.raises(KafkaError, match="no partition 7"):
             producer.send("t", b"x", partition=7)
@@ -304,7 +316,7 @@ def test_mistakes_of_the_caller(broker: LoopbackBroker) -> None:
 
 
 def test_an_interrupted_wait_leaves_the_producer_usable(broker: LoopbackBroker) -> None:
-    """Ctrl-C while waiting for a result: the record is still on its way, and everything goes on."""
+    """Ctrl-C interrupts the wait for a result. The record is still sent, and the producer remains usable."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -326,7 +338,7 @@ def test_an_interrupted_wait_leaves_the_producer_usable(broker: LoopbackBroker) 
 
 
 def test_close_hands_over_what_has_no_answer(broker: LoopbackBroker) -> None:
-    """acks=0: the records count as sent when they are handed to the connection, so closing must not drop them."""
+    """With acks=0, `close` waits until all records are handed to the connection."""
     broker.broker.max_batch_bytes = 64 << 20
     with Producer(bootstrap_servers=broker.bootstrap, acks=0, max_request_size=64 << 20) as producer:
         producer.send("t", b"x")
@@ -341,7 +353,7 @@ def test_close_hands_over_what_has_no_answer(broker: LoopbackBroker) -> None:
 
 
 def test_serializers(broker: LoopbackBroker) -> None:
-    """Callables, or Kafka's names for the simple ones."""
+    """Serializers are callables, or Kafka's names of simple ones."""
     with Producer(
         bootstrap_servers=broker.bootstrap,
         key_serializer="org.apache.kafka.common.serialization.StringSerializer",

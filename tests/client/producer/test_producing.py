@@ -1,4 +1,4 @@
-"""The producer by scripts: batches, repetitions, sequence numbers."""
+"""The producer's core against a fake broker: batches, retries and sequence numbers."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def errors(deliveries: list[Delivery]) -> list[ErrorCode | None]:
 
 
 def test_records_arrive_in_order_with_their_offsets() -> None:
-    """The deliveries name the first offset of each batch and the records in it."""
+    """Records arrive in order. Each delivery reports its batch's first offset and which records it contains."""
     wire, broker, producing = setup(batch_bytes_max=100)
     deliveries = wire.run(producing.produce(values(10), timeout=5))
     assert broker.values("t") == [[b"%d" % number for number in range(10)]]
@@ -70,7 +70,10 @@ def test_records_arrive_in_order_with_their_offsets() -> None:
 
 
 def test_a_key_chooses_its_partition_and_a_partition_its_own() -> None:
-    """The record's partition, else its key's, else the sticky one."""
+    """A record goes to its own partition, if it has one.
+
+    Otherwise it goes to its key's partition, and a record without a key to the sticky one.
+    """
     wire, broker, producing = setup(partitions=5)
     keyed = [RecordToSend("t", b"v%d" % n, key=b"k%d" % n) for n in range(20)]
     wire.run(producing.produce([*keyed, RecordToSend("t", b"mine", partition=4, key=b"k0")], timeout=5))
@@ -81,7 +84,7 @@ def test_a_key_chooses_its_partition_and_a_partition_its_own() -> None:
 
 
 def test_headers_null_values_and_times_travel() -> None:
-    """A tombstone stays one; a header may have no value."""
+    """Null values, timestamps, and headers with or without a value arrive unchanged."""
     wire, broker, producing = setup()
     record = RecordToSend("t", None, b"k", (("a", b"1"), ("b", None)), 0, 123)
     wire.run(producing.produce([record], timeout=5))
@@ -94,7 +97,7 @@ def test_headers_null_values_and_times_travel() -> None:
 
 @pytest.mark.parametrize("compression_type", range(5))
 def test_every_codec(compression_type: int) -> None:
-    """The attributes name the codec, and the broker reads it."""
+    """Every codec is named in the batch's attributes, and the broker can read the records."""
     wire, broker, producing = setup(compression_type=compression_type)
     wire.run(producing.produce(values(100), timeout=5))
     assert len(broker.values("t")[0]) == 100
@@ -102,7 +105,10 @@ def test_every_codec(compression_type: int) -> None:
 
 
 def test_a_batch_whose_answer_was_lost_is_appended_once() -> None:
-    """KIP-98: a repetition keeps its sequence number, and the broker answers with the original offset."""
+    """A batch is appended and its answer lost.
+
+    The repeated batch has the same sequence number, and gets the original offset (KIP-98).
+    """
     wire, broker, producing = setup()
     broker.append_before_trouble = True
     broker.trouble[ApiKey.PRODUCE].append(HANG_UP)
@@ -116,7 +122,7 @@ def test_a_batch_whose_answer_was_lost_is_appended_once() -> None:
 
 
 def test_without_a_sequence_number_a_lost_answer_doubles() -> None:
-    """acks=1 is not idempotent: as Kafka documents for `retries`, a repetition may append the batch twice."""
+    """With acks=1 there are no sequence numbers, so a batch is appended twice if its answer is lost."""
     wire, broker, producing = setup(acks=1)
     broker.append_before_trouble = True
     broker.trouble[ApiKey.PRODUCE].append(HANG_UP)
@@ -126,7 +132,7 @@ def test_without_a_sequence_number_a_lost_answer_doubles() -> None:
 
 
 def test_retriable_errors_are_retried_on_fresh_metadata() -> None:
-    """NOT_LEADER_OR_FOLLOWER: look for the leader, try again."""
+    """After NOT_LEADER_OR_FOLLOWER metadata is refreshed, and the batch is sent again."""
     wire, broker, producing = setup()
     broker.trouble[ApiKey.PRODUCE].extend(
         [int(ErrorCode.NOT_LEADER_OR_FOLLOWER), int(ErrorCode.NOT_ENOUGH_REPLICAS)]
@@ -138,7 +144,7 @@ def test_retriable_errors_are_retried_on_fresh_metadata() -> None:
 
 
 def test_the_last_error_is_given_when_the_time_is_over() -> None:
-    """A partition that every attempt refuses gets its own error instead of a timeout."""
+    """A partition is refused until the timeout. Its outcome is the last refusal and not a timeout."""
     wire, broker, producing = setup()
     broker.trouble[ApiKey.PRODUCE].extend([int(ErrorCode.NOT_ENOUGH_REPLICAS)] * 100)
     deliveries = wire.run(producing.produce(values(1), timeout=3))
@@ -147,7 +153,7 @@ def test_the_last_error_is_given_when_the_time_is_over() -> None:
 
 
 def test_a_refused_batch_fails_alone_and_leaves_no_gap() -> None:
-    """A refused batch has used no sequence number; the batches behind it go on."""
+    """A refused batch fails alone. Its sequence number is used by the next batch."""
     wire, broker, producing = setup(batch_bytes_max=1)
     broker.trouble[ApiKey.PRODUCE].append(int(ErrorCode.INVALID_TIMESTAMP))
     deliveries = wire.run(producing.produce(values(3), timeout=5))
@@ -156,7 +162,7 @@ def test_a_refused_batch_fails_alone_and_leaves_no_gap() -> None:
 
 
 def test_a_batch_that_cannot_be_encoded_fails_alone_and_leaves_no_gap() -> None:
-    """A record that passed every check and still cannot be encoded ends its own batch, before it takes a sequence number."""
+    """A record passes every check but cannot be encoded. Its batch fails alone, before it gets a sequence number."""
     wire, broker, producing = setup(2, batch_bytes_max=1)
     bad = RecordToSend("t", b"bad", headers=(("a", "text"),), partition=0, timestamp_ms=5)  # type: ignore[arg-type]
     good = [RecordToSend("t", b"%d" % n, partition=n % 2, timestamp_ms=5) for n in range(8)]
@@ -170,14 +176,17 @@ def test_a_batch_that_cannot_be_encoded_fails_alone_and_leaves_no_gap() -> None:
 
 
 def producer_epoch(message: ProduceRequest) -> int:
-    """Return the epoch of a request's first batch."""
+    """Return the producer epoch of a request's first batch."""
     records = message.topic_data[0].partition_data[0].records
     assert records is not None
     return parse_header(records).producer_epoch
 
 
 def test_a_broker_that_takes_nothing_for_too_long_is_blocked_until_it_answers() -> None:
-    """partitioner.availability.timeout.ms: it counts from the first request without an answer."""
+    """A broker is blocked when a request has had no answer for `partitioner.availability.timeout.ms`.
+
+    Its next answer unblocks it.
+    """
     core, wire, broker = make(request_timeout=3.0)
     broker.add_topic("t", 1)
     settings = ProducerSettings.from_properties(
@@ -206,7 +215,7 @@ def test_a_broker_that_takes_nothing_for_too_long_is_blocked_until_it_answers() 
 
 
 def test_a_batch_that_is_too_large_is_halved_until_it_fits() -> None:
-    """MESSAGE_TOO_LARGE for several records; for one it is the record's error."""
+    """A batch is refused with MESSAGE_TOO_LARGE and halved until its parts fit. A single record fails."""
     wire, broker, producing = setup()
     broker.max_batch_bytes = 300
     small = [RecordToSend("t", b"%03d" % n * 10) for n in range(20)]
@@ -221,8 +230,10 @@ def test_a_batch_that_is_too_large_is_halved_until_it_fits() -> None:
 
 
 def test_an_unknown_fate_stops_the_partition_and_the_next_call_has_a_new_epoch() -> None:
-    """A batch whose answer is lost may be in the log, so the call sends nothing after it. The next call begins a new
-    epoch."""
+    """A batch may be in the log, but its answer is lost.
+
+    The call sends nothing more to this partition, and the next call begins a new epoch.
+    """
     wire, broker, producing = setup(batch_bytes_max=1)
     broker.append_before_trouble = True
     broker.trouble[ApiKey.PRODUCE].extend([SILENCE] * 10)
@@ -242,7 +253,7 @@ def test_an_unknown_fate_stops_the_partition_and_the_next_call_has_a_new_epoch()
 
 
 def test_acks_0_expects_no_answer() -> None:
-    """The records are sent; nobody knows their offsets."""
+    """With acks=0 the records are sent, and their offsets are unknown."""
     wire, broker, producing = setup(acks=0, batch_bytes_max=1)
     deliveries = wire.run(producing.produce(values(3), timeout=5))
     assert [(d.base_offset, d.error) for d in deliveries] == [(-1, None)] * 3
@@ -250,14 +261,14 @@ def test_acks_0_expects_no_answer() -> None:
 
 
 def test_an_unknown_topic_is_created_by_asking_for_it() -> None:
-    """auto.create.topics.enable: the first Metadata says unknown, a later one knows it."""
+    """With `auto.create.topics.enable` the first Metadata request creates an unknown topic. A later one finds it."""
     wire, broker, producing = setup()
     wire.run(producing.produce([RecordToSend("fresh", b"v")], timeout=5))
     assert broker.values("fresh") == [[b"v"]]
 
 
 def test_an_unknown_topic_that_must_not_be_created_is_an_error() -> None:
-    """`auto_create` off: UNKNOWN_TOPIC_OR_PARTITION at once."""
+    """Without `auto_create`, an unknown topic fails at once with UNKNOWN_TOPIC_OR_PARTITION."""
     wire, broker, producing = setup(auto_create=False)
     with pytest.raises(KafkaError, match="topic fresh") as caught:
         wire.run(producing.produce([RecordToSend("fresh", b"v")], timeout=5))
@@ -266,7 +277,7 @@ def test_an_unknown_topic_that_must_not_be_created_is_an_error() -> None:
 
 
 def test_a_partition_that_does_not_exist_is_an_error_before_anything_is_sent() -> None:
-    """The caller asked for the impossible; none of the call's records is sent."""
+    """One record names a partition that does not exist. The call fails, and none of its records is sent."""
     wire, broker, producing = setup()
     with pytest.raises(KafkaError, match="no partition 9"):
         wire.run(producing.produce([*values(1), RecordToSend("t", b"v", partition=9)], timeout=5))
@@ -274,7 +285,10 @@ def test_a_partition_that_does_not_exist_is_an_error_before_anything_is_sent() -
 
 
 def test_a_topic_that_was_made_anew_is_found_under_its_new_id() -> None:
-    """UNKNOWN_TOPIC_ID: the metadata is stale; sequence numbers start over with the new topic."""
+    """A topic is deleted and created again.
+
+    After UNKNOWN_TOPIC_ID the new id is used, and sequence numbers begin at 0.
+    """
     wire, broker, producing = setup()
     wire.run(producing.produce(values(1), timeout=5))
     broker.add_topic("t")
@@ -284,7 +298,10 @@ def test_a_topic_that_was_made_anew_is_found_under_its_new_id() -> None:
 
 
 def test_an_answer_about_the_old_topic_finds_its_records_after_the_new_ones_metadata() -> None:
-    """Answers go by the id that was asked for: metadata that came in between does not know it any longer."""
+    """A topic is created anew while Produce is in flight, and metadata names the new id first.
+
+    The answer is matched by the old id, and the records are sent again.
+    """
     wire, broker, producing = setup()
     wire.run(producing.produce(values(1), timeout=5))
     answer = broker.answers[ApiKey.PRODUCE]
@@ -302,7 +319,7 @@ def test_an_answer_about_the_old_topic_finds_its_records_after_the_new_ones_meta
 
 
 def test_requests_keep_to_their_size() -> None:
-    """Batches of many partitions share requests up to `request_bytes_max`."""
+    """Batches of several partitions share a request of at most `request_bytes_max`."""
     wire, broker, producing = setup(partitions=6, request_bytes_max=2500)
     records = [RecordToSend("t", b"x" * 1000, partition=n) for n in range(6)]
     wire.run(producing.produce(records, timeout=5))
@@ -313,7 +330,10 @@ def test_requests_keep_to_their_size() -> None:
 @settings(max_examples=examples(80), deadline=None)
 @given(data=st.data())
 def test_whatever_happens_every_record_is_there_at_most_once_and_in_order(data: st.DataObject) -> None:
-    """Idempotence under lost requests, lost answers, refusals and retriable errors (the promise of KIP-98)."""
+    """Requests and answers are lost or refused.
+
+    An idempotent producer writes every record at most once, and in order (KIP-98).
+    """
     wire, broker, producing = setup(partitions=2, batch_bytes_max=data.draw(st.sampled_from([1, 60, 1000])))
     broker.append_before_trouble = data.draw(st.booleans())
     trouble = st.sampled_from([HANG_UP, SILENCE, 0, *map(int, _REFUSALS)])
@@ -337,7 +357,7 @@ def test_whatever_happens_every_record_is_there_at_most_once_and_in_order(data: 
 
 
 def test_the_last_epoch_is_followed_by_a_new_producer_id() -> None:
-    """KIP-360: epochs are 16 bits; when they are used up, the producer asks for another id."""
+    """Epochs have 16 bits. After the last one the producer asks for a new producer id (KIP-360)."""
     wire, broker, producing = setup(batch_bytes_max=1)
     wire.run(producing.produce(values(1), timeout=5))
     (lane,) = producing._accumulator.lanes.values()
@@ -352,7 +372,7 @@ def test_the_last_epoch_is_followed_by_a_new_producer_id() -> None:
 
 @pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER])
 def test_a_broker_that_forgot_the_producer_gets_a_new_epoch(code: ErrorCode) -> None:
-    """KIP-360: the state went with the log's old segments; the batch is not there, so it may be sent anew."""
+    """A broker has lost the producer's state. The producer takes a new epoch and sends the batch again (KIP-360)."""
     wire, broker, producing = setup()
     wire.run(producing.produce(values(2), timeout=5))
     broker.trouble[ApiKey.PRODUCE].append(int(code))
@@ -363,8 +383,11 @@ def test_a_broker_that_forgot_the_producer_gets_a_new_epoch(code: ErrorCode) -> 
 
 
 def test_what_a_broker_may_have_and_calls_a_gap_is_not_sent_under_new_numbers() -> None:
-    """Apache Kafka remembers one batch of each producer over a restart. It answers a repeated older batch with
-    OUT_OF_ORDER_SEQUENCE_NUMBER, although its log has that batch."""
+    """A repeated batch is refused with OUT_OF_ORDER_SEQUENCE_NUMBER. It fails, and is not sent under new numbers.
+
+    Apache Kafka remembers one batch of each producer over a restart. So it refuses an older repeated batch, although
+    its log has that batch.
+    """
     wire, broker, producing = setup()
     wire.run(producing.produce(values(1), timeout=5))
     broker.append_before_trouble = True
@@ -390,8 +413,12 @@ def test_what_a_broker_may_have_and_calls_a_gap_is_not_sent_under_new_numbers() 
 def test_what_a_leader_may_have_appended_is_not_sent_under_new_numbers(
     code: ErrorCode, outcome: ErrorCode | None
 ) -> None:
-    """A leader that is deposed while it waits for followers answers NOT_LEADER_OR_FOLLOWER for what it has appended; the
-    next one may have it too. Found by clusters whose producers give up early (seed 2017): it was there twice."""
+    """A leader answers an error, but may have appended the batch. The batch is not sent under new numbers.
+
+    It could be written twice. For example, a leader that is deposed while it waits for followers answers
+    NOT_LEADER_OR_FOLLOWER, and the next leader may have the batch, too. Found by clusters whose producers give up early
+    (seed 2017).
+    """
     wire, broker, producing = setup(batch_bytes_max=1)
     wire.run(producing.produce(values(1), timeout=5))
     broker.trouble[ApiKey.PRODUCE].extend([int(ErrorCode.INVALID_TIMESTAMP), int(code)])
@@ -401,7 +428,10 @@ def test_what_a_leader_may_have_appended_is_not_sent_under_new_numbers(
 
 
 def test_a_producer_that_was_fenced_fails_the_batch_and_takes_another_id() -> None:
-    """INVALID_PRODUCER_EPOCH: somebody has this id under a newer epoch."""
+    """INVALID_PRODUCER_EPOCH: another producer has this id with a newer epoch.
+
+    The batch fails, and the next one uses a new id.
+    """
     wire, broker, producing = setup()
     broker.trouble[ApiKey.PRODUCE].append(int(ErrorCode.INVALID_PRODUCER_EPOCH))
     deliveries = wire.run(producing.produce(values(1), timeout=5))
@@ -412,7 +442,10 @@ def test_a_producer_that_was_fenced_fails_the_batch_and_takes_another_id() -> No
 
 
 def test_errors_of_single_records_are_those_records_own() -> None:
-    """KIP-467: `record_errors` names the guilty; the errors of the others say that they were refused with them."""
+    """A batch is refused because of one record (KIP-467).
+
+    This record's error has the broker's message, and the other records fail as part of the batch.
+    """
     wire, broker, producing = setup()
     topic = broker.topics["t"]
     refusal = PartitionProduceResponse(
@@ -430,7 +463,7 @@ def test_errors_of_single_records_are_those_records_own() -> None:
 
 
 def test_a_leader_hint_is_followed_at_once() -> None:
-    """KIP-951: the refusal names the new leader, so that neither a backoff nor Metadata is needed."""
+    """A refusal names the new leader (KIP-951). The batch is sent to it without a backoff or new metadata."""
     wire, broker, producing = setup()
     wire.run(producing.produce(values(1), timeout=5))
     metadata_before = sum(isinstance(message, MetadataRequest) for message in broker.requests)
@@ -451,9 +484,10 @@ def test_a_leader_hint_is_followed_at_once() -> None:
 
 
 def test_a_new_leader_gets_no_more_than_it_remembers_behind_what_has_no_answer() -> None:
-    """A broker knows the last five batches of a producer: a sixth would make it forget one whose answer was lost.
+    """The leader changes while a batch has no answer. The new leader gets at most four later batches before an answer.
 
-    A batch is in the log, but the leader that took it says nothing more; the next leader has it, too, and takes those behind.
+    A broker knows the last five batches of a producer. A sixth would make it forget the first batch, which may already
+    be in the log.
     """
     core, wire, old = make(request_timeout=3.0)
     topic = old.add_topic("t", 1)
@@ -484,7 +518,7 @@ def test_a_new_leader_gets_no_more_than_it_remembers_behind_what_has_no_answer()
     assert core.cluster.set_leader("t", 0, 2, 1)
     send(8)
     assert len(produced(new)) == 4
-    assert core.cluster.set_leader("t", 0, 1, 2)  # the only one that metadata know here
+    assert core.cluster.set_leader("t", 0, 1, 2)  # back to the leader that metadata names
     sender.closing = True
     wire.finish(sending)
     assert old.values("t") == [sent]
@@ -492,7 +526,7 @@ def test_a_new_leader_gets_no_more_than_it_remembers_behind_what_has_no_answer()
 
 
 def test_an_operation_that_is_abandoned_leaves_nothing_behind() -> None:
-    """The next call neither sends the old records nor continues their numbers."""
+    """A call is abandoned. The next call neither sends its records nor continues its sequence numbers."""
     wire, broker, producing = setup()
     broker.trouble[ApiKey.PRODUCE].append(SILENCE)
     task = producing._core.start(producing.produce(values(2), timeout=60), wire.now)

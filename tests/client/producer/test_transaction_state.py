@@ -1,4 +1,4 @@
-"""The state machine of a producer's transactions: its calls, its failures, and what a broker's codes mean for it."""
+"""The state machine of a producer's transactions: calls, failures, and the consequences of error codes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ FENCED = KafkaError(ErrorCode.PRODUCER_FENCED)
 
 
 def machine_in(state: TransactionState) -> TransactionMachine:
-    """Make a machine that has come to this state."""
+    """Make a machine in this state."""
     machine = TransactionMachine()
     if state is S.ABORTABLE_ERROR:
         machine = machine_in(S.IN_TRANSACTION)
@@ -65,7 +65,7 @@ def machine_in(state: TransactionState) -> TransactionMachine:
 @pytest.mark.parametrize("state", S, ids=lambda state: state.name)
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.value)
 def test_each_state_allows_its_calls_and_no_others(state: TransactionState, call: Step) -> None:
-    """A call that the table lacks raises, and changes nothing."""
+    """A call that the table does not allow in a state raises. The state remains as it was."""
     machine = machine_in(state)
     if call in ALLOWED[state]:
         machine.make(call)
@@ -78,7 +78,7 @@ def test_each_state_allows_its_calls_and_no_others(state: TransactionState, call
 
 @pytest.mark.parametrize("state", S, ids=lambda state: state.name)
 def test_records_are_sent_within_a_sound_transaction_only(state: TransactionState) -> None:
-    """`check` passes in IN_TRANSACTION alone; its error says the reason."""
+    """Only IN_TRANSACTION allows records. In any other state `check` raises, and its error says why."""
     machine = machine_in(state)
     if state is S.IN_TRANSACTION:
         machine.check("send")
@@ -91,7 +91,10 @@ def test_records_are_sent_within_a_sound_transaction_only(state: TransactionStat
 
 @pytest.mark.parametrize("state", S, ids=lambda state: state.name)
 def test_a_failure_leaves_nothing_but_to_abort_where_something_may_fail(state: TransactionState) -> None:
-    """An open transaction becomes abortable. While it is aborted already, a failure changes nothing."""
+    """A failure makes an open transaction abortable.
+
+    In other states, for example while it is aborted, it changes nothing.
+    """
     machine = machine_in(state)
     machine.fail(LOST)
     fails = state in (S.IN_TRANSACTION, S.PREPARED, S.COMMITTING, S.ABORTABLE_ERROR)
@@ -99,7 +102,7 @@ def test_a_failure_leaves_nothing_but_to_abort_where_something_may_fail(state: T
 
 
 def test_the_first_failure_is_the_cause() -> None:
-    """Later failures follow from the first, which is what a caller must know."""
+    """The first of several failures is reported as the cause, since later ones follow from it."""
     machine = machine_in(S.IN_TRANSACTION)
     machine.fail(LOST)
     machine.fail(KafkaError(ErrorCode.MESSAGE_TOO_LARGE))
@@ -109,7 +112,7 @@ def test_the_first_failure_is_the_cause() -> None:
 
 
 def test_each_caller_gets_an_exception_of_its_own() -> None:
-    """The same object raised twice would mix two tracebacks."""
+    """Each caller gets a new exception object, since one object raised twice would mix two tracebacks."""
     machine = machine_in(S.ABORTABLE_ERROR)
     raised = []
     for _ in range(2):
@@ -132,7 +135,7 @@ def test_each_caller_gets_an_exception_of_its_own() -> None:
 def test_a_fatal_error_ends_every_state(
     state: TransactionState, code: ErrorCode, kind: type[TransactionFatalError]
 ) -> None:
-    """Nothing is possible afterwards; a fenced producer has a class of its own."""
+    """After a fatal error every call raises. A fenced producer has its own exception class."""
     machine = machine_in(state)
     machine.fail_for_good(KafkaError(code))
     machine.fail(LOST)
@@ -144,7 +147,7 @@ def test_a_fatal_error_ends_every_state(
 
 
 def test_the_end_forgets_what_the_transaction_left() -> None:
-    """The next transaction begins without anything of the one before."""
+    """When a transaction ends, its error and all of its flags are reset."""
     machine = machine_in(S.ABORTABLE_ERROR)
     machine.started = machine.perhaps_started = machine.ended = True
     machine.bump_needed = machine.id_is_lost = True
@@ -158,7 +161,7 @@ def test_the_end_forgets_what_the_transaction_left() -> None:
 
 
 def test_impossible_news_are_a_bug() -> None:
-    """An answer of the coordinator comes only where it was asked."""
+    """The end of a transaction without a request for it is a bug (AssertionError)."""
     with pytest.raises(AssertionError):
         machine_in(S.READY).make(Step.END)
 
@@ -178,7 +181,7 @@ def test_impossible_news_are_a_bug() -> None:
 def test_a_commit_is_never_told_after_a_failure(
     steps: list[Step | Callable[[TransactionMachine], None]],
 ) -> None:
-    """COMMITTING ends in READY only if nothing failed since the transaction began."""
+    """COMMITTING leads to READY only if nothing has failed since the transaction began."""
     machine = TransactionMachine()
     failed = False
     for step in steps:
@@ -225,19 +228,22 @@ def test_a_commit_is_never_told_after_a_failure(
     ],
 )
 def test_a_code_means_what_it_means_to_kafkas_client(key: ApiKey, code: ErrorCode, expected: Verdict) -> None:
-    """The rules of Kafka's TransactionManager, request by request."""
+    """Each error code has the consequence that Kafka's TransactionManager draws, for each request."""
     assert verdict(key, code) is expected
 
 
 def test_of_several_codes_the_worst_counts() -> None:
-    """OPERATION_NOT_ATTEMPTED gives way to the code of the partition that caused it."""
+    """A response has several codes. OPERATION_NOT_ATTEMPTED counts less than the code that caused it."""
     codes = [ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.NONE, ErrorCode.TOPIC_AUTHORIZATION_FAILED]
     expected = (Verdict.ABORT, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     assert worst(ApiKey.ADD_PARTITIONS_TO_TXN, codes) == expected
 
 
 def test_an_old_epoch_in_produce_is_abortable() -> None:
-    """KIP-588: only PRODUCER_FENCED is fatal there; whether the producer is fenced, the abort finds out."""
+    """In a Produce response, only PRODUCER_FENCED is fatal (KIP-588).
+
+    After INVALID_PRODUCER_EPOCH the producer may abort, which shows whether it is fenced.
+    """
     assert produce_is_fatal(ErrorCode.PRODUCER_FENCED)
     assert not produce_is_fatal(ErrorCode.INVALID_PRODUCER_EPOCH)
     assert not produce_is_fatal(ErrorCode.MESSAGE_TOO_LARGE)

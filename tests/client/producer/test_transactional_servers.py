@@ -1,6 +1,6 @@
-"""Transactions against coordinators: commit, abort, fencing, timeouts, groups' offsets, a broker that is killed.
+"""Transactions against servers: commit, abort, fencing, timeouts, groups' offsets, and a broker that is killed.
 
-`COORDINATORS` are the servers that have a transaction coordinator. Each test runs by both protocols.
+`COORDINATORS` are the servers that have a transaction coordinator. Each test runs by both transaction protocols.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tests.kafka_jars import NO_RETENTION, TEST_HEAP
 from tests.node_process import RunningNode
 
 pytestmark = pytest.mark.long
-"""Servers of their own: left out of `make quick`."""
+"""These tests start their own servers, so `make quick` leaves them out."""
 
 COORDINATORS = [
     "node",
@@ -45,7 +45,7 @@ _FEATURE = "transaction.version"
 
 
 class Cluster:
-    """A server with a coordinator, at one level of the feature `transaction.version`."""
+    """A server with a transaction coordinator, at one level of the feature `transaction.version`."""
 
     def __init__(self, bootstrap: str, fresh_topic: Callable[[str], str]) -> None:
         self.bootstrap = bootstrap
@@ -67,14 +67,17 @@ class Cluster:
         return name
 
     def producer(self, **keys: Any) -> Producer:
-        """Make a producer that is ready; all have the same `transactional.id`, unless `keys` name another."""
+        """Make a producer that is ready for transactions.
+
+        All share one `transactional.id`, unless `keys` has another.
+        """
         producer = Producer(bootstrap_servers=self.bootstrap, **{"transactional_id": self.id, **keys})
         self.opened.append(producer)
         producer.init_transactions()
         return producer
 
     def consumer(self, **keys: Any) -> Consumer:
-        """Make a committed reader, closed at the end of the test."""
+        """Make a consumer with `read_committed` that is closed at the end of the test."""
         settings = {
             "isolation_level": "read_committed",
             "auto_offset_reset": "earliest",
@@ -87,12 +90,13 @@ class Cluster:
         return found
 
     def committed(self, topic: str, partitions: int = 1) -> list[bytes]:
-        """Return the values that committed readers see up to the end of the topic, which no transaction holds up."""
+        """Return the committed values of the topic. All of its transactions must have ended."""
         consumer = self.consumer()
         keys = [(topic, index) for index in range(partitions)]
         consumer.assign(keys)
         found: list[ConsumerRecord] = []
-        # A commit is answered before its markers are written: the end of all records, rather than the stable one.
+        # Markers are written after the commit is answered. So read to the end of all records, since the last stable
+        # offset may lag.
         ends = self.consumer(isolation_level="read_uncommitted").end_offsets(keys)
         deadline = time.monotonic() + PATIENCE_SECONDS
         while any(consumer.position(key) < end for key, end in ends.items()):
@@ -101,7 +105,7 @@ class Cluster:
         return [record.value for record in found]
 
     def set_level(self, level: int) -> None:
-        """Finalize a level of the feature."""
+        """Set the level of the feature `transaction.version`."""
         if level != self.level:
             self.client.admin.update_features({_FEATURE: level}, allow_downgrade=level < self.level)
             self.level = level
@@ -122,7 +126,7 @@ def server(request: pytest.FixtureRequest) -> Any:
 def cluster(
     request: pytest.FixtureRequest, server: Any, fresh_topic: Callable[[str], str]
 ) -> Iterator[Cluster]:
-    """The server at one level of the feature, and afterwards at the greatest."""
+    """The server at one level of the feature. After the test the level is the highest."""
     found = Cluster(server.bootstrap, fresh_topic)
     if request.param == 1:
         found.set_level(1)
@@ -134,7 +138,10 @@ def cluster(
 
 
 def test_blocks_commit_at_their_end_and_abort_after_an_exception(cluster: Cluster) -> None:
-    """Over several partitions, one transaction after another; futures and flushes work within."""
+    """`transaction()` commits at the end of its block, and aborts if the block raises.
+
+    It works for several partitions, with futures and flushes.
+    """
     topic = cluster.topic(3)
     producer = cluster.producer()
     for number in range(6):
@@ -152,7 +159,7 @@ def test_blocks_commit_at_their_end_and_abort_after_an_exception(cluster: Cluste
 
 
 def test_an_open_transaction_is_aborted_by_close(cluster: Cluster) -> None:
-    """Readers need not wait for transaction.timeout.ms."""
+    """`close` aborts an open transaction, so readers do not wait for `transaction.timeout.ms`."""
     topic = cluster.topic()
     producer = cluster.producer()
     producer.begin_transaction()
@@ -165,7 +172,7 @@ def test_an_open_transaction_is_aborted_by_close(cluster: Cluster) -> None:
 
 
 def test_a_fenced_producer_closes_in_silence(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
-    """The heir has aborted its transaction already, so nothing is left whose time would run out."""
+    """A fenced producer closes without a warning, since its successor has already aborted its transaction."""
     topic = cluster.topic()
     zombie = cluster.producer()
     zombie.begin_transaction()
@@ -178,7 +185,10 @@ def test_a_fenced_producer_closes_in_silence(cluster: Cluster, caplog: pytest.Lo
 
 
 def test_the_next_producer_of_an_id_aborts_and_fences_the_last(cluster: Cluster) -> None:
-    """KIP-98: what the zombie wrote is aborted, what it writes is refused, and its block raises that it is fenced."""
+    """A second producer with the same `transactional.id` aborts the first one's transaction.
+
+    The first one is fenced, and its block raises that (KIP-98).
+    """
     topic = cluster.topic()
     zombie = cluster.producer()
 
@@ -195,14 +205,17 @@ def test_the_next_producer_of_an_id_aborts_and_fences_the_last(cluster: Cluster)
     context = caught.value.__context__
     while context is not None and not isinstance(context, KafkaError | TransactionAbortableError):
         context = context.__context__
-    assert context is not None, "the exception of the block is the context"
+    assert context is not None, "the raised error does not have the block's exception as its context"
     with pytest.raises(ProducerFencedError):
         zombie.begin_transaction()
     assert cluster.committed(topic) == [b"heir"]
 
 
 def test_the_coordinator_aborts_what_is_open_for_too_long(cluster: Cluster) -> None:
-    """transaction.timeout.ms: readers go on, and the producer cannot commit any more."""
+    """After `transaction.timeout.ms` the coordinator aborts an open transaction.
+
+    Readers go on, and the producer's commit fails.
+    """
     topic = cluster.topic()
     producer = cluster.producer(transaction_timeout_ms=500)
     producer.begin_transaction()
@@ -221,7 +234,10 @@ def test_the_coordinator_aborts_what_is_open_for_too_long(cluster: Cluster) -> N
 
 
 def test_a_record_that_is_refused_costs_its_transaction_only(cluster: Cluster) -> None:
-    """KIP-360: max.message.bytes refuses it, the commit raises, and after the abort the producer goes on."""
+    """A record exceeds `max.message.bytes`.
+
+    The commit raises, and after an abort the producer can be used again (KIP-360).
+    """
     topic = cluster.topic(max_message_bytes="2000")
     producer = cluster.producer()
     with producer.transaction():
@@ -243,7 +259,10 @@ def test_a_record_that_is_refused_costs_its_transaction_only(cluster: Cluster) -
 
 
 def test_offsets_are_committed_with_the_transaction_or_not_at_all(cluster: Cluster) -> None:
-    """KIP-447: meanwhile the group's offsets are unstable, and a reader of them waits."""
+    """While a transaction that contains offsets is open, a fetch of these offsets waits (KIP-447).
+
+    An abort discards them.
+    """
     topic, source = cluster.topic(), cluster.topic()
     producer = cluster.producer()
     group = ConsumerGroupMetadata(cluster.fresh_topic("group"))
@@ -263,7 +282,10 @@ def test_offsets_are_committed_with_the_transaction_or_not_at_all(cluster: Clust
 
 
 def test_a_member_that_the_group_has_left_behind_commits_no_offsets(cluster: Cluster) -> None:
-    """KIP-447: ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID: the transaction is aborted, the producer goes on."""
+    """Offsets with a wrong generation or member id are refused (KIP-447).
+
+    The transaction is aborted, and the producer remains usable.
+    """
     source = cluster.topic()
     producer = cluster.producer()
     consumer = cluster.consumer(group_id=cluster.fresh_topic("group"))
@@ -289,7 +311,7 @@ def test_a_member_that_the_group_has_left_behind_commits_no_offsets(cluster: Clu
 
 
 def test_mistakes_are_refused_before_anything_is_sent(cluster: Cluster) -> None:
-    """A send outside of a transaction, a second begin, a begin before `init_transactions`."""
+    """A send outside of a transaction, a second begin, and a begin before `init_transactions` raise at once."""
     topic = cluster.topic()
     producer = cluster.producer()
     with pytest.raises(IllegalTransactionCall, match="send was refused: no transaction is open"):
@@ -309,7 +331,10 @@ def test_mistakes_are_refused_before_anything_is_sent(cluster: Cluster) -> None:
 
 
 def test_20000_records_are_copied_exactly_once(cluster: Cluster) -> None:
-    """Consume, transform, produce, with the offsets in the transaction; some are aborted, members and producers change."""
+    """Records are consumed, transformed and produced in transactions that include the offsets.
+
+    Although transactions abort and clients change, each is copied once.
+    """
     source, target = cluster.topic(3), cluster.topic(2)
     count, rng, group_id = 20_000, Random(4), cluster.fresh_topic("copy")
     with Producer(bootstrap_servers=cluster.bootstrap) as loader:
@@ -340,7 +365,7 @@ def test_20000_records_are_copied_exactly_once(cluster: Cluster) -> None:
             else:
                 done += len(found)
         if rng.random() < 0.5:
-            # It goes in the middle of a transaction.
+            # The producer is replaced in the middle of a transaction.
             producer.begin_transaction()
             producer.send(target, b"never").result()
         consumer.close()
@@ -351,7 +376,7 @@ def test_20000_records_are_copied_exactly_once(cluster: Cluster) -> None:
 
 
 def test_the_async_producer_does_the_same(cluster: Cluster) -> None:
-    """Commit, abort, offsets and fencing by `odradek.trio`."""
+    """The async producer commits, aborts, sends offsets and is fenced in the same way."""
     topic = cluster.topic()
     group = ConsumerGroupMetadata(cluster.fresh_topic("group"))
     settings = {"bootstrap.servers": cluster.bootstrap, "transactional.id": cluster.id}
@@ -390,9 +415,12 @@ def test_the_async_producer_does_the_same(cluster: Cluster) -> None:
 def test_a_transaction_outlives_kill_9_of_the_broker(
     kafka_jars: Path, tmp_path: Path, fresh_topic: Callable[[str], str], whole_matrix: bool
 ) -> None:
-    """Apache Kafka of one's own, killed in the middle of transactions: each is there in whole, or aborted in whole."""
+    """A broker of Apache Kafka is killed in the middle of transactions.
+
+    Each transaction is then committed or aborted as a whole.
+    """
     if not whole_matrix:
-        pytest.skip("three starts of Apache Kafka: make test-transactions")
+        pytest.skip("starts Apache Kafka three times: run make test-transactions")
     settings = {
         **NO_RETENTION,
         "broker.session.timeout.ms": "1000",
@@ -418,7 +446,7 @@ def test_a_transaction_outlives_kill_9_of_the_broker(
                             server = start_kafka(tmp_path, port=port, settings=settings, heap=TEST_HEAP)
                 expected += values
             except TransactionAbortableError:
-                continue  # Kafka may have forgotten all but the last batch of a producer
+                continue  # Kafka may have forgotten all batches of a producer except the last
         assert len(expected) >= 800
         assert sorted(cluster.committed(topic, 2)) == sorted(expected)
     finally:
@@ -430,8 +458,9 @@ def test_a_transaction_outlives_kill_9_of_the_broker(
 def test_a_transaction_crosses_a_change_of_the_level(
     server: Any, fresh_topic: Callable[[str], str], before: int, after: int
 ) -> None:
-    """An open transaction ends by the protocol in which it began (KIP-890); the next ones and new producers work,
-    too.
+    """The feature's level changes during a transaction.
+
+    It ends by the protocol in which it began (KIP-890), and later transactions succeed.
     """
     cross(Cluster(server.bootstrap, fresh_topic), before, after)
 
@@ -440,12 +469,15 @@ def test_a_transaction_crosses_a_change_of_the_level(
 def test_a_transaction_crosses_a_change_from_or_to_level_0(
     node: RunningNode, fresh_topic: Callable[[str], str], before: int, after: int
 ) -> None:
-    """Records of the state's log have then no room for what level 2 needs (Kafka 4.3 refuses writes after 2 -> 0)."""
+    """At level 0 the coordinator's log has no room for data of level 2.
+
+    Transactions succeed all the same, while Kafka 4.3 refuses writes after 2 -> 0.
+    """
     cross(Cluster(node.bootstrap, fresh_topic), before, after)
 
 
 def cross(cluster: Cluster, before: int, after: int) -> None:
-    """Change the level while one transaction is open that will be committed, and another that will be aborted."""
+    """Change the level while two transactions are open. One is then committed, the other aborted."""
     topic = cluster.topic(2)
     try:
         cluster.set_level(before)

@@ -1,4 +1,4 @@
-"""A producer's transactions by scripts: both protocols, and what goes wrong in each."""
+"""A producer's transactions against a fake coordinator: both protocols, and failures in each."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ LEVELS = pytest.mark.parametrize("level", [1, 2])
 
 @pytest.fixture
 def open_producer() -> Any:
-    """Producers that are ready; at the end their broker has seen nothing that is wrong."""
+    """A function that makes producers which are ready for transactions.
+
+    At the end it checks that their brokers saw no wrong request.
+    """
     opened: list[FakeProducer] = []
 
     def open_one(level: int, **keys: Any) -> FakeProducer:
@@ -55,7 +58,7 @@ def asked(producer: FakeProducer, kind: type) -> list[Any]:
 
 @LEVELS
 def test_what_is_committed_is_seen_and_what_is_aborted_is_not(open_producer: Opener, level: int) -> None:
-    """Transactions one after another, over two partitions, with offsets."""
+    """Values and offsets of committed transactions are visible, those of aborted ones are not."""
     producer = open_producer(level)
     for number in range(4):
         producer.begin()
@@ -73,7 +76,7 @@ def test_what_is_committed_is_seen_and_what_is_aborted_is_not(open_producer: Ope
 
 
 def test_the_level_decides_who_adds_partitions_and_who_gives_epochs(open_producer: Opener) -> None:
-    """KIP-890: at level 2 there are neither AddPartitionsToTxn nor AddOffsetsToTxn, and each end gives an epoch."""
+    """At level 2 a producer omits AddPartitionsToTxn and AddOffsetsToTxn. Each end returns a new epoch (KIP-890)."""
     for level, requests, epoch in ((1, 1, 0), (2, 0, 2)):
         producer = open_producer(level)
         for _ in range(2):
@@ -88,10 +91,10 @@ def test_the_level_decides_who_adds_partitions_and_who_gives_epochs(open_produce
 
 
 def test_a_producer_can_work_by_an_older_level(open_producer: Opener) -> None:
-    """With a limit of 1, a cluster of level 2 is asked as one of level 1, in the versions of that level."""
+    """With `level_max` of 1, a producer uses the requests and versions of level 1 on a cluster of level 2."""
     producer = open_producer(2)
     producer.transactions.level_max = 1
-    producer.broker.level = 1  # it holds versions against this one
+    producer.broker.level = 1  # the fake broker checks versions against this level
     producer.begin()
     producer.send(b"v")
     producer.send_offset(1)
@@ -103,8 +106,11 @@ def test_a_producer_can_work_by_an_older_level(open_producer: Opener) -> None:
 
 
 def test_a_raised_level_holds_from_a_new_epoch_on(open_producer: Opener) -> None:
-    """EndTxn of level 1 keeps the epoch, and is answered before the markers are written. Offsets that join by themselves
-    could count for the transaction before them (seed 440164). So the end asks for a new epoch, as Kafka's client does."""
+    """The level is raised during a transaction. The end takes a new epoch as Kafka's client does. Then level 2 is used.
+
+    EndTxn of level 1 keeps the epoch, and is answered before the markers are written. Offsets of level 2 under this
+    epoch could count for the earlier transaction (seed 440164).
+    """
     producer = open_producer(1)
     features = producer.core.cluster.features
     producer.begin()
@@ -124,7 +130,10 @@ def test_a_raised_level_holds_from_a_new_epoch_on(open_producer: Opener) -> None
 
 
 def test_a_level_that_is_raised_between_transactions_waits_for_a_new_epoch(open_producer: Opener) -> None:
-    """The next transaction has the epoch of the one before, so it works as that one did; the one after is another."""
+    """The level is raised between transactions.
+
+    The next transaction still has the old epoch and uses level 1; the one after it uses level 2.
+    """
     producer = open_producer(1)
     for level, adds in ((1, 1), (2, 2), (2, 2)):
         producer.core.cluster.features["transaction.version"] = level
@@ -138,7 +147,7 @@ def test_a_level_that_is_raised_between_transactions_waits_for_a_new_epoch(open_
 
 @LEVELS
 def test_an_empty_transaction_asks_for_nothing(open_producer: Opener, level: int) -> None:
-    """The coordinator has not heard of it, so EndTxn is left out."""
+    """The end of an empty transaction sends no EndTxn. The coordinator has yet to hear of the transaction."""
     producer = open_producer(level)
     for end in (producer.commit, producer.abort):
         producer.begin()
@@ -167,7 +176,10 @@ def test_an_empty_transaction_asks_for_nothing(open_producer: Opener, level: int
 def test_trouble_that_passes_is_waited_out(
     open_producer: Opener, level: int, key: ApiKey, trouble: Any, done_before: bool
 ) -> None:
-    """Every request is repeated, and repeating a performed request does no harm."""
+    """A request fails with a retriable error, or its answer is lost.
+
+    It is repeated, even if the coordinator has already performed it.
+    """
     if key is ApiKey.INIT_PRODUCER_ID:
         producer = FakeProducer(level)
     else:
@@ -188,7 +200,7 @@ def test_trouble_that_passes_is_waited_out(
 
 @LEVELS
 def test_a_record_that_failed_is_never_committed(open_producer: Opener, level: int) -> None:
-    """The commit raises, only an abort is possible, and the next transaction is sound (KIP-360)."""
+    """A record fails. The commit raises, only an abort is possible, and the next transaction succeeds (KIP-360)."""
     producer = open_producer(level)
     producer.begin()
     (good,) = producer.send(b"good")
@@ -209,14 +221,17 @@ def test_a_record_that_failed_is_never_committed(open_producer: Opener, level: i
     producer.send(b"next")
     producer.commit()
     assert producer.broker.committed == [b"next"]
-    # A number was given to the record that failed: level 1 asks for an epoch, level 2 has one from the end.
+    # The failed record had a sequence number. Level 1 asks for a new epoch, and level 2 gets one from EndTxn.
     assert [(each.producer_id, each.producer_epoch) for each in asked(producer, InitProducerIdRequest)] == (
         [(-1, -1), (77, 0)] if level == 1 else [(-1, -1)]
     )
 
 
 def test_an_abort_without_lost_numbers_keeps_the_epoch(open_producer: Opener) -> None:
-    """KIP-360 is for numbers that may be missing; here all records were acknowledged, or never numbered."""
+    """All records are acknowledged or have no sequence number yet.
+
+    An abort keeps the epoch, since no number is missing (KIP-360).
+    """
     producer = open_producer(1)
     producer.begin()
     producer.send(b"written")
@@ -233,7 +248,7 @@ def test_an_abort_without_lost_numbers_keeps_the_epoch(open_producer: Opener) ->
 
 @LEVELS
 def test_a_record_whose_time_is_up_fails_the_transaction(open_producer: Opener, level: int) -> None:
-    """delivery.timeout.ms counts in transactions, too; the commit waits for the outcome."""
+    """The commit waits until a record expires by `delivery.timeout.ms`. Then it raises."""
     producer = open_producer(level)
     producer.begin()
     producer.broker.trouble[ApiKey.PRODUCE] += [int(ErrorCode.NOT_ENOUGH_REPLICAS)] * 1000
@@ -251,7 +266,10 @@ def test_a_record_whose_time_is_up_fails_the_transaction(open_producer: Opener, 
 
 @LEVELS
 def test_the_abort_waits_for_what_is_in_flight(open_producer: Opener, level: int) -> None:
-    """A batch behind the marker would hang for ever, so EndTxn goes after the answer, or the timeout, of Produce."""
+    """An abort waits until Produce is answered or times out.
+
+    A batch written after the marker would leave a hanging transaction.
+    """
     producer = open_producer(level)
     producer.begin()
     producer.send(b"first")
@@ -272,7 +290,7 @@ def test_the_abort_waits_for_what_is_in_flight(open_producer: Opener, level: int
 
 @LEVELS
 def test_a_commit_that_timed_out_is_called_again(open_producer: Opener, level: int) -> None:
-    """Nothing else is allowed meanwhile; a second EndTxn for the same outcome is answered like the first."""
+    """A commit times out. Only a commit is allowed then, and the second EndTxn is answered like the first."""
     producer = open_producer(level)
     producer.begin()
     producer.send(b"v")
@@ -290,7 +308,10 @@ def test_a_commit_that_timed_out_is_called_again(open_producer: Opener, level: i
 
 @LEVELS
 def test_a_fenced_producer_can_only_be_closed(open_producer: Opener, level: int) -> None:
-    """Another producer has the id: the batch is refused (abortable), the abort finds out (fatal)."""
+    """Another producer has taken the id.
+
+    A batch is refused (abortable), the abort is refused (fatal), and only `close` is left.
+    """
     producer = open_producer(level)
     producer.begin()
     producer.send(b"v")
@@ -325,7 +346,10 @@ def test_a_fenced_producer_can_only_be_closed(open_producer: Opener, level: int)
 def test_refused_offsets_end_the_transaction(
     open_producer: Opener, level: int, code: ErrorCode, kind: type[Exception]
 ) -> None:
-    """A group that has gone on (KIP-447) costs the transaction, a fenced producer costs the producer."""
+    """A refusal because of the group's state fails the transaction (KIP-447).
+
+    A refusal because of the producer's state fails the producer.
+    """
     producer = open_producer(level)
     producer.begin()
     producer.broker.trouble[ApiKey.TXN_OFFSET_COMMIT].append(int(code))
@@ -345,7 +369,7 @@ def test_refused_offsets_end_the_transaction(
 
 @LEVELS
 def test_offsets_without_an_answer_are_never_left_out(open_producer: Opener, level: int) -> None:
-    """A call that timed out leaves only the abort: a commit might lack the offsets."""
+    """A call that sends offsets times out. Only an abort is allowed, since a commit might lack the offsets."""
     producer = open_producer(level)
     producer.begin()
     producer.broker.trouble[ApiKey.ADD_OFFSETS_TO_TXN if level == 1 else ApiKey.TXN_OFFSET_COMMIT] += [
@@ -364,7 +388,10 @@ def test_offsets_without_an_answer_are_never_left_out(open_producer: Opener, lev
 
 
 def test_a_partition_that_is_refused_fails_the_transaction(open_producer: Opener) -> None:
-    """TOPIC_AUTHORIZATION_FAILED for one partition: none was added, and the abort is a matter of the client alone."""
+    """AddPartitionsToTxn is refused for one partition.
+
+    Then all of its partitions are missing, so the abort sends no EndTxn.
+    """
     producer = open_producer(1)
     producer.begin()
     producer.broker.trouble[ApiKey.ADD_PARTITIONS_TO_TXN].append(int(ErrorCode.TOPIC_AUTHORIZATION_FAILED))
@@ -381,7 +408,7 @@ def test_a_partition_that_is_refused_fails_the_transaction(open_producer: Opener
 
 
 def test_a_producer_id_that_is_forgotten_is_replaced_after_the_abort(open_producer: Opener) -> None:
-    """INVALID_PRODUCER_ID_MAPPING: no EndTxn is sent, InitProducerId gives the next epoch."""
+    """After INVALID_PRODUCER_ID_MAPPING the abort sends no EndTxn. InitProducerId returns the next epoch."""
     producer = open_producer(1)
     producer.begin()
     producer.broker.trouble[ApiKey.ADD_PARTITIONS_TO_TXN].append(int(ErrorCode.INVALID_PRODUCER_ID_MAPPING))
@@ -400,7 +427,7 @@ def test_a_producer_id_that_is_forgotten_is_replaced_after_the_abort(open_produc
 @pytest.mark.parametrize("code", [ErrorCode.PRODUCER_FENCED, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED])
 @LEVELS
 def test_an_id_that_is_refused_ends_the_producer(level: int, code: ErrorCode) -> None:
-    """init_transactions raises, and so does every call after it."""
+    """The transactional id is refused. `init_transactions` raises, and so does every later call."""
     producer = FakeProducer(level)
     producer.broker.trouble[ApiKey.INIT_PRODUCER_ID].append(int(code))
     with pytest.raises(TransactionFatalError):
@@ -411,7 +438,7 @@ def test_an_id_that_is_refused_ends_the_producer(level: int, code: ErrorCode) ->
 
 @LEVELS
 def test_calls_in_the_wrong_order_are_refused(level: int) -> None:
-    """Each error says why."""
+    """A call in the wrong order raises an error that says why."""
     producer = FakeProducer(level)
     with pytest.raises(IllegalTransactionCall, match="init_transactions was not called"):
         producer.begin()
@@ -432,7 +459,7 @@ def test_calls_in_the_wrong_order_are_refused(level: int) -> None:
 
 @LEVELS
 def test_two_calls_at_a_time_are_refused(open_producer: Opener, level: int) -> None:
-    """A commit beside a commit could report two outcomes."""
+    """A second call during a commit is refused, since the two could report different outcomes."""
     producer = open_producer(level)
     producer.begin()
     producer.send(b"v")
@@ -447,7 +474,7 @@ def test_two_calls_at_a_time_are_refused(open_producer: Opener, level: int) -> N
 
 @LEVELS
 def test_a_batch_that_is_too_large_is_split_within_its_transaction(open_producer: Opener, level: int) -> None:
-    """Both halves carry the flag, and belong to the same transaction."""
+    """A batch is too large and is split. Both halves belong to the transaction, and are committed."""
     producer = open_producer(level)
     producer.broker.max_batch_bytes = 600
     producer.begin()
@@ -457,7 +484,10 @@ def test_a_batch_that_is_too_large_is_split_within_its_transaction(open_producer
 
 
 def test_an_abort_of_what_is_being_repeated_asks_for_an_epoch(open_producer: Opener) -> None:
-    """KIP-360: the batch has a number that the next transaction cannot leave out."""
+    """A batch is being repeated when the transaction is aborted.
+
+    Its sequence number may be missing, so a new epoch is needed (KIP-360).
+    """
     producer = open_producer(1)
     producer.begin()
     producer.send(b"first")
@@ -479,7 +509,10 @@ def test_an_abort_of_what_is_being_repeated_asks_for_an_epoch(open_producer: Ope
 def test_a_record_that_expires_in_flight_fails_the_transaction_at_once(
     open_producer: Opener, level: int
 ) -> None:
-    """Its answer may still come, and say that it was written: the caller got an error. The abort waits for it."""
+    """A record expires while its request is in flight.
+
+    The transaction fails at once, and the abort waits for the answer.
+    """
     producer = open_producer(level, delivery_timeout_ms=3005)
     producer.begin()
     producer.broker.trouble[ApiKey.PRODUCE] += [int(ErrorCode.NOT_ENOUGH_REPLICAS), SILENCE]
@@ -498,7 +531,10 @@ def test_a_record_that_expires_in_flight_fails_the_transaction_at_once(
 
 
 def test_an_epoch_whose_answer_was_lost_is_asked_for_again(open_producer: Opener) -> None:
-    """The second call of abort_transaction leaves the end alone, of which the coordinator has answered."""
+    """The answer with a new epoch is lost, and the abort times out.
+
+    The second abort repeats only InitProducerId, since EndTxn was answered.
+    """
     producer = open_producer(1)
     producer.begin()
     producer.send(b"good")
@@ -520,7 +556,10 @@ def test_an_epoch_whose_answer_was_lost_is_asked_for_again(open_producer: Opener
 
 @LEVELS
 def test_a_coordinator_that_moved_is_looked_for(open_producer: Opener, level: int) -> None:
-    """NOT_COORDINATOR costs a FindCoordinator; COORDINATOR_LOAD_IN_PROGRESS costs only time."""
+    """After NOT_COORDINATOR the coordinator is looked up again.
+
+    After COORDINATOR_LOAD_IN_PROGRESS the request is only repeated.
+    """
     producer = open_producer(level)
     for code, more in ((ErrorCode.NOT_COORDINATOR, 1), (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, 0)):
         before = len(asked(producer, FindCoordinatorRequest))
@@ -533,7 +572,10 @@ def test_a_coordinator_that_moved_is_looked_for(open_producer: Opener, level: in
 
 @LEVELS
 def test_a_gap_in_the_numbers_costs_the_transaction(open_producer: Opener, level: int) -> None:
-    """OUT_OF_ORDER_SEQUENCE_NUMBER for the oldest batch: the missing batch was part of the transaction."""
+    """The first batch is refused with OUT_OF_ORDER_SEQUENCE_NUMBER.
+
+    The transaction fails, since the missing batch would be part of it.
+    """
     producer = open_producer(level)
     producer.begin()
     producer.broker.trouble[ApiKey.PRODUCE].append(int(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER))
@@ -551,7 +593,7 @@ def test_a_gap_in_the_numbers_costs_the_transaction(open_producer: Opener, level
 
 @LEVELS
 def test_offsets_that_were_given_up_are_never_left_out(open_producer: Opener, level: int) -> None:
-    """A KeyboardInterrupt, or a cancelled task, ends the call in the middle: only an abort may follow."""
+    """KeyboardInterrupt or a cancelled task ends a call that sends offsets. Only an abort is allowed then."""
     producer = open_producer(level)
     producer.begin()
     producer.broker.trouble[ApiKey.TXN_OFFSET_COMMIT].append(SILENCE)
@@ -570,7 +612,10 @@ def two_phase(level: int = 2) -> FakeProducer:
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_a_prepared_transaction_outlives_its_producer(commit: bool) -> None:
-    """KIP-939: `resume` finds what `prepare` left, and the new producer sends the outcome in its name."""
+    """A transaction is prepared, and its producer ends (KIP-939).
+
+    `resume` of a new producer finds it, and commits or aborts it.
+    """
     first = two_phase()
     first.init()
     (message,) = asked(first, InitProducerIdRequest)
@@ -601,14 +646,14 @@ def test_a_prepared_transaction_outlives_its_producer(commit: bool) -> None:
 
 
 def test_resume_without_a_prepared_transaction_is_init_transactions() -> None:
-    """It returns None, and a transaction may begin."""
+    """Without a prepared transaction, `resume` does as `init_transactions`, and returns None."""
     producer = two_phase()
     assert producer.run(producer.transactions.resume(60)) is None
     producer.begin()
 
 
 def test_a_record_that_failed_is_never_prepared() -> None:
-    """`prepare` raises, and only an abort is possible."""
+    """A record fails. `prepare` raises, and only an abort is possible."""
     producer = two_phase()
     producer.init()
     producer.begin()
@@ -620,7 +665,10 @@ def test_a_record_that_failed_is_never_prepared() -> None:
 
 
 def test_two_phases_need_their_setting_and_a_broker_that_has_them(open_producer: Opener) -> None:
-    """An older version of InitProducerId would abort a prepared transaction, so none is sent."""
+    """Two-phase commit needs its configuration key and InitProducerId 6.
+
+    An older version would abort a prepared transaction, so it is not sent.
+    """
     producer = open_producer(2)
     producer.begin()
     with pytest.raises(IllegalTransactionCall, match=r"transaction\.two\.phase\.commit\.enable"):

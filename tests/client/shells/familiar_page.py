@@ -1,4 +1,7 @@
-"""The tables of docs/coming-from.md, made of the names that the client knows: `python -m tests.client.shells.familiar_page` writes them."""
+"""The tables of docs/coming-from.md, made from the client's table of familiar names.
+
+`python -m tests.client.shells.familiar_page` writes them.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 
 def _spelled(key: FamiliarKey) -> str:
-    """Format a key: those of confluent-kafka have dots, keywords of the others have underscores."""
+    """Format a key. Keys of confluent-kafka have dots, and those of the other clients have underscores."""
     return f"`{key.name if key.clients == (CONFLUENT,) else key.name.replace('.', '_')}`"
 
 
@@ -37,7 +40,7 @@ def _of(clients: tuple[str, ...]) -> str:
 
 
 def tables() -> dict[str, str]:
-    """Return each table by the heading that it stands under."""
+    """Return the tables by their headings."""
     by_treatment: dict[Treatment, list[FamiliarKey]] = {each: [] for each in Treatment}
     for key in FAMILIAR_KEYS:
         by_treatment[key.treatment].append(key)
@@ -73,7 +76,7 @@ def tables() -> dict[str, str]:
 
 
 def page_with_tables(page: str) -> str:
-    """Return a page with its tables as they have to be. Raises `ValueError` where a heading is missing."""
+    """Return the page with new tables. Raises `ValueError` if a heading is missing."""
     for heading, table in tables().items():
         begin = page.index(f"## {heading}\n")
         first = page.index("\n| ", begin) + 1

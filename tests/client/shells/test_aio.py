@@ -1,4 +1,4 @@
-"""The async client over the ports, in the simulator: torn streams, lost connections, a broker that dies."""
+"""The async client over the ports, in the simulator: split and late segments, lost connections, a dying broker."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ SEEDS = range(8)
 
 
 def serve(broker: FakeBroker) -> Callable[[Env], Any]:
-    """Make a node's main function: the fake broker behind the ports. Its records outlive the node."""
+    """Return a node's main function, which serves the fake broker over the ports.
+
+    The broker's records survive the node's death.
+    """
 
     async def main(env: Env) -> None:
         async with trio.open_nursery() as nursery:
@@ -61,7 +64,7 @@ def serve(broker: FakeBroker) -> Callable[[Env], Any]:
 
 
 def in_a_world(seed: int, body: Callable[[World, AsyncClient, FakeBroker], Any], **config: Any) -> World:
-    """Run `body` with a client on one machine and the fake broker on another."""
+    """Simulate two machines. `body` runs with a client on one, and the fake broker runs on the other."""
     world = World(seed)
     broker = FakeBroker("broker", PORT)
 
@@ -83,7 +86,7 @@ def records(count: int) -> list[RecordToSend]:
 
 
 async def write_and_read(world: World, client: AsyncClient, broker: FakeBroker) -> None:
-    """Create, produce, read back, compare."""
+    """Create a topic, produce records, read them back, and compare."""
     await client.run(create_topics(client.core, [NewTopic("t", 3)], timeout=60))
     producing = Producing(client.core, ProduceConfig(batch_bytes_max=500))
     deliveries = await client.run(producing.produce(records(600), timeout=120))
@@ -100,13 +103,19 @@ async def write_and_read(world: World, client: AsyncClient, broker: FakeBroker) 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_records_survive_any_weather(seed: int) -> None:
-    """Short sends, short receives, spurious wake-ups, split and late segments: the seed draws them."""
+    """The network sends and receives a few bytes at a time, wakes tasks for nothing, and delays segments.
+
+    All records survive.
+    """
     in_a_world(seed, write_and_read)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_records_survive_a_broker_that_dies_again_and_again(seed: int) -> None:
-    """Every connection is lost several times; idempotence leaves each record there once, in order."""
+    """The broker dies several times, and every connection is lost.
+
+    An idempotent producer writes each record once and in order.
+    """
 
     async def body(world: World, client: AsyncClient, broker: FakeBroker) -> None:
         async def kill() -> None:
@@ -134,13 +143,13 @@ def test_records_survive_a_broker_that_dies_again_and_again(seed: int) -> None:
 
 
 def test_one_seed_gives_one_history() -> None:
-    """The client takes time and chance from its ports alone."""
+    """Two runs with one seed are equal, since the client takes time and randomness only from its ports."""
     digests = {in_a_world(5, write_and_read).digest() for _ in range(2)}
     assert len(digests) == 1
 
 
 def test_operations_run_side_by_side() -> None:
-    """Ten tasks share one connection and get their own answers."""
+    """Ten tasks share one connection, and each gets its own answer."""
 
     async def body(world: World, client: AsyncClient, broker: FakeBroker) -> None:
         answers = []
@@ -158,7 +167,7 @@ def test_operations_run_side_by_side() -> None:
 
 
 def test_deadlines_are_kept_on_the_nodes_own_clock() -> None:
-    """A broker that never answers: the call ends at its deadline, and the client goes on."""
+    """A broker never answers. The call fails at its deadline by the node's clock, and the client remains usable."""
 
     async def body(world: World, client: AsyncClient, broker: FakeBroker) -> None:
         await client.metadata([])
@@ -173,7 +182,10 @@ def test_deadlines_are_kept_on_the_nodes_own_clock() -> None:
 
 
 def test_a_broker_that_cannot_be_reached() -> None:
-    """A cut network: retries until the deadline, then the reason; after healing it works again."""
+    """The network is cut.
+
+    A call retries until its deadline, then raises the reason. When the network is healed, calls succeed again.
+    """
 
     async def body(world: World, client: AsyncClient, broker: FakeBroker) -> None:
         world.partition("client", "broker")
@@ -186,7 +198,7 @@ def test_a_broker_that_cannot_be_reached() -> None:
 
 
 def test_close_ends_what_is_under_way() -> None:
-    """The waiting task gets ClientClosed; all tasks of the client end by themselves."""
+    """`close` ends waiting calls with ClientClosed, and all tasks of the client end."""
     world = World(1, Weather())
     broker = FakeBroker("broker", PORT)
     broker.trouble[ApiKey.DESCRIBE_CLUSTER].append(SILENCE)

@@ -1,4 +1,7 @@
-"""The async consumer over the ports: a group on a node that dies, in the simulator; a trio program on a real one."""
+"""The async consumer over the ports.
+
+In the simulator it is in a group on a node that dies; a trio program uses a real node.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ SETTINGS = {
 
 
 class Reader:
-    """A member that notes what it reads, and holds that to the order of the log."""
+    """A group member that keeps the records that it reads, and checks that each partition is in order."""
 
     def __init__(self, consumer: AsyncConsumer) -> None:
         self.consumer = consumer
@@ -65,13 +68,18 @@ class Reader:
             for record in await self.consumer.poll(1.0):
                 key = TopicPartition(record.topic, record.partition)
                 expected = self._next.get(key, record.offset)
-                assert record.offset == expected, f"{key} goes on at {record.offset} instead of {expected}"
+                assert record.offset == expected, (
+                    f"{key} continues at offset {record.offset} instead of {expected}"
+                )
                 self._next[key] = record.offset + 1
                 self.read.append(record)
 
 
 def run_group(seed: int, keep: Keep, strategy: str) -> tuple[list[Reader], str]:
-    """Run two members that read while a producer writes and the node dies three times; return once all is read."""
+    """Run two members that read while a producer writes and the node dies three times.
+
+    Return when all records are read.
+    """
     world = World(seed)
     config = node_config(**SETTINGS)
     readers: list[Reader] = []
@@ -138,19 +146,22 @@ def run_group(seed: int, keep: Keep, strategy: str) -> tuple[list[Reader], str]:
     ],
 )
 def test_a_group_misses_nothing_while_its_node_dies(seed: int, keep: Keep, strategy: str) -> None:
-    """At least once: every acknowledged record is read, each partition in order, whatever dies in between."""
+    """The node dies three times. Every acknowledged record is read at least once, and each partition in order."""
     readers, _ = run_group(seed, keep, strategy)
     assert all(reader.assigned for reader in readers)
     assert {int(r.value) for reader in readers for r in reader.read} == set(range(RECORDS))
 
 
 def test_one_seed_gives_one_history() -> None:
-    """The consumer takes time and chance from its ports alone."""
+    """Two runs with one seed are equal, since the consumer takes time and randomness only from its ports."""
     assert len({run_group(5, "all", "range")[1] for _ in range(2)}) == 1
 
 
 def test_a_trio_program_reads_in_a_group(node: RunningNode, fresh_topic: Callable[[str], str]) -> None:
-    """`odradek.trio.open_consumer`: subscribe, iterate, commit, seek; it leaves the group at the block's end."""
+    """`odradek.trio.open_consumer` subscribes, iterates, commits and seeks.
+
+    It leaves the group at the end of the block.
+    """
     topic = fresh_topic("trio")
 
     async def main() -> None:
@@ -201,14 +212,14 @@ def test_a_trio_program_reads_in_a_group(node: RunningNode, fresh_topic: Callabl
 def test_a_trio_program_asks_for_a_rebalance_and_commits_in_passing(
     node: RunningNode, fresh_topic: Callable[[str], str]
 ) -> None:
-    """`enforce_rebalance` has everything assigned anew; `commit_soon` reports its outcome in a later poll."""
+    """`enforce_rebalance` assigns all partitions anew. `commit_soon` reports its outcome in a later poll."""
     topic = fresh_topic("trio-rebalance")
     key = TopicPartition(topic, 0)
     told: list[str] = []
     outcomes: list[tuple[dict[TopicPartition, OffsetAndMetadata], Exception | None]] = []
 
     class Listener(RebalanceListener):
-        """Remembers."""
+        """A rebalance listener that remembers its calls."""
 
         def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
             told.append("assigned")

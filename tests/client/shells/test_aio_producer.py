@@ -1,4 +1,7 @@
-"""The async producer over the ports: torn streams, a broker that dies, a node that loses power, a trio program."""
+"""The async producer over the ports.
+
+In the simulator a broker dies, or a node loses power; a trio program uses a real socket.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,10 @@ SEEDS = seeds(4, quick=1)
 
 
 def in_a_world(seed: int, body: Callable[[World, AsyncProducer, FakeBroker], Any], **keys: Any) -> World:
-    """Run `body` with a producer on one machine and the fake broker, with the topic `t`, on another."""
+    """Simulate two machines.
+
+    `body` runs with a producer on one, and the fake broker with topic `t` runs on the other.
+    """
     world = World(seed)
     broker = FakeBroker("broker", PORT)
     broker.add_topic("t", 3)
@@ -41,7 +47,10 @@ def in_a_world(seed: int, body: Callable[[World, AsyncProducer, FakeBroker], Any
 
 
 async def write(world: World, producer: AsyncProducer, broker: FakeBroker) -> None:
-    """Write records one after another, some alone, some in crowds; check that each is at its reported place."""
+    """Write records one after another, and some concurrently.
+
+    Check that each is at the place that the producer reported.
+    """
     sent: list[SentRecord] = []
     for number in range(400):
         sent.append(await producer.send("t", b"%d" % number, partition=number % 3))
@@ -56,18 +65,18 @@ async def write(world: World, producer: AsyncProducer, broker: FakeBroker) -> No
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_records_survive_any_weather(seed: int) -> None:
-    """Short sends, short receives, split and late segments: the seed draws them."""
+    """The network sends and receives a few bytes at a time, and delays segments. All records survive."""
     in_a_world(seed, write, batch_size=200)
 
 
 def test_one_seed_gives_one_history() -> None:
-    """The producer takes time and chance from its ports alone."""
+    """Two runs with one seed are equal, since the producer takes time and randomness only from its ports."""
     assert len({in_a_world(5, write, batch_size=200).digest() for _ in range(2)}) == 1
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_records_survive_a_broker_that_dies_again_and_again(seed: int) -> None:
-    """Five requests in flight and every connection lost several times: each record is there once, in order."""
+    """The broker dies several times with five requests in flight. Each record is written once and in order."""
 
     async def body(world: World, producer: AsyncProducer, broker: FakeBroker) -> None:
         async def kill() -> None:
@@ -94,7 +103,10 @@ def test_records_survive_a_broker_that_dies_again_and_again(seed: int) -> None:
 
 
 def test_memory_holds_the_application_back() -> None:
-    """`buffer.memory` in use for `max.block.ms`: BufferFull; with room again, sending goes on."""
+    """`buffer.memory` is full for `max.block.ms`, and `send` raises BufferFull.
+
+    When there is room again, it succeeds.
+    """
 
     async def body(world: World, producer: AsyncProducer, broker: FakeBroker) -> None:
         await producer.partitions_for("t")
@@ -112,8 +124,10 @@ def test_memory_holds_the_application_back() -> None:
 
 @pytest.mark.parametrize("seed", seeds(3, quick=1))
 def test_a_node_that_loses_power_keeps_what_the_producer_was_told(seed: int) -> None:
-    """The producer's acknowledged records survive power cuts at any disk operation of a node with `flush.messages=1`.
-    Idempotence keeps each of them once and in order."""
+    """The power of a node with `flush.messages=1` fails at any disk operation.
+
+    Acknowledged records survive, once and in order.
+    """
     world = World(seed, CALM)
 
     async def main() -> None:
@@ -156,14 +170,14 @@ def test_a_node_that_loses_power_keeps_what_the_producer_was_told(seed: int) -> 
 
 @pytest.fixture
 def broker() -> Iterator[LoopbackBroker]:
-    """A broker behind a real socket, with the topic `t`."""
+    """A broker that listens on a real socket, with topic `t`."""
     with LoopbackBroker() as opened:
         opened.broker.add_topic("t", 1)
         yield opened
 
 
 def test_a_trio_program(broker: LoopbackBroker) -> None:
-    """The block ends with everything sent."""
+    """`odradek.trio.open_producer` has sent all records when its block ends."""
 
     async def main() -> list[int]:
         async with odradek.trio.open_producer(bootstrap_servers=broker.bootstrap) as producer:
@@ -176,7 +190,7 @@ def test_a_trio_program(broker: LoopbackBroker) -> None:
 
 
 def test_an_error_in_the_block_gives_up_what_is_there(broker: LoopbackBroker) -> None:
-    """A block that fails gives up its unacknowledged records at once, even if the broker is silent."""
+    """A block raises. Its unacknowledged records are given up at once, even if the broker is silent."""
     broker.broker.trouble[ApiKey.PRODUCE].append(SILENCE)
     records: list[SentRecord] = []
 
@@ -193,7 +207,10 @@ def test_an_error_in_the_block_gives_up_what_is_there(broker: LoopbackBroker) ->
 
 
 def test_memory_that_is_free_at_once_is_not_waited_for() -> None:
-    """`buffer.memory`: what compression gives back as soon as a batch is made serves the record that waits for room."""
+    """`buffer.memory` is nearly full.
+
+    The compression of a batch frees memory, and a record that waits for room gets it at once.
+    """
 
     async def body(world: World, producer: AsyncProducer, broker: FakeBroker) -> None:
         values = [b"%d" % number + bytes(700) for number in range(60)]
@@ -207,7 +224,10 @@ def test_memory_that_is_free_at_once_is_not_waited_for() -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_is_cut_and_refused_leaves_the_others_in_order(seed: int) -> None:
-    """MESSAGE_TOO_LARGE in the middle of batches in flight: parts of one batch keep their order over new numbers."""
+    """Batches in flight are refused with MESSAGE_TOO_LARGE and halved.
+
+    Their parts are written in order, under new sequence numbers.
+    """
 
     async def body(world: World, producer: AsyncProducer, broker: FakeBroker) -> None:
         broker.max_batch_bytes = 1000

@@ -1,4 +1,4 @@
-"""The blocking client over real loopback sockets: what a core cannot know of."""
+"""The blocking client over real loopback sockets. The core alone is tested without sockets in `tests/client/core`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def free_port() -> int:
 
 
 def test_a_topics_life() -> None:
-    """Create, produce, read, look, delete; over one connection, as bootstrap and broker address are the same."""
+    """A topic is created, written, read, described and deleted over one connection."""
     with LoopbackBroker() as server, Client(server.bootstrap) as client:
         (created,) = client.admin.create_topics([NewTopic("t", 2)])
         assert (created.error, created.partitions) == (None, 2)
@@ -58,7 +58,7 @@ def test_a_topics_life() -> None:
 
 
 def test_errors_of_brokers_come_out_as_kafka_errors() -> None:
-    """A record that is too large gives a `KafkaError`, and so does a broker that does not exist."""
+    """A record that is too large, or a broker id that does not exist, raises `KafkaError`."""
     with LoopbackBroker() as server, Client(server.bootstrap) as client:
         server.broker.add_topic("t")
         server.broker.max_batch_bytes = 1000
@@ -72,7 +72,7 @@ def test_errors_of_brokers_come_out_as_kafka_errors() -> None:
 
 
 def test_nobody_there() -> None:
-    """A refused connection is reported at once, with the address and the system's reason."""
+    """A refused connection is reported at once, with the address and the reason of the operating system."""
     port = free_port()
     with Client(f"127.0.0.1:{port}") as client, pytest.raises(BrokerUnavailable) as caught:
         client.metadata()
@@ -80,7 +80,7 @@ def test_nobody_there() -> None:
 
 
 def test_a_host_that_does_not_exist() -> None:
-    """Name resolution fails as a connection does. RFC 6761: names under .invalid never resolve."""
+    """A host name cannot be resolved, as names under .invalid (RFC 6761). The error is that of a failed connection."""
     with (
         Client("kafka.invalid:9092") as client,
         pytest.raises(BrokerUnavailable, match=r"kafka\.invalid:9092"),
@@ -89,13 +89,13 @@ def test_a_host_that_does_not_exist() -> None:
 
 
 def test_localhost_is_found_whichever_address_it_has() -> None:
-    """The name may stand for ::1 first; the server listens on 127.0.0.1 only."""
+    """`localhost` may resolve to ::1 first, while the server listens only on 127.0.0.1. The client tries both."""
     with LoopbackBroker() as server, Client(f"localhost:{server.broker.port}") as client:
         assert client.metadata().cluster_id == "fake-cluster"
 
 
 def test_a_silent_broker_times_out() -> None:
-    """An open port that never answers: the deadline ends it, and the client can go on with another."""
+    """A port accepts connections and never answers. The call fails at its deadline, and the client remains usable."""
     with socket.create_server(("127.0.0.1", 0)) as silent, LoopbackBroker() as server:
         bootstrap = f"127.0.0.1:{silent.getsockname()[1]}"
         with Client(bootstrap, timeout_ms=100) as client, pytest.raises((RequestTimedOut, BrokerUnavailable)):
@@ -108,7 +108,7 @@ def test_a_silent_broker_times_out() -> None:
 
 
 def test_a_broker_that_hangs_up_is_reconnected_to() -> None:
-    """A harmless request is repeated; a request that must not be repeated is an error."""
+    """A broker closes the connection under a request. The request is repeated, or fails if it must not be repeated."""
     with LoopbackBroker() as server, Client(server.bootstrap) as client:
         server.broker.trouble[ApiKey.DESCRIBE_CLUSTER].append(HANG_UP)
         assert client.admin.describe_cluster().controller_id == 1
@@ -119,7 +119,7 @@ def test_a_broker_that_hangs_up_is_reconnected_to() -> None:
 
 
 def test_a_request_to_a_named_broker() -> None:
-    """Its address is looked up first; an unknown one is an error that says so."""
+    """A request is sent to the broker with a given id. An unknown id is an error that says so."""
     with LoopbackBroker() as server, Client(server.bootstrap, timeout_ms=3000) as client:
         assert client.request(DescribeClusterRequest(), node=1).controller_id == 1
         with pytest.raises(BrokerUnavailable, match="broker 9 is not in the cluster's metadata"):
@@ -127,7 +127,7 @@ def test_a_request_to_a_named_broker() -> None:
 
 
 def test_a_request_larger_than_the_sockets_buffers_is_sent_whole() -> None:
-    """The kernel takes a part at a time; the answer is read meanwhile."""
+    """A request exceeds the buffers of the sockets. The client sends it in parts, and reads the answer meanwhile."""
     with LoopbackBroker() as server, Client(server.bootstrap) as client:
         server.broker.add_topic("t")
         server.broker.max_batch_bytes = 1 << 30
@@ -138,7 +138,7 @@ def test_a_request_larger_than_the_sockets_buffers_is_sent_whole() -> None:
 
 
 def test_an_answer_that_comes_byte_by_byte() -> None:
-    """Partial frames: the client waits for the rest."""
+    """An answer comes byte by byte. The client waits for the whole frame."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
@@ -160,7 +160,7 @@ def test_an_answer_that_comes_byte_by_byte() -> None:
 
 
 def test_a_connection_that_ends_inside_a_frame() -> None:
-    """Half an answer and then nothing: the error names the address."""
+    """A connection ends in the middle of an answer. The error names the broker's address."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
@@ -179,7 +179,7 @@ def test_a_connection_that_ends_inside_a_frame() -> None:
 
 
 def test_a_closed_client_says_so() -> None:
-    """And closing twice is no error."""
+    """A closed client refuses calls, and may be closed again."""
     client = Client("127.0.0.1:1")
     client.close()
     client.close()
@@ -188,7 +188,7 @@ def test_a_closed_client_says_so() -> None:
 
 
 def test_an_operation_that_is_interrupted_leaves_the_client_usable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C in the middle of a long poll: the operation is abandoned, the connection is not."""
+    """Ctrl-C interrupts a long poll. The operation is abandoned, and the connection is used again."""
     with LoopbackBroker() as server, Client(server.bootstrap) as client:
         client.metadata()
         select = client._sockets.select
@@ -213,7 +213,7 @@ def test_an_operation_that_is_interrupted_leaves_the_client_usable(monkeypatch: 
     ],
 )
 def test_bootstrap_addresses(text: str, expected: list[tuple[str, int]]) -> None:
-    """host:port lists, IPv6 hosts in brackets."""
+    """Bootstrap addresses are host:port lists, with IPv6 hosts in brackets."""
     assert parse_bootstrap(text) == expected
 
 
@@ -221,20 +221,20 @@ def test_bootstrap_addresses(text: str, expected: list[tuple[str, int]]) -> None
     "text", ["", ",", "host", "host:", ":1", "host:0", "host:65536", "host:x", "::1:9092", "h:-1"]
 )
 def test_bad_bootstrap_addresses(text: str) -> None:
-    """The error names the part that is wrong and shows a right one."""
+    """The error of a bad bootstrap address names the bad part, and shows a good one."""
     with pytest.raises(ValueError, match=r"HOST:PORT|brackets"):
         parse_bootstrap(text)
 
 
 @pytest.mark.parametrize("given", [{"bootstrap.servers": "a:1"}, ["a:1"], None])
 def test_a_client_is_given_text(given: Any) -> None:
-    """A mapping, a list and None are refused with what to write instead."""
+    """`Client` refuses a mapping, a list and None, and says what to write instead."""
     with pytest.raises(TypeError, match=r"Client\('127.0.0.1:9092'\), not "):
         Client(given)
 
 
 def test_begun_and_finished_later() -> None:
-    """An operation that was begun is under way while others run, and gives its result or its error once."""
+    """An operation that was begun runs beside others. `finish` returns its result or raises its error."""
     with LoopbackBroker() as server, Client(server.bootstrap) as client:
         client.metadata()
         begun = client.begin(request(client.core, DescribeClusterRequest(), timeout=30))

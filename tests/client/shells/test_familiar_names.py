@@ -1,4 +1,7 @@
-"""Names of kafka-python, aiokafka and confluent-kafka: taken where they mean the same, else the error names ours."""
+"""Names of kafka-python, aiokafka and confluent-kafka.
+
+Equivalents are accepted, and for other names the error says ours.
+"""
 
 from __future__ import annotations
 
@@ -53,23 +56,26 @@ GOOD_VALUES: dict[str, Any] = {
     "fetch.max.wait.ms": 100,
     "max.partition.fetch.bytes": 1000,
 }
-"""Values of keys that take no text."""
+"""Values of keys that do not accept text."""
 
 
 def keys_of(treatment: Treatment) -> list[Any]:
-    """Return the keys of the table that are treated so, for pytest."""
+    """Return pytest parameters for the table's keys with this treatment."""
     return [pytest.param(key, id=key.name) for key in FAMILIAR_KEYS if key.treatment is treatment]
 
 
 def with_key(key: str) -> type[CommonSettings]:
-    """Return a client's settings that have this key."""
+    """Return the settings class that has this key."""
     name = key.replace(".", "_")
     return next(kind for kind in KINDS if name in {field.name for field in attrs.fields(kind)})
 
 
 @pytest.mark.parametrize("key", keys_of(Treatment.ACCEPTED))
 def test_a_key_that_is_taken_is_ours_by_another_name(key: FamiliarKey) -> None:
-    """Its value is equal to ours; None asks for nothing; both names together are an error."""
+    """An accepted key is another name of our key.
+
+    Equal values give equal settings, None changes nothing, and setting both keys is an error.
+    """
     kind, value = with_key(key.ours), GOOD_VALUES.get(key.ours, "x")
     servers = {} if key.ours == "bootstrap.servers" else SERVERS
     ours = kind.from_properties({**servers, key.ours: value, **dict(key.also)})
@@ -86,7 +92,7 @@ def test_a_key_that_is_taken_is_ours_by_another_name(key: FamiliarKey) -> None:
 
 @pytest.mark.parametrize("key", keys_of(Treatment.IGNORED))
 def test_a_key_that_is_ignored_is_said_once(key: FamiliarKey, caplog: pytest.LogCaptureFixture) -> None:
-    """Its value changes nothing, whatever it is."""
+    """An ignored key changes nothing, whatever its value is, and the log says so once."""
     assert ProducerSettings.from_properties(
         {**SERVERS, key.name: (2, 6)}
     ) == ProducerSettings.from_properties(SERVERS)
@@ -97,7 +103,7 @@ def test_a_key_that_is_ignored_is_said_once(key: FamiliarKey, caplog: pytest.Log
 
 @pytest.mark.parametrize("key", keys_of(Treatment.REFUSED))
 def test_the_error_of_a_key_names_ours(key: FamiliarKey) -> None:
-    """The advice is in the text, and each key that it names is one of ours."""
+    """A key that this client lacks is an error with advice. Each key that the advice names is one of ours."""
     advice = key.ours.replace("`", "")
     with pytest.raises(
         ValueError, match=re.escape(f"unknown configuration key '{key.name}'. In this client: {advice}")
@@ -109,7 +115,7 @@ def test_the_error_of_a_key_names_ours(key: FamiliarKey) -> None:
 
 
 def test_no_familiar_key_is_one_of_ours() -> None:
-    """The table has only names that this client lacks, each once for each reading."""
+    """The table contains only names that this client lacks. Each is listed once for each meaning."""
     known = {field.name.replace("_", ".") for kind in KINDS for field in attrs.fields(kind)}
     assert not {key.name for key in FAMILIAR_KEYS} & (known | WITHOUT_EFFECT | set(NEUTRAL_ONLY))
     readings = [(key.name, AIOKAFKA in key.clients) for key in FAMILIAR_KEYS]
@@ -117,7 +123,10 @@ def test_no_familiar_key_is_one_of_ours() -> None:
 
 
 def test_a_name_with_two_meanings_is_that_of_the_nearer_client() -> None:
-    """kafka-python's `consumer_timeout_ms` ends a loop; aiokafka's does not, so a consumer on trio refuses it."""
+    """kafka-python's `consumer_timeout_ms` ends a loop, but aiokafka's does not.
+
+    So a consumer on trio refuses this key.
+    """
     given = {**SERVERS, "consumer.timeout.ms": 200}
     assert ConsumerSettings.from_properties(given).odradek_consumer_timeout_ms == 200
     with pytest.raises(ValueError, match=r"odradek\.consumer\.timeout\.ms"):
@@ -127,7 +136,10 @@ def test_a_name_with_two_meanings_is_that_of_the_nearer_client() -> None:
 
 
 def test_two_spellings_and_contradictions_are_named() -> None:
-    """Dots and underscores are two names of one key; other values than those that a key implies are refused; secrets are hidden."""
+    """Two spellings of one key, or a value that contradicts an implied one, are an error.
+
+    It names the keys and hides secrets.
+    """
     with pytest.raises(ValueError, match=r"linger\.ms and linger_ms are two names of one key"):
         ProducerSettings.from_properties({**SERVERS, "linger.ms": 1, "linger_ms": 1})
     with pytest.raises(ValueError, match=r"sasl_plain_username and sasl.username are two names of one key"):
@@ -149,7 +161,7 @@ def test_two_spellings_and_contradictions_are_named() -> None:
 
 
 def test_a_program_of_kafka_python_logs_in() -> None:
-    """The keys of a common configuration end as credentials and stores of this client."""
+    """The security keys of a kafka-python program give credentials and stores of this client."""
     security = ConsumerSettings.from_properties(
         {
             "bootstrap_servers": ["a:1"],
@@ -175,7 +187,7 @@ def test_a_program_of_kafka_python_logs_in() -> None:
     "method", [pytest.param(each, id=f"{each.of}.{each.name}") for each in FAMILIAR_METHODS]
 )
 def test_the_error_of_a_method_names_ours(method: FamiliarMethod) -> None:
-    """Both faces lack it, and say what it is here; each method that the advice names exists."""
+    """A method of another client is missing here. The error names our method, which exists."""
     for face in FACES[method.of]:
         client = face.__new__(face)
         assert not hasattr(client, method.name)
@@ -194,7 +206,7 @@ def test_the_error_of_a_method_names_ours(method: FamiliarMethod) -> None:
     "argument", [pytest.param(each, id=f"{each.of}.{each.name}") for each in FAMILIAR_ARGUMENTS]
 )
 def test_the_error_of_an_argument_names_ours(argument: FamiliarMethod) -> None:
-    """It comes from the call itself, of either face."""
+    """An unknown argument of another client raises in the call, blocking or async, and the error names ours."""
     kind, _, name = argument.of.partition(".")
     for face in FACES[kind]:
         call = getattr(face.__new__(face), name)
@@ -203,7 +215,7 @@ def test_the_error_of_an_argument_names_ours(argument: FamiliarMethod) -> None:
 
 
 def test_the_page_has_the_table() -> None:
-    """docs/coming-from.md is current; `python -m tests.client.shells.familiar_page` writes its tables anew."""
+    """docs/coming-from.md contains the current tables. `python -m tests.client.shells.familiar_page` writes them."""
     page = PAGE.read_text()
     assert page == page_with_tables(page)
     assert page.count("\n| `") > len(FAMILIAR_KEYS) + len(FAMILIAR_METHODS)
@@ -212,7 +224,10 @@ def test_the_page_has_the_table() -> None:
 def test_a_poll_that_looks_like_milliseconds_is_warned_of_once(
     nobody: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Above 300 by position, a warning says that seconds are meant; by keyword the caller has said so."""
+    """`poll` with a number above 300, by position, may mean milliseconds: one warning is logged.
+
+    By keyword there is none.
+    """
     heard: list[tuple[int, str]] = []
     with Consumer(
         bootstrap_servers=nobody, odradek_on_error=lambda level, text: heard.append((level, text))
@@ -233,7 +248,10 @@ def test_a_poll_that_looks_like_milliseconds_is_warned_of_once(
 
 
 def test_on_error_hears_what_the_log_warns_of(nobody: str) -> None:
-    """Level and text, without a lock: it may use the client. What it raises ends there."""
+    """`on_error` is called with the level and the text of each log line.
+
+    It may use the client, and its own errors are ignored.
+    """
     heard, bound = threading.Event(), threading.Event()
     calls: list[tuple[int, str, bool]] = []
 

@@ -1,4 +1,4 @@
-"""The table of familiar names beside the clients themselves: each name that it has is really one of theirs."""
+"""The table of familiar names compared with the installed clients: each name is really one of theirs."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ BEFORE_3 = {
     "delete_consumer_groups",
     "list_consumer_group_offsets",
 }
-"""Names of kafka-python 2, which its users still know; the installed release is younger."""
+"""Names that only kafka-python 2 has, whose users still know them. A newer release is installed."""
 CALLBACKS = {"dr.cb", "on.delivery", "on.commit", "error.cb", "stats.cb", "throttle.cb", "oauth.cb", "logger"}
-"""Keys of confluent-kafka's own, which have underscores; all others are librdkafka's."""
+"""Keys of confluent-kafka itself, which have underscores. All of its other keys are librdkafka's."""
 
 
 def keywords(client: str) -> set[str]:
-    """Return the keywords that the classes of a client are configured by."""
+    """Return the keyword arguments of a client's classes."""
     found: set[str] = set()
     for each in CLASSES[client].values():
         found |= set(inspect.signature(each.__init__).parameters)
@@ -66,7 +66,7 @@ def keywords(client: str) -> set[str]:
 
 
 def is_of_librdkafka(name: str) -> bool:
-    """True if a client of librdkafka knows a key: it names unknown keys in its error."""
+    """True if a client of librdkafka accepts this key or fails for another reason than an unknown key."""
     made: tuple[Callable[[dict[str, Any]], Any], ...] = (confluent_kafka.Producer, confluent_kafka.Consumer)
     for make in made:
         for key in (name, name.replace(".", "_")):
@@ -80,7 +80,7 @@ def is_of_librdkafka(name: str) -> bool:
 
 
 def keys_by_client() -> Iterator[Any]:
-    """Yield each key of the table with each client that it is listed for."""
+    """Yield each key of the table with each client that has it."""
     for key in FAMILIAR_KEYS:
         for client in key.clients:
             yield pytest.param(key, client, id=f"{client}-{key.name}")
@@ -88,7 +88,7 @@ def keys_by_client() -> Iterator[Any]:
 
 @pytest.mark.parametrize(("key", "client"), list(keys_by_client()))
 def test_a_key_is_one_of_the_clients(key: FamiliarKey, client: str) -> None:
-    """The name has dots in librdkafka, and underscores elsewhere."""
+    """The client has this key. Keys have dots in librdkafka, and underscores elsewhere."""
     if client == CONFLUENT:
         assert is_of_librdkafka(key.name)
     else:
@@ -105,7 +105,7 @@ def test_a_key_is_one_of_the_clients(key: FamiliarKey, client: str) -> None:
     ],
 )
 def test_a_method_is_one_of_the_clients(method: FamiliarMethod, client: str) -> None:
-    """The class of the same role has it."""
+    """The client's class for this role has the method."""
     is_old = client == KAFKA_PYTHON and method.name in BEFORE_3
     assert hasattr(CLASSES[client][method.of], method.name) != is_old
 
@@ -120,7 +120,7 @@ def test_a_method_is_one_of_the_clients(method: FamiliarMethod, client: str) -> 
     ],
 )
 def test_an_argument_is_one_of_the_clients(argument: FamiliarMethod, client: str) -> None:
-    """confluent-kafka's methods are written in C, and have no signature."""
+    """The client's method has this argument. confluent-kafka is left out, since its C methods have no signature."""
     role, _, name = argument.of.partition(".")
     method = getattr(CLASSES[client][role], name, None) or CLASSES[client][role].getmany
     assert argument.name in inspect.signature(method).parameters

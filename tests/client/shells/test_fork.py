@@ -1,4 +1,7 @@
-"""Clients in a forked child: no thread of theirs is there, so they must refuse, and leave the parent's alone."""
+"""Clients in a forked child process.
+
+Their threads do not exist there, so they refuse calls, and the parent's clients go on.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +25,13 @@ pytestmark = [
 
 
 def in_child(refused: Sequence[Callable[[], object]], close: Callable[[], None]) -> int:
-    """Return the exit status of a child in which each call is refused and `close` returns; 0 when they do."""
+    """Fork, and return the child's exit status: 0 if each call is refused and `close` returns."""
     child = os.fork()
     if child:
         return os.waitpid(child, 0)[1]
     status = 1
     try:
-        # A call that waits for ever ends with the child.
+        # A call that hangs ends with the child after this time.
         signal.alarm(CHILD_SECONDS_MAX)
         for number, call in enumerate(refused):
             try:
@@ -45,7 +48,10 @@ def in_child(refused: Sequence[Callable[[], object]], close: Callable[[], None])
 
 
 def test_a_producer_in_a_child_refuses() -> None:
-    """Send, flush and what was sent before the fork; the parent goes on."""
+    """In a forked child a producer refuses send, flush and waiting for earlier records.
+
+    The parent's producer goes on.
+    """
     with LoopbackBroker() as server:
         server.broker.add_topic("t", 1)
         with Producer({"bootstrap.servers": server.bootstrap, "linger.ms": 60_000}) as producer:
@@ -61,7 +67,7 @@ def test_a_producer_in_a_child_refuses() -> None:
 
 
 def test_a_consumer_in_a_child_refuses() -> None:
-    """Poll and commit; the parent goes on."""
+    """In a forked child a consumer refuses poll and commit. The parent's consumer goes on."""
     with LoopbackBroker() as server:
         server.broker.add_topic("t", 1)
         with Consumer({"bootstrap.servers": server.bootstrap, "auto.offset.reset": "earliest"}) as consumer:

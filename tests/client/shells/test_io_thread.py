@@ -1,4 +1,4 @@
-"""The core in a thread of its own: operations from several threads, interruption, the end."""
+"""The core in a thread of its own: operations from several threads, interruptions, and the end."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from tests.client.fake_broker import SILENCE, LoopbackBroker
 
 @pytest.fixture
 def broker() -> Iterator[LoopbackBroker]:
-    """A broker behind a real socket."""
+    """A broker that listens on a real socket."""
     with LoopbackBroker() as opened:
         yield opened
 
 
 @pytest.fixture
 def client(broker: LoopbackBroker) -> Iterator[IoThread]:
-    """A thread that talks to it."""
+    """An IO thread with a core that is connected to the broker."""
     opened = IoThread([("127.0.0.1", broker.broker.port)], ClientConfig(), "test client")
     yield opened
     opened.close()
 
 
 def forever() -> Operation[None]:
-    """Wait for ever."""
+    """Wait forever, as an operation."""
     yield Wait(until=float("inf"))
 
 
 def test_operations_of_several_threads(broker: LoopbackBroker, client: IoThread) -> None:
-    """Each thread gets the result of its own operation."""
+    """Several threads run operations, and each gets its own result."""
     for number in range(8):
         broker.broker.add_topic(f"t{number}", number + 1)
     found: dict[int, int] = {}
@@ -59,7 +59,7 @@ def test_operations_of_several_threads(broker: LoopbackBroker, client: IoThread)
 
 
 def test_an_operation_that_is_given_up_ends(client: IoThread) -> None:
-    """After the timeout its generator is closed, and the thread goes on."""
+    """An operation times out. Its generator is closed, and the thread goes on."""
     ended = threading.Event()
 
     def operation() -> Operation[None]:
@@ -75,7 +75,7 @@ def test_an_operation_that_is_given_up_ends(client: IoThread) -> None:
 
 
 def test_an_error_of_an_operation_is_its_callers(client: IoThread) -> None:
-    """The thread survives it."""
+    """An operation raises. The error reaches its caller, and the thread goes on."""
 
     def failing() -> Operation[None]:
         raise KeyError("x")
@@ -87,7 +87,7 @@ def test_an_error_of_an_operation_is_its_callers(client: IoThread) -> None:
 
 
 def test_nobody_there() -> None:
-    """A refused connection ends the first operation at once when the client is to fail fast."""
+    """With `fail_fast` the first operation fails at once if the connection is refused."""
     client = IoThread([("127.0.0.1", 1)], ClientConfig(fail_fast=True), "test client")
     try:
         with pytest.raises(BrokerUnavailable, match="cannot connect"):
@@ -97,7 +97,7 @@ def test_nobody_there() -> None:
 
 
 def test_close_ends_what_runs_and_what_comes(client: IoThread) -> None:
-    """`ClientClosed` for operations that were waiting, and for later ones; closing twice is fine."""
+    """`close` ends waiting operations with `ClientClosed`, and refuses later ones. A second `close` is allowed."""
     running = client.start(forever())
     over = threading.Event()
     running.on_done = over.set
@@ -111,7 +111,7 @@ def test_close_ends_what_runs_and_what_comes(client: IoThread) -> None:
 
 
 def test_a_bug_in_the_thread_ends_the_client() -> None:
-    """Waiting callers get the reason instead of waiting for ever."""
+    """The thread fails by a bug. Waiting callers get the reason, and do not wait forever."""
     client = IoThread([("127.0.0.1", 1)], ClientConfig(), "test client")
     reported = threading.Event()
     hook, threading.excepthook = threading.excepthook, lambda _: reported.set()
@@ -129,7 +129,7 @@ def test_a_bug_in_the_thread_ends_the_client() -> None:
 
 
 def test_no_waiting_in_callbacks(client: IoThread) -> None:
-    """A callback that waits for its own client would wait for ever, so it is refused."""
+    """A callback that waits for its own client would wait forever, so its call is refused."""
     caught: list[BaseException] = []
     called = threading.Event()
 
@@ -150,7 +150,7 @@ def test_no_waiting_in_callbacks(client: IoThread) -> None:
 def test_every_record_and_call_names_what_ended_the_thread(
     broker: LoopbackBroker, monkeypatch: pytest.MonkeyPatch, kind: type[BaseException]
 ) -> None:
-    """A producer's thread dies: those that wait, and those that come, hear why. `close` returns."""
+    """A producer's thread dies. Waiting records and later calls raise the cause, and `close` returns."""
 
     def fail(*_: object) -> None:
         raise kind("in the thread")

@@ -1,4 +1,4 @@
-"""Clients that nobody closes: dropped by the program, or open when its process ends."""
+"""Clients that are never closed: dropped by the program, or open when the process ends."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ WAYS = {
 
 
 def run(program: str, *arguments: str, seconds: float = 60) -> subprocess.CompletedProcess[str]:
-    """Run a program of a few lines in a process of its own."""
+    """Run a short program in its own process."""
     return subprocess.run(
         [sys.executable, "-c", program, *arguments],
         capture_output=True,
@@ -56,7 +56,7 @@ def run(program: str, *arguments: str, seconds: float = 60) -> subprocess.Comple
 
 
 def values(bootstrap: str, topic: str) -> list[bytes | None]:
-    """Read everything in partition 0."""
+    """Read the values in partition 0."""
     with Consumer(bootstrap_servers=bootstrap) as consumer:
         consumer.assign([(topic, 0)])
         consumer.seek((topic, 0), 0)
@@ -71,7 +71,10 @@ def values(bootstrap: str, topic: str) -> list[bytes | None]:
 def test_records_of_a_producer_that_is_open_at_the_end_are_written(
     way: str, node: RunningNode, fresh_topic: Callable[[str], str]
 ) -> None:
-    """However the process ended, as long as Python ends it: each record is there once, and nothing is complained of."""
+    """A process ends in each of Python's ways with an open producer.
+
+    Each record is written once, and no warning is printed.
+    """
     topic = fresh_topic("exit")
     done = run(HEAD + WAYS[way], node.bootstrap, topic)
     assert values(node.bootstrap, topic) == [b"%d" % number for number in range(100)]
@@ -79,7 +82,10 @@ def test_records_of_a_producer_that_is_open_at_the_end_are_written(
 
 
 def test_what_cannot_be_sent_at_the_end_is_counted_once(broker: LoopbackBroker) -> None:
-    """A broker that is silent: the process ended within the time for all, and one warning has the count of all."""
+    """The broker is silent when the process ends.
+
+    The process ends in time, and one warning counts the records of all producers.
+    """
     broker.broker.trouble[ApiKey.PRODUCE].extend([SILENCE] * 100)
     program = HEAD + "other = Producer(bootstrap_servers=bootstrap)\nother.send(topic, b'one more')\n"
     done = run(program, broker.bootstrap, "t", seconds=EXIT_SECONDS + 60)
@@ -91,7 +97,10 @@ def test_what_cannot_be_sent_at_the_end_is_counted_once(broker: LoopbackBroker) 
 def test_a_consumer_that_is_open_at_the_end_leaves_and_commits_nothing(
     node: RunningNode, fresh_topic: Callable[[str], str]
 ) -> None:
-    """Nobody has said that its records are done with; others get its partitions at once."""
+    """A process ends with an open consumer.
+
+    It leaves its group, and commits no offsets, since its records may still be unprocessed.
+    """
     topic = fresh_topic("left")
     program = (
         HEAD
@@ -114,7 +123,10 @@ while not consumer.poll(1):
 def test_an_open_transaction_is_not_committed_at_the_end(
     node: RunningNode, fresh_topic: Callable[[str], str]
 ) -> None:
-    """A program that ends in the middle has not said that its records belong together."""
+    """A process ends with an open transaction.
+
+    The process does not commit it, as the program may have stopped halfway.
+    """
     topic = fresh_topic("open")
     program = """
 import sys
@@ -127,7 +139,7 @@ producer.send(topic, b"half", partition=0)
 """
     assert run(program, node.bootstrap, topic).returncode == 0
     with Producer(bootstrap_servers=node.bootstrap, transactional_id=topic) as producer:
-        producer.init_transactions()  # aborts what the program left open
+        producer.init_transactions()  # aborts the transaction that the program left open
     keys = {"isolation_level": "read_committed", "auto_offset_reset": "earliest"}
     with Consumer(bootstrap_servers=node.bootstrap, **keys) as consumer:
         consumer.assign([(topic, 0)])
@@ -140,7 +152,7 @@ producer.send(topic, b"half", partition=0)
 def test_a_process_that_is_terminated_leaves_no_half_commit(
     node: RunningNode, fresh_topic: Callable[[str], str]
 ) -> None:
-    """SIGTERM without a handler ends a process at once: what waits is lost as a whole."""
+    """SIGTERM without a handler ends a process at once. The open transaction is lost as a whole."""
     topic = fresh_topic("term")
     done = run(HEAD + "os.kill(os.getpid(), signal.SIGTERM)", node.bootstrap, topic)
     assert done.returncode == -signal.SIGTERM
@@ -148,7 +160,7 @@ def test_a_process_that_is_terminated_leaves_no_half_commit(
 
 
 def test_a_dropped_producer_sends_what_it_has_and_its_thread_ends(broker: LoopbackBroker) -> None:
-    """It lives until its records are settled."""
+    """A producer is dropped without `close`. It sends its records, then its thread ends."""
     producer = Producer(bootstrap_servers=broker.bootstrap, linger_ms=60_000)
     thread = producer._io._thread
     for number in range(10):
@@ -163,7 +175,7 @@ def test_a_dropped_producer_sends_what_it_has_and_its_thread_ends(broker: Loopba
 
 
 def test_dropped_clients_leave_no_threads(broker: LoopbackBroker) -> None:
-    """Sixty clients of each kind that nobody closed."""
+    """Sixty clients of each kind are dropped without `close`. None of their threads remain."""
     before = set(threading.enumerate())
     for kind in (Producer, Admin, Consumer):
         for _ in range(20):
@@ -177,10 +189,10 @@ def test_dropped_clients_leave_no_threads(broker: LoopbackBroker) -> None:
 def test_close_warns_of_failures_that_nobody_has_heard_of(
     broker: LoopbackBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One line, with their count; none where the program has asked for the outcome."""
+    """`close` logs one warning with the number of failed records whose outcome the application has not asked for."""
     for asks in (False, True):
         caplog.clear()
-        # On a machine that is busy, each record may have a batch of its own.
+        # On a busy machine, each record may be in a batch of its own.
         broker.broker.trouble[ApiKey.PRODUCE].extend([int(ErrorCode.INVALID_TIMESTAMP)] * 3)
         with (
             caplog.at_level(logging.WARNING, "odradek.client"),
@@ -194,7 +206,7 @@ def test_close_warns_of_failures_that_nobody_has_heard_of(
 
 
 def test_flush_says_how_many_are_left(broker: LoopbackBroker) -> None:
-    """A flush that runs out of time raises with the count."""
+    """`flush` times out. Its error counts the records that were not sent."""
     producer = Producer(
         bootstrap_servers=broker.bootstrap, linger_ms=0, delivery_timeout_ms=20_000, request_timeout_ms=10_000
     )
@@ -218,7 +230,7 @@ _left_open: Producer | None = None
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
 def test_a_process_of_multiprocessing_sends_what_it_has(method: str) -> None:
-    """A forked one ends without `atexit`; the parent's clients are open meanwhile, and go on."""
+    """A process of multiprocessing, which ends without `atexit`, sends its records. The parent's open clients go on."""
     with LoopbackBroker() as server, Producer(bootstrap_servers=server.bootstrap) as parents:
         server.broker.add_topic("t", 1)
         parents.send("t", b"from the parent").result(60)

@@ -1,4 +1,4 @@
-"""What other clients have and this one had not: on_delivery, topics, commit(record), the end of a loop, figures by partition."""
+"""Features that other clients have: on_delivery, topics, commit(record), the end of a loop, metrics by partition."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ Outcome = tuple[Exception | None, Delivered]
 
 
 def test_on_delivery_knows_the_record(broker: LoopbackBroker) -> None:
-    """Once for each record: error, topic, partition, key and offset, from a thread that may use the producer."""
+    """`on_delivery` is called once for each record, with error, topic, partition, key and offset.
+
+    It may use the producer.
+    """
     outcomes: list[Outcome] = []
     free: list[bool] = []
 
@@ -65,7 +68,10 @@ def test_on_delivery_knows_the_record(broker: LoopbackBroker) -> None:
 
 
 def test_figures_of_a_producer_by_partition(broker: LoopbackBroker) -> None:
-    """Records, batches, bytes and errors since the start; what waits has no outcome yet."""
+    """A producer's metrics by partition count records, batches, bytes and errors.
+
+    Waiting records are not counted yet.
+    """
     with Producer(bootstrap_servers=broker.bootstrap, linger_ms=60_000) as producer:
         producer.partitions_for("t")
         assert producer.partition_metrics() == {}
@@ -89,7 +95,7 @@ def test_figures_of_a_producer_by_partition(broker: LoopbackBroker) -> None:
 
 
 def filled(node: RunningNode, topic: str, count: int) -> None:
-    """Make a topic of two partitions, with records in the first."""
+    """Create a topic of two partitions, with records in the first."""
     with Admin(bootstrap_servers=node.bootstrap) as admin:
         admin.create_topics([NewTopic(topic, 2)])
     with Producer(bootstrap_servers=node.bootstrap) as producer:
@@ -98,7 +104,7 @@ def filled(node: RunningNode, topic: str, count: int) -> None:
 
 
 def test_a_loop_ends_when_nothing_comes(node: RunningNode, fresh_topic: Callable[[str], str]) -> None:
-    """`odradek.consumer.timeout.ms`: all that is there is yielded; a later loop goes on behind it."""
+    """With `odradek.consumer.timeout.ms` a loop ends when no more records come. A later loop continues after it."""
     topic = fresh_topic("ending")
     filled(node, topic, 5)
     with Consumer(bootstrap_servers=node.bootstrap, consumer_timeout_ms=1500) as consumer:
@@ -113,7 +119,7 @@ def test_a_loop_ends_when_nothing_comes(node: RunningNode, fresh_topic: Callable
 
 
 def test_a_record_is_committed_by_itself(node: RunningNode, fresh_topic: Callable[[str], str]) -> None:
-    """The offset behind it, in its partition alone; what follows it is read again by the next member."""
+    """`commit(record)` commits the offset after this record, in its partition only. The next member continues there."""
     topic = fresh_topic("committed")
     filled(node, topic, 5)
     keys: dict[str, Any] = {
@@ -146,7 +152,10 @@ def test_a_record_is_committed_by_itself(node: RunningNode, fresh_topic: Callabl
 
 
 def test_figures_of_a_consumer_by_partition(node: RunningNode, fresh_topic: Callable[[str], str]) -> None:
-    """Position, lag, records and bytes; records that were polled and given back are not counted."""
+    """A consumer's metrics by partition are position, lag, records and bytes.
+
+    Records that were polled but have yet to be yielded are left out.
+    """
     topic = fresh_topic("figures")
     filled(node, topic, 10)
     with Consumer(bootstrap_servers=node.bootstrap) as consumer:
@@ -168,7 +177,7 @@ def test_figures_of_a_consumer_by_partition(node: RunningNode, fresh_topic: Call
 
 
 def test_all_of_it_on_trio(node: RunningNode, fresh_topic: Callable[[str], str]) -> None:
-    """The async clients have the same: a callback that fails is logged, and harms nobody."""
+    """The async clients have the same features. A callback that raises is logged."""
     topic = fresh_topic("trio")
     outcomes: list[Outcome] = []
 

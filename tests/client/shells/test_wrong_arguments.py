@@ -1,4 +1,4 @@
-"""A wrong argument is the caller's alone: the call says which one it is, and everybody else's records arrive."""
+"""A wrong argument fails only its own call, whose error names the argument. Records of other callers arrive."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ GOOD: dict[str, Any] = {
     "timeout": 5.0,
     "topics": [],
 }
-"""Arguments that a method must have, beside those that are the test's own."""
+"""Good values of the arguments that a method requires, besides the tested one."""
 CONSUMERS_NOT_CALLED = {
     "close": "ends the consumer",
     "poll": "waits for as long as it is told: its time is judged by a test of its own",
@@ -51,14 +51,14 @@ NOT_CALLED = {
 
 
 def complaint(call: Callable[[], object], what: str, parameter: str) -> list[str]:
-    """Return complaints about the way in which a call ended."""
+    """Make a call. Return a complaint if it raises anything but a refusal that names the parameter."""
     try:
         call()
     except (TypeError, ValueError) as error:
         return [] if parameter in str(error) else [f"{what} names no argument: {error!r}"]
     except (KafkaError, BufferFull, RequestTimedOut, RuntimeError):
         return []
-    except Exception as error:  # noqa: BLE001 - the complaint has it
+    except Exception as error:  # noqa: BLE001 - it becomes the complaint
         return [f"{what}: {error!r}"]
     return []
 
@@ -66,9 +66,9 @@ def complaint(call: Callable[[], object], what: str, parameter: str) -> list[str
 def test_good_records_arrive_whatever_else_a_producer_is_given(
     node: RunningNode, fresh_topic: Callable[[str], str]
 ) -> None:
-    """Each parameter of each public method gets wrong values of every kind, between good records of other callers.
+    """Each parameter of a producer's methods gets wrong values of every kind, and all good records in between arrive.
 
-    A wrong value is refused in its call, or is taken and harmless; a refusal by type or range names the argument.
+    A wrong value is refused in its call, or is accepted and harmless. A refusal by type or range names the argument.
     """
     topic = fresh_topic("wrong")
     good, complaints = [], []
@@ -78,7 +78,7 @@ def test_good_records_arrive_whatever_else_a_producer_is_given(
                 continue
             for parameter, kind, call in wrong_calls(getattr(producer, name), {**GOOD, "topic": topic}):
                 if parameter == "topic" and kind in ("text", "NUL"):
-                    continue  # names of topics, which the broker judges
+                    continue  # only the broker can refuse such topic names
                 good.append(producer.send(topic, b"%d" % len(good), partition=0))
                 complaints += complaint(call, f"{name}({parameter}={kind})", parameter)
         assert len(good) > 100
@@ -99,7 +99,7 @@ def test_good_records_arrive_whatever_else_a_producer_is_given(
 def test_a_consumer_reads_on_whatever_it_is_given(
     node: RunningNode, fresh_topic: Callable[[str], str]
 ) -> None:
-    """The same for each parameter of a consumer's methods; in the end it has read every record once."""
+    """Each parameter of a consumer's methods gets wrong values. The consumer still reads every record once."""
     topic = fresh_topic("wrong")
     complaints = []
     with Producer(bootstrap_servers=node.bootstrap) as producer:
@@ -120,7 +120,7 @@ def test_a_consumer_reads_on_whatever_it_is_given(
                 continue
             for parameter, kind, call in wrong_calls(getattr(consumer, name), known):
                 if (parameter, kind) == ("callback", "class"):
-                    continue  # that is one to call, whose own error the poll raises
+                    continue  # a class is callable, and its error is raised by the poll
                 if name != "subscribe":
                     consumer.unsubscribe()
                     consumer.assign([(topic, 0)])
@@ -154,7 +154,7 @@ def test_a_consumer_reads_on_whatever_it_is_given(
     ],
 )
 def test_send_names_the_argument_that_is_wrong(node: RunningNode, keys: dict[str, Any], message: str) -> None:
-    """The error comes from the call itself, at once, and says which argument is meant."""
+    """`send` raises at once, and its error names the wrong argument."""
     with (
         Producer(bootstrap_servers=node.bootstrap) as producer,
         pytest.raises((TypeError, ValueError), match=message),
@@ -165,7 +165,10 @@ def test_send_names_the_argument_that_is_wrong(node: RunningNode, keys: dict[str
 def test_what_can_change_is_copied_and_headers_are_read_once(
     node: RunningNode, fresh_topic: Callable[[str], str]
 ) -> None:
-    """bytearray, memoryview and generators are taken as they are at the call; None stands for no headers."""
+    """Values that may change later (bytearray, memoryview) are copied in the call.
+
+    Headers from a generator are read once, and None means no headers.
+    """
     topic = fresh_topic("copied")
     value, key, header = bytearray(b"value"), bytearray(b"key"), bytearray(b"header")
     with Producer(bootstrap_servers=node.bootstrap, linger_ms=500) as producer:
@@ -186,7 +189,10 @@ def test_what_can_change_is_copied_and_headers_are_read_once(
 
 @pytest.mark.parametrize("name", sorted(public_methods(AsyncAdminMethods)))
 def test_an_administrators_arguments_are_judged_by_their_annotations(name: str) -> None:
-    """Whatever a parameter of an operation is given: it is taken, or a TypeError or ValueError names it."""
+    """Each parameter of an administrator's operations gets wrong values.
+
+    It accepts them, or raises TypeError or ValueError with its name.
+    """
     operation = inspect.unwrap(getattr(AsyncAdminMethods, name))
     parameters = list(inspect.signature(operation).parameters.values())[1:]
     for parameter, (kind, make) in itertools.product(parameters, WRONG.items()):
@@ -195,7 +201,7 @@ def test_an_administrators_arguments_are_judged_by_their_annotations(name: str) 
 
 
 def _judge_alone(operation: Callable[..., object], name: str, value: object) -> None:
-    """Judge one argument, as `judged` does it for all of a call."""
+    """Check one argument as `judged` checks all arguments of a call."""
     if name == "timeout":
         as_seconds(name, value)
     else:
@@ -203,7 +209,7 @@ def _judge_alone(operation: Callable[..., object], name: str, value: object) -> 
 
 
 def test_a_wrong_argument_of_an_administrator_ends_its_own_call(node: RunningNode) -> None:
-    """The path to the wrong value is named; the same client goes on."""
+    """The error of an administrator's call names the path to the wrong value. The client remains usable."""
     with Admin(bootstrap_servers=node.bootstrap) as admin:
         for call, path in (
             (lambda: admin.create_topics([NewTopic("t", partitions="3")]), r"topics\[0\].partitions"),
@@ -221,7 +227,7 @@ def test_a_wrong_argument_of_an_administrator_ends_its_own_call(node: RunningNod
 
 
 def test_integers_of_others_are_taken() -> None:
-    """What `operator.index` takes: numpy's and pandas' integers are of that kind."""
+    """Integers of numpy and pandas are accepted, as all types that `operator.index` accepts."""
 
     class Index:
         def __index__(self) -> int:
@@ -233,6 +239,6 @@ def test_integers_of_others_are_taken() -> None:
 
 @pytest.mark.parametrize("kind", list(WRONG))
 def test_each_judge_refuses_by_type_or_range_and_names_the_argument(kind: str) -> None:
-    """No other exception leaves a judge, whatever it is given."""
+    """The functions that check arguments raise only TypeError or ValueError, and name the argument."""
     for each in (as_integer, as_timestamp, as_text, as_seconds, as_headers):
         assert not complaint(partial(each, "argument", WRONG[kind]()), each.__name__, "argument")

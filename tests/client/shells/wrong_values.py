@@ -1,4 +1,4 @@
-"""Values that no argument should be able to do harm with, and the methods of a client that take arguments."""
+"""Wrong values for arguments, which must do no harm, and the methods of a client that take arguments."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def public_methods(client: type) -> dict[str, Callable[..., Any]]:
 def wrong_calls(
     method: Callable[..., Any], good: Mapping[str, Any]
 ) -> Iterator[tuple[str, str, Callable[[], Any]]]:
-    """Yield calls of a bound method: one parameter has a wrong value, those that must be given a good one.
+    """Yield calls of a bound method in which one parameter has a wrong value.
 
-    Each with the name of the parameter, and what kind of value it has.
+    Required parameters have good values. Each call comes with the parameter's name and the kind of its value.
     """
     parameters = inspect.signature(method).parameters
     needed = {

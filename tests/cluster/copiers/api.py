@@ -1,4 +1,4 @@
-"""The calls of a transaction, and of a copier, as the tests make them of any client."""
+"""The interface that each client under test implements: transactions, and copying in transactions."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ TRANSACTION_TIMEOUT_MS = 30_000
 
 
 class Fatal(Exception):
-    """This producer can do no more."""
+    """Raised if this producer cannot continue."""
 
 
 class Abortable(Exception):
-    """This transaction can only be aborted."""
+    """Raised if the current transaction must be aborted."""
 
 
 class Transactor(Protocol):
-    """One client's transactional producer, and the group whose offsets it moves.
+    """A client's transactional producer, and the consumer group whose offsets it commits.
 
-    It is made with a bootstrap address, a source, a target, and a name for the transactional id and the group. With
-    `timeout_ms`, the coordinator aborts what is open for longer. Each call raises `Abortable` or `Fatal`.
+    It is made with a bootstrap address, a source topic, a target topic, and a name, which becomes the transactional id
+    and the group. `timeout_ms` is the transaction timeout. Each call raises `Abortable` or `Fatal`.
     """
 
     def begin(self) -> None:
@@ -36,50 +36,50 @@ class Transactor(Protocol):
         ...
 
     def flush(self) -> None:
-        """Wait until all records have their outcome, which the client tells at the latest with the commit."""
+        """Wait until the outcome of all written records is known. Some clients report it only with the commit."""
         ...
 
     def send_offsets(self, positions: Mapping[int, int]) -> None:
-        """Commit the group's offsets, by partition of the source, with the transaction."""
+        """Add the group's offsets, by partition of the source, to the transaction."""
         ...
 
     def commit(self) -> None:
-        """Commit."""
+        """Commit the transaction."""
         ...
 
     def abort(self) -> None:
-        """Abort the transaction; one that copies reads again from the committed offsets. Raises `Fatal` alone."""
+        """Abort the transaction. A copier then reads again from the committed offsets. Raises only `Fatal`."""
         ...
 
     def close(self) -> None:
-        """End it; what is open stays to its successor."""
+        """Close the client. Its open transaction is left to its successor."""
         ...
 
 
 class Copier(Transactor, Protocol):
-    """A transactor that reads the source, too."""
+    """A transactor that also reads the source."""
 
     def subscribe(self) -> None:
         """Become a member of the group."""
         ...
 
     def poll(self) -> list[tuple[int, int, bytes]]:
-        """The partition, offset and value of each record that has come, at most `RECORDS`."""
+        """Return the partition, offset and value of each new record, at most `RECORDS` of them."""
         ...
 
     def committed(self) -> int:
-        """The number of records behind the group's committed offsets."""
+        """Return the number of records below the group's committed offsets."""
         ...
 
 
 def say(event: str, about: object) -> None:
-    """One line for the program that watches."""
+    """Print one line for the supervising test."""
     print(event, str(about).replace("\n", " "), flush=True)
 
 
 @contextmanager
 def at_the_last() -> Iterator[None]:
-    """An abort, behind which there is no other way out: raises `Fatal` for `Abortable`."""
+    """Turn `Abortable` into `Fatal` within the block: an abort is the last resort."""
     try:
         yield
     except Abortable as error:

@@ -1,4 +1,4 @@
-"""aiokafka's producer and consumer, which speak the first protocol of transactions, on a loop of their own."""
+"""A copier with aiokafka, which uses the first version of the transaction protocol. Its event loop runs in a thread."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ T = TypeVar("T")
 
 
 class ByAiokafka:
-    """Its calls wait until they end: a cancelled one cannot be made again. The caller watches.
+    """A copier without timeouts, because aiokafka fails to repeat a cancelled call. The test must supervise it.
 
-    It names the group of its offsets alone, without the member by which a broker fences those that were replaced (KIP-447).
+    Its offset commits carry only the group id. Fencing of replaced members needs the member id, too (KIP-447).
     """
 
     def __init__(
@@ -58,13 +58,16 @@ class ByAiokafka:
         self.run(start())
 
     def run(self, call: Coroutine[Any, Any, T]) -> T:
-        """The outcome of a call, made on the loop."""
+        """Run the coroutine on the event loop and return its result.
+
+        Raises `Abortable` or `Fatal` for the client's errors.
+        """
         try:
             return asyncio.run_coroutine_threadsafe(call, self.loop).result()
         except (errors.ProducerFenced, errors.OutOfOrderSequenceNumber) as error:
             raise Fatal(repr(error)) from error
         except (errors.KafkaError, AssertionError) as error:
-            # It asserts that the state is right for the call: after an error it is another one.
+            # aiokafka asserts that the call fits the transaction's state, which an earlier error may have changed.
             if self.producer._txn_manager.is_fatal_error():
                 raise Fatal(repr(error)) from error
             raise Abortable(repr(error)) from error
@@ -107,14 +110,14 @@ class ByAiokafka:
             self.consumer.seek(key, self._offset(key))
 
     def _offset(self, key: aiokafka.TopicPartition) -> int:
-        """The group's offset, 0 where there is none yet."""
+        """Return the group's committed offset, or 0 if there is none."""
         return self.run(self.consumer.committed(key)) or 0
 
     def committed(self) -> int:
         return sum(map(self._offset, self.keys))
 
     def close(self) -> None:
-        """Close the clients, and the loop; a producer that failed says so here once more."""
+        """Close the clients and stop the loop. Errors are ignored, because a failed producer raises them again here."""
         for each in (self.consumer, self.producer):
             try:
                 self.run(each.stop())

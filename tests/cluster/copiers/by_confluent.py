@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class ByConfluent:
-    """librdkafka's producer, which speaks the first protocol of transactions."""
+    """librdkafka's producer, which uses the first version of the transaction protocol."""
 
     def __init__(
         self, bootstrap: str, source: str, target: str, name: str, timeout_ms: int = TRANSACTION_TIMEOUT_MS
@@ -48,7 +48,7 @@ class ByConfluent:
         )
 
     def call(self, make: Callable[[], T]) -> T:
-        """Make the call until its outcome is known."""
+        """Repeat the call until its outcome is known. Raises `Abortable` or `Fatal`."""
         while True:
             try:
                 return make()
@@ -100,7 +100,7 @@ class ByConfluent:
             self.consumer.seek(each)
 
     def _offsets(self, keys: list[tuple[str, int]]) -> list[confluent_kafka.TopicPartition]:
-        """The group's offsets, with 0 where there are none yet."""
+        """Return the group's committed offsets, with 0 where there are none."""
         asked = [confluent_kafka.TopicPartition(*key) for key in keys]
         found = self.call(lambda: self.consumer.committed(asked, CALL_SECONDS)) if asked else []
         return [

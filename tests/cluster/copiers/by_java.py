@@ -1,6 +1,7 @@
-"""Apache Kafka's own producer, of the second protocol of transactions (KIP-890), in one JVM for all that ask.
+"""Apache Kafka's own producer, with the second version of the transaction protocol (KIP-890).
 
-py4j, which PySpark brings, makes each call in the JVM. So nothing is compiled, and a JRE is enough.
+One JVM serves all instances. py4j, which comes with PySpark, calls into the JVM. So nothing is compiled, and a JRE is
+enough.
 """
 
 from __future__ import annotations
@@ -30,12 +31,15 @@ ENDS = (
     "AuthorizationException",
     "UnsupportedVersionException",
 )
-"""Errors after which KafkaProducer's documentation says to close the producer; after others, the transaction is aborted."""
+"""Errors after which KafkaProducer's documentation says to close the producer.
+
+After other errors, the transaction is aborted.
+"""
 T = TypeVar("T")
 
 
 class ByJava:
-    """A KafkaProducer with its defaults, and a KafkaConsumer that stands for the group."""
+    """A KafkaProducer with default settings, and a KafkaConsumer that acts as the group."""
 
     def __init__(
         self, bootstrap: str, source: str, target: str, name: str, timeout_ms: int = TRANSACTION_TIMEOUT_MS
@@ -58,7 +62,7 @@ class ByJava:
         self.call(self.producer.initTransactions)
 
     def call(self, make: Callable[[], T]) -> T:
-        """Make the call until its outcome is known."""
+        """Repeat the call until its outcome is known. Raises `Abortable` or `Fatal`."""
         while True:
             try:
                 return make()
@@ -72,7 +76,7 @@ class ByJava:
                     raise Abortable(error.toString()) from None
 
     def _is_any(self, error: Any, *names: str) -> bool:
-        """True if the error is of one of these classes."""
+        """True if the Java error is an instance of one of these classes."""
         prefixes = {"KafkaException": ERRORS.removesuffix("errors.")}
         return any(is_instance_of(self.gateway, error, prefixes.get(each, ERRORS) + each) for each in names)
 

@@ -1,4 +1,4 @@
-"""kafka-python's producer and consumer, which speak the first protocol of transactions."""
+"""kafka-python's producer and consumer, which use the first version of the transaction protocol."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class ByKafkaPython:
-    """Its calls have no time-out but that of `init_transactions`; the caller watches."""
+    """A copier whose calls have no timeout, except `init_transactions`. The test must supervise it."""
 
     def __init__(
         self, bootstrap: str, source: str, target: str, name: str, timeout_ms: int = TRANSACTION_TIMEOUT_MS
@@ -47,7 +47,7 @@ class ByKafkaPython:
         )
 
     def call(self, make: Callable[[], T]) -> T:
-        """Make the call."""
+        """Make the call, and translate the client's errors to `Abortable` or `Fatal`."""
         try:
             return make()
         except errors.KafkaError as error:
@@ -93,7 +93,7 @@ class ByKafkaPython:
             self.consumer.seek(key, self._offset(key))
 
     def _offset(self, key: kafka.TopicPartition) -> int:
-        """The group's offset, 0 where there is none yet."""
+        """Return the group's committed offset, or 0 if there is none."""
         return self.call(lambda: self.consumer.committed(key)) or 0
 
     def committed(self) -> int:

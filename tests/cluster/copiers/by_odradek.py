@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class ByOdradek:
-    """Our own clients, which speak the second protocol of transactions (KIP-890) where the cluster has it."""
+    """Our own clients, which use the second version of the transaction protocol (KIP-890) if the cluster supports it."""
 
     def __init__(
         self, bootstrap: str, source: str, target: str, name: str, timeout_ms: int = TRANSACTION_TIMEOUT_MS
@@ -46,7 +46,7 @@ class ByOdradek:
         )
 
     def call(self, make: Callable[[], T]) -> T:
-        """Make the call until its outcome is known."""
+        """Repeat the call until its outcome is known. Raises `Abortable` or `Fatal`."""
         while True:
             try:
                 return make()
@@ -87,7 +87,7 @@ class ByOdradek:
             self.consumer.seek(key, offset)
 
     def _offsets(self, keys: list[tuple[str, int]]) -> dict[tuple[str, int], int]:
-        """The group's offsets, with 0 where there are none yet."""
+        """Return the group's committed offsets, with 0 where there are none."""
         found = self.call(lambda: self.consumer.committed(keys))
         return {key: 0 if (told := found.get(key)) is None else told.offset for key in keys}  # type: ignore[call-overload]
 

@@ -1,4 +1,4 @@
-"""The clients by name; only what is asked for is imported, as copiers start often."""
+"""The clients by name. Only the client in use is imported, since copiers are started often."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CLASSES = {
 
 
 def transactor_of(client: str) -> Callable[..., Transactor]:
-    """The class of a client's transactors."""
+    """Import a client's transactor class."""
     found: Callable[..., Transactor] = getattr(
         import_module(f"tests.cluster.copiers.by_{client}"), CLASSES[client]
     )
@@ -25,8 +25,8 @@ def transactor_of(client: str) -> Callable[..., Transactor]:
 
 
 def copier_of(client: str) -> Callable[..., Copier]:
-    """The class of a client's copiers. Raises `ValueError` for Java, whose tool copies."""
+    """Import a client's copier class. Raises `ValueError` for Java, which copies with Kafka's own tool."""
     if client == "java":
-        raise ValueError("Java copies by org.apache.kafka.tools.TransactionalMessageCopier")
+        raise ValueError("java has no copier class: use org.apache.kafka.tools.TransactionalMessageCopier")
     found: Callable[..., Copier] = transactor_of(client)  # type: ignore[assignment]
     return found

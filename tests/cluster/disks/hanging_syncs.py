@@ -1,7 +1,7 @@
-"""Syncs of a node's process that do not come back while the test says so, below one path. The disk is sound otherwise.
+"""Make the syncs of a node hang below one path while its disk works otherwise.
 
-The node's interpreter loads `sitecustomize`, which waits in `os.fsync` and `os.fdatasync`. So the process, its threads and
-its files are those of production.
+The node's interpreter loads our `sitecustomize`, whose `os.fsync` and `os.fdatasync` wait as long as the test wants. So
+the process, its threads and its files are those of production.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ os.fsync, os.fdatasync = _waiting(os.fsync), _waiting(os.fdatasync)
 
 @attrs.frozen
 class HangingSyncs:
-    """A switch for processes that are started with `environment`."""
+    """A switch for the syncs of all processes that are started with `environment`."""
 
     folder: Path
 
     @classmethod
     def prepare(cls, folder: Path) -> HangingSyncs:
-        """Write what the processes load into a folder of its own."""
+        """Write the `sitecustomize` module into a new folder."""
         folder.mkdir()
         (folder / "sitecustomize.py").write_text(_SITECUSTOMIZE)
         return cls(folder)
@@ -65,7 +65,7 @@ class HangingSyncs:
 
     @contextmanager
     def hanging(self, prefix: Path | str) -> Iterator[None]:
-        """Let no sync of a file whose path begins like this come back within the block."""
+        """Make all syncs of files whose path begins with `prefix` hang until the block ends."""
         self.hang(prefix)
         try:
             yield
@@ -73,11 +73,11 @@ class HangingSyncs:
             self.answer()
 
     def hang(self, prefix: Path | str) -> None:
-        """Let no such sync come back from now on."""
+        """Make all syncs of files whose path begins with `prefix` hang from now on."""
         draft = self.folder / "draft"
         draft.write_text(str(prefix))
         draft.rename(self._flag)
 
     def answer(self) -> None:
-        """Let all syncs come back."""
+        """Let all syncs return."""
         self._flag.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The disk of a transaction coordinator is full or read-only: clients wait, and what was open is ended rightly."""
+"""A transaction coordinator's disk is full or read-only: clients retry, and open transactions later end correctly."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ RETRIED = {
 
 @attrs.define
 class Place:
-    """A node with a sound disk and one in trouble; a topic on the first, coordinators on the second."""
+    """A node with a sound and a troubled disk. The topic is on the first, transaction coordinators are on both."""
 
     server: ServerProcess
     sound: RealDisk
     disk: RealDisk
     folder: Path
-    """The node's, with its properties."""
+    """The node's folder with its properties file."""
     partition: int = 0
-    """The partition of `t` on the sound disk."""
+    """The partition of topic `t` that lies on the sound disk."""
 
     @property
     def at(self) -> str:
@@ -70,30 +70,30 @@ class Place:
         )
 
     def name(self, stem: str) -> str:
-        """A transactional id of the first coordinator on the disk in trouble."""
+        """Return a transactional id that begins with `stem` and whose coordinator is on the troubled disk."""
         coordinator = min(self.on_disk())
         names = (f"{stem}{number}" for number in range(100))
         return next(name for name in names if coordinator_partition(name, STATE_PARTITIONS) == coordinator)
 
     def on_disk(self) -> set[int]:
-        """The partitions of coordinators on the disk in trouble."""
+        """Return the partitions of `__transaction_state` on the troubled disk."""
         logs = (self.disk.path / "data").glob("__transaction_state-*")
         return {int(each.name.rpartition("-")[2]) for each in logs}
 
     def begin_code(self, name: str) -> ErrorCode:
-        """The answer to a producer that begins."""
+        """Send InitProducerId for the id; return the error code."""
         with RawClient(self.at) as client:
             answer: Any = client.request(InitProducerIdRequest(name, 60_000), 4)
         return ErrorCode(answer.error_code)
 
     def refuses(self) -> bool | None:
-        """True if a decision is refused."""
+        """True if the troubled coordinator refuses a new producer; else None."""
         code = self.begin_code(self.name("a"))
         assert code in {ErrorCode.NONE, *RETRIED}, code.name
         return code in RETRIED or None
 
     def use_up_last_block(self) -> None:
-        """Have the coordinator decide until nothing finds room, however small."""
+        """Begin producers with ever shorter ids until even the smallest record finds no room."""
         for stem in ("asker" * 800, "asker" * 50, "a"):
             name = self.name(stem)
             while True:
@@ -125,7 +125,7 @@ class Place:
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
     with ExitStack() as stack:
-        # Two of one size, between which partitions are spread.
+        # Both disks have the same size, so partitions are spread between them.
         sound, disk = (stack.enter_context(real_disk(tmp_path / name, "ext4")) for name in ("sound", "bad"))
         paths = f"{sound.path / 'data'},{disk.path / 'data'}"
         settings = {"log.dirs": paths, "metadata.log.dir": str(tmp_path / "metadata"), **SETTINGS}
@@ -136,7 +136,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 
 class Committing:
-    """A producer of confluent-kafka whose transaction is open, and then asked to end, again and again."""
+    """A confluent-kafka producer with an open transaction, which it can commit in a thread with retries."""
 
     def __init__(self, place: Place, stem: str, timeout_ms: int = 60_000) -> None:
         self.value = stem.encode()
@@ -165,12 +165,12 @@ class Committing:
 
     def join(self) -> None:
         self.thread.join(PATIENCE_SECONDS)
-        assert not self.thread.is_alive(), "the commit never ended"
+        assert not self.thread.is_alive(), "the commit is still running"
         assert not self.errors
 
 
 def open_of_ours(place: Place, stem: str, **settings: Any) -> Producer:
-    """Our producer with an open transaction."""
+    """Make our producer with an open transaction."""
     producer = Producer(bootstrap_servers=place.at, transactional_id=place.name(stem), **settings)
     producer.init_transactions()
     producer.begin_transaction()
@@ -179,7 +179,8 @@ def open_of_ours(place: Place, stem: str, **settings: Any) -> Producer:
 
 
 def test_a_coordinator_without_room(place: Place) -> None:
-    """Clients ask again (retriable errors); with room again commits go on, abandoned transactions time out."""
+    """While the coordinator has no room, clients get retriable errors. Later commits succeed and abandoned transactions
+    time out."""
     theirs = Committing(place, "theirs")
     ours = open_of_ours(place, "ours", max_block_ms=2_000)
     abandoned = open_of_ours(place, "abandoned", transaction_timeout_ms=1_500)
@@ -188,7 +189,7 @@ def test_a_coordinator_without_room(place: Place) -> None:
     theirs.begin_commit()
     with pytest.raises(ClientError) as refused:
         ours.commit_transaction()
-    assert type(refused.value).__name__ == "RequestTimedOut", "the program may call again"
+    assert type(refused.value).__name__ == "RequestTimedOut", "the error must allow a retry"
     assert place.refuses()
     assert place.values("read_committed") == []
 
@@ -206,12 +207,12 @@ def test_a_coordinator_without_room(place: Place) -> None:
         heir.init_transactions()
         with heir.transaction():
             heir.send("t", value=b"heir", partition=place.partition)
-    # A commit is answered when it is decided; its marker is in the log a moment later.
+    # A commit is acknowledged before its marker is in the log.
     until("the heir's record", lambda: place.values("read_committed") == [*expected, b"heir"] or None)
 
 
 def is_settled(place: Place) -> bool:
-    """True if the last stable offset is the high watermark."""
+    """True if no transaction is open: the last stable offset is the high watermark."""
     ends = []
     for level in ("read_committed", "read_uncommitted"):
         with Consumer(bootstrap_servers=place.at, isolation_level=level) as consumer:
@@ -220,9 +221,10 @@ def is_settled(place: Place) -> bool:
 
 
 def test_a_coordinator_whose_disk_turns_read_only(place: Place) -> None:
-    """Its ids wait for the disk, those of the sound disk go on; the node that finds it mounted again goes on."""
+    """Transactional ids on a read-only disk wait, others work. After a repair and a restart the waiting commit
+    succeeds."""
     theirs = Committing(place, "theirs")
-    # There is one replica: what its disk loses, nobody has.
+    # There is only one replica, so data lost by its disk is lost for good.
     place.disk.sync()
     place.disk.make_read_only()
     theirs.begin_commit()

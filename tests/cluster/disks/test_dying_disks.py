@@ -1,8 +1,8 @@
-"""Disks that die under a running node of three, while a producer (acks=all, idempotent) writes to them all the time.
+"""Disks die one after another under a running node of three. An idempotent acks=all producer writes to all of them.
 
-One disk after the other: of some the leaders meet the death first, of others the followers. The node lives, its other disks
-serve, the controller marks the directory, leaders move, and each acknowledged record is there at the end. XFS and ext4,
-two of each in `make test`; `make test-disks` has more.
+Either the leaders or the followers on a disk notice its death first. The node keeps running, its other disks serve, the
+controller marks the directory offline, and leaders move. In the end every acknowledged record is there. `make test`
+uses two XFS and two ext4 disks; `make test-disks` uses more.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ NODES = (1, 2, 3)
 ROUNDS = 6 if "ODRADEK_TEST_DISKS" in os.environ else 1
 MORTAL = ("xfs", "ext4") * 2
 SIZE_MIB = 320
-"""The same for all disks, so that each gets partitions."""
+"""Size of each disk in MiB. It is the same for all, so that each gets partitions."""
 
 
 @attrs.define
 class AimedLoad(Load):
-    """A load whose records go to some partitions at a time."""
+    """A load that can be aimed at some of the partitions."""
 
     aim: list[int] = attrs.field(factory=lambda: list(range(12)))
 
     def start(self) -> None:
-        """Make the topic, with node 1 as the leader of each second partition: so each of its disks has both kinds."""
+        """Create the topic, with node 1 leading every second partition. So each of its disks has leaders and followers."""
         orders = ([1, 2, 3], [2, 3, 1], [1, 3, 2], [3, 1, 2])
         assignments = {index: orders[index % len(orders)] for index in self.aim}
         with Client(self.bootstrap) as client:
@@ -55,16 +55,16 @@ class AimedLoad(Load):
         return self.aim[self.attempted % len(self.aim)]
 
     def aim_at(self, partitions: list[int]) -> None:
-        """Write to these partitions alone from now on; wait until one of such records is acknowledged."""
+        """Write only to these partitions from now on; return once a record written after the change is acknowledged."""
         self.aim = partitions
-        # What was sent before may be acknowledged meanwhile: the count begins behind it.
+        # Count only records sent from now on: earlier ones may be acknowledged meanwhile.
         assert self.acknowledged_since(time.monotonic()), (
-            f"nothing is acknowledged in partitions {partitions}"
+            f"no record was acknowledged in partitions {partitions}"
         )
 
 
 class Trio:
-    """Three combined nodes; the first has many disks, each a file system of its own."""
+    """Three combined nodes. The first one has many disks, each a separate file system."""
 
     def __init__(self, folder: Path, disks: dict[str, RealDisk]) -> None:
         self.disks = disks
@@ -102,11 +102,11 @@ class Trio:
 
     @property
     def log(self) -> str:
-        """The log of the node with the disks."""
+        """The log file of node 1, which has the disks."""
         return self.paths[1].with_name("server.log").read_text()
 
     def open_on(self, name: str) -> set[str]:
-        """Name the files that the node with the disks has open on one of them."""
+        """Return the names of the files that node 1 has open on a disk."""
         root, descriptors = str(self.disks[name].path), f"/proc/{self.servers[1].process.pid}/fd"
         found = set()
         for number in os.listdir(descriptors):
@@ -117,7 +117,7 @@ class Trio:
         return found
 
     def places(self) -> dict[str, list[int]]:
-        """Find the partitions of the load on each disk; a copy under way has a longer name and does not count."""
+        """Return the load's partitions on each disk. A future replica does not count: its directory has a longer name."""
         names = re.compile(rf"{re.escape(TOPIC)}-(\d+)")
         return {
             name: sorted(
@@ -129,9 +129,9 @@ class Trio:
         }
 
     def deal_out(self, partitions: list[int]) -> dict[str, list[int]]:
-        """Move the first node's replicas so that each disk has two neighbours; name the partitions of each disk.
+        """Move node 1's replicas so that each disk has two adjacent partitions; return the partitions of each disk.
 
-        Of two neighbours the first node leads the even one. The node itself places new replicas by the room that it
+        Node 1 leads the even partition of each pair. Without this step it would place replicas by the free room that it
         measures, which differs a little between disks.
         """
         names = list(self.disks)
@@ -152,13 +152,13 @@ class Trio:
         return wanted
 
     def leaders(self) -> dict[int, int]:
-        """Ask for the leader of each partition."""
+        """Return the leader of each partition."""
         with Client(self.bootstrap) as client:
             (topic,) = client.admin.describe_topics([TOPIC])
         return {index: each.leader for index, each in topic.partitions.items()}
 
     def has_left(self, partitions: list[int]) -> bool | None:
-        """True if the controller knows that the replicas of node 1 are offline, and others lead; else None."""
+        """True if the controller has marked the replicas of node 1 as offline and other nodes lead; else None."""
         with Client(self.bootstrap) as client:
             (topic,) = client.admin.describe_topics([TOPIC])
         found = [topic.partitions[index] for index in partitions]
@@ -173,7 +173,7 @@ class Trio:
         return all(1 in topic.partitions[index].isr for index in partitions) or None
 
     def start(self, *nodes: int) -> None:
-        """Start nodes together: a quorum needs two of them."""
+        """Start nodes together, because a quorum needs two of them."""
         for node in nodes:
             path = self.paths[node]
             self.servers[node] = spawn_node(
@@ -206,14 +206,16 @@ def trio(tmp_path: Path) -> Iterator[Trio]:
 
 
 def die(trio: Trio, load: AimedLoad, places: dict[str, list[int]], name: str, *, leads: bool) -> None:
-    """Kill a disk while its leaders (or its followers) alone are written to; look at what it takes along."""
+    """Kill a disk while only its leaders (or only its followers) are written to, then check what became unavailable."""
     leaders = trio.leaders()
     hit = [index for index in places[name] if (leaders[index] == 1) is leads]
     assert hit, (name, places, leaders)
     load.aim_at(hit)
     trio.disks[name].kill()
     until(f"the end of {name}", lambda: trio.has_left(places[name]))
-    assert load.acknowledged_since(time.monotonic()), "the partitions of the dead disk have leaders"
+    assert load.acknowledged_since(time.monotonic()), (
+        "no record was acknowledged on the partitions of the dead disk"
+    )
     until("only its lock is open there", lambda: trio.open_on(name) <= {".lock"} or None)
     server = trio.servers[1]
     assert server.is_running(), server.log_tail()
@@ -224,7 +226,7 @@ def die(trio: Trio, load: AimedLoad, places: dict[str, list[int]], name: str, *,
 
 @pytest.mark.parametrize("turn", range(ROUNDS))
 def test_disks_die_under_load(trio: Trio, turn: int) -> None:
-    """Each death takes its own replicas alone; the node then stops cleanly, and starts beside all dead disks."""
+    """A dead disk takes only its own replicas offline. The node can still be stopped cleanly and started again."""
     load = AimedLoad(trio.bootstrap)
     load.start()
     everything = load.aim

@@ -1,4 +1,7 @@
-"""A disk that freezes under load, on a file system of its own: its partitions alone wait, others lead them, and it heals."""
+"""A disk freezes under load on a real file system.
+
+Only its own partitions wait; other brokers lead them until it thaws.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ WORTH_OF_LOAD = 50
 
 
 class Writer(threading.Thread):
-    """Writes one record after the other to one partition; each is acknowledged by all in sync before the next."""
+    """A thread that writes records one by one to one partition, each after the acknowledgement of the one before."""
 
     def __init__(self, bootstrap: str, partition: int) -> None:
         super().__init__(daemon=True)
@@ -37,7 +40,7 @@ class Writer(threading.Thread):
         self.refused = 0
 
     def run(self) -> None:
-        """Write until `stop`."""
+        """Write until `stop` is called."""
         options = {"acks": "all", "delivery_timeout_ms": 4000, "request_timeout_ms": 2000, "linger_ms": 0}
         number = self._partition
         with Producer(bootstrap_servers=self._servers, **options) as producer:
@@ -56,13 +59,13 @@ class Writer(threading.Thread):
         self.join(PATIENCE_SECONDS)
 
     def went_on(self, since: int) -> bool | None:
-        """True once a good many records more than `since` are acknowledged."""
+        """True if many more records than `since` are acknowledged; else None."""
         return len(self.acknowledged) >= since + WORTH_OF_LOAD or None
 
 
 @contextmanager
 def two_brokers(tmp_path: Path, disks: dict[str, RealDisk]) -> Iterator[str]:
-    """A controller, broker 1 on these disks, and broker 2 beside them; yields the brokers' addresses."""
+    """Run a controller, broker 1 with these disks, and broker 2 with an ordinary folder; yield the brokers' addresses."""
     controller, first, second = free_ports(3)
     common = {
         "controller.listener.names": "CONTROLLER",
@@ -113,7 +116,8 @@ def on_disk(disk: RealDisk) -> set[int]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_disk_that_freezes_under_load_stalls_its_own_partitions_alone(kind: str, tmp_path: Path) -> None:
-    """While one disk is frozen the node writes to the other, another broker leads what lay on it, and all is kept."""
+    """While one disk is frozen, the node serves the other one. Another broker leads the frozen partitions. No record is
+    lost."""
     with ExitStack() as stack:
         disks = {name: stack.enter_context(real_disk(tmp_path / name, kind)) for name in ("sound", "frozen")}
         bootstrap = stack.enter_context(two_brokers(tmp_path, disks))
@@ -160,7 +164,8 @@ def test_a_disk_that_freezes_under_load_stalls_its_own_partitions_alone(kind: st
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_deletion_and_a_creation_meet_a_frozen_disk(kind: str, tmp_path: Path) -> None:
-    """They are the first to meet it. The node writes to its other disk on, makes new logs there, and ends both late."""
+    """A deletion and a creation reach the frozen disk first. The node serves its other disk, and completes both after
+    the thaw."""
     with ExitStack() as stack:
         disks = {name: stack.enter_context(real_disk(tmp_path / name, kind)) for name in ("sound", "frozen")}
         bootstrap = stack.enter_context(two_brokers(tmp_path, disks))
@@ -193,7 +198,7 @@ def test_a_deletion_and_a_creation_meet_a_frozen_disk(kind: str, tmp_path: Path)
             for writer in writers:
                 before = len(writer.acknowledged)
                 until("records meanwhile", lambda writer=writer, before=before: writer.went_on(before))
-            assert logs("gone", "frozen") == 1, "the rename waits for the disk"
+            assert logs("gone", "frozen") == 1, "the directory must keep its name while the disk is frozen"
         finally:
             disks["frozen"].thaw()
         until("another name", lambda: logs("gone", "frozen") is None or None)

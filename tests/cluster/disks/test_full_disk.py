@@ -1,4 +1,4 @@
-"""A node whose disk really fills up, on a file system of its own: what clients and the command line are told."""
+"""A node whose disk really fills up, on a separate file system: the answers to clients and on the command line."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ DISK_MIB = 48
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own, on a loop device. Skipped aloud where nobody may mount one."""
+    """A small separate file system on a loop device. Tests are skipped where mounting is impossible."""
     if os.geteuid() or shutil.which("mkfs.ext4") is None:
-        pytest.skip("only root, with mkfs.ext4, can mount a small disk")
+        pytest.skip("mounting a small disk needs root and mkfs.ext4")
     image, mounted = tmp_path / "disk", tmp_path / "mounted"
     mounted.mkdir()
     with image.open("wb") as file:
         file.truncate(DISK_MIB << 20)
     subprocess.run(["mkfs.ext4", "-q", image], check=True)
     if subprocess.run(["mount", "-o", "loop", image, mounted], check=False).returncode:
-        pytest.skip("no loop device can be mounted here")
+        pytest.skip("this machine cannot mount a loop device")
     try:
         yield mounted
     finally:
@@ -40,14 +40,14 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(path: Path) -> None:
-    """Take all the room that there is."""
+    """Fill the file system completely."""
     with path.open("wb", buffering=0) as file, suppress(OSError):  # no space left
         while file.write(bytes(1 << 16)):
             pass
 
 
 def write(bootstrap: str, count: int = 1) -> str | None:
-    """Records of one kilobyte each; None if all were taken, else the error."""
+    """Write records of one kilobyte; return None if all were accepted, else the name of the error."""
     options = {"acks": "all", "delivery_timeout_ms": 3000, "request_timeout_ms": 2000, "linger_ms": 0}
     with Producer(bootstrap_servers=bootstrap, **options) as producer:
         for sent in [producer.send("t", value=b"v" * 1000) for _ in range(count)]:
@@ -59,7 +59,8 @@ def write(bootstrap: str, count: int = 1) -> str | None:
 
 
 def test_a_disk_that_fills_up_is_told_and_forgotten(small_disk: Path, tmp_path: Path) -> None:
-    """Writes are refused, `disk list` and `cluster status` say since when it is full; with room again all is as before."""
+    """On a full disk writes are refused, and two commands show since when it is full. With room again, all returns to
+    normal."""
     server = start_odradek(
         tmp_path / "node",
         settings={

@@ -1,4 +1,4 @@
-"""`log.flush.interval.messages=1` on a node whose syncs hang: an acknowledged record is on the disk."""
+"""With `log.flush.interval.messages=1`, no record is acknowledged while the sync of its log hangs."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def commit_request(offset: int) -> OffsetCommitRequest:
 
 @attrs.frozen
 class Place:
-    """One node, whose data is below `data`; a topic `t` that may hang, and a topic `sound` that does not."""
+    """A node with its data below `data`. Syncs of topic `t` may hang, those of topic `sound` do not."""
 
     server: ServerProcess
     syncs: HangingSyncs
@@ -88,7 +88,10 @@ class Place:
         return self.syncs.hanging(self.data / directory)
 
     def produce(self, topic: str) -> None:
-        """Write a record that is synced and acknowledged: the node serves, and has had its time."""
+        """Write a record to another partition, synced and acknowledged.
+
+        This shows that the node serves and has had time.
+        """
         with RawClient(self.at) as client:
             answer = client.request(produce_request(topic), 9)
         assert answer.responses[0].partition_responses[0].error_code == 0
@@ -147,7 +150,7 @@ def has_answer(client: RawClient) -> bool:
 
 @pytest.mark.parametrize("acks", [-1, 1])
 def test_produce(place: Place, acks: int) -> None:
-    """Kafka flushes in the append: neither acks=all nor acks=1 is answered before."""
+    """A produce waits for the flush, with acks=all and with acks=1, because Kafka flushes during the append."""
     with RawClient(place.at) as client:
         with place.hanging("t-0/"):
             client.send(frame(produce_request("t", acks), 9))
@@ -158,7 +161,7 @@ def test_produce(place: Place, acks: int) -> None:
 
 
 def test_an_offset_commit(place: Place) -> None:
-    """`__consumer_offsets` has the broker's default, as in Kafka."""
+    """An offset commit waits for the sync: `__consumer_offsets` uses the broker's flush setting, as in Kafka."""
     request = commit_request(5)
     with RawClient(place.at) as client:
         with place.hanging("__consumer_offsets-"):
@@ -170,18 +173,20 @@ def test_an_offset_commit(place: Place) -> None:
 
 
 def test_a_producer_id(place: Place) -> None:
-    """A decision of a transaction's coordinator waits for the sync of `__transaction_state`."""
+    """InitProducerId waits until its decision in `__transaction_state` is synced."""
     request = InitProducerIdRequest("tx", 60_000)
     with RawClient(place.at) as client, place.hanging("__transaction_state-"):
         client.send(frame(request, 4))
         place.produce("sound")
         if has_answer(client):
-            assert client.receive(request.API_KEY, 4).error_code in REFUSALS, "it took five seconds"
+            assert client.receive(request.API_KEY, 4).error_code in REFUSALS, (
+                "only a timeout may be answered while the sync hangs"
+            )
     until("a producer id", lambda: place.init_producer_id("tx") == 0 or None)
 
 
 def test_the_end_of_a_transaction_and_its_marker(place: Place) -> None:
-    """EndTxn waits for the coordinator's sync; the transaction stays prepared until its marker is synced, too."""
+    """EndTxn waits for the coordinator's sync. The transaction then stays prepared until its marker is synced."""
     with Producer(bootstrap_servers=place.at, transactional_id="tx") as producer:
         producer.init_transactions()
         producer.begin_transaction()
@@ -199,7 +204,7 @@ def test_the_end_of_a_transaction_and_its_marker(place: Place) -> None:
         committing.start()
         place.produce("sound")
         assert not ended.is_set()
-        # From here on the decision is durable, and the marker is not.
+        # Now the decision is durable, but the marker is not.
         place.syncs.hang(place.data / "t-0/")
         until("the decision", lambda: place.state("tx") == "PrepareCommit" or None)
         place.produce("sound")

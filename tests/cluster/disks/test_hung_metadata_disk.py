@@ -1,4 +1,4 @@
-"""Three nodes, and the disk of the active controller's metadata log hangs: decisions go on, and another controller leads."""
+"""The active controller's metadata disk hangs, in a cluster of three. Another controller leads, and decisions go on."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.xdist_group("cluster"), pytest.mark.long]
 
 @attrs.frozen
 class Cluster:
-    """`odradek dev` with three nodes."""
+    """A cluster of `odradek dev` with three nodes."""
 
     folder: Path
     addresses: dict[int, str]
@@ -67,7 +67,8 @@ def three_nodes(folder: Path, syncs: HangingSyncs) -> Iterator[Cluster]:
 
 
 def test_an_active_controller_whose_metadata_disk_hangs(tmp_path: Path) -> None:
-    """Topics are created all the while, first under the old leader, then under another; the old one follows in the end."""
+    """Topics can be created all the time, first by the old leader and then by a new one. The old one finally
+    follows."""
     syncs = HangingSyncs.prepare(tmp_path / "syncs")
     with three_nodes(tmp_path / "data", syncs) as cluster:
         first = leader_of_quorum(cluster.addresses[1])
@@ -85,7 +86,7 @@ def test_an_active_controller_whose_metadata_disk_hangs(tmp_path: Path) -> None:
 
 @pytest.mark.skipif("ODRADEK_TEST_DISKS" not in os.environ, reason="runs in make test-disks")
 def test_after_a_minute_the_node_ends(tmp_path: Path) -> None:
-    """As after a failed sync, though the call never comes back. The others go on."""
+    """After a minute the node with the hung disk stops, as after a failed sync. The other nodes keep running."""
     syncs = HangingSyncs.prepare(tmp_path / "syncs")
     with three_nodes(tmp_path / "data", syncs) as cluster:
         first = leader_of_quorum(cluster.addresses[1])

@@ -1,6 +1,6 @@
-"""Changes that a disk answers late, in a simulated cluster: others lead and serve, and in the end all agree.
+"""Changes whose disk answers late, in a simulated cluster: others lead meanwhile, and in the end all replicas agree.
 
-A call that nothing bounds is a panic of the simulated disk: the loop of a real node would wait with it.
+The simulated disk panics if a node's event loop makes an unbounded call to a hung disk: a real node would block there.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from tests.cluster.disks.test_troubled_disks import HANG_SECONDS, Troubled
 from tests.log.support import batch
 
 SHORT_SECONDS = 6.0
-"""Too short for the disk to count as hung."""
+"""Shorter than the time after which a disk counts as hung."""
 SEEDS = pytest.mark.parametrize("seed", range(4))
 ON_THE_SECOND_DISK = {"cordoned.log.dirs": "/data"}
-"""The metadata log lies on the first one: the broker hears of everything meanwhile."""
+"""Replicas go to the second disk and the metadata log is on the first, so the broker still receives metadata."""
 
 
 def log_of(case: Troubled, node_id: int) -> PartitionLog:
@@ -35,7 +35,7 @@ def log_of(case: Troubled, node_id: int) -> PartitionLog:
 
 
 def same_on_all(case: Troubled) -> bool:
-    """True once all three replicas have the same batches."""
+    """True if all three replicas have the same batches."""
     logs = [log_of(case, each) for each in (1, 2, 3)]
     return not any(log.offline for log in logs) and all(
         batches_of(log) == batches_of(logs[0]) for log in logs[1:]
@@ -60,14 +60,14 @@ async def launch(case: Troubled, node_id: int) -> None:
 
 
 async def create(case: Troubled, name: str) -> ErrorCode:
-    """A topic with one replica, on the first broker."""
+    """Create a topic with one replica, on the first broker."""
     topic = CreatableTopic(name, -1, -1, [CreatableReplicaAssignment(0, [1])], [])
     answer = await case.cluster.observer.request(CreateTopicsRequest([topic], 10_000, False))
     return ErrorCode(answer.topics[0].error_code)
 
 
 def is_served(case: Troubled, name: str) -> bool:
-    """True once the first broker leads the topic that the metadata knows by this name."""
+    """True if the first broker serves the topic with the id that this name has in the metadata."""
     known = case.broker(1).image.topics.get(name)
     partition = None if known is None else case.broker(1).hosted.partition(known.topic_id, 0)
     return partition is not None and partition.is_leader and not partition.log.offline
@@ -76,13 +76,14 @@ def is_served(case: Troubled, name: str) -> bool:
 @SEEDS
 @pytest.mark.parametrize("seconds", [SHORT_SECONDS, HANG_SECONDS])
 def test_a_truncation_is_the_first_to_meet_the_hang(seed: int, seconds: float) -> None:
-    """The follower cuts when its disk answers. It was elected meanwhile: it leads only what is cut."""
+    """A truncation meets a disk that hangs. The follower truncates when the disk answers, and serves as a leader only
+    then."""
 
     async def script(case: Troubled) -> None:
         assert await case.write() == ErrorCode.NONE
         log = log_of(case, 2)
         before = case.world.now
-        # A record that no leader knows: what was written by one that died.
+        # A record unknown to any leader, as if written by a dead one.
         data = batch(base_offset=log.log_end_offset, leader_epoch=0)
         log.append(memoryview(data), Origin.REPLICA, 0, 0)
         stray_end = log.log_end_offset
@@ -109,7 +110,8 @@ def test_a_truncation_is_the_first_to_meet_the_hang(seed: int, seconds: float) -
 
 @SEEDS
 def test_a_deletion_is_the_first_to_meet_the_hang(seed: int) -> None:
-    """The topic is gone at once, other disks serve; one made anew under its name begins empty, also after a restart."""
+    """A deletion meets a silent disk. Other disks serve, and a new topic of the same name begins empty, also after a
+    restart."""
 
     async def script(case: Troubled) -> None:
         assert await create(case, "u") == ErrorCode.NONE
@@ -134,11 +136,11 @@ def test_a_deletion_is_the_first_to_meet_the_hang(seed: int) -> None:
 
 @SEEDS
 def test_a_creation_is_the_first_to_meet_the_hang(seed: int) -> None:
-    """The replica is made on another disk, and once only; a restart finds it there."""
+    """If the chosen disk is silent, a new replica is created once, on another disk. A restart finds it there."""
 
     async def script(case: Troubled) -> None:
         assert await case.write() == ErrorCode.NONE
-        # The one with the fewest logs is the first choice.
+        # The directory with the fewest logs is chosen first.
         log_dir = next(each for each in case.broker(1).log_dirs if not each.logs)
         case.silence_disk(1, log_dir, HANG_SECONDS)
         assert await create(case, "u") == ErrorCode.NONE
@@ -162,15 +164,15 @@ STEPS = {
     "source": (future_logs.Swap, "remove_current", "source"),
     "behind": (future_logs.Swap, "remove_current", "target"),
 }
-"""The call before which a disk falls silent, and which of both it is."""
+"""For each step: the call before which a disk falls silent, and which of the two disks it is."""
 
 
 @SEEDS
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("ending", ["answers", "dies", "deleted"])
 def test_a_swap_meets_the_hang(seed: int, step: str, ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before the point of no return the replica stays where it is. Behind it, it serves when the target answers, if it is
-    wanted then. One directory has the live log in the end, also after a restart."""
+    """Before the swap's point of no return the replica stays in place. After it, the replica serves when the target
+    answers, unless deleted. Finally one directory has the live log."""
 
     async def script(case: Troubled) -> None:
         assert isinstance(case, Moving)
@@ -212,7 +214,7 @@ def test_a_swap_meets_the_hang(seed: int, step: str, ending: str, monkeypatch: p
         await case.until(lambda: sorted(case.seen_by(2).isr) == [1, 2, 3])
         await case.until(lambda: len(case.live_on_disk()) == 1 and case.lies_in(case.live_on_disk()[0]))
         if step == "before":
-            # A broker that starts anew goes on with the move, unless that meets the same hang.
+            # A restarted broker resumes the move, unless it meets the same hang.
             await case.until(lambda: case.move is None and not case.futures_on_disk())
             assert ending == "dies" or case.lies_in(source.path)
             assert await case.ask(target.path) == ErrorCode.NONE
@@ -228,7 +230,7 @@ def test_a_swap_meets_the_hang(seed: int, step: str, ending: str, monkeypatch: p
 
 
 def test_a_node_stops_while_a_change_goes_on() -> None:
-    """It leaves the silent disk behind; the next start finds the log as it was, or as it was to be."""
+    """A node stops without waiting for the silent disk. The next start finds the log before or after the truncation."""
 
     async def script(case: Troubled) -> None:
         for _ in range(5):
@@ -252,8 +254,8 @@ def test_a_node_stops_while_a_change_goes_on() -> None:
 
 
 def test_a_removal_holds_up_its_own_disk_alone() -> None:
-    """Work that may take minutes is waited for without a bound, by the upkeep of its disk. Others have threads of their
-    own: there the removals of what was deleted go on."""
+    """A directory removal may take minutes on a hung disk. Only that disk's maintenance waits: removals on other disks
+    continue in their own threads."""
 
     async def script(case: Troubled) -> None:
         assert await case.write() == ErrorCode.NONE

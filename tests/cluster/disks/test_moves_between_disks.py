@@ -1,4 +1,4 @@
-"""Moves of replicas between the disks of a broker, in a simulated cluster: served all the while, whole after every crash."""
+"""Replicas move between disks of a broker, in a simulated cluster. They are served meanwhile and survive every crash."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WRITES = 6
 
 
 class Moving(Troubled):
-    """A topic of one partition, whose replica on broker 1 moves between two directories."""
+    """A topic of one partition whose replica on broker 1 moves between two directories."""
 
     @property
     def log(self) -> PartitionLog:
@@ -43,7 +43,7 @@ class Moving(Troubled):
 
     @property
     def other(self) -> LogDir:
-        """The directory of broker 1 in which the replica does not lie."""
+        """The directory of broker 1 that does not hold the replica."""
         return next(each for each in self.broker(1).log_dirs if each is not self.log.owner)
 
     @property
@@ -56,7 +56,7 @@ class Moving(Troubled):
         return ErrorCode(answer.results[0].partitions[0].error_code)
 
     async def described(self) -> list[tuple[str, bool, int]]:
-        """Path, is it a future one, and lag of all replicas of `t` on broker 1."""
+        """Return (path, is future replica, lag) of all replicas of `t` on broker 1."""
         answer = await self.cluster.observer.request(DescribeLogDirsRequest(None), node=1)
         return [
             (result.log_dir, partition.is_future_key, partition.offset_lag)
@@ -72,7 +72,7 @@ class Moving(Troubled):
         return isinstance(owner, LogDir) and owner.path == path
 
     def live_on_disk(self) -> list[str]:
-        """The directories that hold a live log of the partition."""
+        """Return the directories that hold a live log of the partition."""
         return [path for path in self.member(1).config.log_dirs if self.is_live_in(path)]
 
     def is_live_in(self, path: str) -> bool:
@@ -98,7 +98,7 @@ class Moving(Troubled):
 
 
 def batches_of(log: PartitionLog) -> list[bytes]:
-    """All batches of a log, in order."""
+    """Return all batches of a log, in order."""
     found: list[bytes] = []
     offset = log.log_start_offset
     while offset < log.log_end_offset:
@@ -119,7 +119,8 @@ def play(
 
 
 def test_a_replica_moves_to_another_disk_while_it_is_written() -> None:
-    """Every write is taken, the metadata names the new directory, the old one is empty, and all records are there."""
+    """A replica moves while it is written to. Every write succeeds, the metadata names the new directory, and the old
+    one is empty."""
 
     async def script(case: Moving) -> None:
         await case.write_some()
@@ -147,7 +148,7 @@ def test_a_replica_moves_to_another_disk_while_it_is_written() -> None:
 
 
 def test_a_move_is_given_up_when_the_replica_is_sent_back() -> None:
-    """A copy under way is shown as a future replica with its lag; a move to where the replica lies removes the copy."""
+    """A copy is shown as a future replica with its lag. A move back to the current directory removes the copy."""
 
     async def script(case: Moving) -> None:
         await case.write_some()
@@ -167,7 +168,7 @@ def test_a_move_is_given_up_when_the_replica_is_sent_back() -> None:
 
 @pytest.mark.parametrize("keep", ["all", "synced"])
 def test_a_move_that_was_given_up_stays_so(keep: Keep, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The broker, or its machine, dies as soon as it has answered: the next start does not go on with the copy."""
+    """A cancelled move is not resumed after a restart, even if the broker crashes directly after its answer."""
 
     async def script(case: Moving) -> None:
         await case.write_some()
@@ -196,7 +197,8 @@ def test_a_move_that_was_given_up_stays_so(keep: Keep, monkeypatch: pytest.Monke
 
 
 def test_errors_are_those_of_kafka() -> None:
-    """An unknown or cordoned directory, an unknown partition, a replica that is elsewhere, a name that is too long."""
+    """Unknown or cordoned directories, unknown or absent partitions, and names that are too long give Kafka's error
+    codes."""
 
     async def script(case: Moving) -> None:
         path = case.broker(1).log_dirs[0].path
@@ -211,7 +213,7 @@ def test_errors_are_those_of_kafka() -> None:
 
 
 def test_a_deleted_topic_takes_its_copy_along() -> None:
-    """The future replica of a topic that is deleted meanwhile is removed."""
+    """If a topic is deleted while its replica moves, the future replica is removed, too."""
 
     async def script(case: Moving) -> None:
         await case.write_some()
@@ -227,7 +229,7 @@ def test_a_deleted_topic_takes_its_copy_along() -> None:
 
 
 def test_a_full_target_is_waited_for() -> None:
-    """The replica is served from where it lies, the target stays in service, and the move ends when there is room."""
+    """If the target is full, the replica stays and is served. The move completes when there is room."""
 
     async def script(case: Moving) -> None:
         await case.write_some()
@@ -249,7 +251,8 @@ def test_a_full_target_is_waited_for() -> None:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_the_log_is_cut_under_a_new_leader_while_it_moves(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A copy that has taken records of a deposed leader is cut like its log, and ends with the new leader's bytes."""
+    """A copy with records of a deposed leader is truncated together with its log, and ends with the new leader's
+    bytes."""
 
     async def script(case: Moving) -> None:
         await case.prefer()
@@ -292,7 +295,8 @@ def test_the_log_is_cut_under_a_new_leader_while_it_moves(seed: int, monkeypatch
 
 @pytest.mark.parametrize("side", ["source", "target"])
 def test_a_disk_dies_while_a_replica_moves(side: str) -> None:
-    """The replica lives on if the target dies, and is offline if its own disk does; the others serve all."""
+    """If the target disk dies, the replica stays. If the source disk dies, the replica goes offline and other brokers
+    serve."""
 
     async def script(case: Moving) -> None:
         await case.write_some()
@@ -319,7 +323,7 @@ def test_a_disk_dies_while_a_replica_moves(side: str) -> None:
     "step", ["close_future", "save_checkpoints", "mark_caught_up", "remove_current", "rename_future"]
 )
 def test_a_crash_behind_each_step_of_a_swap(step: str, keep: Keep, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One directory has the live log after the restart, with all that was acknowledged; the move ends or goes on."""
+    """A crash after any step of the swap leaves one live log with all acknowledged records, and the move completes."""
 
     async def script(case: Moving) -> None:
         await case.write_some()
@@ -337,7 +341,7 @@ def test_a_crash_behind_each_step_of_a_swap(step: str, keep: Keep, monkeypatch: 
             running = case.member(1).running
             assert running is not None
             await case.world.wait(running.ended, 60.0)
-            assert running.ended.is_set(), "no step, no crash"
+            assert running.ended.is_set(), "the broker must have crashed at this step"
             disk.crash(keep)
         assert len(case.live_on_disk()) <= 1
         case.member(1).launch()
@@ -352,7 +356,8 @@ def test_a_crash_behind_each_step_of_a_swap(step: str, keep: Keep, monkeypatch: 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_crashes_anywhere_in_a_move(seed: int) -> None:
-    """Power fails at any operation of the disk while the only replica moves and is written: nothing is lost."""
+    """Power fails at random disk operations while the only replica moves and is written. No acknowledged record is
+    lost."""
     random = Random(seed)
 
     async def script(case: Moving) -> None:
@@ -373,13 +378,14 @@ def test_crashes_anywhere_in_a_move(seed: int) -> None:
 
 
 def test_a_log_that_was_about_to_move_from_a_disk_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The metadata names the new directory, which has only a copy: the broker says LOST, and makes no empty log there."""
+    """The source disk is lost before the swap, and the target has only a copy. The broker reports LOST, and creates no
+    empty log."""
 
     async def script(case: Moving) -> None:
         await case.write_some()
         first = case.member(1).config.log_dirs[0]
         if case.lies_in(first):
-            # A node cannot start without that one: it has the metadata log.
+            # The first directory cannot be the lost one: it has the metadata log, without which a node cannot start.
             assert await case.ask(case.other.path) == ErrorCode.NONE
             await case.until(lambda: not case.lies_in(first))
         source, target = case.disk(1).path, case.other.path
@@ -407,8 +413,8 @@ def test_a_log_that_was_about_to_move_from_a_disk_that_is_away(monkeypatch: pyte
 
 
 def test_a_copy_that_was_given_up_does_not_come_back_as_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A swap is given up while the disk of its copy is away. Later the log's disk is away, and the copy's is there: it
-    lacks what was acknowledged meanwhile, and is not served."""
+    """A swap is given up while the copy's disk is away, so the copy misses later records. When only that disk returns,
+    the copy is not served."""
 
     async def script(case: Moving) -> None:
         member = case.member(1)
@@ -442,7 +448,8 @@ def test_a_copy_that_was_given_up_does_not_come_back_as_the_log(monkeypatch: pyt
             await case.until(case.is_up, writing=False)
 
         async def elect() -> None:
-            # The controller knows only that the disk which the metadata named is away.
+            # The controller knows only that the directory named by the metadata is offline, so it needs an unclean
+            # election.
             request = ElectLeadersRequest(1, [TopicPartitions("t", [0])], 5000)
             await case.cluster.observer.request(request)
             await case.until(lambda: case.seen_by(2).leader == 1, writing=False)
@@ -473,8 +480,8 @@ def test_a_copy_that_was_given_up_does_not_come_back_as_the_log(monkeypatch: pyt
 def test_a_move_that_was_not_finished_is_told_of_when_its_new_disk_is_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The only replica lies whole on its old disk, and the cluster knows it on the new one. It waits for an operator: the
-    broker names the place in its log, and after an election every acknowledged record is there."""
+    """A move is unfinished when its target disk is lost: the metadata names the target, but the source has the whole
+    log. The broker logs the source, and an unclean election recovers all records."""
 
     told: list[dict[str, Any]] = []
     write_line = TraceLog.error

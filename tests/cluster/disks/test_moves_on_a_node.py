@@ -1,4 +1,4 @@
-"""Replicas that move between the disks of a real node: what lies beside their records goes along, and outlives kill -9."""
+"""Replicas move between disks of a real node. Producer state and cleaner checkpoints move too, and survive kill -9."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SETTINGS = {
 
 
 def first_dirty(directory: Path) -> int | None:
-    """The offset up to which the compacted log is clean, as a directory's checkpoint has it; None for none."""
+    """Return the offset up to which the compacted log is clean, by the directory's checkpoint; None if it has no entry."""
     checkpoint = directory / "cleaner-offset-checkpoint"
     lines = checkpoint.read_text().splitlines()[2:] if checkpoint.exists() else []
     found = [int(line.rsplit(" ", 1)[1]) for line in lines if line.startswith("kept 0 ")]
@@ -32,8 +32,8 @@ def first_dirty(directory: Path) -> int | None:
 
 
 def test_transactions_and_compaction_move_along(tmp_path: Path) -> None:
-    """KIP-113: aborted transactions stay hidden, an open one is committed after the move and a crash, and what is clean
-    is not cleaned again."""
+    """After a move, aborted transactions stay hidden, an open one can be committed even after a crash, and clean
+    segments are not cleaned again (KIP-113)."""
     paths = [tmp_path / name for name in "ab"]
     properties = prepare_odradek(
         tmp_path / "node", settings={**SETTINGS, "log.dirs": ",".join(map(str, paths))}
@@ -88,7 +88,7 @@ def test_transactions_and_compaction_move_along(tmp_path: Path) -> None:
         committed = ("consume", "paid", "--isolation", "read_committed")
         assert run(*committed) == ""
         paying.commit_transaction(PATIENCE_SECONDS)
-        # The marker is written a moment after the answer.
+        # The marker is written shortly after EndTxn is answered.
         until("the committed record", lambda: run(*committed).split() == ["paid"] or None)
         assert (first_dirty(targets["kept"]) or 0) >= clean
         assert run("consume", "kept").split()[-1] == "last"

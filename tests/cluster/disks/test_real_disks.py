@@ -1,6 +1,6 @@
-"""Troubles of real disks, each a file system of its own: the disk's partitions have them, the node and the others serve.
+"""Faults of real disks, each a separate file system: only the partitions of the faulty disk suffer.
 
-ext4 in `make test`; `make test-disks` has xfs too.
+`make test` uses ext4; `make test-disks` adds XFS.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SETTINGS = {
 
 
 class Node:
-    """A node with four small disks, and a topic `t` with a partition on each of them."""
+    """A node with several small disks, and a topic `t` with one partition on each of them."""
 
     def __init__(self, server: ServerProcess, disks: dict[str, RealDisk]) -> None:
         self.at = server.bootstrap
@@ -60,7 +60,7 @@ class Node:
         return lambda: next((int(each.name[2:]) for each in (disk.path / "data").glob("t-*")), None)
 
     def write(self, name: str, size: int = 100) -> str | None:
-        """One record to the partition on a disk: None, or the error."""
+        """Write one record to the partition on this disk; return None, or the name of the error."""
         options = {"acks": "all", "delivery_timeout_ms": 3000, "request_timeout_ms": 2000, "linger_ms": 0}
         with Producer(bootstrap_servers=self.at, **options) as producer:
             try:
@@ -74,12 +74,12 @@ class Node:
         return None
 
     def directory(self, name: str) -> dict[str, Any]:
-        """The entry of `odradek disk list` for a disk."""
+        """Return the entry of `odradek disk list` for a disk of this node."""
         return self.entry(self.at, str(self.disks[name].path / "data"))
 
     @staticmethod
     def entry(bootstrap: str, path: str) -> dict[str, Any]:
-        """The entry of `odradek disk list` for a directory of the only broker."""
+        """Return the entry of `odradek disk list` for a path. There must be only one broker."""
         (broker,) = odradek("disk", "list", "--json", bootstrap=bootstrap).json()["brokers"]
         found: dict[str, Any] = next(each for each in broker["directories"] if each["path"] == path)
         return found
@@ -104,7 +104,7 @@ def node(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Node]:
 
 
 def test_each_trouble_stays_on_its_disk(node: Node) -> None:
-    """A disk that is full, dead or frozen refuses what lies on it, says so in `disk list`, and the others serve."""
+    """A full, frozen or dead disk refuses writes and is reported by `disk list`. The other disks serve."""
     for name in node.disks:
         until(f"a record on {name}", lambda name=name: node.serves(name))
 
@@ -113,7 +113,7 @@ def test_each_trouble_stays_on_its_disk(node: Node) -> None:
     until("the word full", lambda: node.directory("full")["trouble"] == "full" or None)
     assert node.directory("full")["health"]["is_short"]
     free = os.statvfs(node.disks["full"].path)
-    assert free.f_bavail * free.f_frsize > RESERVE_BYTES // 2, "the reserve is there"
+    assert free.f_bavail * free.f_frsize > RESERVE_BYTES // 2, "the reserve must stay free"
     with Client(node.at) as client:
         (created,) = client.admin.create_topics([NewTopic("u", 4, 1)])
         assert created.error is None
@@ -143,7 +143,7 @@ def test_each_trouble_stays_on_its_disk(node: Node) -> None:
 
 @pytest.mark.skipif("ext4" not in KINDS, reason="only ext4 turns read-only by itself")
 def test_a_disk_that_turns_read_only_takes_its_own_partitions_offline(tmp_path: Path) -> None:
-    """EROFS is final as EIO is: the directory goes offline, the other disk serves, the broker stays."""
+    """EROFS takes the directory offline for good, like EIO. The other disk serves, and the broker keeps running."""
     with ExitStack() as stack:
         disks = {
             name: stack.enter_context(real_disk(tmp_path / name, "ext4")) for name in ("sound", "damaged")
@@ -163,7 +163,8 @@ def test_a_disk_that_turns_read_only_takes_its_own_partitions_offline(tmp_path: 
 
 
 def test_a_node_whose_metadata_disk_dies_says_so_and_ends(tmp_path: Path) -> None:
-    """Exit status 1, and the last line names the directory; there is no traceback. Data disks stay as they are."""
+    """If the metadata disk dies, the node ends with status 1 and no traceback. Its last log line names the
+    directory."""
     with ExitStack() as stack:
         disks = {
             name: stack.enter_context(real_disk(tmp_path / name, KINDS[0])) for name in ("metadata", "a")
@@ -188,8 +189,8 @@ def test_a_node_whose_metadata_disk_dies_says_so_and_ends(tmp_path: Path) -> Non
 @pytest.mark.skipif("ODRADEK_TEST_DISKS" not in os.environ, reason="runs in make test-disks")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_node_stops_although_a_disk_hangs(kind: str, tmp_path: Path) -> None:
-    """SIGTERM: what can be closed is closed and unlocked, a line names the hung disk, and a node without it may start
-    before that answers."""
+    """On SIGTERM with a hung disk, the node closes and unlocks its other directories and names the hung one in its log.
+    A new node can then start without it."""
     with ExitStack() as stack:
         disks = {name: stack.enter_context(real_disk(tmp_path / name, kind)) for name in ("sound", "hung")}
         paths = {name: disk.path / "data" for name, disk in disks.items()}
@@ -225,8 +226,8 @@ def test_a_node_stops_although_a_disk_hangs(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.skipif("ODRADEK_TEST_DISKS" not in os.environ, reason="runs in make test-disks")
 def test_a_disk_is_retired_pulled_replaced_and_adopted(tmp_path: Path) -> None:
-    """The released disk is unmounted under the running node. A blank one in its place is recognised, and refused until
-    it is adopted: on request, or by the policy at a start."""
+    """A released disk can be unmounted under a running node. A blank disk in its place is used only after `storage
+    adopt` or by the adoption policy."""
     with ExitStack() as stack:
         metadata = tmp_path / "metadata"
         disks = {name: stack.enter_context(real_disk(tmp_path / name, KINDS[0])) for name in ("a", "b")}
@@ -241,7 +242,7 @@ def test_a_disk_is_retired_pulled_replaced_and_adopted(tmp_path: Path) -> None:
         assert "may be pulled" in odradek("disk", "retire", f"1:{paths['b']}", bootstrap=node.at).out
         subprocess.run(["umount", disks["b"].path], check=True)
         assert node.serves("a")
-        assert node.serves("b"), "the partition that was there"
+        assert node.serves("b"), "the partition of the unmounted disk must have moved"
         server.stop()
 
         assert "not on a blank disk of its own" in odradek("storage", "adopt", properties).refusal()

@@ -1,4 +1,4 @@
-"""A bit of a leader's segment rots on its disk, and the cluster gets over it: three processes, nothing acknowledged is lost."""
+"""A bit flips in a leader's segment. A cluster of three processes repairs the replica and loses no acknowledged record."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ def equal_segments(directories: list[Path]) -> bool | None:
 
 
 def test_a_leader_whose_segment_rots(tmp_path: Path) -> None:
-    """The follower that comes back cannot take it; another leads; the old log is kept; all three are sound and equal."""
+    """A follower cannot fetch the damaged batch, so another replica leads. The damaged log is kept aside, and all
+    replicas become equal."""
     port = base_port(3)
     addresses = {node_id: f"127.0.0.1:{port + node_id - 1}" for node_id in (1, 2, 3)}
     bootstrap = ",".join(addresses.values())

@@ -1,4 +1,4 @@
-"""Silent rot that nobody reads, in a simulated cluster: the scrub finds it, and repairs only where others are in sync."""
+"""The scrub finds silent damage in unread data, in a simulated cluster. It repairs only if others are in sync."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROT_AT = 75
 
 
 def flip_a_bit(case: Troubled, node_id: int) -> None:
-    """Rot in the middle of the first batch of a broker's replica, behind the broker's back."""
+    """Flip a bit in the middle of the first batch of a broker's replica, unnoticed by the broker."""
     file = case.broker(node_id).partition("t", 0).log.active.file
     assert isinstance(file, SimFile)
     file.content[ROT_AT] ^= 0x10
@@ -27,7 +27,7 @@ def found(case: Troubled, node_id: int) -> int:
 
 
 def test_a_damaged_checkpoint_begins_a_round() -> None:
-    """Whatever it says, the scrubber takes none of it, and the broker lives."""
+    """A damaged scrub checkpoint is ignored, so a new round begins."""
     times = b'"began_ms": 5, "ended_ms": %s, "after": %s}'
     for text in (
         b"",
@@ -49,8 +49,8 @@ def test_a_damaged_checkpoint_begins_a_round() -> None:
 
 
 def test_rot_that_nobody_reads_is_found_and_repaired() -> None:
-    """The leader's replica is given up, another leads, and it is fetched anew: whole, sound, with all that was
-    acknowledged."""
+    """When the scrub finds damage in the leader's log, another replica leads, and the log is fetched again
+    completely."""
 
     async def script(case: Troubled) -> None:
         for _ in range(5):
@@ -70,14 +70,14 @@ def test_rot_that_nobody_reads_is_found_and_repaired() -> None:
         rounds = case.broker(1).scrubber.states
         ended = {path: state.ended_ms for path, state in rounds.items()}
         await case.until(lambda: all(rounds[path].ended_ms > ended[path] for path in rounds), writing=False)
-        assert found(case, 1) == 1, "the new log is sound"
+        assert found(case, 1) == 1, "the scrub found damage in the new log, too"
         assert found(case, 2) == found(case, 3) == 0
 
     Troubled(settings=SETTINGS).play(script)
 
 
 def test_the_last_in_sync_is_reported_and_kept() -> None:
-    """A follower that lags has not all that was acknowledged: the rotten leader stays, and says so."""
+    """If no other replica is in sync, the damaged leader is kept and only reported."""
 
     async def script(case: Troubled) -> None:
         await case.write()
@@ -97,7 +97,7 @@ def test_the_last_in_sync_is_reported_and_kept() -> None:
 
 
 def test_a_round_goes_on_after_a_restart() -> None:
-    """The checkpoint says when the last round ended: the next begins an interval later, whatever the node did meanwhile."""
+    """After a restart the scrub keeps the end of its last round, and begins the next one an interval later."""
 
     async def script(case: Troubled) -> None:
         await case.write()

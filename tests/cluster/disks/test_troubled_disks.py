@@ -1,4 +1,4 @@
-"""Disks that hang or are full, in a simulated cluster: who is in sync with a sound disk leads meanwhile, nothing is lost."""
+"""Disks hang or are full, in a simulated cluster: replicas on sound disks lead meanwhile, and no record is lost."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ HANG_SECONDS = 90.0
 
 
 class Troubled:
-    """Three brokers with a topic `t` of one partition, led by the first; a client that writes to the leader."""
+    """Three brokers and a topic `t` of one partition, first led by broker 1; a client that writes to the leader."""
 
     def __init__(
         self, *, log_dirs: int = 2, settings: Mapping[str, str] | None = None, seed: int = 7
@@ -100,19 +100,19 @@ class Troubled:
         return node.broker
 
     def seen_by(self, node_id: int) -> PartitionImage:
-        """The partition, in the metadata of one broker."""
+        """Return the partition as one broker's metadata has it."""
         image = self.broker(node_id).image.partition("t", 0)
         assert image is not None
         return image
 
     def disk(self, node_id: int) -> LogDir:
-        """The directory of a replica."""
+        """Return the directory of a broker's replica."""
         owner = self.broker(node_id).partition("t", 0).log.owner
         assert isinstance(owner, LogDir)
         return owner
 
     def knows_the_directory(self, node_id: int) -> bool:
-        """True if the metadata tells where a replica lies: a broker says so soon after it has made the log."""
+        """True if the metadata has the directory of the replica, which a broker reports soon after it creates the log."""
         return self.seen_by(node_id).directory_of(node_id) == self.disk(node_id).directory_id
 
     def told_troubles(self, node_id: int, seen_by: int) -> list[Trouble]:
@@ -120,29 +120,32 @@ class Troubled:
         return [each.trouble for each in parse_troubles(text)]
 
     def is_online(self, node_id: int, seen_by: int) -> bool:
-        """True if the metadata holds the directory of the replica for online."""
+        """True if the metadata of `seen_by` has the replica's directory online."""
         known = self.broker(seen_by).image.brokers[node_id]
         return self.disk(node_id).directory_id in known.log_dirs
 
     # --- doing
 
     def hang(self, node_id: int, seconds: float) -> None:
-        """Let the device of the replica alone answer nothing for so long."""
+        """Make the replica's device hang for this time, except for calls on the event loop."""
         workers = cast("SimWorkers", self.disk(node_id).context.workers)
         workers.hangs_until = self.world.now + seconds
 
     def silence(self, node_id: int, seconds: float) -> None:
-        """Let the device of the replica alone answer nothing, the loop's calls included."""
+        """Make the replica's device hang for this time, also for calls on the event loop."""
         self.silence_disk(node_id, self.disk(node_id), seconds)
 
     def silence_disk(self, node_id: int, disk: LogDir, seconds: float) -> None:
-        """Let one device of a broker answer nothing, the loop's calls included."""
+        """Make one device of a broker hang for this time, also for calls on the event loop."""
         workers = cast("SimWorkers", disk.context.workers)
         workers.hangs_until = self.world.now + seconds
         self.world.silence(self.member(node_id).name, disk.path, seconds)
 
     async def write(self, size: int = 0) -> ErrorCode:
-        """One batch of a small record, or of one of so many bytes, acks=all, to the leader that the second broker names."""
+        """Write one batch with acks=all to the leader that broker 2 knows; return the error code.
+
+        `size` is that of the value.
+        """
         leader = self.seen_by(2).leader
         topic_id = self.broker(2).image.topics["t"].topic_id
         data = PartitionProduceData(0, bytes(batch(value=bytes(size)) if size else self.batch()))
@@ -157,24 +160,24 @@ class Troubled:
         return ErrorCode(partition.error_code)
 
     def batch(self) -> bytearray:
-        """One record."""
+        """Make the batch that `write` sends by default."""
         return batch()
 
     async def until(self, condition: Callable[[], bool], *, writing: bool = True) -> None:
         deadline = self.world.now + PATIENCE_SECONDS
         while not condition():
-            assert self.world.now < deadline, "it never came to be"
+            assert self.world.now < deadline, "the condition did not hold in time"
             if writing:
                 await self.write()
             await self.world.sleep(0.25)
 
     async def prefer(self) -> None:
-        """Let the first replica lead again."""
+        """Elect the first replica as the leader, if it may lead."""
         topics = [TopicPartitions("t", [0])]
         await self.cluster.observer.request(ElectLeadersRequest(0, topics, 5000))
 
     async def demote(self, node_id: int, value: str | None) -> None:
-        """Set a broker's list of demoted directories, or delete it."""
+        """Set or delete a broker's list of demoted directories."""
         config = AlterableConfig(DEMOTED_LOG_DIRS, int(value is None), value)
         resources = [AlterConfigsResource(RESOURCE_BROKER, str(node_id), [config])]
         request = IncrementalAlterConfigsRequest(resources, False)
@@ -182,9 +185,9 @@ class Troubled:
         assert [each.error_code for each in answer.responses] == [0]
 
     async def check_nothing_is_lost(self) -> None:
-        """All that was acknowledged comes below the leader's high watermark, each at an offset of its own.
+        """Check that all acknowledged records have different offsets below the leader's high watermark.
 
-        A new leader knows the high watermark only when its followers have fetched.
+        A new leader knows the high watermark only after its followers have fetched.
         """
         assert len(set(self.acknowledged)) == len(self.acknowledged) > 0
         leader = self.broker(self.seen_by(2).leader).partition("t", 0)
@@ -193,8 +196,8 @@ class Troubled:
 
 
 def test_a_hung_disk_hands_over_and_comes_back() -> None:
-    """After 15 s another replica leads instead of the one whose disk hangs, and only that one leaves the ISR. When the
-    disk answers, the replica catches up, rejoins and may lead, in the same process and with the same log."""
+    """After 15 s with a hung disk, another replica leads and this one leaves the ISR. When the disk answers, it catches
+    up and may lead again, with the same process and log."""
 
     async def script(case: Troubled) -> None:
         assert await case.write() == ErrorCode.NONE
@@ -204,7 +207,7 @@ def test_a_hung_disk_hands_over_and_comes_back() -> None:
         assert set(case.seen_by(2).isr) >= {2, 3}
         await case.until(lambda: case.seen_by(2).isr == (2, 3) and not case.is_online(1, 2))
         await case.until(lambda: case.told_troubles(1, 2) == [Trouble.HUNG])
-        assert len(case.broker(2).image.brokers[1].log_dirs) == 1, "the other directory serves on"
+        assert len(case.broker(2).image.brokers[1].log_dirs) == 1, "the other directory must stay in service"
         assert not case.broker(2).image.brokers[1].fenced
         before = len(case.acknowledged)
         assert await case.write() == ErrorCode.NONE
@@ -224,7 +227,8 @@ def test_a_hung_disk_hands_over_and_comes_back() -> None:
 
 
 def test_a_disk_that_is_silent_is_suspected_by_the_first_write() -> None:
-    """Its logs refuse at once, long before the disk counts as hung; then it goes as with every hung disk, and heals."""
+    """The first write to a silent disk makes its logs refuse writes at once, before the disk counts as hung. Later it
+    recovers."""
 
     async def script(case: Troubled) -> None:
         assert await case.write() == ErrorCode.NONE
@@ -248,7 +252,7 @@ def test_a_disk_that_is_silent_is_suspected_by_the_first_write() -> None:
 
 
 def test_a_node_stops_beside_a_disk_that_is_silent() -> None:
-    """The other directory gets its clean-shutdown marker and is unlocked; the silent one is recovered, nothing is lost."""
+    """A node stops although one disk is silent. The other directory is marked clean and unlocked; no record is lost."""
 
     async def script(case: Troubled) -> None:
         assert await case.write() == ErrorCode.NONE
@@ -272,7 +276,7 @@ def test_a_node_stops_beside_a_disk_that_is_silent() -> None:
 
 
 def test_a_disk_that_is_silent_for_a_moment_keeps_its_leaderships() -> None:
-    """It serves again within the second in which it answers."""
+    """A disk that is silent only for a moment keeps its leaders, and serves within a second of its answer."""
 
     async def script(case: Troubled) -> None:
         assert await case.write() == ErrorCode.NONE
@@ -287,7 +291,8 @@ def test_a_disk_that_is_silent_for_a_moment_keeps_its_leaderships() -> None:
 
 @pytest.mark.parametrize("adopts", [True, False])
 def test_a_blank_disk_in_the_place_of_another(adopts: bool) -> None:
-    """The start adopts it if the policy says so: its replica begins anew, and is filled. Else the disk counts as away."""
+    """A blank disk replaces another. With the adoption policy its replica is fetched anew; else the directory stays
+    offline."""
 
     async def script(case: Troubled) -> None:
         for _ in range(20):
@@ -315,7 +320,7 @@ def test_a_blank_disk_in_the_place_of_another(adopts: bool) -> None:
 
 
 def test_a_topic_that_is_deleted_while_its_disk_is_silent_goes_when_it_answers() -> None:
-    """The loop stays away from the disk: the log's directory is renamed, and removed, once the disk answers."""
+    """A topic is deleted while its disk is silent. Its directory is renamed and removed when the disk answers."""
 
     async def script(case: Troubled) -> None:
         assert await case.write() == ErrorCode.NONE
@@ -326,16 +331,17 @@ def test_a_topic_that_is_deleted_while_its_disk_is_silent_goes_when_it_answers()
         await case.cluster.observer.request(DeleteTopicsRequest([DeleteTopicState("t", bytes(16))], [], 9000))
         await case.until(lambda: "t" not in case.broker(1).image.topics, writing=False)
         await case.world.sleep(5.0)
-        assert disk.contents(f"{root}/t-0"), "it is there until the disk answers"
+        assert disk.contents(f"{root}/t-0"), "the log must stay until the disk answers"
         await case.until(lambda: not log_dir.is_stalled, writing=False)
         await case.until(lambda: not disk.contents(f"{root}/t-0"), writing=False)
 
-    # The metadata log's directory is another one: the broker hears of the deletion.
+    # The metadata log is on another directory, so the broker learns of the deletion.
     Troubled(settings={"cordoned.log.dirs": "/data"}).play(script)
 
 
 def test_the_only_disk_of_a_broker_hangs() -> None:
-    """Then the broker asks for its fence, and to be let in again when the disk answers; its epoch stays."""
+    """If a broker's only disk hangs, the broker asks to be fenced, and to be unfenced when it answers. Its epoch
+    stays."""
 
     async def script(case: Troubled) -> None:
         assert await case.write() == ErrorCode.NONE
@@ -352,7 +358,7 @@ def test_the_only_disk_of_a_broker_hangs() -> None:
 
 
 def test_nobody_else_is_in_sync() -> None:
-    """A hung directory whose partition has no other replica keeps its leader: it serves as soon as the disk answers."""
+    """If a partition's only replica is on a hung disk, it stays the leader and serves again when the disk answers."""
 
     async def script(case: Troubled) -> None:
         assert case.seen_by(2).isr == (1,)
@@ -368,8 +374,8 @@ def test_nobody_else_is_in_sync() -> None:
 
 
 def test_a_full_disk_hands_over_and_comes_back() -> None:
-    """After 5 s another in sync leads, and clients are answered KAFKA_STORAGE_ERROR until then; with room again the
-    first may lead."""
+    """After 5 s with a full disk, another in-sync replica leads; until then clients get KAFKA_STORAGE_ERROR. With room
+    again, the first may lead."""
 
     async def script(case: Troubled) -> None:
         assert await case.write() == ErrorCode.NONE
@@ -379,7 +385,7 @@ def test_a_full_disk_hands_over_and_comes_back() -> None:
         assert await case.write() == ErrorCode.KAFKA_STORAGE_ERROR
         began = case.world.now
         await case.until(lambda: case.seen_by(2).leader != 1)
-        assert case.world.now - began >= 4.0, "a disk that is full for a moment keeps what it leads"
+        assert case.world.now - began >= 4.0, "a disk must keep its leaders for the first seconds"
         assert set(case.seen_by(2).isr) >= {2, 3}
         assert case.told_troubles(1, 2) == [Trouble.FULL]
         assert case.is_online(1, 2)
@@ -401,7 +407,8 @@ def test_a_full_disk_hands_over_and_comes_back() -> None:
 
 
 def test_a_disk_that_gets_slow_is_told_and_serves_on() -> None:
-    """Syncs that producers ask for count: slow against its own past, with every write taken, until it is as before."""
+    """A disk counts as slow when syncs take far longer than before. It keeps serving, and later counts as normal
+    again."""
 
     async def script(case: Troubled) -> None:
         disk, name = case.disk(1), case.member(1).name
@@ -423,7 +430,8 @@ def test_a_disk_that_gets_slow_is_told_and_serves_on() -> None:
 
 
 def test_a_demoted_disk_hands_over_and_may_lead_again() -> None:
-    """Another in sync leads, nobody leaves the ISR; the word holds over a restart, and ends when it is taken back."""
+    """A demoted disk gives up its leaders, but its replicas stay in the ISR. This survives a restart and can be
+    undone."""
 
     async def script(case: Troubled) -> None:
         assert await case.write() == ErrorCode.NONE
@@ -447,8 +455,8 @@ def test_a_demoted_disk_hands_over_and_may_lead_again() -> None:
 
 
 def test_a_machine_without_room_for_anything() -> None:
-    """A leader whose machine is full cannot write to its metadata log that it was replaced. The others go on, and it
-    comes back when there is room."""
+    """A leader on a full machine cannot even write the metadata that replaces it. The others continue, and it returns
+    when there is room."""
 
     async def script(case: Troubled) -> None:
         assert await case.write() == ErrorCode.NONE
@@ -464,7 +472,8 @@ def test_a_machine_without_room_for_anything() -> None:
 
 
 def test_what_a_former_life_listed_is_taken_back() -> None:
-    """A broker that died with a full disk, and starts with room, may lead again."""
+    """A broker dies with a full disk and restarts with room. Its old trouble entry is removed, and it may lead
+    again."""
 
     async def script(case: Troubled) -> None:
         disk = case.world.machine("node-1").disk
@@ -483,7 +492,7 @@ def test_what_a_former_life_listed_is_taken_back() -> None:
 
 
 def test_an_old_word_about_a_directory_is_corrected() -> None:
-    """A request that named another directory is read late: the metadata soon tells again where the replica lies."""
+    """A late request assigns a replica to the wrong directory. The broker soon corrects the metadata."""
 
     async def script(case: Troubled) -> None:
         broker = case.broker(1)

@@ -1,8 +1,9 @@
-"""Commands that die between any two writes: `odradek` in processes that end themselves by SIGKILL at a call of choice.
+"""Run `odradek` commands that kill themselves with SIGKILL before a chosen write.
 
-`python -m tests.cluster.recovery.killed_commands` reads requests, a line of JSON each, and answers each with a line. The command
-runs in a fork of this process, so Python and its modules are loaded once. The calls of `os` that change a disk are
-counted. Before the call of that number the process kills itself. A write has a second number, at which half of it is done.
+`python -m tests.cluster.recovery.killed_commands` reads requests, one JSON document per line, and answers each with one
+line. A command runs in a fork of this process, so Python and the modules are loaded only once. The fork counts its `os`
+calls that change a disk, and kills itself before the call with the given number. A write counts twice: before it
+begins, and when half of it is done.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tests.cli.running import odradek_here as run_here
 
 CHANGES = ("ftruncate", "link", "mkdir", "rename", "replace", "rmdir", "truncate", "unlink")
 SYNCS = ("fdatasync", "fsync")
-"""Calls that do nothing here: what a killed process has written is in the kernel's memory, which stays."""
+"""Calls that are counted, but do nothing. Data written by a killed process stays in the kernel\'s memory."""
 CHANGING_FLAGS = os.O_CREAT | os.O_TRUNC
 LOADS, NEVER = -1, 0
 PATIENCE_SECONDS = 60
@@ -32,7 +33,7 @@ PATIENCE_SECONDS = 60
 
 @attrs.define
 class Calls:
-    """The names of the calls so far; the process dies at the call number `last`."""
+    """The names of the counted calls. The process kills itself at call number `last`."""
 
     last: int
     names: list[str] = attrs.field(factory=list)
@@ -44,7 +45,7 @@ class Calls:
 
 
 def hook(calls: Calls) -> None:
-    """Count the calls that change a disk, for the rest of this process."""
+    """Make this process count its calls that change a disk."""
 
     def counted(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **named: Any) -> Any:
@@ -104,7 +105,7 @@ def serve() -> None:
 
 @attrs.define
 class Killer:
-    """The process that runs such commands."""
+    """The process that runs such commands, as seen by the tests."""
 
     _process: subprocess.Popen[str]
 
@@ -116,17 +117,17 @@ class Killer:
         return Outcome(code, out, err)
 
     def load(self, *words: str | Path) -> None:
-        """Run a command in the process itself, so that its modules are loaded for all that follow."""
+        """Run a command in the process itself, so that all later forks have its modules."""
         self._ask(words, LOADS)
 
     def moments(self, *words: str | Path) -> list[str]:
-        """Run a command to its end; return the calls before which it may be killed, the first of which is number 1."""
+        """Run a command to its end; return the names of its calls. It can be killed before each; the first is number 1."""
         code, out, err, names = self._ask(words, NEVER)["answer"]
         assert code == 0, out + err
         return list(names)
 
     def kill(self, at: int, *words: str | Path) -> None:
-        """Run a command that is killed at this moment."""
+        """Run a command that is killed before the call with this number."""
         answer = self._ask(words, at)
         assert answer["signal"] == signal.SIGKILL, answer
 
@@ -140,7 +141,7 @@ class Killer:
 
 @contextmanager
 def killing(directory: Path) -> Iterator[Killer]:
-    """Start the process; what commands unpack goes below `directory`."""
+    """Start the process. The commands unpack temporary files below `directory`."""
     words = [sys.executable, "-m", "tests.cluster.recovery.killed_commands"]
     variables = {**environment(), "PYTHONPATH": str(ROOT), "TMPDIR": str(directory)}
     with subprocess.Popen(

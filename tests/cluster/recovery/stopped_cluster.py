@@ -1,4 +1,4 @@
-"""Combined nodes as processes whose metadata logs lie on disks of their own, which tests destroy, copy and bring back."""
+"""Combined nodes as processes. Each metadata log has its own folder, which tests destroy, copy and restore like a disk."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CLUSTER_ID = "H5nlA7uKR0-zDRxvMJS5iw"
 
 @attrs.define
 class Cluster:
-    """Nodes 1 to `count`; the first `voters` of them vote."""
+    """A cluster of nodes 1 to `count`, the first `voters` of which are voters."""
 
     directory: Path
     voters: int
@@ -70,15 +70,15 @@ class Cluster:
         return self.directory / f"node-{node_id}.properties"
 
     def metadata(self, node_id: int) -> Path:
-        """Return the disk of a node's metadata log."""
+        """Return the folder that stands for the disk of a node's metadata log."""
         return self.directory / f"metadata-{node_id}"
 
     def records(self, node_id: int) -> Path:
-        """Return the disk of a node's records."""
+        """Return the folder that stands for the disk of a node's records."""
         return self.directory / f"records-{node_id}"
 
     def key(self, node_id: int) -> str:
-        """Write a first voter as `--lost` takes it."""
+        """Write a voter in the notation of `--lost`."""
         return str(node_id) if self.is_static else f"{node_id}:{uuid_to_text(b'directory %06d' % node_id)}"
 
     def format(self, node_id: int) -> None:
@@ -149,7 +149,7 @@ class Cluster:
             assert process.returncode == 0, self.log(node_id)
 
     def end_of(self, node_id: int) -> str:
-        """Wait until a node ends by itself, with the status after which the unit starts it again; return its last line."""
+        """Wait until a node exits with status 1, after which its unit restarts it; return its last log line."""
         process = self.processes.pop(node_id)
         process.communicate(timeout=60)
         assert process.returncode == 1, self.log(node_id)
@@ -160,7 +160,7 @@ class Cluster:
 
     @contextmanager
     def ended(self) -> Iterator[Cluster]:
-        """Kill what runs when the block ends."""
+        """Kill all running nodes when the block ends."""
         with ExitStack() as stack:
             stack.callback(lambda: self.kill(*list(self.processes)))
             yield self
@@ -172,16 +172,16 @@ class Cluster:
             shutil.rmtree(self.metadata(node_id))
 
     def copy_metadata(self, name: str, *node_ids: int) -> None:
-        """Copy the disks of metadata logs of stopped nodes."""
+        """Copy the metadata disks of stopped nodes under this name."""
         for node_id in node_ids:
             shutil.copytree(self.metadata(node_id), self.directory / f"{name}-{node_id}")
 
     def copy_back(self, name: str, node_id: int) -> None:
-        """Put the copy of such a disk in the place of a disk that was removed."""
+        """Restore a metadata disk that was removed, from the copy with this name."""
         shutil.copytree(self.directory / f"{name}-{node_id}", self.metadata(node_id))
 
     def put_metadata(self, name: str, *node_ids: int) -> None:
-        """Put copies of such disks in place of the present ones."""
+        """Replace metadata disks by the copies with this name."""
         for node_id in node_ids:
             shutil.rmtree(self.metadata(node_id))
             shutil.copytree(self.directory / f"{name}-{node_id}", self.metadata(node_id))
@@ -198,5 +198,5 @@ class Cluster:
     def recovered(
         self, *words: str | Path, lost: tuple[int, ...] = (1, 2), configs: Sequence[Path] | None = None
     ) -> Any:
-        """Recover the quorum; return what the command says."""
+        """Run `quorum recover --execute`; return the JSON document that it prints."""
         return self.recover("--execute", *words, lost=lost, configs=configs).json()

@@ -1,7 +1,7 @@
-"""Commands of a recovery on the directories of real nodes, killed between any two writes; then repeated.
+"""Recovery commands on the directories of real nodes are killed before every possible write and then repeated.
 
-Wherever a command dies, each node has its old directory, the new one, or one with which it does not start. The command is
-repeated, with the plan if it is written, and leads to one cluster: all nodes have the same new log.
+After a kill, each node has its old directory, the new one, or one with which it refuses to start. The repeated command,
+with the plan if it was already written, completes the recovery: all nodes have the same new log.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ Files = Mapping[str, bytes]
 
 @attrs.frozen
 class Stopped:
-    """Stopped nodes, whose metadata directories are put back before each try."""
+    """Stopped nodes whose metadata directories are restored before each attempt."""
 
     cluster: Cluster
     killer: Killer
     backup: Path
-    """Yesterday's metadata log, as an archive."""
+    """An archive of an earlier metadata log."""
 
     def put_back(self, *destroyed: int) -> None:
-        """Put all directories back as the nodes have left them, without the metadata of the destroyed."""
+        """Restore all metadata directories as the nodes left them, except those of the nodes in `destroyed`."""
         for node_id in self.cluster.ids:
             shutil.rmtree(self.cluster.metadata(node_id), ignore_errors=True)
             if node_id not in destroyed:
@@ -61,7 +61,7 @@ class Stopped:
         }
 
     def go_on(self, words: Sequence[str | Path]) -> None:
-        """Do what the page says: the same command, with the plan if there is one."""
+        """Continue as the recovery page says: repeat the command, with the plan if there is one."""
         plans = [path for path in self.plans() if path.suffix == ".json"]
         if plans:
             words = ("quorum", "recover", "--from", plans[-1], *self.cluster.configs, "--execute", "--json")
@@ -69,7 +69,7 @@ class Stopped:
         assert done.code == 0, done.out + done.err
 
     def check_whole(self, before: Mapping[int, Files]) -> None:
-        """Check that all nodes begin with one log, and that each old log is kept."""
+        """Check that all nodes have the same new log, and that each old log is kept aside."""
         (path,) = (each for each in self.plans() if each.suffix == ".json")
         plan = decode_plan(path.read_bytes())
         assert plan.voters is not None
@@ -143,10 +143,7 @@ def test_a_command_that_is_killed_between_any_two_writes_is_repeated(
     destroyed: tuple[int, ...],
     whole_matrix: bool,
 ) -> None:
-    """No half-recovered directory starts a node, and the repeated command leads to the same cluster.
-
-    The short form takes the moments at which names change on the last node: there the directories differ by their names.
-    """
+    """After a kill, no half-recovered node starts, and the repeated command completes the recovery."""
     cluster, killer = stopped.cluster, stopped.killer
     words = words_of(stopped)
     stopped.put_back(*destroyed)
@@ -177,7 +174,8 @@ def test_a_command_that_is_killed_between_any_two_writes_is_repeated(
 
 @pytest.mark.long
 def test_the_nodes_start_after_a_command_that_was_killed_between_its_last_renames(stopped: Stopped) -> None:
-    """The old log is set aside and the new one has no name: the start names the way, and then all records are there."""
+    """Killed between the last two renames, a node has no metadata log. Its start names the command that completes the
+    recovery."""
     cluster, killer = stopped.cluster, stopped.killer
     words = recover(stopped)
     stopped.put_back(1, 2)

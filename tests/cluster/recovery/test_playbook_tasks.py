@@ -1,4 +1,4 @@
-"""The tasks of the playbook `recover` on stopped nodes of this machine, over a local connection."""
+"""The tasks of the playbook `recover`, run on stopped nodes of this machine over a local connection."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def inventory(cluster: Cluster) -> dict[str, Any]:
 
 
 def play(directory: Path, *extra: str, status: int = 0, tasks: str = TASKS) -> str:
-    """Run the tasks; return the output."""
+    """Run the tasks; return Ansible's output."""
     (directory / "tasks.yml").write_text(tasks)
     words = [word for each in (*extra, f"expected_status={status}") for word in ("-e", each)]
     done = subprocess.run(
@@ -94,8 +94,8 @@ def play(directory: Path, *extra: str, status: int = 0, tasks: str = TASKS) -> s
 
 
 def test_the_tasks_recover_a_quorum(tmp_path: Path, whole_matrix: bool) -> None:
-    """Reports come together, a refusal and then a plan are shown, and each host carries it out. Nothing secret stays. The
-    short form shows the plan and carries it out in one run."""
+    """The tasks collect reports, show refusals and the plan, and execute it on each host. No secret stays behind. The
+    short form does this in one run."""
     cluster = Cluster.make(tmp_path)
     with cluster.ended():
         cluster.start(1, 2, 3)
@@ -110,7 +110,9 @@ def test_the_tasks_recover_a_quorum(tmp_path: Path, whole_matrix: bool) -> None:
             assert f"--lost {cluster.key(1)}" in refused
             planned = play(tmp_path, lost)
             assert "new log from offset" in planned
-            assert "plan.new" not in planned.partition("What the command says")[2], "a file that is gone"
+            assert "plan.new" not in planned.partition("Show what the command printed")[2], (
+                "the temporary file must be removed"
+            )
             assert not cluster.metadata(1).exists()
         done = play(tmp_path, lost, "odradek_execute=true")
         assert "new log from offset" in done
@@ -175,7 +177,7 @@ def test_the_tasks_rebuild_a_log_with_users_and_rights(tmp_path: Path) -> None:
 
 
 def test_blank_disks_get_directories(tmp_path: Path) -> None:
-    """A mounted disk without a log directory gets one before the plan is carried out. The place of an absent disk gets none."""
+    """A mounted disk without a log directory gets one before the plan is executed. An unmounted disk does not."""
     mounted, away, here = (tmp_path / name for name in ("disks/blank", "disks/away", "here"))
     for each in (mounted, away, here):
         each.mkdir(parents=True)
@@ -193,7 +195,7 @@ def test_blank_disks_get_directories(tmp_path: Path) -> None:
     (tmp_path / "inventory.json").write_text(json.dumps({"odradek": {"hosts": hosts, "vars": shared}}))
     mount = ["mount", "--bind", mounted, mounted]
     if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("nothing can be mounted here")
+        pytest.skip("this machine cannot mount the test disk")
     try:
         play(tmp_path, tasks=CARRY_OUT)
         assert (mounted / "node-1").stat().st_mode & 0o777 == 0o700

@@ -1,7 +1,7 @@
-"""Three combined nodes as processes: the metadata disks of two are destroyed under load, and the quorum is recovered.
+"""Three combined nodes as processes: two metadata disks are destroyed under load, and the quorum is recovered.
 
-`make test` runs the short forms, and `make test-recovery` everything. Absent nodes and voters of the configuration are left to
-the long form; in `make test` the simulator has both (`sim/runs/test_recovery.py`).
+`make test` runs the short forms, `make test-recovery` all. Only the long form covers absent nodes and static voters
+here; in `make test` the simulator covers both (`sim/runs/test_recovery.py`).
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ LONG = "the long form: make test-recovery"
 
 
 def new_producer_id(bootstrap: str) -> int:
-    """Have a broker give out a producer id."""
+    """Ask a broker for a new producer id."""
     with RawClient(bootstrap.split(",")[0]) as client:
         return int(client.request(InitProducerIdRequest(None, 1000, -1, -1), 4).producer_id)
 
 
 @contextmanager
 def ending(producer: Producer) -> Iterator[Producer]:
-    """Close a producer; after a failure it waits for nothing."""
+    """Close a producer at the end of the block. After a failure it does not wait for pending records."""
     try:
         yield producer
     except BaseException:
@@ -55,7 +55,8 @@ def ending(producer: Producer) -> Iterator[Producer]:
 
 
 def test_two_of_three_metadata_disks_are_destroyed(tmp_path: Path) -> None:
-    """An idempotent producer goes on over the recovery: all that was acknowledged is there once, and no id is given twice."""
+    """An idempotent producer continues across the recovery. Acknowledged records appear once, and no producer id is
+    reused."""
     cluster = Cluster.make(tmp_path)
     with cluster.ended():
         cluster.start(1, 2, 3)
@@ -92,7 +93,7 @@ def test_two_of_three_metadata_disks_are_destroyed(tmp_path: Path) -> None:
             done = cluster.recovered()
             assert done["done"] == [1, 2, 3]
             again = cluster.recover("--execute", lost=())
-            assert "start them" in again.out, "the new quorum needs no recovery"
+            assert "start them" in again.out, "a second recovery must be refused"
             cluster.start(1, 2, 3)
             until("all in sync", lambda: in_sync(cluster.bootstrap, "t", 3))
             for each in under_way:
@@ -111,8 +112,8 @@ def test_two_of_three_metadata_disks_are_destroyed(tmp_path: Path) -> None:
 
 
 def test_old_voters_that_return_are_refused(tmp_path: Path, whole_matrix: bool) -> None:
-    """Both old voters come back at their addresses, before and after a new node has joined. Each ends with one line. The
-    recovered quorum goes on as soon as its own disks are back. The short form has the second return alone."""
+    """Old voters that return, before or after a new node joined, exit with one log line. The quorum continues when its
+    own disks are back."""
     cluster = Cluster.make(tmp_path, 4, formatted=3)
     with cluster.ended():
         cluster.start(1, 2, 3)
@@ -150,8 +151,8 @@ def test_old_voters_that_return_are_refused(tmp_path: Path, whole_matrix: bool) 
 
 
 def test_a_node_that_was_absent_is_waited_for(tmp_path: Path, whole_matrix: bool) -> None:
-    """The plan is made from reports and carried out host by host. The absent node has a replica, so its partition waits, until
-    its metadata begin anew."""
+    """A node absent from the recovery keeps its data. Its partition waits until its metadata is replaced by the
+    plan."""
     if not whole_matrix:
         pytest.skip(LONG)
     cluster = Cluster.make(tmp_path, 4)
@@ -199,7 +200,8 @@ def test_a_node_that_was_absent_is_waited_for(tmp_path: Path, whole_matrix: bool
 
 
 def test_every_metadata_disk_is_gone(tmp_path: Path) -> None:
-    """Topics, ids and records are rebuilt from the partitions' directories, and a backup of before is as good as a copy."""
+    """If all metadata disks are lost, topics, ids and records are rebuilt from the log directories, or from an old
+    backup."""
     cluster = Cluster.make(tmp_path)
     with cluster.ended():
         cluster.start(1, 2, 3)
@@ -233,7 +235,8 @@ def test_every_metadata_disk_is_gone(tmp_path: Path) -> None:
 
 
 def test_a_backup_of_yesterday_is_restored(tmp_path: Path, whole_matrix: bool) -> None:
-    """What came after it is forgotten but for what lies on disks: a later topic comes back with its records, and keeps all."""
+    """After restoring an old backup, later metadata is lost except what the log directories show: a later topic keeps
+    its records."""
     if not whole_matrix:
         pytest.skip(LONG)
     cluster = Cluster.make(tmp_path)
@@ -268,7 +271,8 @@ def test_a_backup_of_yesterday_is_restored(tmp_path: Path, whole_matrix: bool) -
 
 
 def test_a_cluster_of_dev_is_recovered_by_what_the_screen_says(tmp_path: Path, whole_matrix: bool) -> None:
-    """`odradek dev` refuses to begin most voters anew, and names the command. That one names the words that it misses."""
+    """`odradek dev` refuses to start with most voters blank, and names the recovery command. That command names missing
+    arguments."""
     if not whole_matrix:
         pytest.skip(LONG)
     port, data = base_port(3), tmp_path / "data"
@@ -297,13 +301,13 @@ def test_a_cluster_of_dev_is_recovered_by_what_the_screen_says(tmp_path: Path, w
 
 
 def until_ready(dev: subprocess.Popen[bytes]) -> None:
-    """Wait until all nodes of `odradek dev` serve."""
+    """Wait until all nodes of `odradek dev` print that they serve."""
     while (said := line(dev.stdout)) != "ready":
         assert said.startswith("node="), said
 
 
 def test_voters_of_the_configuration_are_recovered(tmp_path: Path, whole_matrix: bool) -> None:
-    """With `controller.quorum.voters` a voter is lost by its id alone, and the recovered log names none."""
+    """With `controller.quorum.voters`, `--lost` takes only an id, and the recovered log contains no voters."""
     if not whole_matrix:
         pytest.skip(LONG)
     cluster = Cluster.make(tmp_path, is_static=True)

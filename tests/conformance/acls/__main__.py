@@ -1,4 +1,4 @@
-"""The cases under ACLs, asked of a server.
+"""The cases under ACLs, sent to a server.
 
 python -m tests.conformance.acls record                  record what Apache Kafka answers (Java and its jars)
 python -m tests.conformance.acls compare HOST:PORT       show how another server's answers differ
@@ -18,7 +18,7 @@ from tests.conformance.servers import Place
 
 
 def main() -> int:
-    """Record the answers of Apache Kafka, or show how another server's differ."""
+    """Record the answers of Apache Kafka, or show how those of another server differ."""
     tag = os.urandom(3).hex()
     if sys.argv[1:] == ["record"]:
         place = Place.of({**BASE, **SETTINGS})

@@ -1,10 +1,10 @@
-"""Every question with every set of rights that matters to it, asked of a server whose authorizer is on.
+"""Each question is sent with every set of rights that matters to it, to a server with an authorizer.
 
-Who asks is told apart by address alone: a client binds its socket to an address of 127.0.0.0/8, and rules name hosts. The
-address 127.0.0.1, from which the server's own nodes ask as well, may do everything. Each case has an address of its own.
-So one CreateAcls before the first case makes all rules, on Apache Kafka as on our node. Only questions about tokens are
-asked by a user, who logs in from the case's address. Both servers run with
-`allow.everyone.if.no.acl.found`: the first CreateAcls needs no right, and after it every resource has a rule.
+The server knows each asker by its address alone: a client binds to an address of 127.0.0.0/8, and rules name hosts. The
+address 127.0.0.1, from which the server's own nodes ask as well, may do everything. Each case has an address of its
+own. So one CreateAcls before the first case makes all rules, on Apache Kafka as on our node. Only questions about
+tokens are asked by a user, who logs in from the case's address. Both servers run with `allow.everyone.if.no.acl.found`:
+the first CreateAcls needs no right, and after it every resource has a rule.
 """
 
 from __future__ import annotations
@@ -51,22 +51,22 @@ SETTINGS = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "allow.everyone.if.no.acl.found": "true",
     "super.users": "User:nobody;User:admin",
-    # The records are old, and retention would take them away in the middle.
+    # The records are old, and retention would remove them during a run.
     "log.retention.ms": "-1",
 }
 ANONYMOUS = "User:ANONYMOUS"
 ASKER = "asker"
-"""The user who asks where the question is none of the anonymous."""
+"""The user who asks the questions that an anonymous client may not ask."""
 ANSWER_SECONDS_MAX = 20.0
 _NEEDS = re.compile(r"Request .* needs (\w+) permission\.", re.DOTALL)
-"""Kafka shows the whole request and the broker's listener in this text; here it is the text of the error code."""
+"""Kafka puts the whole request and the listener into this message. Our message is the text of the error code."""
 _CONTROLLER = re.compile(r"Local controller \d+ does")
 _CLUSTER = re.compile(r'cluster id "[A-Za-z0-9_-]{22}"')
 
 
 @attrs.frozen
 class Case:
-    """A question, and what its asker may do."""
+    """A question, and the rights of the client that asks it."""
 
     number: int
     question: Question
@@ -78,17 +78,17 @@ class Case:
 
     @property
     def name(self) -> str:
-        """The name in the recording."""
+        """The case's name in the recording."""
         return f"{self.question.name}: {self.title}"
 
     @property
     def host(self) -> str:
-        """The asker's address."""
+        """The address of the client that asks."""
         return f"127.{1 + self.number // 60_000}.{self.number // 250 % 240}.{1 + self.number % 250}"
 
 
 def all_cases() -> list[Case]:
-    """In the order of asking."""
+    """Return all cases in the order in which they are asked."""
     cases: list[Case] = []
     for question in QUESTIONS:
         for title, rights, denied, pattern in _sets(question.rights):
@@ -112,14 +112,14 @@ def _sets(
 
 
 class _Told(Talk):
-    """Makes answers comparable; asks nothing."""
+    """A `Talk` without connections, which only makes answers comparable."""
 
     def line(self) -> Line:
         return None  # type: ignore[return-value]  # nobody asks through it
 
 
 class _Client(RawClient):
-    """A connection from an address of its own."""
+    """A connection from a source address of its own."""
 
     def __init__(self, bootstrap: str, source: str) -> None:
         host, _, port = bootstrap.rpartition(":")
@@ -128,7 +128,7 @@ class _Client(RawClient):
 
 
 class _Stage:
-    """The topics and rules of all cases on one server."""
+    """The topics, groups and rules of all cases on one server."""
 
     def __init__(self, bootstrap: str, tag: str) -> None:
         self.bootstrap = bootstrap
@@ -141,7 +141,7 @@ class _Stage:
         self.controller = self._controller()
 
     def _make_token(self) -> tuple[str, bytes]:
-        """Id and secret of a token of the owner, once the broker and the controller know it."""
+        """Make a token. Return its id and secret once the broker and the controller know it."""
         kind, _, name = self.owner.partition(":")
         described = DescribeDelegationTokenRequest([DescribeDelegationTokenOwner(kind, name)])
         with _Client(self.logins, "127.0.0.1") as client:
@@ -151,7 +151,7 @@ class _Stage:
             assert not made.error_code, made
             for _ in range(1_000):
                 told = client.request(described, 3).tokens
-                # Only what a renewal changes is sure to be known to the controller.
+                # Only a renewal shows that the controller knows the token.
                 renewed = client.request(RenewDelegationTokenRequest(made.hmac, -1), 2)
                 if told and not renewed.error_code:
                     return str(made.token_id), bytes(made.hmac)
@@ -166,7 +166,8 @@ class _Stage:
         return f"{endpoint.host}:{endpoint.port}"
 
     def name(self, stem: str, case: Case) -> str:
-        """A thing's name: one for all cases, or the case's own."""
+        """Return the name of a topic, group or id: the same for all cases, or with the case's number if it changes
+        things."""
         own = f"{case.number}-" if case.question.changes else ""
         return f"{stem}-{own}{self.tag}"
 
@@ -221,7 +222,7 @@ class _Stage:
         raise TimeoutError("no coordinator")
 
     def _create_rules(self, cases: list[Case]) -> None:
-        """Raises `ValueError` for a server that has rules already: hosts would have rights of another run."""
+        """Create the rules of all cases. Raises `ValueError` if the server has rules already, from another run."""
         everything = DescribeAclsRequest(1, None, 1, None, None, 1, 1)
         if self.admin.request(everything, 3).resources:
             raise ValueError(f"{self.bootstrap} has rules already: start a server of its own for this")
@@ -263,7 +264,7 @@ class _Stage:
         return rules
 
     def ask(self, case: Case) -> Any:
-        """The answer, made comparable."""
+        """Ask the question of a case. Return the answer in comparable form."""
         question, told = case.question, _Told(self.bootstrap, self.tag)
         address = self.controller if question.on_controller else self.bootstrap
         if question.logs_in:
@@ -287,7 +288,7 @@ def _rule(
 
 
 def _plain(value: Any, number: str, port: str) -> Any:
-    """Without what belongs to the server or to the number of the case."""
+    """Remove from a value whatever differs from server to server or with the number of the case."""
     if isinstance(value, dict):
         return {
             key: "PORT" if key == "port" and str(each) == port else _plain(each, number, port)
@@ -305,7 +306,7 @@ def _plain(value: Any, number: str, port: str) -> Any:
 
 
 def answers_of(bootstrap: str, tag: str) -> dict[str, Any]:
-    """The answer to every case, by name."""
+    """Return the answers to all cases, by name."""
     cases = all_cases()
     wait_until_ready(bootstrap)
     stage = _Stage(bootstrap, tag)

@@ -1,4 +1,4 @@
-"""Questions about records, groups and transactions. Entered as this module is imported."""
+"""Questions about records, groups and transactions. An import of this module registers them."""
 
 from __future__ import annotations
 

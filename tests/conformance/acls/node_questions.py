@@ -1,4 +1,4 @@
-"""Questions about tokens, ACLs, configurations, partitions and nodes. Entered as this module is imported."""
+"""Questions about tokens, ACLs, configurations, partitions and nodes. An import of this module registers them."""
 
 from __future__ import annotations
 

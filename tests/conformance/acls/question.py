@@ -1,4 +1,4 @@
-"""What a question about a right is: one request, and the rights that Kafka looks at for it."""
+"""A question about rights: one request, and the rights that Kafka checks for it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOPIC = int(ResourceType.TOPIC)
 
 @attrs.frozen
 class Names:
-    """The things that one case asks about."""
+    """The names of the resources in one case."""
 
     known: str
     known_id: bytes
@@ -26,14 +26,14 @@ class Names:
     group: str
     transactional_id: str
     owner: str
-    """Owns the token `token`, as does `User:another`."""
+    """The owner of the token `token`. `User:another` owns it, too."""
     token: str
     hmac: bytes
 
 
 @attrs.frozen
 class Right:
-    """An operation on one of the things of a question; `on` names a field of `Names`, or is "cluster" or "*"."""
+    """An operation on one of the resources of a question. `on` is a field of `Names`, or "cluster" or "*"."""
 
     operation: Operation
     on: str
@@ -52,18 +52,18 @@ class Right:
 
 @attrs.frozen
 class Question:
-    """One request in one version, and the rights that Kafka looks at for it."""
+    """One request in one version, and the rights that Kafka checks for it."""
 
     name: str
     version: int
     build: Callable[[Names], Any]
     rights: tuple[Right, ...]
     changes: bool = False
-    """True if a case needs a topic of its own."""
+    """True if each case needs a topic of its own, since the request changes it."""
     on_controller: bool = False
-    """True if the controller's listener is asked."""
+    """True if the request goes to the controller's listener."""
     logs_in: bool = False
-    """True if the asker logs in: tokens are not for the anonymous."""
+    """True if the client logs in, since anonymous clients may not have tokens."""
 
 
 def _rights(*pairs: str) -> tuple[Right, ...]:
@@ -86,7 +86,7 @@ def ask(
     on_controller: bool = False,
     logs_in: bool = False,
 ) -> None:
-    """Enter a question, once for each version."""
+    """Register a question, once for each version."""
     for version in versions:
         QUESTIONS.append(
             Question(f"{name} v{version}", version, build, _rights(*rights), changes, on_controller, logs_in)
@@ -94,5 +94,5 @@ def ask(
 
 
 def api_of(question: Question) -> ApiKey:
-    """Return the API that a question asks."""
+    """Return the API of a question."""
     return ApiKey[question.name.split(" ")[0].upper()]

@@ -1,7 +1,7 @@
-"""The questions that are asked with and without rights: at least one for each API, and the rights that matter to it.
+"""All questions that are asked with and without rights: at least one for each API, with the rights that it needs.
 
 A question names the topics `known` and `other`, which exist, and `absent`, which does not; a group and a transactional id.
-Each case asks with names of its own where the question changes something. The recording has them in this order.
+Each case asks with names of its own where the question changes something. The recording lists the cases in this order.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What Apache Kafka 4.3 answered under ACLs. The recording is data: cases with the same answer share it."""
+"""The recorded answers of Apache Kafka 4.3 under ACLs. Cases with equal answers share one in the file."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ SEAL = Path(__file__).with_name("seal.txt")
 
 
 DELIBERATE = tuple(f"create_acls of kind {kind} v3: ALTER cluster: " for kind in (0, 4, 5, 10, 12, 16))
-"""Where an ACL has ANY in it, Kafka fails with UNKNOWN_SERVER_ERROR for the whole request. Here that ACL alone gets
-INVALID_REQUEST and the reason."""
+"""Cases in which an ACL contains ANY. Kafka fails the whole request with UNKNOWN_SERVER_ERROR. Our node refuses only
+that ACL, with INVALID_REQUEST and a reason."""
 
 
 def write(answers: dict[str, Any]) -> None:
-    """Write the recording: a line for each case, sorted as asked."""
+    """Write the recording: a line for each case, in the order of asking."""
     lines = [
         f"{json.dumps(name)}: {json.dumps(answer, ensure_ascii=False)}" for name, answer in answers.items()
     ]
@@ -47,7 +47,7 @@ def load() -> dict[str, Any]:
 
 
 def compare(answers: dict[str, Any]) -> list[str]:
-    """List the differences from the recording, a line each, but for those that are `DELIBERATE`."""
+    """Return the differences from the recording, a line each, without the cases of `DELIBERATE`."""
     recorded = load()
     lines = [
         f"{name}: {difference}"

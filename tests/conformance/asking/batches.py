@@ -1,4 +1,4 @@
-"""Batches of records, good and bad, for the cases; topics that have some."""
+"""Batches of records, valid and broken, for the cases, and topics that hold some."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Batch = bytes | bytearray | None
 
 
 def batch(count: int = 3, *, timestamp: int = 1_000, value: bytes = b"value", **header: int) -> bytearray:
-    """Make a good batch; `header` goes to the builder."""
+    """Make a valid batch. `header` holds arguments of the builder."""
     builder = RecordBatchBuilder(**header)  # type: ignore[arg-type]  # counts and ids
     for number in range(count):
         builder.append(timestamp + number, b"key", value)
@@ -28,7 +28,7 @@ def sealed(data: bytearray) -> bytearray:
 
 
 def patched(offset: int, layout: str, value: int, *, seal: bool = True) -> bytearray:
-    """Make a good batch with one field of the header changed."""
+    """Make a valid batch, then change one field of its header."""
     data = batch()
     struct.pack_into(layout, data, offset, value)
     return sealed(data) if seal else data
@@ -37,7 +37,7 @@ def patched(offset: int, layout: str, value: int, *, seal: bool = True) -> bytea
 def filled(talk: Talk, stem: str, partitions: int = 1) -> tuple[str, bytes]:
     """Make a topic whose partition 0 holds three batches of three records at 1000, 2000 and 3000 ms.
 
-    Records of 1970 are beyond every retention, which Kafka applies from 30 seconds after its start on.
+    Any retention removes records of 1970. Kafka first applies it 30 seconds after its start.
     """
     name, topic_id = talk.topic(stem, partitions, retention_ms="-1")
     for timestamp in (1_000, 2_000, 3_000):
@@ -46,6 +46,6 @@ def filled(talk: Talk, stem: str, partitions: int = 1) -> tuple[str, bytes]:
 
 
 def append(talk: Talk, name: str, timestamp: int, partition: int = 0) -> None:
-    """Append three more records."""
+    """Append three more records to the topic."""
     data = [PartitionProduceData(partition, batch(timestamp=timestamp))]
     talk.ask_silently(ProduceRequest(None, -1, 5_000, [TopicProduceData(name, bytes(16), data)]), 9)

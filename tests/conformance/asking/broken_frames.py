@@ -1,4 +1,4 @@
-"""Frames that are not quite requests, for every API: the answers, and the frames that end the connection."""
+"""Frames that are not quite requests, for every API: some get an answer, others end the connection."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CORRELATION_ID = 7
 FLEXIBLE_HEADER = 2
 ALL_IN_SYNC = -1
 NO_TAGS, ONE_TAG = b"\0", b"\x01\x64\x03any"
-"""No tagged fields; an unknown one, number 100 with three bytes."""
+"""Tagged fields of a header: none, or an unknown one with number 100 and three bytes."""
 
 
 def _frame(
@@ -28,13 +28,13 @@ def _frame(
 
 
 def _broken(talk: Talk, *, key: ApiKey) -> None:
-    """Send the plainest request of the last version, with one mistake each time."""
+    """Send an empty request of the newest version several times, each time with one mistake."""
     first, last = api_versions(key)
     message = request_class(key)()
     if key == ApiKey.PRODUCE:
         message.acks = ALL_IN_SYNC
     if key == ApiKey.ADD_PARTITIONS_TO_TXN:
-        # Without any, Kafka 4.3 never answers.
+        # Kafka 4.3 never answers a request without transactions.
         message.transactions = [AddPartitionsToTxnTransaction()]
     body = bytes(encode(message, last))
     flexible = request_header_version(key, last) >= FLEXIBLE_HEADER
@@ -61,5 +61,5 @@ def _broken(talk: Talk, *, key: ApiKey) -> None:
 
 
 def enter(key: ApiKey) -> None:
-    """Put the conversation about one API into the corpus."""
+    """Add the conversation about one API to the corpus."""
     case(f"{key.name.lower()} in broken frames")(partial(_broken, key=key))

@@ -11,12 +11,12 @@ from tests.conformance.asking.talk import Talk
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 ALWAYS_SET = "min.insync.replicas"
-"""Set for all brokers by Kafka's format, not by ours: a deliberate difference."""
+"""A key that Kafka's format sets for all brokers. Our format does not, which is a deliberate difference."""
 LOGGER, METRICS = BROKER_LOGGER, CLIENT_METRICS
 SET, DELETE, APPEND, SUBTRACT = range(4)
 
 Change = tuple[str, int, str | None]
-"""Key, operation, value."""
+"""A change: key, operation, value."""
 Resource = tuple[int, str, Sequence[Change]]
 
 
@@ -50,7 +50,7 @@ def replace(
 
 
 def has(talk: Talk, kind: int, name: str, **values: str | None) -> None:
-    """Wait until keys ('_' for '.') have these values, and keep their description."""
+    """Wait until the keys have these values, then keep their description. '_' in a name stands for '.'."""
     keys = {key.replace("_", "."): value for key, value in values.items()}
     request = DescribeConfigsRequest([DescribeConfigsResource(kind, name, list(keys))], True, False)
     talk.ask_until(

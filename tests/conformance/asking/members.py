@@ -1,8 +1,8 @@
 """Members of groups for the cases: each on a connection of its own, and shown by its label in answers.
 
 The classic protocol parks requests, so the order in which a coordinator sees them matters. `together` brings members
-into one generation without a race. Newcomers join first; from version 4 on, a newcomer first asks for its id, and the
-group waits for it from then on. An old member joins again only when a heartbeat's answer demands it.
+into one generation without a race. New members join first. From version 4 on, a new member asks for its id first, and
+from then on the group waits for it. An old member joins again only when the answer to a heartbeat asks for it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from odradek.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestA
 from tests.conformance.asking.talk import Talk
 
 JOIN, SYNC, HEARTBEAT, LEAVE = 9, 5, 4, 5
-"""Kafka 4.3's last versions."""
+"""The newest versions of these requests in Kafka 4.3."""
 Protocols = Sequence[tuple[str, bytes]]
 UUID_LENGTH = 36
 STRANGER = "stranger"
@@ -29,7 +29,7 @@ STRANGER = "stranger"
 def subscription(*topics: str, user_data: bytes | None = None) -> bytes:
     """Encode a consumer's metadata: version 0 of the consumer protocol.
 
-    Metadata of the protocol type "consumer" must be valid: a rebalance of Kafka 4.3 does not end otherwise.
+    For the protocol type "consumer" it must be valid. Otherwise a rebalance of Kafka 4.3 does not end.
     """
     named = b"".join(struct.pack(">h", len(topic)) + topic.encode() for topic in topics)
     tail = struct.pack(">i", -1) if user_data is None else struct.pack(">i", len(user_data)) + user_data
@@ -40,7 +40,7 @@ PROTOCOLS: Protocols = (("range", subscription()),)
 
 
 class Member:
-    """One member; its answers are kept for the comparison, unless asked silently."""
+    """One member. Its answers are kept for the comparison, except those to silent requests."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Member:
         return JoinGroupRequest(**fields)
 
     def sync_request(self, shares: dict[str, bytes] | None = None, **changes: Any) -> SyncGroupRequest:
-        """Make this member's SyncGroup; `shares` has the assignment of each member."""
+        """Make this member's SyncGroup. `shares` has the assignment of each member if this one leads."""
         fields = {
             "group_id": self.group,
             "generation_id": self.generation,
@@ -107,11 +107,11 @@ class Member:
     # -- steps ---------------------------------------------------------------------------------------------------------
 
     def send_join(self, **changes: Any) -> None:
-        """Send JoinGroup; `joined` takes the answer."""
+        """Send JoinGroup. Call `joined` for the answer."""
         self.line.send(self.join_request(**changes), self.version)
 
     def joined(self, silently: bool = False) -> Any:
-        """Return the answer to JoinGroup; the member has its member id and generation from now on."""
+        """Return the answer to JoinGroup, and remember the member id and generation in it."""
         response = self.line.silent_answer()
         if response is not None:
             self._learn(response)
@@ -128,7 +128,8 @@ class Member:
             self.leads = response.leader == response.member_id
 
     def join(self, silently: bool = False, **changes: Any) -> Any:
-        """Join, at once or by way of MEMBER_ID_REQUIRED, where nobody must be waited for."""
+        """Join a group in which no other member must join first. If asked for it, join again with the given
+        member id."""
         self.send_join(**changes)
         response = self.joined(silently)
         if response is not None and response.error_code == ErrorCode.MEMBER_ID_REQUIRED:
@@ -155,8 +156,8 @@ class Member:
         self._wait_for(ErrorCode.REBALANCE_IN_PROGRESS)
 
     def wait_until_forgotten(self) -> None:
-        """Wait until the group has removed this member; the heartbeats that ask have a wrong generation, so they cannot
-        keep it alive."""
+        """Wait until the group has removed this member. The heartbeats name a wrong generation, so they do not extend
+        its session."""
         request = self.heartbeat_request(generation_id=self.generation + 1_000)
         self._wait_for(ErrorCode.UNKNOWN_MEMBER_ID, request)
 
@@ -170,8 +171,8 @@ class Member:
 
 
 def together(*members: Member, silently: bool = False) -> None:
-    """Bring members into one generation: those that were in the group before, and newcomers (one, unless they
-    ask for ids first). Without newcomers the leader begins it. Answers are kept in the order of the arguments."""
+    """Bring old and new members of a group into one generation. Only new members that ask for ids first may be several.
+    Without new members the leader starts the rebalance. Answers are kept in the order of the arguments."""
     newcomers = [member for member in members if not member.member_id]
     residents = [member for member in members if member.member_id]
     for member in newcomers:
@@ -190,7 +191,7 @@ def together(*members: Member, silently: bool = False) -> None:
 
 
 def synced(*members: Member, silently: bool = False) -> None:
-    """Send SyncGroup by all members of a generation, with a share for each from the leader."""
+    """Send SyncGroup from all members of a generation. The leader's request has an assignment for each."""
     shares = {member.member_id: f"share of {member.label}".encode() for member in members}
     for member in sorted(members, key=lambda member: member.leads):
         member.line.send(member.sync_request(shares if member.leads else None), SYNC)
@@ -202,7 +203,7 @@ def synced(*members: Member, silently: bool = False) -> None:
 
 
 def stable(talk: Talk, group: str, labels: str = "A", **fields: Any) -> list[Member]:
-    """Make a group in which these members have their shares; nothing of it is compared."""
+    """Make a stable group of these members without keeping any answer for the comparison."""
     members: list[Member] = []
     for label in labels:
         newcomer = Member(talk, group, label, **fields)

@@ -20,7 +20,7 @@ from tests.conformance.asking.talk import Talk
 def partition(
     index: int, offset: int = 5, metadata: str | None = "m", epoch: int = -1
 ) -> OffsetCommitRequestPartition:
-    """Make one position."""
+    """Make a partition's committed offset for a request."""
     return OffsetCommitRequestPartition(index, offset, epoch, metadata)
 
 
@@ -32,20 +32,20 @@ def request(
     member: str = "",
     generation: int = -1,
 ) -> OffsetCommitRequest:
-    """Make a commit to one topic, which every version can send."""
+    """Make an OffsetCommit for one topic that every version can encode."""
     topics = [OffsetCommitRequestTopic(topic, topic_id, list(partitions))]
     return OffsetCommitRequest(group, generation, member, topics=topics)
 
 
 def commit(talk: Talk, group: str, topic: str, *offsets: int) -> None:
-    """Commit to the first partitions of a topic, outside the comparison."""
+    """Commit offsets of a topic's first partitions, without keeping the answer."""
     positions = [partition(index, offset) for index, offset in enumerate(offsets)]
     answer = talk.ask_silently(request(group, topic, bytes(16), *positions), 9)
     assert not any(answered.error_code for answered in answer.topics[0].partitions), answer
 
 
 def committed(talk: Talk, group: str, topic: str) -> None:
-    """Keep what a group has committed to one topic."""
+    """Fetch a group's committed offsets of one topic, and keep the answer."""
 
     def of_the_topic(response: OffsetFetchResponse) -> OffsetFetchResponse:
         for answered in response.groups:
@@ -56,7 +56,8 @@ def committed(talk: Talk, group: str, topic: str) -> None:
 
 
 def wait_until_forgotten(talk: Talk, group: str, topic: str) -> None:
-    """Wait until the offsets of a topic are gone: a coordinator drops those of a deleted topic in its own time."""
+    """Wait until a topic's offsets are gone. After a topic's deletion the coordinator removes them at some
+    later time."""
     for _ in range(1_000):
         answer = talk.ask_silently(_everything(group), 9)
         if all(entry.name != topic for entry in answer.groups[0].topics or []):

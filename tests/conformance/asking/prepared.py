@@ -1,8 +1,8 @@
-"""A transactional id that stays in PrepareCommit or PrepareAbort: its outcome stands, and a marker is missing for ever.
+"""A transactional id that stays in PrepareCommit or PrepareAbort, because one partition never takes its marker.
 
-A marker with the highest coordinator epoch comes first, from an admin client. The partition refuses all later markers of
-this producer (TRANSACTION_COORDINATOR_FENCED), and the coordinator then gives them up, as in Kafka. So a request can meet
-the state at leisure, which mostly lasts for milliseconds.
+First an admin client writes a marker with the highest coordinator epoch. The partition then refuses all later markers
+of this producer (TRANSACTION_COORDINATOR_FENCED), and the coordinator gives up, as in Kafka. Normally the state lasts
+for milliseconds. Here it stays, so that requests can be sent in it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from tests.conformance.asking.transactions import ABORT, COMMIT, END, V1, V2, Pr
 COORDINATOR_EPOCH_MAX = 2**31 - 1
 STATE = {COMMIT: "PrepareCommit", ABORT: "PrepareAbort"}
 NEIGHBOURS = ((0, 0), (-1, 0), (1, 0), (0, 1))
-"""Pairs that are added to the epoch and to the producer id."""
+"""Differences that requests add to the right epoch and to the right producer id."""
 
 
 def prepared(talk: Talk, stem: str, is_commit: bool, client: int) -> Producer:
-    """Make a producer whose transaction has its outcome, and never all markers.
+    """Make a producer whose transaction is committed or aborted but never gets all its markers.
 
-    A client of version 2 has the epoch of its next transaction already.
+    A client of version 2 already has the epoch of its next transaction.
     """
     producer = in_state(talk, stem, "empty", client)
     topics = [WritableTxnMarkerTopic(producer.topic, [0])]
@@ -45,7 +45,8 @@ def prepared(talk: Talk, stem: str, is_commit: bool, client: int) -> Producer:
 
 
 def ask_all(talk: Talk, asked: list[tuple[Any, int]]) -> None:
-    """Send many requests at once: where Kafka answers at once that it is busy, we wait for half a second."""
+    """Send many requests before reading any answer: Kafka reports at once that it is busy, our node after half a
+    second."""
     line = talk.line()
     for message, version in asked:
         line.send(message, version)
@@ -54,7 +55,7 @@ def ask_all(talk: Talk, asked: list[tuple[Any, int]]) -> None:
 
 
 def prepared_case(api: str) -> Callable[[Callable[[Talk, Producer], None]], None]:
-    """Make a case for each outcome and client; `(talk, producer)` is its conversation."""
+    """Register a case for each outcome and client. The decorated function is called with the talk and the producer."""
 
     def enter(conversation: Callable[[Talk, Producer], None]) -> None:
         for client in (V1, V2):

@@ -1,7 +1,7 @@
-"""One conversation of the corpus with a server, and its answers in a form that two servers can share.
+"""One conversation of the corpus with a server, and its answers in a form that can be compared between servers.
 
-A case asks; every answer becomes plain JSON with the fields of its version. What must differ between two servers
-becomes a name: topic ids, producer ids, session ids, member ids, the port, the present time. Lists whose order means
+A case asks; every answer becomes plain JSON with the fields of its version. Values that differ between two servers
+become names: topic ids, producer ids, session ids, member ids, the port, the present time. Lists whose order means
 nothing are sorted. A connection that the server closes is an answer, too: "closed".
 
 The first word of a case's name is the API that it is about; a case may hold several connections (`Talk.line`).
@@ -39,7 +39,7 @@ NOW_TOLERANCE_MS = 120_000
 EARLIEST = -2
 ANSWER_SECONDS_MAX = 15.0
 COORDINATORS_ASKED = 40
-"""Transactional ids that are asked about: enough for one in each partition of the topic."""
+"""How many transactional ids are asked about: enough for one in each partition of the topic."""
 _UNTOLD = frozenset(("throttle_time_ms", "finalized_features_epoch"))
 _ORDERED = frozenset(("synonyms", "replica_nodes", "isr_nodes"))
 _PRESENT = frozenset(("timestamp", "log_append_time_ms", "last_timestamp", "transaction_start_time_ms"))
@@ -54,7 +54,7 @@ CORPUS: dict[str, Case] = {}
 
 
 def case(name: str) -> Callable[[Case], Case]:
-    """Put a conversation into the corpus."""
+    """Add a conversation to the corpus under a name."""
 
     def enter(conversation: Case) -> Case:
         if name in CORPUS:
@@ -66,10 +66,10 @@ def case(name: str) -> Callable[[Case], Case]:
 
 
 class Line:
-    """One connection of a conversation. Several requests may be on their way; answers come in their order."""
+    """One connection of a conversation. Several requests may be under way, and answers come in their order."""
 
     def __init__(self, talk: Talk, user: str | None = None) -> None:
-        """With a `user` it logs in."""
+        """Connect to the server, and log in if a `user` is given."""
         self._talk = talk
         self._user = user
         self._client = self._connected()
@@ -83,17 +83,18 @@ class Line:
         return client
 
     def send(self, message: Any, version: int) -> None:
-        """Send a request; its answer is fetched by `answer` or `silent_answer`."""
+        """Send a request. Call `answer` or `silent_answer` for its answer."""
         self.send_frame(frame(message, version), message.API_KEY, version)
 
     def send_frame(self, data: bytes | bytearray, api_key: int, version: int) -> None:
-        """Send a frame made by hand, to be answered like a request of that API and version."""
+        """Send a handmade frame that is answered like a request of this API and version."""
         self._talk.asked.add((api_key, version))
         self._sent.append((api_key, version))
         self._client.send(data)
 
     def silent_answer(self) -> Any:
-        """The next answer, decoded, not kept for the comparison; None where the server closed."""
+        """Return the next answer, decoded, without keeping it for the comparison. Return None if the server has
+        closed."""
         try:
             return self._client.receive(*self._sent.popleft())
         except ConnectionError:
@@ -101,14 +102,14 @@ class Line:
             return None
 
     def answer(self, note: Callable[[Any], Any] | None = None) -> Any:
-        """The next answer, decoded; kept (or what `note` makes of it) for the comparison."""
+        """Return the next answer, decoded. Keep it, or the result of `note`, for the comparison."""
         version = self._sent[0][1]
         response = self.silent_answer()
         self._talk.keep(response, version, note)
         return response
 
     def is_answered(self) -> bool:
-        """True if a response to the oldest request comes, whichever it is."""
+        """Return True if a response to the oldest request comes, whatever it says."""
         self._sent.popleft()
         try:
             self._client.read_frame()
@@ -118,12 +119,12 @@ class Line:
         return True
 
     def ask(self, message: Any, version: int, note: Callable[[Any], Any] | None = None) -> Any:
-        """Send and wait for the answer."""
+        """Send a request and return its answer."""
         self.send(message, version)
         return self.answer(note)
 
     def ask_until(self, message: Any, version: int, reached: Callable[[Any], bool]) -> Any:
-        """Ask again and again until the answer is the awaited one, and keep that one."""
+        """Repeat a request until `reached` is true of the answer, and keep only that answer."""
         for _ in range(2_000):
             self.send(message, version)
             response = self.silent_answer()
@@ -134,7 +135,7 @@ class Line:
         raise TimeoutError(f"the awaited answer did not come; the last one was {response}")
 
     def reconnect(self) -> None:
-        """A new connection; what was sent on the old one is forgotten."""
+        """Open a new connection. Requests on the old one are forgotten."""
         self.close()
         self._sent.clear()
         self._client = self._connected()
@@ -144,7 +145,7 @@ class Line:
 
 
 class Talk:
-    """The actions of a case. `tag` makes names fresh; answers show it as `~`."""
+    """The requests of a case. `tag` makes its names unique, and answers show it as `~`."""
 
     def __init__(self, bootstrap: str, tag: str) -> None:
         self.bootstrap = bootstrap
@@ -152,20 +153,20 @@ class Talk:
         self.port = int(bootstrap.rpartition(":")[2])
         self.answers: list[Any] = []
         self.asked: set[tuple[int, int]] = set()
-        """The APIs and versions of the requests sent."""
+        """API key and version of each request sent."""
         self._names: dict[object, str] = {ZERO_UUID: "none", bytes(range(16)): "nobody's"}
         self._lines: list[Line] = []
         self._login_listener = ""
         self._first = self.line()
 
     def line(self, user: str | None = None) -> Line:
-        """Another connection, closed with the conversation; with a `user` it logs in."""
+        """Open another connection, which is closed with the conversation. Log in if a `user` is given."""
         self._lines.append(Line(self, user))
         return self._lines[-1]
 
     @property
     def login_listener(self) -> str:
-        """The address at which users log in."""
+        """Return the address at which users log in."""
         if not self._login_listener:
             with RawClient(self.bootstrap, ANSWER_SECONDS_MAX) as client:
                 self._login_listener = find_login_listener(client)
@@ -176,11 +177,11 @@ class Talk:
             line.close()
 
     def name(self, stem: str) -> str:
-        """A topic name of this run."""
+        """Return a topic name that is unique to this run."""
         return f"{stem}-{self.tag}"
 
     def topic(self, stem: str, partitions: int = 1, **configs: str) -> tuple[str, bytes]:
-        """Create a topic, wait until it has leaders; its name and id. Not part of the answers."""
+        """Create a topic, wait until it has leaders, and return its name and id. The answers are not kept."""
         name = self.name(stem)
         settings = [CreatableTopicConfig(key.replace("_", "."), value) for key, value in configs.items()]
         created = self.ask_silently(
@@ -190,7 +191,7 @@ class Talk:
         return name, self.wait_for_topic(name)
 
     def wait_for_topic(self, name: str) -> bytes:
-        """The id of a topic, as soon as all its partitions are led: by the metadata, and in fact."""
+        """Return the id of a topic once all its partitions have leaders in the metadata, and the leaders answer."""
         for _ in range(1_000):
             request = MetadataRequest([MetadataRequestTopic(ZERO_UUID, name)], False)
             found = self.ask_silently(request, 12).topics[0]
@@ -205,7 +206,7 @@ class Talk:
         raise TimeoutError(f"{name} has no leader")
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic and wait until nobody knows it."""
+        """Delete a topic, and wait until the metadata no longer has it."""
         self.ask_silently(DeleteTopicsRequest([DeleteTopicState(name, ZERO_UUID)], [], 10_000), 6)
         request = MetadataRequest([MetadataRequestTopic(ZERO_UUID, name)], False)
         for _ in range(1_000):
@@ -215,58 +216,58 @@ class Talk:
         raise TimeoutError(f"{name} is still there")
 
     def ask(self, message: Any, version: int, note: Callable[[Any], Any] | None = None) -> Any:
-        """Send, keep the answer (or what `note` makes of it) for the comparison, and return it decoded."""
+        """Send a request and return its decoded answer. Keep it, or the result of `note`, for the comparison."""
         return self._first.ask(message, version, note)
 
     def send(self, data: bytes | bytearray, api_key: int, version: int) -> Any:
-        """Send a frame made by hand."""
+        """Send a handmade frame."""
         self._first.send_frame(data, api_key, version)
         return self._first.answer()
 
     def is_answered(self, data: bytes, api_key: int, version: int) -> bool:
-        """Send a frame made by hand; whether a response comes, rather than the end of the connection."""
+        """Send a handmade frame. Return True if a response comes, and False if the server closes."""
         self._first.send_frame(data, api_key, version)
         return self._first.is_answered()
 
     def note(self, text: str) -> None:
-        """Put an observation among the answers."""
+        """Add an observation to the answers."""
         self.answers.append(text)
 
     def ask_silently(self, message: Any, version: int) -> Any:
-        """A step on the way, not compared."""
+        """Send a request as a preparation, and return its answer without keeping it."""
         self._first.send(message, version)
         return self._first.silent_answer()
 
     def ask_until(self, message: Any, version: int, reached: Callable[[Any], bool]) -> Any:
-        """Ask again and again until the answer is the awaited one, and keep that one."""
+        """Repeat a request until `reached` is true of the answer, and keep only that answer."""
         return self._first.ask_until(message, version, reached)
 
     def without_answer(self, message: Any, version: int) -> None:
-        """Send a request that gets no answer (acks=0); what is kept is whether the connection lives on."""
+        """Send a request without a response (acks=0), and keep whether the connection still works."""
         data = frame(message, version) + frame(ApiVersionsRequest("s", "1"), 0)
         self.asked.add((message.API_KEY, version))
         self._first.send_frame(data, ApiKey.API_VERSIONS, 0)
         self.answers.append("closed" if self._first.silent_answer() is None else "no answer")
 
     def keep(self, response: Any, version: int, note: Callable[[Any], Any] | None = None) -> None:
-        """Put an answer among those that are compared; None stands for a connection that was closed."""
+        """Keep an answer for the comparison. None stands for a closed connection."""
         if response is None:
             self.answers.append("closed")
         else:
             self.answers.append(self.told(note(response) if note else response, version))
 
     def give_name(self, text: str, name: str) -> None:
-        """Show an id that the server made up by a name from now on."""
+        """Show an id that the server generated as `name` from now on."""
         self._names.setdefault(text, name)
 
     def name_producer(self, producer_id: int, name: str) -> None:
-        """Show a producer id that the server gave out by a name from now on."""
+        """Show a producer id that the server generated as `name` from now on."""
         self._names[("producer", producer_id)] = name
 
     # -- making answers comparable --------------------------------------------------------------------------------
 
     def told(self, value: Any, version: int) -> Any:
-        """Plain data for JSON."""
+        """Turn a value into plain JSON data."""
         if not isinstance(value, Structure):
             return value
         result: dict[str, Any] = {}
@@ -331,7 +332,7 @@ class Talk:
         return self._names.setdefault(match[0], "an id")
 
     def _batches(self, data: bytes | memoryview) -> list[str]:
-        """One line per batch. A last one that is cut by the limits is left out, as clients do."""
+        """Return one line per batch. A last batch that the limits cut is left out, as clients do."""
         shown = []
         position, whole = 0, bytes(data)
         while len(whole) - position >= HEADER_SIZE:
@@ -349,10 +350,10 @@ class Talk:
 
 
 def wait_until_ready(bootstrap: str) -> None:
-    """Wait until the server gives out producer ids, and has loaded its coordinators.
+    """Wait until the server assigns producer ids and has loaded its coordinators.
 
-    Kafka answers most requests right after its start. Producer ids wait for the first block from the controller. The
-    topics of coordinators are made at the first request for each.
+    Kafka answers most requests right after its start. But it must first get a block of producer ids from the
+    controller. The first request for a coordinator makes its topic.
     """
     request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup("none", topics=[])])
     with RawClient(bootstrap, ANSWER_SECONDS_MAX) as client:
@@ -372,7 +373,7 @@ def wait_until_ready(bootstrap: str) -> None:
 
 
 def _errors_of_transactions(client: RawClient) -> list[int]:
-    """The errors of coordinators of transactions, of which each partition of their topic has one."""
+    """Return the errors of all transaction coordinators, one for each partition of their topic."""
     found = client.request(FindCoordinatorRequest(key_type=1, coordinator_keys=["none"]), 4)
     errors = [found.coordinators[0].error_code]
     if not any(errors):
@@ -384,16 +385,16 @@ def _errors_of_transactions(client: RawClient) -> list[int]:
 
 @attrs.frozen
 class Held:
-    """The record of conversations with a server."""
+    """The answers of all conversations with a server."""
 
     answers: dict[str, list[Any]]
-    """By the name of the case."""
+    """Answers by the name of the case."""
     asked: set[tuple[int, int]]
-    """Every API key and version that was sent."""
+    """API key and version of every request sent."""
 
 
 def hold(bootstrap: str, tag: str, names: Iterable[str]) -> Held:
-    """The named conversations with a server."""
+    """Run the named conversations with a server. Return their answers."""
     held = Held({}, set())
     for name in names:
         talk = Talk(bootstrap, tag)

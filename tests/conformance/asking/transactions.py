@@ -1,8 +1,8 @@
-"""Transactional producers for the cases, and the states of a transactional id in which a request can come.
+"""Transactional producers for the cases, and each state of a transactional id in which a request can arrive.
 
 `V1` is a client that adds partitions itself and ends transactions with EndTxn 4. `V2` adds none: its leaders do, and each
-EndTxn 5 gives it the next epoch (KIP-890). Steps on the way are not compared. They wait until a coordinator has written
-all markers: how long that takes is no part of an answer.
+EndTxn 5 gives it the next epoch (KIP-890). Preparations are not compared. They wait until the coordinator has written
+all markers, since that time must not matter.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from tests.conformance.asking.talk import Talk
 
 V1, V2 = 1, 2
 END = {V1: 4, V2: 5}
-"""The newest EndTxn of a client."""
+"""The newest version of EndTxn that each client uses."""
 PRODUCE = {V1: 11, V2: 12}
 COMMIT, ABORT = True, False
 BATCHED_SINCE = 4
 TIMEOUT_MS = 60_000
 SHORT_MS = 1
 STRANGER = 7_000_000
-"""A producer id that nobody was given."""
+"""A producer id that no producer has."""
 UNFINISHED = ("PrepareCommit", "PrepareAbort")
 STATES = ("unknown", "empty", "ongoing", "committed", "aborted", "fenced", "timed out")
 _RETRIED = (ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -49,7 +49,7 @@ _RETRIED = (ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PRO
 
 @attrs.define
 class Producer:
-    """One transactional id and who writes under it."""
+    """A transactional id, and the producer that writes under it."""
 
     talk: Talk
     transactional_id: str
@@ -75,7 +75,7 @@ class Producer:
         other: int = 0,
         verify_only: bool = False,
     ) -> AddPartitionsToTxnRequest:
-        """Make a request; `by` is added to the epoch, `other` to the producer id."""
+        """Make an AddPartitionsToTxn. `by` is added to the epoch, `other` to the producer id."""
         wanted = {self.topic: [0]} if topics is None else topics
         named = [AddPartitionsToTxnTopic(topic, indexes) for topic, indexes in wanted.items()]
         who = (self.transactional_id, self.producer_id + other, self.epoch + by)
@@ -98,7 +98,7 @@ class Producer:
         topic: str | None = None,
         **fields: Any,
     ) -> TxnOffsetCommitRequest:
-        """Make a TxnOffsetCommit of one position."""
+        """Make a TxnOffsetCommit of one partition's offset."""
         position = TxnOffsetCommitRequestPartition(index, offset, -1, metadata)
         topics = [TxnOffsetCommitRequestTopic(self.topic if topic is None else topic, [position])]
         return TxnOffsetCommitRequest(
@@ -134,7 +134,7 @@ class Producer:
     # -- steps that are not compared ------------------------------------------------------------------------------
 
     def learn(self, response: Any) -> None:
-        """Go on with the producer id and epoch of an answer, which is shown as the first, second, ... one."""
+        """Take over the producer id and epoch of an answer. The answers show each new producer id under a number."""
         if response.error_code or response.producer_id < 0:
             return
         if response.producer_id != self.producer_id:
@@ -148,7 +148,7 @@ class Producer:
         self.learn(self._done(self.init_request(), 5))
 
     def add(self, *indexes: int) -> None:
-        """Add partitions as the client does: a client of version 2 leaves that to the leaders."""
+        """Add partitions, as a client of version 1 does. For one of version 2 the leaders do it."""
         self._done(self.add_request({self.topic: list(indexes or (0,))}), 3)
 
     def write(self, index: int = 0) -> None:
@@ -169,7 +169,7 @@ class Producer:
         self.settle()
 
     def settle(self) -> None:
-        """Wait until all markers are written."""
+        """Wait until the coordinator has written all markers."""
         self.wait_for(lambda state: state not in UNFINISHED)
 
     def wait_for(self, reached: Callable[[str], bool]) -> None:
@@ -194,7 +194,7 @@ class Producer:
     # -- answers --------------------------------------------------------------------------------------------------
 
     def ask(self, message: Any, version: int) -> Any:
-        """Ask for an answer that is compared. While it says that another transaction is under way, ask again."""
+        """Send a request and keep its answer. Repeat it while the coordinator is busy with another transaction."""
         for _ in range(2_000):
             response = self.talk.ask_silently(message, version)
             if response is None or code_of(response) not in _RETRIED:
@@ -205,12 +205,12 @@ class Producer:
         return response
 
     def look(self) -> None:
-        """Ask for the coordinator's description of this transactional id."""
+        """Ask the coordinator to describe this transactional id, and keep the answer."""
         self.talk.ask(DescribeTransactionsRequest([self.transactional_id]), 0)
 
 
 def code_of(response: Any) -> int:
-    """Return the first error of an answer."""
+    """Return the first error code of an answer."""
     if hasattr(response, "error_code") and response.error_code:
         return int(response.error_code)
     for name in (
@@ -231,7 +231,7 @@ def code_of(response: Any) -> int:
 
 
 def without_text(response: Any) -> Any:
-    """Remove the texts of errors, which name offsets and classes of Kafka."""
+    """Remove the texts of errors, in which Kafka names offsets and its classes."""
     for topic in getattr(response, "responses", ()):
         for answer in topic.partition_responses:
             answer.error_message = None

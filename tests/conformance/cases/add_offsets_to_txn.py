@@ -1,4 +1,4 @@
-"""AddOffsetsToTxn: the partition of a group's offsets becomes a part of the transaction."""
+"""AddOffsetsToTxn: the group's partition of `__consumer_offsets` becomes part of the transaction."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.conformance.asking.transactions import STATES, V1, V2, Producer, in_s
 
 
 def _in_a_state(talk: Talk, *, state: str, client: int, version: int) -> None:
-    """Ask as a stranger, right, and twice."""
+    """Send the request with wrong epochs and producer ids, then twice with the right ones."""
     producer = in_state(talk, f"ao-{client}-{version}-{state.replace(' ', '-')}", state, client)
     group = talk.name("ao-group")
     for by, other in ((-1, 0), (1, 0), (0, 1), (1, 1), (0, 0), (0, 0)):

@@ -14,7 +14,7 @@ from tests.conformance.asking.transactions import BATCHED_SINCE, STATES, V1, V2,
 
 
 def _in_a_state(talk: Talk, *, state: str, client: int, version: int) -> None:
-    """Ask right, twice, and as a stranger."""
+    """Send the request with wrong epochs and producer ids, then with the right ones, partly twice."""
     producer = in_state(talk, f"ap-{client}-{version}-{state.replace(' ', '-')}", state, client)
     for by, other in ((-1, 0), (1, 0), (0, 1), (1, 1)):
         producer.ask(producer.add_request(version=version, by=by, other=other), version)
@@ -24,7 +24,7 @@ def _in_a_state(talk: Talk, *, state: str, client: int, version: int) -> None:
 
 
 def _verifies(talk: Talk, *, state: str, client: int, version: int) -> None:
-    """Check that a request that only asks adds nothing."""
+    """Send requests that only verify partitions. They must add none."""
     producer = in_state(talk, f"apv-{client}-{version}-{state.replace(' ', '-')}", state, client)
     for indexes in ([0], [1], [0, 1]):
         for by, other in ((0, 0), (-1, 0), (1, 0), (0, 1)):
@@ -48,7 +48,7 @@ for _state in STATES:
 
 
 def _unknown_topics(talk: Talk, *, version: int) -> None:
-    """Name a partition that does not exist: then none is added."""
+    """Name an unknown partition together with a known one. None may be added."""
     producer = in_state(talk, f"ap-missing-{version}", "empty")
     topic, gone = producer.topic, talk.name("ap-nowhere")
     for wanted in (
@@ -99,7 +99,7 @@ for _version in range(6):
 
 
 def _batched(talk: Talk, *, version: int) -> None:
-    """Send several transactions: each has its own answer, except where an id comes twice."""
+    """Send several transactions in one request. Each has its own answer, unless a transactional id comes twice."""
     topic, _ = talk.topic(f"ap-batched-{version}", 4)
     first = in_state(talk, f"ap-batched-{version}-a", "empty", V2, topic)
     second = in_state(talk, f"ap-batched-{version}-b", "committed", V2, topic)

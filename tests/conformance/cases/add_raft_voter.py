@@ -1,4 +1,4 @@
-"""AddRaftVoter: a quorum of static voters takes nobody in."""
+"""AddRaftVoter: a quorum of static voters accepts no new one."""
 
 from __future__ import annotations
 

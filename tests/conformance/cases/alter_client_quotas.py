@@ -1,4 +1,4 @@
-"""AlterClientQuotas (KIP-546): which entities, keys and values there are, and what a request changes."""
+"""AlterClientQuotas (KIP-546): valid entities, keys and values, and the effects of a request."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _alter(
 
 
 def _wait(talk: Talk, kind: str, name: str, *keys: str) -> None:
-    """Until the broker's image has a value of the entity for each of these keys, and for no other."""
+    """Wait until the broker's image has exactly these keys of the entity."""
     request = DescribeClientQuotasRequest([ComponentData(kind, EXACT, name)], True)
     wanted = sorted(keys)
     talk.ask_until(
@@ -173,7 +173,7 @@ def _(talk: Talk) -> None:
     names = [talk.name(kind) for kind in ("first", "second", "third")]
 
     def ask(request: Any, version: int) -> None:
-        # A connection that was told to wait is not read for a long time.
+        # Each request has a connection of its own, since the server stops reading a throttled one for a long time.
         line = talk.line()
         line.send_frame(frame(request, version, client_id=client.encode()), request.API_KEY, version)
         line.answer()

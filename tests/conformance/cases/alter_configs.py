@@ -1,4 +1,4 @@
-"""AlterConfigs: all overrides of a resource at once (deprecated by KIP-339, and still spoken)."""
+"""AlterConfigs: replaces all overrides of a resource at once. KIP-339 deprecated it, but clients still use it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AlterPartitionReassignments: what one broker can be asked to move, which is nothing."""
+"""AlterPartitionReassignments: a cluster of one broker has nothing to move."""
 
 from __future__ import annotations
 

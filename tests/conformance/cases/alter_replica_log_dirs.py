@@ -1,4 +1,4 @@
-"""AlterReplicaLogDirs: moves between directories, of which this server has one."""
+"""AlterReplicaLogDirs: moves between directories, on a server that has a single one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ApiVersions: what a server serves, and what it makes of a client's name."""
+"""ApiVersions: the APIs that a server offers, and how it treats a client's software name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LATER = frozenset(key for group in NOT_SERVED for key in group.keys)
 
 
 def _without_later_ones(response: ApiVersionsResponse) -> ApiVersionsResponse:
-    """Return all but the APIs that are listed as missing."""
+    """Return the answer without the APIs that are known to differ."""
     response.api_keys = [entry for entry in response.api_keys if entry.api_key not in LATER]
     return response
 

@@ -1,4 +1,4 @@
-"""CreateAcls of a cluster without an authorizer. With one: `tests/conformance/acls`."""
+"""CreateAcls on a cluster without an authorizer. `tests/conformance/acls` has the cases with one."""
 
 from __future__ import annotations
 

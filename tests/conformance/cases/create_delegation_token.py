@@ -1,4 +1,4 @@
-"""CreateDelegationToken: for oneself, for others, with renewers, with lifetimes; and by whom it is not allowed."""
+"""CreateDelegationToken: for the asker and for others, with renewers and lifetimes, and by users who may not."""
 
 from __future__ import annotations
 

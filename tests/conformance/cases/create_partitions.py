@@ -1,4 +1,4 @@
-"""CreatePartitions: topics that grow, and counts and assignments that cannot be."""
+"""CreatePartitions: topics that grow, and counts and assignments that are refused."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _grow(
 
 
 def _count(talk: Talk, name: str, count: int) -> None:
-    """Wait until the topic has so many led partitions."""
+    """Wait until the topic has `count` partitions with leaders."""
     talk.wait_for_topic(name)
     request = MetadataRequest([MetadataRequestTopic(ZERO_UUID, name)], False)
     talk.ask_until(request, 9, lambda answer: len(answer.topics[0].partitions) == count)

@@ -1,4 +1,4 @@
-"""DeleteAcls of a cluster without an authorizer. With one: `tests/conformance/acls`."""
+"""DeleteAcls on a cluster without an authorizer. `tests/conformance/acls` has the cases with one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DeleteGroups: groups without members, and their offsets with them."""
+"""DeleteGroups: empty groups are deleted together with their offsets."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _(talk: Talk) -> None:
 
 @case("delete_groups with pending offsets")
 def _(talk: Talk) -> None:
-    """Delete a group with pending offsets: before and after an end of each kind."""
+    """Delete a group that has pending offsets, before and after the transaction's commit or abort."""
     for is_commit in (True, False):
         for committed_before in (True, False):
             stem = f"del-pending-{is_commit}-{committed_before}".lower()

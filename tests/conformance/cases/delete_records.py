@@ -1,4 +1,4 @@
-"""DeleteRecords: where a log begins from now on."""
+"""DeleteRecords: moves the beginning of a log."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _delete(talk: Talk, name: str, *partitions: tuple[int, int], version: int = 
 
 
 def _look(talk: Talk, name: str) -> None:
-    """Keep the begin and the end of the log, and the records read from its beginning."""
+    """Keep the first and the last offset of the log, and the records from its beginning."""
     for timestamp in (EARLIEST, LATEST, 2_000):
         asked = [ListOffsetsPartition(0, -1, timestamp)]
         talk.ask(ListOffsetsRequest(-1, 0, [ListOffsetsTopic(name, asked)]), 7)

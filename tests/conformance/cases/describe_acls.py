@@ -1,4 +1,4 @@
-"""DescribeAcls of a broker without an authorizer. With one: `tests/conformance/acls`."""
+"""DescribeAcls on a broker without an authorizer. `tests/conformance/acls` has the cases with one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DescribeClientQuotas (KIP-546): which filters mean what."""
+"""DescribeClientQuotas (KIP-546): the entities that each filter selects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DescribeCluster: brokers, endpoint types, what one may do."""
+"""DescribeCluster: brokers, types of endpoints, authorized operations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DescribeConfigs: values, sources, synonyms, and resources that are none."""
+"""DescribeConfigs: values, sources, synonyms, and resources that do not exist."""
 
 from __future__ import annotations
 
@@ -123,11 +123,11 @@ def _(talk: Talk) -> None:
 
 DEFAULT = 5
 OF_THE_MACHINE = ("listeners", "log.dir", "node.id", "process.roles", "quorum", "cordoned")
-"""Keys whose values the servers' own files set, by what their names contain."""
+"""Parts of key names. The values of such keys come from each server's own file."""
 
 
 def _facts(response: DescribeConfigsResponse) -> DescribeConfigsResponse:
-    """Remove values that a server's own file sets, and the one key that the format sets."""
+    """Remove values that a server's own file sets, and the key that only Kafka's format sets."""
     for result in response.results:
         result.configs = [config for config in result.configs if config.name != ALWAYS_SET]
         for config in result.configs:

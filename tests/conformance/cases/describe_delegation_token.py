@@ -1,4 +1,4 @@
-"""DescribeDelegationToken: one's own tokens, those of others, and none."""
+"""DescribeDelegationToken: the asker's own tokens, tokens of others, and none at all."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _owner(name: str, kind: str = "User") -> DescribeDelegationTokenOwner:
 
 
 def _made(talk: Talk, line: Line, owner: str) -> None:
-    """Make a token, and wait until the broker knows it."""
+    """Make a token, and wait until the broker describes it."""
     renewers = [CreatableRenewers("User", "another")]
     made = line.ask(CreateDelegationTokenRequest("User", owner, renewers, 5 * HOUR_MS), 3)
     asked = DescribeDelegationTokenRequest([_owner(owner)])

@@ -1,4 +1,4 @@
-"""DescribeGroups: states, protocols, members and their shares."""
+"""DescribeGroups: states, protocols, members and their assignments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _describe(talk: Talk, version: int, *groups: str, operations: bool = False) 
 
 
 def _versions(talk: Talk, *, version: int) -> None:
-    """Describe every state in turn: unknown, shares awaited, stable, rebalancing, empty."""
+    """Describe a group in each state: unknown, waiting for assignments, stable, rebalancing, empty."""
     member = Member(talk, talk.name(f"dg{version}"), "A")
     _describe(talk, version, member.group)
     member.join(silently=True)

@@ -1,4 +1,4 @@
-"""DescribeLogDirs: which logs lie where, and how large they are."""
+"""DescribeLogDirs: the logs in each directory, and their sizes."""
 
 from __future__ import annotations
 

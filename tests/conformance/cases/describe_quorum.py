@@ -25,7 +25,7 @@ def _describe(talk: Talk, wanted: list[tuple[str, list[int]]], version: int = 2)
 
 
 def _steady(response: DescribeQuorumResponse) -> Any:
-    """Remove facts in which servers differ: offsets, epochs, times, the controller's port."""
+    """Remove values that differ from server to server: offsets, epochs, times, the controller's port."""
     for topic in response.topics:
         for partition in topic.partitions:
             partition.leader_epoch = min(partition.leader_epoch, 1)

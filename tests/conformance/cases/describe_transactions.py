@@ -1,4 +1,4 @@
-"""DescribeTransactions: a coordinator's facts about transactional ids (KIP-664)."""
+"""DescribeTransactions: what a coordinator knows about transactional ids (KIP-664)."""
 
 from __future__ import annotations
 

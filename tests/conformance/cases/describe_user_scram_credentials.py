@@ -1,4 +1,4 @@
-"""DescribeUserScramCredentials of users who are not there."""
+"""DescribeUserScramCredentials: users that do not exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""EndTxn: in each state of a transactional id, by each version, once and again."""
+"""EndTxn: in each state of a transactional id, in each version, and repeated."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WORD = {COMMIT: "commit", ABORT: "abort"}
 
 
 def _in_a_state(talk: Talk, *, state: str, client: int, version: int) -> None:
-    """Ask for both outcomes, each again and then contradicted with the same epoch."""
+    """Ask for each outcome twice, then for the other outcome with the same epoch."""
     topic, _ = talk.topic(f"et-{client}-{version}-{state.replace(' ', '-')}", 2)
     for is_commit in (COMMIT, ABORT):
         producer = in_state(talk, f"et-{client}-{version}-{state}-{is_commit}", state, client, topic)
@@ -24,7 +24,7 @@ def _in_a_state(talk: Talk, *, state: str, client: int, version: int) -> None:
 
 
 def _by_a_stranger(talk: Talk, *, state: str, client: int) -> None:
-    """Ask with epochs beside the right one, and with another producer id."""
+    """Ask with epochs just below and above the right one, and with another producer id."""
     producer = in_state(talk, f"et-{client}-{state.replace(' ', '-')}-strange", state, client)
     for is_commit in (COMMIT, ABORT):
         for by, other in ((-1, 0), (1, 0), (2, 0), (0, 1), (-1, 1)):
@@ -79,7 +79,7 @@ def _several(talk: Talk, *, client: int) -> None:
 
 
 def _changes_client(talk: Talk, *, clients: tuple[int, ...]) -> None:
-    """Upgrade a producer between its transactions, and downgrade it."""
+    """Upgrade a producer to a newer client between its transactions, and downgrade it again."""
     producer = in_state(talk, f"et-changes-{clients[0]}", "empty", clients[0])
     for client in clients:
         producer.client = client
@@ -103,7 +103,7 @@ def _without_partitions(talk: Talk, *, client: int) -> None:
 
 
 def _late(talk: Talk, *, client: int) -> None:
-    """End the old producer's transaction after a new one has begun one."""
+    """Let an old producer end its transaction after a new producer with the same id has begun another one."""
     old = in_state(talk, f"et-late-{client}", "ongoing", client)
     new = Producer(talk, old.transactional_id, client, old.topic, old.producer_id, old.epoch, names=old.names)
     new.init()

@@ -1,4 +1,4 @@
-"""ExpireDelegationToken: now, later, by others; and tokens that are no more."""
+"""ExpireDelegationToken: at once, later, by other users, and of tokens that no longer exist."""
 
 from __future__ import annotations
 

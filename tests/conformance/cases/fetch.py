@@ -231,7 +231,7 @@ def _(talk: Talk) -> None:
 
 
 def _without_batches(response: Any) -> Any:
-    """Show a batch by its offsets alone, since markers have the present time."""
+    """Show a batch by its offsets alone, since markers contain the present time."""
     for topic in response.responses:
         for answer in topic.partitions:
             found = [
@@ -243,7 +243,7 @@ def _without_batches(response: Any) -> Any:
 
 
 def _of_transactions(talk: Talk, *, client: int, version: int) -> None:
-    """Read as a committed reader, which stops at the first open transaction, and gets the aborted ones."""
+    """Read with read_committed. The fetch stops at the first open transaction and lists the aborted ones."""
     topic, topic_id = talk.topic(f"ft-{client}-{version}", 2)
     producers = [
         in_state(talk, f"ft-{client}-{version}-{number}", "ongoing", client, topic) for number in range(2)

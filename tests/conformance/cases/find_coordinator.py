@@ -1,4 +1,5 @@
-"""FindCoordinator: where a group's or a transaction's coordinator is. (Share groups, version 6, are not served.)"""
+"""FindCoordinator: the broker that coordinates a group or a transactional id. (Share groups, version 6, are not
+served.)"""
 
 from __future__ import annotations
 
@@ -62,7 +63,7 @@ def _(talk: Talk) -> None:
 
 @case("find_coordinator of transactions")
 def _(talk: Talk) -> None:
-    """Find coordinators: each transactional id has one, whether it is in use or not."""
+    """Find the coordinators of transactional ids. Each id has one, whether it is in use or not."""
     for version in range(1, 7):
         _find(talk, version, TRANSACTION, talk.name("an-id"))
         _find(talk, version, TRANSACTION, "")

@@ -1,4 +1,4 @@
-"""Heartbeat: is the member still in, and must it join again?"""
+"""Heartbeat: says whether a member still belongs to the group, and whether it must join again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.conformance.asking.talk import Talk, case
 
 
 def _versions(talk: Talk, *, version: int) -> None:
-    """Send heartbeats in every state of the group: awaiting shares, stable, rebalancing, empty."""
+    """Send heartbeats in each state of the group: waiting for assignments, stable, rebalancing, empty."""
     member = Member(talk, talk.name(f"heartbeat{version}"))
     member.join(silently=True)
     member.heartbeat(version)

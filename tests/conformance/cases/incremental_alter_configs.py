@@ -221,7 +221,7 @@ _BROKER_CHANGES: dict[str, list[Change]] = {
 
 
 def _of_broker(talk: Talk, *, changes: list[Change]) -> None:
-    """Check changes only: changed values of a broker would remain for the cases after this."""
+    """Validate the changes without making them, since changed values would stay for all later cases."""
     alter(talk, (BROKER, "1", changes), validate_only=True)
     alter(talk, (BROKER, "", changes), validate_only=True)
 

@@ -27,9 +27,9 @@ for _producer in ((5, -1), (-1, 5), (5, 5), (-2, -1), (-1, -2), (-2, -2), (5, -2
     )
 
 MAX_TIMEOUT_MS = 900_000
-"""`transaction.max.timeout.ms`, as nobody has changed it."""
+"""The default of `transaction.max.timeout.ms`."""
 RECOVERY_SINCE = 3
-"""The first version in which a producer says what it has."""
+"""The first version in which a producer sends its own producer id and epoch."""
 
 
 def _empty_id(talk: Talk, *, version: int) -> None:
@@ -38,7 +38,7 @@ def _empty_id(talk: Talk, *, version: int) -> None:
 
 
 def _fresh(talk: Talk, *, version: int) -> None:
-    """Initialize again: each call gets an epoch more."""
+    """Initialize the same id three times. Each call raises the epoch by one."""
     producer = Producer(talk, talk.name(f"id-fresh-{version}"), V2)
     for _ in range(3):
         producer.learn(producer.ask(producer.init_request(), version))
@@ -59,7 +59,7 @@ def _timeouts(talk: Talk, *, version: int) -> None:
 
 
 def _unknown(talk: Talk, *, version: int) -> None:
-    """Initialize an unknown transactional id, by a producer that claims an id and an epoch."""
+    """Initialize an unknown transactional id for a producer that sends an id and an epoch."""
     for number, claimed in enumerate(
         ((5, 5), (STRANGER, 0), (0, 0), (5, 2**15 - 2), (5, 2**15 - 1), (5, -1), (-1, 5), (-2, -2))
     ):
@@ -79,7 +79,7 @@ for _version in range(RECOVERY_SINCE, 6):
 
 
 def _begins(talk: Talk, *, state: str, client: int, version: int) -> None:
-    """Begin with a new producer in each state of its transactional id."""
+    """Start a new producer in each state of its transactional id."""
     producer = in_state(talk, f"ip-{client}-{version}-{state.replace(' ', '-')}", state, client)
     for _ in range(2):
         producer.learn(producer.ask(producer.init_request(), version))
@@ -87,7 +87,7 @@ def _begins(talk: Talk, *, state: str, client: int, version: int) -> None:
 
 
 def _recovers(talk: Talk, *, state: str, client: int, version: int) -> None:
-    """Resume a producer after an error: with its epoch, with an older one, and with an unknown one."""
+    """Resume a producer after an error, with the right producer id and epoch and with wrong ones."""
     topic, _ = talk.topic(f"ipr-{client}-{version}-{state.replace(' ', '-')}", 2)
     for number, (by, other) in enumerate(((0, 0), (-1, 0), (1, 0), (2, 0), (0, 1), (-1, 1), (1, 1))):
         stem = f"ipr-{client}-{version}-{state}-{number}"

@@ -57,7 +57,7 @@ for _version in range(5, 10):
 
 
 def _once(talk: Talk, *, stem: str, version: int = 9, **changes: Any) -> None:
-    """Send one request on its own, then a good one, which shows the effects of the first."""
+    """Send one request, then a good one whose answer shows the effects of the first."""
     member = Member(talk, talk.name("join-" + stem.replace(" ", "-")), version=version)
     member.send_join(**changes)
     member.joined()

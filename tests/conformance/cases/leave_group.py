@@ -1,4 +1,4 @@
-"""LeaveGroup: one member, several at once, static ones by their instance."""
+"""LeaveGroup: one member, several at once, and static members by their instance id."""
 
 from __future__ import annotations
 

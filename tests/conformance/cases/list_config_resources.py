@@ -1,4 +1,4 @@
-"""ListConfigResources: what has a configuration, by type."""
+"""ListConfigResources: the resources that have configurations, by type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ListGroups: which groups there are, by state and by type."""
+"""ListGroups: all groups, by state and by type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ListOffsets: offsets by timestamp, and by the timestamps that mean something else."""
+"""ListOffsets: offsets by timestamp, and by the special timestamps below zero."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ for _name in ("", "x" * 250, ".", "__cluster_metadata"):
 
 
 def _of_transactions(talk: Talk, *, client: int, version: int) -> None:
-    """Check that a committed reader's latest offset is the last stable one."""
+    """Check that the latest offset under read_committed is the last stable offset."""
     producer = in_state(talk, f"lo-{client}-{version}", "ongoing", client)
     for is_commit in (True, False):
         for isolation in (0, 1):

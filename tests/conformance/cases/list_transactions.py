@@ -16,7 +16,7 @@ HOUR_MS = 3_600_000
 
 
 def _only(names: set[str]) -> Callable[[Any], Any]:
-    """Keep these ids alone: other cases have transactions, too."""
+    """Keep only these transactional ids, since other cases leave transactions behind, too."""
 
     def note(response: Any) -> Any:
         response.transaction_states = [

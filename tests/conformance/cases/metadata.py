@@ -1,4 +1,4 @@
-"""Metadata: topics by name and by id, and topics made on first use."""
+"""Metadata: topics by name and by id, and topics that are auto-created."""
 
 from __future__ import annotations
 

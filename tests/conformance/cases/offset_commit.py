@@ -1,4 +1,4 @@
-"""OffsetCommit: positions with and without a membership, and those that are refused."""
+"""OffsetCommit: offsets of members and of clients outside a group, and commits that are refused."""
 
 from __future__ import annotations
 

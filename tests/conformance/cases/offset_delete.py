@@ -1,4 +1,4 @@
-"""OffsetDelete: offsets that a group no longer wants, unless it is subscribed to the topic."""
+"""OffsetDelete: removes a group's offsets of a topic, unless the group is subscribed to it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _delete(talk: Talk, group: str, *topics: tuple[str, list[int]]) -> None:
 
 
 def _group(talk: Talk, stem: str) -> tuple[str, str]:
-    """Make a group with offsets 5 and 6 in a topic of three partitions; return both names."""
+    """Make a group with the offsets 5 and 6 in a topic of three partitions. Return both names."""
     name, _ = talk.topic(stem, 3)
     commit(talk, talk.name(stem), name, 5, 6)
     return talk.name(stem), name
@@ -111,7 +111,7 @@ def _(talk: Talk) -> None:
 
 @case("offset_delete with pending offsets")
 def _(talk: Talk) -> None:
-    """Delete offsets while others are pending, and look once the transaction has ended."""
+    """Delete offsets while others are pending, and fetch them after the transaction has ended."""
     for is_commit in (True, False):
         for committed_before in (True, False):
             stem = f"od-pending-{is_commit}-{committed_before}".lower()

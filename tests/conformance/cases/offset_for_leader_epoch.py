@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch: where an epoch ends."""
+"""OffsetForLeaderEpoch: the end offset of a leader epoch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Produce: appended batches, and reasons why others are refused."""
+"""Produce: batches that are appended, and batches that are refused."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def produce(
     topic_id: bytes = bytes(16),
     at: int = 0,
 ) -> None:
-    """Ask, and keep the answer without its text (ours has its own words)."""
+    """Send a batch, and keep the answer without its text, which differs from Kafka's."""
     sent = [TopicProduceData(topic, topic_id, [PartitionProduceData(at, data)])]
     request = ProduceRequest(None, acks, 5_000, sent)
 
@@ -63,7 +63,7 @@ for _version in range(3, 14):
 
 
 def _one(talk: Talk, *, stem: str, make: Callable[[], Batch], configs: dict[str, str]) -> None:
-    """Send one batch, then a good one: its offset shows whether the first was appended."""
+    """Send one batch, then a good one. The offset of the second shows whether the first was appended."""
     name, _ = talk.topic("p-" + stem.replace(" ", "-"), **configs)
     produce(talk, name, make())
     produce(talk, name, batch(1))
@@ -84,7 +84,7 @@ def _now() -> int:
     return int(time.time() * 1000)
 
 
-# Null records are not here: Kafka 4.3 never answers them (we: INVALID_RECORD).
+# Null records are left out: Kafka 4.3 never answers them, and our node answers INVALID_RECORD.
 BATCHES: dict[str, tuple[Callable[[], Batch], dict[str, str]]] = {
     "empty records": (lambda: b"", {}),
     "two batches": (lambda: batch() + batch(), {}),
@@ -216,7 +216,7 @@ def _read_back(talk: Talk, name: str) -> None:
 
 
 def _rewritten(talk: Talk, *, stem: str, configs: dict[str, str], codec: CompressionType) -> None:
-    """Read codec, timestamps and record count back."""
+    """Write batches that the broker recompresses, and read back their codec, timestamps and record count."""
     name, _ = talk.topic(f"rewritten-{stem}-{codec.name}", **configs)
     produce(talk, name, batch(compression_type=codec))
     produce(talk, name, batch(compression_type=codec, producer_id=5, producer_epoch=0, base_sequence=0))
@@ -236,7 +236,7 @@ for _codec in CODECS:
 
 
 def _refused_records(talk: Talk, *, codec: CompressionType, keys: tuple[bytes | None, ...]) -> None:
-    """Send records of a batch that are refused one by one, by their indexes."""
+    """Send a batch to a compacted topic. The answer lists the indexes of records that have no key."""
     stem = f"keys-{codec.name}-" + "".join("n" if key is None else f"k{len(key)}" for key in keys)
     name, _ = talk.topic(stem, cleanup_policy="compact")
     builder = RecordBatchBuilder(compression_type=codec)
@@ -256,7 +256,7 @@ for _codec in CODECS:
 
 
 def _timestamps(talk: Talk, *, codec: CompressionType) -> None:
-    """Send three records of which one is out of bounds."""
+    """Send three records, one of which has a timestamp out of bounds."""
     name, _ = talk.topic(f"bounds-{codec.name}", message_timestamp_before_max_ms=str(DAY_MS))
     builder = RecordBatchBuilder(compression_type=codec)
     for timestamp in (_now(), 1_000, _now()):
@@ -271,7 +271,7 @@ for _codec in CODECS:
 
 
 def _sized(talk: Talk, *, codec: CompressionType, limit: int) -> None:
-    """Apply the size limit of a batch to its bytes as they came, or as they are written."""
+    """Send batches around the size limit. It applies to the bytes as sent or, after recompression, as written."""
     for kind in ("producer", "uncompressed", "zstd"):
         name, _ = talk.topic(
             f"sized-{codec.name}-{limit}-{kind}", compression_type=kind, max_message_bytes=str(limit)
@@ -287,9 +287,8 @@ for _codec in (CompressionType.NONE, CompressionType.ZSTD):
 
 
 def _of_transactions(talk: Talk, *, state: str, client: int, version: int) -> None:
-    """Produce in transactions: leaders ask the coordinator (KIP-890), and since version 12 they add their
-    partitions.
-    """
+    """Produce in transactions. Leaders verify each at the coordinator (KIP-890), and since version 12 add the
+    partition."""
     producer = in_state(talk, f"pt-{client}-{version}-{state.replace(' ', '-')}", state, client)
     topic_id = talk.wait_for_topic(producer.topic)
 
@@ -327,9 +326,7 @@ for _state in STATES:
 
 
 def _odd_transactions(talk: Talk, *, version: int) -> None:
-    """Send a transactional id without a transactional batch, and the other way round; several partitions of one
-    request.
-    """
+    """Send a transactional id without a transactional batch, the reverse, and several partitions in one request."""
     producer = in_state(talk, f"pto-{version}", "ongoing")
     topic_id = talk.wait_for_topic(producer.topic)
     plain = [PartitionProduceData(0, batch(1))]

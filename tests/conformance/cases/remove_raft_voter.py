@@ -1,4 +1,4 @@
-"""RemoveRaftVoter: a quorum of static voters lets nobody go."""
+"""RemoveRaftVoter: a quorum of static voters removes none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RenewDelegationToken: by the owner, by a renewer, by others; for how long; and tokens that cannot be renewed."""
+"""RenewDelegationToken: by owners, renewers and others, for several periods, and of tokens that cannot be renewed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def made(line: Line, owner: str, *renewers: str, hours: int = 50) -> Any:
 
 
 def wait_until_refused(talk: Talk, token: Any, code: ErrorCode) -> None:
-    """Let somebody ask who may change nothing, until the controller has seen what became of the token."""
+    """Try renewals by a user who may not renew the token, until the error shows that the controller knows its new
+    state."""
     asked = RenewDelegationTokenRequest(token.hmac, -1)
     talk.line("admin").ask_until(asked, 2, lambda told: told.error_code == code)
 

@@ -1,4 +1,4 @@
-"""SaslAuthenticate where a listener has no SASL."""
+"""SaslAuthenticate on a listener without SASL."""
 
 from __future__ import annotations
 

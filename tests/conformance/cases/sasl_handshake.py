@@ -1,4 +1,4 @@
-"""SaslHandshake and SaslAuthenticate where a listener has no SASL."""
+"""SaslHandshake and SaslAuthenticate on a listener without SASL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SyncGroup: the leader's shares on their way to the members."""
+"""SyncGroup: how the leader's assignments reach the members."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ for _version in range(3, 6):
 
 
 def _refused(talk: Talk, *, stem: str, version: int, changes: dict[str, Any]) -> None:
-    """Ask first while the shares are awaited, then when the group is stable."""
+    """Send refused requests while the group waits for the assignments, then when it is stable."""
     member = Member(talk, talk.name(f"sync-{stem}{version}".replace(" ", "-")))
     member.join(silently=True)
     member.sync({member.member_id: b"x"}, version, **changes)

@@ -34,9 +34,9 @@ from tests.conformance.asking.transactions import (
 
 MEMBERS_SINCE = 3
 IMPLICIT_SINCE = 5
-"""This request begins a transaction (KIP-890)."""
+"""The first version in which this request itself begins a transaction (KIP-890)."""
 LONG_ENOUGH_MS = 2_000
-"""It ends before that."""
+"""A timeout for the second transaction, long enough for its requests and short enough to pass during the case."""
 SIMPLE: dict[str, Any] = {}
 
 
@@ -49,7 +49,7 @@ def _fetch(talk: Talk, group: str, topic: str) -> None:
 
 
 def _in_a_state(talk: Talk, *, state: str, client: int, version: int) -> None:
-    """Commit as a stranger, before the group was added, and after that."""
+    """Commit with wrong epochs and producer ids, then with the right ones, before and after adding the group."""
     stem = f"tc-{client}-{version}-{state.replace(' ', '-')}"
     begins_another = client == V2 and version >= IMPLICIT_SINCE
     producer = in_state(talk, stem, state, client, short_ms=LONG_ENOUGH_MS if begins_another else SHORT_MS)
@@ -77,14 +77,14 @@ for _state in STATES:
 
 
 def _added(talk: Talk, stem: str, group: str, client: int = V1) -> Producer:
-    """Make a producer whose open transaction has the group."""
+    """Make a producer with an open transaction to which the group was added."""
     producer = in_state(talk, stem, "empty", client)
     producer.ask(producer.offsets_request(group), 4)
     return producer
 
 
 def _members(talk: Talk, *, version: int) -> None:
-    """Commit as members: their offsets are those of their generation; others are fenced."""
+    """Commit as a group's members, with the right generation and member id and with wrong ones, which are fenced."""
     (member,) = stable(talk, talk.name(f"tc-members-{version}"))
     producer = _added(talk, f"tc-members-{version}", member.group)
     mine = {"member_id": member.member_id, "generation_id": member.generation}
@@ -128,7 +128,7 @@ def _static_members(talk: Talk, *, version: int) -> None:
 
 
 def _unknown_groups(talk: Talk, *, version: int) -> None:
-    """Commit to an empty group, which takes only offsets without a generation."""
+    """Commit to an empty group. It accepts only offsets without a generation."""
     group = talk.name(f"tc-nobody-{version}")
     producer = _added(talk, f"tc-nobody-{version}", group)
     for fields in (
@@ -155,7 +155,7 @@ for _version in range(6):
 
 
 def _topics(talk: Talk, *, version: int) -> None:
-    """Commit unknown partitions, which are refused one by one, and metadata that is too large."""
+    """Commit unknown partitions and metadata that is too large. Each partition is refused by itself."""
     group = talk.name(f"tc-topics-{version}")
     producer = _added(talk, f"tc-topics-{version}", group)
     topic, gone = producer.topic, talk.name("tc-nowhere")
@@ -232,7 +232,7 @@ def _(talk: Talk) -> None:
 
 @case("txn_offset_commit beside commits without a transaction")
 def _(talk: Talk) -> None:
-    """Commit in both ways: the newer one counts."""
+    """Commit the same offset inside and outside a transaction. The newer commit counts."""
     group = talk.name("tc-beside")
     producer = _added(talk, "tc-beside", group)
     commit(talk, group, producer.topic, 3)

@@ -1,4 +1,4 @@
-"""UnregisterBroker: brokers that nobody has registered."""
+"""UnregisterBroker: brokers that are not registered."""
 
 from __future__ import annotations
 

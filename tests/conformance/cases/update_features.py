@@ -1,4 +1,4 @@
-"""UpdateFeatures: refusals, and changes that are only validated."""
+"""UpdateFeatures: refused changes, and changes that are only validated."""
 
 from __future__ import annotations
 

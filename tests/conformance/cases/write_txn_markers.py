@@ -1,6 +1,6 @@
-"""WriteTxnMarkers, and what a partition shows of transactions: to committed readers, and in its producers' states.
+"""WriteTxnMarkers, and how a partition shows transactions to read_committed clients and in its producer states.
 
-The cases write to partitions without a coordinator: `transaction.partition.verification.enable` is off meanwhile.
+The cases write to partitions without a coordinator. So they turn `transaction.partition.verification.enable` off.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def _end(
 
 
 def _look(talk: Talk, topic: str, offset: int = 0, max_bytes: int = MIB) -> None:
-    """Show the records for readers of both kinds, and the known producers."""
+    """Show the records under both isolation levels, and the known producers."""
     for isolation in (0, 1):
         wanted = FetchTopic(
             topic, partitions=[FetchPartition(0, fetch_offset=offset, partition_max_bytes=max_bytes)]
@@ -142,7 +142,7 @@ def _describe(talk: Talk, topic: str) -> None:
 
 
 def _without_times(response: Any) -> Any:
-    """Remove times: markers have the present time."""
+    """Remove timestamps, since markers contain the present time."""
     for topic in response.topics:
         for answer in topic.partitions:
             for producer in answer.active_producers:
@@ -151,7 +151,7 @@ def _without_times(response: Any) -> Any:
 
 
 def _with_batches_named(response: Any) -> Any:
-    """Replace the records by the offsets of their batches, since markers have the present time."""
+    """Replace the records by the offsets of their batches, since markers contain the present time."""
     for topic in response.responses:
         for answer in topic.partitions:
             found = [
@@ -303,7 +303,7 @@ def _(talk: Talk, topic: str) -> None:
 
 
 def _of_an_open_transaction(talk: Talk, *, client: int) -> None:
-    """End a coordinator's open transaction as an operator, without the coordinator's knowledge."""
+    """End a coordinator's open transaction as an operator, behind the coordinator's back."""
     for number, (by, other, is_commit) in enumerate(
         ((0, 0, ABORT), (0, 0, COMMIT), (1, 0, ABORT), (-1, 0, ABORT), (0, 1, COMMIT))
     ):
@@ -344,7 +344,7 @@ def _with_the_highest_epoch(talk: Talk, *, client: int) -> None:
     _look(talk, producer.topic)
     talk.ask(producer.end_request(COMMIT), END[client])
     _look(talk, producer.topic)
-    # Kafka's coordinator gives the marker up, and the transactional id can do no more.
+    # Kafka's coordinator gives up the marker, and the transactional id cannot be used any more.
     talk.ask(producer.init_request(), 5)
     producer.look()
 

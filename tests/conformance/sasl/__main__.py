@@ -1,4 +1,4 @@
-"""What an Apache Kafka, started here, says in the conversations; and the page of the differences.
+"""Record the answers of an Apache Kafka, which is started for it, or write the page of differences.
 
 python -m tests.conformance.sasl record
 python -m tests.conformance.sasl document
@@ -19,7 +19,7 @@ from tests.security.logins.issuer import Issuer
 
 
 def main() -> int:
-    """Start Kafka, make its users, and record; or write the page."""
+    """Start Kafka, make its users and record its answers, or write the page."""
     if sys.argv[1:] == ["document"]:
         page.PATH.write_text(page.render())
         return 0

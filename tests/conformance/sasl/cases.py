@@ -1,4 +1,4 @@
-"""Conversations by SASL: right ones, wrong ones, and those out of order (KIP-43, KIP-152, KIP-255, KIP-368)."""
+"""SASL conversations: correct logins, wrong ones, and requests out of order (KIP-43, KIP-152, KIP-255, KIP-368)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _CASES: list[Case] = []
 
 
 def case(script: Callable[[Talk], None]) -> Callable[[Talk], None]:
-    """Register a conversation with the listener of all mechanisms."""
+    """Register a conversation for the listener that accepts all mechanisms."""
     _CASES.append(Case(script.__name__, script))
     return script
 
 
 def case_of_short(script: Callable[[Talk], None]) -> Callable[[Talk], None]:
-    """Register a conversation with the listener whose logins end."""
+    """Register a conversation for the listener whose logins expire."""
     _CASES.append(Case(script.__name__, script, "short"))
     return script
 
@@ -45,7 +45,7 @@ def versions_twice(talk: Talk) -> None:
 
 @case
 def versions_that_are_unknown_then_known(talk: Talk) -> None:
-    # A request of a version that nobody has is answered in version 0 (KIP-511).
+    # A request in an unknown version is answered in version 0 (KIP-511).
     body = struct.pack(">hhih", 18, 99, 7, -1) + b"\0\x01\x01\0"
     talk.raw(struct.pack(">i", len(body)) + body)
     talk.skip()
@@ -95,7 +95,7 @@ def handshake_twice(talk: Talk) -> None:
 
 @case
 def token_behind_the_old_handshake(talk: Talk) -> None:
-    """Send SaslAuthenticate where a bare token is expected."""
+    """Send SaslAuthenticate after a handshake of version 0, which must be followed by a bare token."""
     talk.handshake("PLAIN", 0)
     talk.token(talk.plain("carol"))
 
@@ -188,7 +188,7 @@ def token_too_large(talk: Talk) -> None:
 
 @case
 def token_that_just_fits(talk: Talk) -> None:
-    """Send the largest token: the size counts the whole frame: header, length and token."""
+    """Send the largest allowed token. The limit counts the whole frame: header, length and token."""
     talk.handshake("PLAIN")
     talk.token(talk.plain("carol", "x" * (FRAME_BYTES_MAX - 25)))
 
@@ -238,7 +238,7 @@ _plain("a_scram_message", lambda talk: talk.begin_scram("SCRAM-SHA-256", "alice"
 
 
 def _scram(name: str, first: Callable[[Talk, str], bytes], final: Callable[[Talk], bytes]) -> None:
-    """Register a script for both digests, and once by bare tokens."""
+    """Register a script for both digests, and once more with bare tokens."""
 
     def script(mechanism: str, version: int) -> Callable[[Talk], None]:
         def hold(talk: Talk) -> None:
@@ -303,7 +303,7 @@ _scram("first_again", _alice, lambda talk: talk.begin_scram("SCRAM-SHA-256", "al
 
 @case
 def scram_proof_of_the_other_digest(talk: Talk) -> None:
-    """Try a downgrade within the exchange."""
+    """Choose one digest in the handshake and send a proof of the other."""
     talk.handshake("SCRAM-SHA-512")
     talk.token(talk.begin_scram("SCRAM-SHA-256", "alice"))
     talk.token(talk.finish_scram())
@@ -373,7 +373,7 @@ def lifetime_behind_a_bare_token(talk: Talk) -> None:
 
 @case_of_short
 def lifetime_of_a_token(talk: Talk) -> None:
-    """Log in by a token: the shorter lifetime of the two counts."""
+    """Log in with a token. The login lasts for the shorter of its two lifetimes."""
     talk.handshake("OAUTHBEARER")
     talk.token(_sent(talk.place.issuer.token()))
 
@@ -396,7 +396,7 @@ def renewal_too_soon(talk: Talk) -> None:
 
 @case_of_short
 def renewal_of_old(talk: Talk) -> None:
-    """Renew by SaslHandshake version 0."""
+    """Renew a login with SaslHandshake version 0."""
     _log_in(talk)
     talk.handshake("PLAIN", 0)
     talk.bare(talk.plain("carol"))
@@ -478,5 +478,5 @@ def _plaintext() -> Iterator[Case]:
 
 
 def all_cases() -> list[Case]:
-    """Return all conversations, in the order in which they are held."""
+    """Return all conversations in the order in which they run."""
     return [*_CASES, *_plaintext()]

@@ -1,4 +1,4 @@
-"""Where our answers in the conversations differ from Kafka's on purpose, and why."""
+"""Deliberate differences of our answers from Kafka's in the conversations, and the reasons."""
 
 from __future__ import annotations
 
@@ -47,4 +47,4 @@ BY_REASON: Mapping[str, tuple[str, ...]] = {
     ),
 }
 DELIBERATE: Mapping[str, str] = {name: reason for reason, names in BY_REASON.items() for name in names}
-"""The reason, by the name of the conversation."""
+"""Reasons, by the name of the conversation."""

@@ -13,7 +13,7 @@ _MARK = "included, but for these:\n"
 
 
 def render() -> str:
-    """Return the page, with the list as it is now."""
+    """Return the page with the current list of differences."""
     page = PATH.read_text()
     lines = [f"* {reason[0].upper()}{reason[1:]}.\n" for reason in BY_REASON]
     return page[: page.index(_MARK) + len(_MARK)] + "\n" + "".join(lines)

@@ -1,4 +1,4 @@
-"""What Apache Kafka 4.3 said in these conversations, and how they are held with a server."""
+"""The recording of Apache Kafka 4.3's answers in the SASL conversations, and how they run against a server."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The listeners that the conversations are held with: the same keys for Apache Kafka and for our node.
+"""The listeners that the conversations use. Apache Kafka and our node get the same keys.
 
-`SASL` takes every mechanism; `SHORT` too, but a login lasts for a minute there. Users: `carol` and `dave` by PLAIN,
-`alice` and `a,b=c` by SCRAM, and all who have a token of the issuer.
+`SASL` and `SHORT` accept every mechanism. On `SHORT` a login lasts for a minute. `carol` and `dave` log in by PLAIN,
+`alice` and `a,b=c` by SCRAM, and anybody with a token of the issuer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LIFETIME_MS = 60_000
 
 @attrs.frozen
 class Place:
-    """The addresses of a server's listeners, and the issuer whose tokens it takes."""
+    """The addresses of a server's listeners, and the issuer whose tokens it accepts."""
 
     plaintext: str
     sasl: str
@@ -33,7 +33,8 @@ class Place:
 
 
 def settings(directory: Path, ports: list[int]) -> dict[str, str]:
-    """Return the keys, beside those of every combined node; `directory` has the issuer's keys in `jwks.json`."""
+    """Return the listeners' keys, without those of every combined node. `directory` has the issuer's keys in
+    `jwks.json`."""
     plaintext, sasl, short, controller = ports
     clients = f"SASL://127.0.0.1:{sasl},SHORT://127.0.0.1:{short},PLAINTEXT://127.0.0.1:{plaintext}"
     found = {

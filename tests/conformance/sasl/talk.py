@@ -1,4 +1,4 @@
-"""One conversation over a raw connection: each answer as a value of JSON, without what is random in it."""
+"""One SASL conversation over a raw connection. Each answer becomes a JSON value without its random parts."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Talk:
         self.answers: list[Any] = []
         self._scram: ScramClient | None = None
         self.last = b""
-        """The server's last token."""
+        """The last token that the server sent."""
 
     # -- requests, each with its answer in `answers` ------------------------------------------------------------
 
     def versions(self, version: int = 3) -> None:
-        """ApiVersions: only the error is noted."""
+        """Send ApiVersions, and keep only the error code."""
         self._ask(
             ApiVersionsRequest("conformance", "1"), version, lambda answer: {"error": answer.error_code}
         )
@@ -50,7 +50,7 @@ class Talk:
         self._ask(SaslHandshakeRequest(mechanism), version, noted)
 
     def token(self, data: bytes, version: int = 2) -> None:
-        """SaslAuthenticate."""
+        """Send a token in SaslAuthenticate."""
 
         def noted(answer: Any) -> dict[str, Any]:
             self.last = bytes(answer.auth_bytes)
@@ -64,7 +64,7 @@ class Talk:
         self._ask(SaslAuthenticateRequest(data), version, noted)
 
     def bare(self, data: bytes) -> None:
-        """A token behind SaslHandshake version 0."""
+        """Send a bare token, as after SaslHandshake version 0."""
         self.raw(struct.pack(">i", len(data)) + data)
         try:
             self.last = self._client.read_frame()
@@ -74,18 +74,18 @@ class Talk:
             self.answers.append({"bare": self._shown(self.last)})
 
     def metadata(self) -> None:
-        """A request that needs a login. Kafka may answer it with nothing inside."""
+        """Send Metadata, which needs a login. Kafka may answer with an empty response."""
         self._ask(MetadataRequest([]), 9, lambda answer: "served" if answer.brokers else "answered empty")
 
     def raw(self, data: bytes) -> None:
-        """Bytes without an answer."""
+        """Send bytes without waiting for an answer."""
         try:
             self._client.send(data)
         except ConnectionError:
             return  # the answer to the bytes before says so
 
     def skip(self) -> None:
-        """Note only that an answer came."""
+        """Keep only that an answer came."""
         try:
             self._client.read_frame()
         except ConnectionError:
@@ -94,7 +94,7 @@ class Talk:
             self.answers.append("answered")
 
     def end(self) -> None:
-        """Note that the stream ends, without sending anything."""
+        """Send nothing, and keep that the server closes the connection."""
         try:
             self.answers.append({"unasked": self._client.read_frame().hex()})
         except ConnectionError:
@@ -103,24 +103,24 @@ class Talk:
     # -- mechanisms ---------------------------------------------------------------------------------------------
 
     def plain(self, user: str, password: str | None = None, authorization_id: str = "") -> bytes:
-        """A token of PLAIN."""
+        """Make a token of PLAIN."""
         return f"{authorization_id}\0{user}\0{PASSWORDS[user] if password is None else password}".encode()
 
     def begin_scram(self, mechanism: str, user: str, password: str | None = None) -> bytes:
-        """The client's first message; `finish_scram` goes on."""
+        """Make the client's first SCRAM message. `finish_scram` makes the next one."""
         secret = PASSWORDS.get(user, "") if password is None else password
         self._scram = ScramClient(MECHANISMS[mechanism], user, secret, NONCE)
         return self._scram.first()
 
     def finish_scram(self) -> bytes:
-        """The client's proof; a message that is no challenge gets a wrong one."""
+        """Make the client's proof. If the server sent no challenge, make a wrong proof."""
         assert self._scram is not None
         if _SCRAM_FIRST.match(self.last.decode()) is None:
             return f"c=biws,r={NONCE}x,p={'A' * 43}=".encode()
         return self._scram.final(self.last)
 
     def _shown(self, token: bytes) -> str:
-        """A token without what is random in it."""
+        """Return a token's text without its random parts."""
         text = token.decode("latin-1")
         if first := _SCRAM_FIRST.match(text):
             begins = "as sent" if first[1].startswith(NONCE) and first[1] != NONCE else "another"
@@ -141,7 +141,7 @@ class Talk:
 
 @attrs.frozen
 class Case:
-    """A conversation, and the listener that it is held with."""
+    """A conversation, and the listener on which it runs."""
 
     name: str
     script: Callable[[Talk], None]
@@ -149,7 +149,7 @@ class Case:
 
 
 def conversation(case: Case, place: Place) -> list[Any]:
-    """Hold it; the answers in their order, up to the end of the connection."""
+    """Run a case. Return its answers in order, up to the end of the connection."""
     with RawClient(getattr(place, case.listener)) as client:
         talk = Talk(client, place)
         case.script(talk)

@@ -1,4 +1,4 @@
-"""Our SASL beside Apache Kafka's: the recorded conversations, answer by answer."""
+"""Our SASL answers are Apache Kafka's in each recorded conversation, apart from deliberate differences."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.security.secured_node import start
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """Our node, with the keys that Kafka had."""
+    """Start our node with the keys that Kafka had."""
     directory = tmp_path_factory.mktemp("sasl")
     issuer = Issuer()
     (directory / "jwks.json").write_bytes(issuer.document())
@@ -43,7 +43,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 
 def test_the_recording_is_of_these_conversations() -> None:
-    """A case that has changed since is refused until Kafka was asked again."""
+    """If the questions have changed since Kafka was asked, the recording is refused until it is made again."""
     assert list(RECORDING.load()) == [case.name for case in all_cases()]
     assert RECORDING.is_sealed(), (
         "the cases have changed: `python -m tests.conformance.sasl record` asks Apache Kafka again"
@@ -51,13 +51,13 @@ def test_the_recording_is_of_these_conversations() -> None:
 
 
 def test_the_page_lists_the_differences() -> None:
-    """docs/logins.md, as `python -m tests.conformance.sasl document` writes it."""
+    """The list in docs/logins.md equals the output of `python -m tests.conformance.sasl document`."""
     assert PATH.read_text() == render()
     assert f"holds {len(RECORDING.load())} conversations" in PATH.read_text()
 
 
 def test_every_answer_is_kafkas_or_deliberate(place: Place) -> None:
-    """Error codes, texts, tokens and ends of connections are Kafka's, but for those in the table."""
+    """Error codes, texts, tokens and ends of connections are Kafka's, except for the listed differences."""
     found = RECORDING.compare(ask_all(place))
     unexpected = [line for line in found if line.split(": ")[0] not in DELIBERATE]
     assert not unexpected, "\n".join(unexpected)

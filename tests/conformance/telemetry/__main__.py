@@ -1,4 +1,4 @@
-"""The conversations about client metrics, asked of a server.
+"""The conversations about client metrics, run against a server.
 
 python -m tests.conformance.telemetry record                record Apache Kafka's answers (needs a JDK)
 
@@ -15,7 +15,7 @@ from tests.conformance.telemetry.recording import RECORDING, ask_all, plugged_ka
 
 
 def main() -> int:
-    """Record the answers of Apache Kafka, or show how another server's differ."""
+    """Record the answers of Apache Kafka, or show how those of another server differ."""
     if sys.argv[1:] == ["record"]:
         with tempfile.TemporaryDirectory() as name, plugged_kafka(Path(name)) as server:
             answers = ask_all(server.bootstrap)

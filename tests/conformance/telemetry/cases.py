@@ -1,4 +1,5 @@
-"""The conversations about client metrics (KIP-714): each answer of GetTelemetrySubscriptions and PushTelemetry, and why it comes."""
+"""Conversations about client metrics (KIP-714) that lead to each answer of GetTelemetrySubscriptions and
+PushTelemetry."""
 
 from __future__ import annotations
 

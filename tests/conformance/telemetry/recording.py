@@ -1,4 +1,4 @@
-"""What Apache Kafka 4.3 answered in the conversations about client metrics, with a plugin that takes what clients push."""
+"""The recording of Apache Kafka 4.3's answers about client metrics, with a plugin that stores what clients push."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ assert tests.conformance.telemetry.cases
 
 @contextmanager
 def plugged_kafka(directory: Path, heap: tuple[str, ...] = HEAP) -> Iterator[ServerProcess]:
-    """Run a Kafka that serves client metrics. It writes what clients push into a file; `pushed_to` finds it.
+    """Run a Kafka that serves client metrics. It writes all pushes into the file that `pushed_to` returns.
 
     Raises `KafkaUnavailable` where the Java compiler or Kafka is missing.
     """
@@ -49,7 +49,7 @@ def plugged_kafka(directory: Path, heap: tuple[str, ...] = HEAP) -> Iterator[Ser
 
 
 def pushed_to(directory: Path) -> Path:
-    """Return the file of a `plugged_kafka`: a line for each push."""
+    """Return the file of pushes of a `plugged_kafka`. It has a line for each push."""
     return directory / "pushed"
 
 

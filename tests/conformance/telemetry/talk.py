@@ -1,4 +1,5 @@
-"""Conversations about client metrics over raw connections: each answer as a value of JSON, less its random parts."""
+"""Conversations about client metrics over raw connections. Each answer becomes a JSON value without its random
+parts."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ def _field(number: int, data: bytes) -> bytes:
 
 
 def metrics_data(name: str = "org.apache.kafka.producer.poll.idle.ratio.avg", padding: int = 0) -> bytes:
-    """Encode OTLP's `MetricsData` with one gauge of 0.5, and a field of so many bytes that nobody reads."""
+    """Encode an OTLP `MetricsData` with one gauge of 0.5, and an unknown field of `padding` bytes."""
     point = b"\x21" + b"\x00\x00\x00\x00\x00\x00\xe0\x3f"
     metric = _field(1, name.encode()) + _field(5, _field(1, point))
     scope = _field(2, metric)
@@ -58,11 +59,11 @@ class Talk:
         self.instance = self.id_of("instance")
 
     def id_of(self, what: str) -> bytes:
-        """Make an id that is always the same for this case."""
+        """Make an id that depends only on the case and on `what`."""
         return hashlib.sha256(f"{self.name} {what}".encode()).digest()[:16]
 
     def connect(self, software: tuple[str, str] | None = None) -> RawClient:
-        """Open a connection, which may say what its library is."""
+        """Open a connection. If `software` is given, send the name and version of a client library."""
         client = RawClient(self._bootstrap)
         self._clients.append(client)
         if software is not None:
@@ -70,7 +71,7 @@ class Talk:
         return client
 
     def end(self) -> None:
-        """Close all connections, and remove the subscriptions."""
+        """Close all connections, and delete the subscriptions."""
         for client in self._clients:
             client.socket.close()
         with RawClient(self._bootstrap) as client:
@@ -80,7 +81,7 @@ class Talk:
     # -- subscriptions ------------------------------------------------------------------------------------------
 
     def subscribe(self, which: str = "one", /, **keys: str | None) -> None:
-        """Make or change a subscription, for this case's client id unless `match` says another; wait until it holds.
+        """Make or change a subscription for this case's client id, or for another `match`. Wait until it is in force.
 
         `None` removes a key. `interval_ms` stands for `interval.ms`.
         """
@@ -117,7 +118,7 @@ class Talk:
         return self._note(self._get(client, instance))
 
     def get_when_allowed(self, client: RawClient) -> None:
-        """Ask until the answer is another one than THROTTLING_QUOTA_EXCEEDED."""
+        """Ask until the answer is not THROTTLING_QUOTA_EXCEEDED."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while (answer := self._get(client, None)).error_code == THROTTLED:
             assert time.monotonic() < deadline, "throttled for ever"
@@ -134,7 +135,7 @@ class Talk:
                 "error": answer.error_code,
                 "throttle": answer.throttle_time_ms,
                 "instance": _id_text(answer.client_instance_id, self.instance),
-                # Kafka hashes several names in the order of its hash map.
+                # Kafka computes the id over names in the order of its hash map, so several names give no fixed id.
                 "subscription": "a number"
                 if many or answer.client_instance_id != self.instance
                 else answer.subscription_id,
@@ -162,7 +163,7 @@ class Talk:
         self.answers.append({"push": answer.error_code, "throttle": answer.throttle_time_ms})
 
     def push_when_allowed(self, client: RawClient, subscription: int) -> None:
-        """Push until the answer is another one than THROTTLING_QUOTA_EXCEEDED."""
+        """Push until the answer is not THROTTLING_QUOTA_EXCEEDED."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while (answer := self._push(client, subscription)).error_code == THROTTLED:
             assert time.monotonic() < deadline, "throttled for ever"
@@ -187,13 +188,13 @@ class Talk:
         return self._ask(client, request, 0, self.client_id)
 
     def versions(self, client: RawClient) -> None:
-        """Note the versions of the two requests."""
+        """Keep the advertised versions of the two requests."""
         answer = self._ask(client, ApiVersionsRequest("conformance", "1"), 3)
         found = {each.api_key: [each.min_version, each.max_version] for each in answer.api_keys}
         self.answers.append({"get": found.get(71), "push": found.get(72)})
 
     def own_id(self, *metrics: str, interval_ms: int = 300_000) -> int:
-        """Compute the id of a subscription of this case's instance."""
+        """Compute the subscription id of this case's client instance for these metrics."""
         return subscription_id(self.instance, metrics, interval_ms)
 
     def _ask(self, client: RawClient, message: Any, version: int, client_id: str = "conformance") -> Any:
@@ -213,7 +214,7 @@ class Case:
     script: Callable[[Talk], None]
 
     def answers(self, bootstrap: str) -> list[Any]:
-        """Hold it, and return the answers."""
+        """Run the conversation, and return its answers."""
         talk = Talk(bootstrap, self.name)
         try:
             self.script(talk)
@@ -226,7 +227,7 @@ CASES: list[Case] = []
 
 
 def case(name: str) -> Callable[[Callable[[Talk], None]], Callable[[Talk], None]]:
-    """Enter a conversation under a name."""
+    """Register a conversation under a name."""
 
     def enter(script: Callable[[Talk], None]) -> Callable[[Talk], None]:
         CASES.append(Case(name, script))

@@ -1,4 +1,4 @@
-"""Our answers about client metrics beside Apache Kafka's: the recorded conversations, answer by answer."""
+"""Our answers about client metrics are Apache Kafka's in each recorded conversation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.conformance.telemetry.talk import CASES
 
 @pytest.fixture(scope="module")
 def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Our node, without a subscription."""
+    """Start our node without a subscription."""
     server = start_odradek(tmp_path_factory.mktemp("telemetry"))
     try:
         yield server.bootstrap
@@ -24,7 +24,7 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def test_the_recording_is_of_these_conversations() -> None:
-    """A case that has changed since is refused until Kafka was asked again."""
+    """If the questions have changed since Kafka was asked, the recording is refused until it is made again."""
     assert list(RECORDING.load()) == [case.name for case in CASES]
     assert RECORDING.is_sealed(), (
         "the cases have changed: `python -m tests.conformance.telemetry record` asks Apache Kafka again"
@@ -32,7 +32,7 @@ def test_the_recording_is_of_these_conversations() -> None:
 
 
 def test_every_error_was_met() -> None:
-    """Each error that Kafka has for the two requests is in the recording."""
+    """The recording has each error that Kafka returns to the two requests."""
     answers = [answer for case in RECORDING.load().values() for answer in case]
     assert {answer["error"] for answer in answers if "error" in answer} == {0, 89}
     assert {answer["push"] for answer in answers if isinstance(answer.get("push"), int)} == {
@@ -41,7 +41,7 @@ def test_every_error_was_met() -> None:
 
 
 def test_every_answer_is_kafkas(bootstrap: str) -> None:
-    """Errors, ids of subscriptions, intervals and metrics are Kafka's."""
+    """Errors, subscription ids, intervals and metric names are Kafka's in each answer."""
     assert RECORDING.compare(ask_all(bootstrap)) == []
 
 

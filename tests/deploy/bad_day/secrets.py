@@ -248,7 +248,7 @@ def code_and_backups(life: Life) -> None:
         topic |= {"partitions": 6, "replication_factor": most}
         assert f"replicas: {most - 1} -> {most}" in play.run("topics").output
         topic["state"] = "absent"
-        refused(play.run("topics", fails=True), "say -e odradek_topics_loss=code for this run")
+        refused(play.run("topics", fails=True), "add -e odradek_topics_loss=code")
         assert play.run("topics", odradek_topics_loss="code").changed == 1
         removed = variables.setdefault("odradek_users", [])
         outcome = play.run("access")

@@ -106,7 +106,9 @@ def a_host_is_given_up(life: Life) -> None:
         life.told[FOURTH]["odradek_voter"] = True
         waits = life.playbooks.run("remove_host", fails=True, odradek_host="crane")
         said = " ".join(waits.output.split())
-        assert f"{SINGLE}: 2 partitions had all records there alone" in said, waits.output[-4000:]
+        assert f"{SINGLE}: 2 partitions had all their records on this host alone" in said, waits.output[
+            -4000:
+        ]
         assert f"-e odradek_accept_loss={SINGLE}" in said
         status = life.status()
         assert sorted(status["quorum"]["voters"]) == sorted(
@@ -162,7 +164,7 @@ def a_first_disk_dies(life: Life) -> None:
         formatted = f"cat /srv/odradek/b/node-{number}/meta.properties"
         before = life.hosts.ssh("heron", formatted)
         said = " ".join(life.playbooks.run("replace_host", odradek_host="heron").output.split())
-        assert f"Node {number}: disks b are kept with what is on them" in said, said[-3000:]
+        assert f"Node {number}: disks b keep their data" in said, said[-3000:]
         assert "disks a begin empty" in said
         assert life.hosts.ssh("heron", formatted) == before
         assert number in life.status()["quorum"]["voters"]

@@ -1,4 +1,4 @@
-"""docs/client.md: every example, in the page's order, against our node."""
+"""docs/client.md: every example runs against our node, in the order of the page."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ EXAMPLES = blocks("docs/client.md", "python")
 
 
 def test_every_example_prints_what_the_page_says(node: RunningNode, tmp_path: Path) -> None:
-    """A reader who copies an example sees what the page shows; each runs as a program of its own."""
+    """Each example runs as a program of its own and prints what the page shows."""
     assert len(EXAMPLES) == 8
     run(EXAMPLES, node.bootstrap, tmp_path)
 
 
 def run(examples: list[Block], bootstrap: str, tmp_path: Path) -> None:
-    """Run the examples in their order, and compare what they print."""
+    """Run the examples in order, and compare their output with the page."""
     for block in examples:
         program = tmp_path / "example.py"
         program.write_text(block.code.replace("127.0.0.1:9092", bootstrap))
@@ -40,7 +40,7 @@ def run(examples: list[Block], bootstrap: str, tmp_path: Path) -> None:
 
 
 def test_the_table_of_calls_is_complete() -> None:
-    """Both shells have the same calls, and the page names them all."""
+    """The blocking and the trio client have the same calls, and the page names them all."""
     calls = {name for name in vars(BlockingAdminMethods) if not name.startswith("_")}
     assert calls == {name for name in vars(AsyncAdminMethods) if not name.startswith("_")}
     page = (ROOT / "docs/client.md").read_text()

@@ -1,4 +1,4 @@
-"""docs/cluster.md, from its first command to its last: three nodes, a death, a fourth node, a retirement."""
+"""docs/cluster.md, from its first command to its last: three nodes, a killed node, a fourth node, a removed node."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ pytestmark = pytest.mark.xdist_group("cluster")
 
 TIMEOUT_SECONDS = 120.0
 QUICK = "broker.session.timeout.ms=2000\nbroker.heartbeat.interval.ms=200\n"
-"""The reader waits for nine seconds, the test for two."""
+"""Shorter timeouts: a reader of the page waits for nine seconds, and the test for two."""
 
 
 class Reader:
-    """Somebody with two terminals, and ports of their own."""
+    """A reader of the page with two terminals and ports of their own."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -40,11 +40,11 @@ class Reader:
         return ",".join(f"127.0.0.1:{self.port + int(each) - 9092}" for each in ports.split(","))
 
     def here(self, code: str) -> str:
-        """The page's commands with the ports of this reader."""
+        """Replace the page's ports by the ports of this reader."""
         return re.sub(r"127\.0\.0\.1:(\d+)", lambda match: self.addresses(match[1]), code)
 
     def launch(self, code: str) -> None:
-        """Start what goes on, in a terminal of its own, and wait until it is ready."""
+        """Start a command that goes on running, and wait until it is ready."""
         words = shlex.split(code)[1:]
         if words[0] == "dev":
             words += ["--port", str(self.port), "--data", str(self.home / "data")]
@@ -91,7 +91,8 @@ def _line(stream: IO[bytes]) -> str:
 
 
 def test_every_command_does_what_the_page_says(tmp_path: Path) -> None:
-    """ "starts three nodes with one command, kills any node at will, adds a fourth, drains and removes the first, nothing lost"."""
+    """A reader starts three nodes, kills any node, adds a fourth, and drains and removes the first. No record
+    is lost."""
     (tmp_path / "data").mkdir()
     for number in range(1, 5):
         (tmp_path / "data" / f"node-{number}.properties").write_text(QUICK)

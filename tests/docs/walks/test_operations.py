@@ -1,4 +1,4 @@
-"""docs/operations.md: its commands run against a node; what it and its neighbours name is there."""
+"""docs/operations.md: its commands run against a node, and all names on it and on its neighbouring pages exist."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from tests.node_process import RunningNode
 PAGE = "docs/operations.md"
 TIMEOUT_SECONDS = 60.0
 KEYS = ("log.dirs", "node.id")
-"""Configuration keys that look like events."""
+"""Configuration keys that look like names of log events."""
 
 
 def _code(page: str) -> list[str]:
-    """The code that a page shows within its sentences."""
+    """Return the code within the sentences of a page."""
     return [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", prose(page))]
 
 
 def test_every_command_runs(node: RunningNode, fresh_topic: Callable[[str], str], tmp_path: Path) -> None:
-    """Each command of a block does something on a node that is well, and says nothing on stderr."""
+    """Each command of a block succeeds on a healthy node and prints nothing on stderr."""
     topic, group = fresh_topic("orders"), fresh_topic("kitchen")
     assert odradek("topic", "create", topic, "--partitions", "1", bootstrap=node.bootstrap).code == 0
     assert odradek("produce", topic, bootstrap=node.bootstrap, stdin=b"a\nb\n").code == 0
@@ -56,7 +56,7 @@ def test_every_command_runs(node: RunningNode, fresh_topic: Callable[[str], str]
 
 @pytest.mark.parametrize("page", [PAGE, "docs/logs.md"])
 def test_every_command_in_a_sentence_can_be_given(page: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Words and options of a command that a sentence names are those of the command line."""
+    """Each command in a sentence has only words and options that the command line knows."""
     commands = [code for code in _code(page) if code.startswith("odradek ")]
     assert commands
     for command in commands:
@@ -72,7 +72,7 @@ def test_every_command_in_a_sentence_can_be_given(page: str, capsys: pytest.Capt
 
 
 def test_every_metric_and_event_that_it_names_is_there() -> None:
-    """docs/metrics.md and docs/logs.md, which tests hold complete, explain what this page sends its reader to."""
+    """Each metric and event that the page names is explained in docs/metrics.md or docs/logs.md."""
     named = _code(PAGE)
     metrics, logs = ((ROOT / page).read_text() for page in ("docs/metrics.md", "docs/logs.md"))
     events = {code for code in _code("docs/logs.md") if EVENT.fullmatch(code) and f"\n| `{code}` |" in logs}
@@ -85,7 +85,7 @@ def test_every_metric_and_event_that_it_names_is_there() -> None:
 
 
 def test_the_words_of_a_node_that_does_not_start_are_its_own() -> None:
-    """The page's quotations of a node's last line stand in the sources, in one piece."""
+    """Each message that the page quotes from a node that does not start is in the sources, in one piece."""
     section = prose(PAGE).partition("\n## A node does not start\n")[2].partition("\n## ")[0]
     quoted = re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE)
     assert len(quoted) > 5

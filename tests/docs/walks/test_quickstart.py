@@ -1,4 +1,4 @@
-"""docs/quickstart.md, from its first command to its last, against a node as its reader starts it."""
+"""docs/quickstart.md, from its first command to its last, against a node started as on the page."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from tests.cli.running import ROOT, environment, start
 from tests.docs.markdown import blocks
 
 TIMEOUT_SECONDS = 120.0
-# How old a record is depends on the reader's pace.
+# The age of a record depends on how fast the reader is.
 _SPAN = re.compile(r"\b\d+(?: ms|[smh])(?: \d+[smh])?\b")
 
 
 _EPOCHS = re.compile(r"group \d+, assignment \d+")
-"""How often members came and went."""
+"""A group's epoch, which depends on how often members joined and left."""
 
 
 def plain(text: str) -> list[str]:
-    """Lines without what may differ: ages, and the widths of columns that hold them."""
+    """Remove from lines what may differ: ages, and the widths of their columns."""
     return [" ".join(_EPOCHS.sub("EPOCHS", _SPAN.sub("SPAN", line)).split()) for line in text.splitlines()]
 
 
 def test_every_command_prints_what_the_page_says(tmp_path: Path) -> None:
-    """A reader who copies the commands sees what the page shows."""
+    """Each command prints what the page shows."""
     first, second, *rest = blocks("docs/quickstart.md", "sh")
     assert first.code == "make run\n"
     assert "odradek dev --port $(PORT) --data $(DATA)" in (ROOT / "Makefile").read_text()

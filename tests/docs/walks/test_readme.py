@@ -1,4 +1,4 @@
-"""README.md: its first commands and its program, against a node as its reader starts it."""
+"""README.md: its first commands and its program run against a node started as on the page."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ BYTES_MAX = 9_000
 
 
 def test_first_commands_and_the_program_work(tmp_path: Path) -> None:
-    """A reader who copies the commands and the program finds records, the group without lag, and the cluster."""
+    """With the commands and the program of the page, a reader gets records, a group without lag, and the cluster's
+    nodes."""
     (commands,) = blocks("README.md", "sh")
     (program,) = blocks("README.md", "python")
     port = base_port(1)
@@ -41,7 +42,7 @@ def test_first_commands_and_the_program_work(tmp_path: Path) -> None:
 
 
 def run(command: list[str], where: dict[str, str], folder: Path) -> str:
-    """Run one command to its end; it must succeed, and complain about nothing."""
+    """Run one command to its end. It must succeed and print nothing on stderr."""
     done = subprocess.run(
         command, capture_output=True, text=True, env=where, cwd=folder, timeout=TIMEOUT_SECONDS, check=False
     )

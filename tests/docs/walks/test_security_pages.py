@@ -1,4 +1,4 @@
-"""docs/security.md and its neighbours: their commands can be given, and the keys that they show are keys."""
+"""docs/security.md and its neighbouring pages: their commands are valid, and each configuration key exists."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.docs.markdown import ROOT, blocks
 
 PAGES = ("docs/security.md", "docs/acls.md", "docs/logins.md")
 AUTHORIZER_KEYS = dict.fromkeys(("super.users", "allow.everyone.if.no.acl.found"))
-"""Kafka has these keys outside of its table."""
+"""Authorizer keys that Kafka defines outside its table of keys."""
 PREFIX = re.compile(
     r"^(odradek\.controller\.|listener\.name\.\w+\.((plain|scram-sha-\d+|oauthbearer)\.)?)", re.I
 )
@@ -30,7 +30,7 @@ STEPS = "docs/security.md"
 
 
 def _lines(page: str) -> list[str]:
-    """The lines of the blocks of a page, fenced or indented."""
+    """Return the lines of all blocks of a page, fenced or indented."""
     text = (ROOT / page).read_text()
     fenced = [
         line for block in re.findall(r"^```\w*\n(.*?)^```$", text, re.M | re.S) for line in block.splitlines()
@@ -40,7 +40,7 @@ def _lines(page: str) -> list[str]:
 
 @pytest.mark.parametrize("page", PAGES[:2])
 def test_every_command_of_a_block_can_be_given(page: str) -> None:
-    """The command line takes each command as the page has it."""
+    """The command line accepts each command exactly as the page shows it."""
     commands = [line for line in _lines(page) if line.startswith("odradek ")]
     assert len(commands) > 4
     for command in commands:
@@ -49,7 +49,7 @@ def test_every_command_of_a_block_can_be_given(page: str) -> None:
 
 
 def test_every_key_of_a_block_is_one() -> None:
-    """A node or a client knows each key that the pages set."""
+    """Each key that the pages set is a key of a node or a client."""
     known = set(broker_defs() | OWN_DEFS | AUTHORIZER_KEYS)
     client = {each.name.replace("_", ".") for each in attrs.fields(AdminSettings)}
     keys = {
@@ -65,7 +65,7 @@ def test_every_key_of_a_block_is_one() -> None:
 
 
 def test_the_steps_to_secured_listeners_are_files_of_a_node(tmp_path: Path) -> None:
-    """A file of a plaintext node with the lines of the page, step by step, is one that a node takes."""
+    """A plaintext node's file stays valid after each of the page's steps towards secured listeners."""
     keys = {
         "process.roles": "broker,controller",
         "node.id": "1",
@@ -84,7 +84,7 @@ def test_the_steps_to_secured_listeners_are_files_of_a_node(tmp_path: Path) -> N
 
 
 def test_the_recipe_makes_a_certificate_of_a_node(tmp_path: Path) -> None:
-    """The commands for an authority of one's own make what a node shows and a client believes."""
+    """With the commands for a private authority, a node gets a certificate that a client accepts."""
     (recipe,) = blocks(STEPS, "sh")
     subprocess.run(["bash", "-ec", recipe.code], check=True, cwd=tmp_path, capture_output=True)
     own = TlsSettings(keystore_type="PEM", keystore_location=str(tmp_path / "node.pem"))
@@ -98,7 +98,8 @@ def test_the_recipe_makes_a_certificate_of_a_node(tmp_path: Path) -> None:
 
 
 def test_every_metric_and_event_that_they_name_is_there() -> None:
-    """docs/metrics.md and docs/logs.md explain what the pages send their readers to, and docs/configuration.md keys of ours."""
+    """Each metric, event and key of ours on the pages is explained in docs/metrics.md, docs/logs.md or
+    docs/configuration.md."""
     metrics, logs, keys = (
         (ROOT / f"docs/{page}.md").read_text() for page in ("metrics", "logs", "configuration")
     )
@@ -109,7 +110,7 @@ def test_every_metric_and_event_that_they_name_is_there() -> None:
     ]
     own = [code for code in named if code.startswith("odradek.") and code in OWN_DEFS]
     assert min(len(shown), len(said), len(own)) > 3
-    # Variables of the playbooks begin like metrics.
+    # Some names that begin like metrics are variables of the playbooks.
     deploy = (ROOT / "docs/deploy.md").read_text()
     assert [code for code in shown if code not in metrics and code not in deploy] == []
     assert [code for code in said if code not in FILES and f"`{code}`" not in logs] == []

@@ -1,4 +1,5 @@
-"""The conversations, asked of a server. Without an address, `record` starts an Apache Kafka (Java and its jars).
+"""The conversations about consumer groups, run against a server. Without an address, `record` starts an Apache Kafka
+(Java and its jars).
 
 * python -m tests.groups.beside_kafka record [HOST:PORT]
 * python -m tests.groups.beside_kafka compare HOST:PORT
@@ -16,7 +17,7 @@ from tests.groups.beside_kafka.recording import RECORDING, SETTINGS, unexplained
 
 
 def main() -> int:
-    """Record the answers of Apache Kafka, or show how another server's differ."""
+    """Record the answers of Apache Kafka, or show how those of another server differ."""
     assert cases.case is refusals.case is transactions.case, "importing the cases enters them"
     match sys.argv[1:]:
         case ["record"]:

@@ -1,7 +1,8 @@
-"""Conversations about groups of the consumer protocol, asked of any server in the same words, and the answers to compare.
+"""Conversations about groups of the consumer protocol: the same requests to any server, and answers that can be
+compared.
 
-Ids of topics, names of topics and groups are the server's or the run's: an answer has `T`, `U` and `G` in their place. Where
-Kafka walks a hash map, a member's partitions are compared by number.
+Ids of topics and names of topics and groups differ from run to run, so answers have `T`, `U` and `G` in their place.
+Where the order of Kafka's hash map decides, only the numbers of a member's partitions are compared.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ T = TypeVar("T")
 WAIT_SECONDS = 30.0
 GROUP_RESOURCE = 32
 NO_TOPIC = b"\x07" * 16
-"""An id that no topic has."""
+"""A topic id that no topic has."""
 STARTING = {
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -69,15 +70,15 @@ CASES: dict[str, Case] = {}
 
 
 def case(function: Case) -> Case:
-    """Enter a conversation under its name."""
+    """Register a conversation under its name."""
     CASES[function.__name__] = function
     return function
 
 
 def answers_of(bootstrap: str, tag: str) -> dict[str, list[Any]]:
-    """Hold all conversations with a server; `tag` makes the names of this run.
+    """Run all conversations with a server. `tag` makes the names of this run unique.
 
-    Under `ERRORS`, the result lists the name of a request, its version and an error, for each error that was answered.
+    Under `ERRORS`, the result lists each error with the name and version of the request that got it.
     """
     found: dict[str, list[Any]] = {}
     errors: set[tuple[str, int, str]] = set()
@@ -91,7 +92,7 @@ def answers_of(bootstrap: str, tag: str) -> dict[str, list[Any]]:
 
 
 class Talk:
-    """One conversation, in a group and with topics of its own. Members have the ids `a`, `b`, ..., by their names."""
+    """One conversation, with a group and topics of its own. The members `A`, `B`, ... have the ids `a`, `b`, ..."""
 
     def __init__(self, client: RawClient, tag: str) -> None:
         self._client = client
@@ -101,7 +102,7 @@ class Talk:
         self.ids: dict[str, bytes] = {}
         self.answers: list[Any] = []
         self.errors: set[tuple[str, int, str]] = set()
-        """The errors that were answered, each with the name and version of its request; `NONE` is one of them."""
+        """The errors of all answers, each with the name and version of its request. `NONE` counts as one."""
         self._probes = 0
         self.find_coordinator(0, self.group)
         self.ask_when_loaded(ConsumerGroupDescribeRequest([self.group]), 1)
@@ -112,21 +113,21 @@ class Talk:
         _repeat(lambda: self._client.request(asked, 4), lambda answer: not answer.coordinators[0].error_code)
 
     def ask_when_loaded(self, request: Message, version: int) -> Any:
-        """Send a request until its coordinator has loaded its partition; return the answer."""
+        """Repeat a request until its coordinator has loaded its partition. Return the answer."""
         return _repeat(
             lambda: self._client.request(request, version),
             lambda answer: not STARTING & set(_codes_in(answer)),
         )
 
     def ask(self, request: Message, version: int) -> Any:
-        """Send a request, and enter the errors of its answer."""
+        """Send a request, and record the errors in its answer."""
         answer = self._client.request(request, version)
         name = type(request).__name__.removesuffix("Request")
         self.errors |= {(name, version, ErrorCode(code).name) for code in _codes_in(answer)}
         return answer
 
     def keep(self, answer: Structure, *, by_number: bool = False) -> Any:
-        """Keep an answer for the comparison; `by_number` counts partitions in place of naming them."""
+        """Keep an answer for the comparison. With `by_number`, only the number of partitions is kept."""
         plain = self._plain(answer, by_number)
         plain.pop("throttle_time_ms", None)
         self.answers.append(plain)
@@ -192,7 +193,8 @@ class Talk:
         return topic
 
     def _assigned_to_probe(self, counts: Mapping[str, int]) -> int:
-        """Count the partitions that a member of a new group gets: Kafka's coordinators see topics later than its brokers."""
+        """Count the partitions that a member of a new group gets. Kafka's coordinators see topics later than its
+        brokers."""
         self._probes += 1
         group, names = f"probe-{self._probes}-{self.group}", [self.topics[name] for name in counts]
         join = ConsumerGroupHeartbeatRequest(group, "p", 0, None, None, 60_000, names, None, None, [])
@@ -203,11 +205,11 @@ class Talk:
         return sum(len(topic.partitions) for topic in answer.assignment.topic_partitions)
 
     def assign_at_once(self) -> None:
-        """Let the group's targets be computed without an interval between them."""
+        """Remove the interval between computations of the group's assignment."""
         self.configure("consumer.assignment.interval.ms", "0")
 
     def configure(self, key: str, value: str, *, kept: bool = False) -> None:
-        """Set a key of the group."""
+        """Set a configuration key of the group."""
         change = AlterConfigsResource(GROUP_RESOURCE, self.group, [AlterableConfig(key, 0, value)])
         answer = self.ask(IncrementalAlterConfigsRequest([change], False), 1)
         if kept:
@@ -220,7 +222,8 @@ class Talk:
     def beat(
         self, member: str, epoch: int = 0, *, version: int = 1, by_number: bool = False, **fields: Any
     ) -> Any:
-        """Send a heartbeat; `topics` and `owns` have the conversation's names. An epoch of 0 joins, with all fields."""
+        """Send a heartbeat. `topics` and `owns` use the conversation's names. With epoch 0 it joins and fills all
+        fields."""
         names = fields.pop("topics", None if epoch else ["T"])
         owned = fields.pop("owns", None if epoch else {})
         request = ConsumerGroupHeartbeatRequest(
@@ -241,7 +244,7 @@ class Talk:
         return self.keep(self.ask(request, version), by_number=by_number)
 
     def try_beat(self, member: str, epoch: int = 0, **fields: Any) -> Any:
-        """Send a heartbeat whose answer is not kept."""
+        """Send a heartbeat without keeping its answer."""
         before = self.errors.copy()
         answer = self.beat(member, epoch, **fields)
         self.answers.pop()
@@ -249,7 +252,7 @@ class Talk:
         return answer
 
     def wait_for_refusal(self, attempt: Callable[[], Any]) -> None:
-        """Call `attempt` until its answer is an error: a right that was taken away reaches the broker a moment later."""
+        """Repeat `attempt` until it gets an error, since the broker learns a moment later that a right was removed."""
         _repeat(attempt, lambda answer: bool(answer.error_code))
 
     def describe(self, *, version: int = 1, by_number: bool = False, groups: list[str] | None = None) -> None:
@@ -296,7 +299,7 @@ class Talk:
         instance: str | None = None,
         metadata: str = "",
     ) -> Any:
-        """Commit offset 5 of a partition. The name of a topic that the conversation did not create goes out as it is."""
+        """Commit offset 5 of a partition. A topic name that the conversation did not create is sent unchanged."""
         named = OffsetCommitRequestTopic(
             self.topics.get(topic, topic),
             self.ids.get(topic, NO_TOPIC),
@@ -316,7 +319,7 @@ class Talk:
         group: str | None = None,
         stable: bool = False,
     ) -> Any:
-        """Fetch the offset of partition 0; with `stable`, an offset that a transaction may still change is refused."""
+        """Fetch the offset of partition 0. With `stable`, an offset that an open transaction may change is refused."""
         return self.keep(self.ask(self._fetch(member, epoch, topic, group, stable), version))
 
     def _fetch(
@@ -327,7 +330,7 @@ class Talk:
         return OffsetFetchRequest("", None, [asked], stable)
 
     def fetch_when_stable(self, version: int) -> None:
-        """Keep the committed offset of partition 0 as soon as no transaction may change it."""
+        """Wait until no transaction can change the committed offset of partition 0, then keep it."""
         request = self._fetch(None, -1, "T", None, True)
         answer = _repeat(
             lambda: self._client.request(request, version),
@@ -344,7 +347,7 @@ class Talk:
         self.keep(self.ask(DescribeGroupsRequest([self.group], False), version))
 
     def list_groups(self, states: list[str], types: list[str]) -> None:
-        """Keep whether this group is listed, and how."""
+        """Keep how the list of groups shows this group, if it does."""
         answer = self.ask(ListGroupsRequest(states, types), 5)
         answer.groups = [each for each in answer.groups if each.group_id == self.group]
         self.keep(answer)
@@ -353,7 +356,7 @@ class Talk:
         self.keep(self.ask(DeleteGroupsRequest([self.group]), 2))
 
     def wait_until(self, member: str, epoch: int, is_so: Callable[[Any], bool]) -> Any:
-        """Send heartbeats until an answer is as wished; keep that one."""
+        """Repeat a heartbeat until its answer is the wanted one, and keep that answer."""
 
         def beat() -> Any:
             answer = self._client.request(ConsumerGroupHeartbeatRequest(self.group, member, epoch), 1)
@@ -364,7 +367,8 @@ class Talk:
 
 
 def _repeat(attempt: Callable[[], T], is_so: Callable[[T], bool]) -> T:
-    """Call `attempt` until its result is as wished; return the result. Nothing announces what another server has done inside."""
+    """Call `attempt` until its result is the wanted one, and return it. There is no event to wait for in another
+    server."""
     deadline = time.monotonic() + WAIT_SECONDS
     while not is_so(result := attempt()):
         assert time.monotonic() < deadline, result
@@ -377,7 +381,7 @@ def _has(topic: Any, count: int) -> bool:
 
 
 def _codes_in(value: Any) -> Iterator[int]:
-    """Yield each error code of an answer; 0 stands for none."""
+    """Yield each error code of an answer. 0 stands for no error."""
     if isinstance(value, list):
         for each in value:
             yield from _codes_in(each)

@@ -1,4 +1,5 @@
-"""The conversations: each error that ConsumerGroupHeartbeat can give, its life, and each old request about the new kind of group."""
+"""The conversations: each error of ConsumerGroupHeartbeat, a member's life, and each older request about a consumer
+group."""
 
 from __future__ import annotations
 
@@ -220,7 +221,7 @@ def epochs_of_assignments(talk: Talk) -> None:
     (kept,) = [each for topic in first.assignment.topic_partitions for each in topic.partitions]
     talk.beat("a", 2, owns={"T": [kept]}, by_number=True)
     talk.beat("b", 3, by_number=True)
-    # What the member has had since epoch 2 may be committed with epoch 2; what it has given up may not.
+    # With epoch 2 the member may commit the partition that it has kept since then, but not the other one.
     for partition in (kept, 1 - kept):
         answer = talk.commit("a", 2, partition)
         talk.answers.pop()

@@ -1,4 +1,4 @@
-"""What members of the classic protocol send in bytes of their own: subscriptions and assignments, encoded by hand."""
+"""Subscriptions and assignments of members of the classic protocol, encoded by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where answers about consumer groups differ from Kafka's on purpose, each with its reason."""
+"""Deliberate differences of our answers about consumer groups from Kafka's, each with its reason."""
 
 from __future__ import annotations
 

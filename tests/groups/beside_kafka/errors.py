@@ -1,4 +1,4 @@
-"""The errors that requests about groups can answer: those that are asked of both servers, and why others are not."""
+"""The errors that requests about groups can get: those that the conversations provoke, and why others are left out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOT_ASKED = dict.fromkeys(
     "UNSUPPORTED_FOR_MESSAGE_FORMAT": "neither server keeps logs of the old formats",
     "UNKNOWN_SERVER_ERROR": "no request may lead to it",
 }
-"""Errors that the specification names for these requests, each with the reason why no conversation has it."""
+"""Errors that the specification lists for these requests but that no conversation provokes, each with the reason."""
 
 _HEARTBEAT = """NONE FENCED_INSTANCE_ID FENCED_MEMBER_EPOCH GROUP_AUTHORIZATION_FAILED GROUP_ID_NOT_FOUND
     GROUP_MAX_SIZE_REACHED INVALID_REQUEST TOPIC_AUTHORIZATION_FAILED UNKNOWN_MEMBER_ID UNRELEASED_INSTANCE_ID
@@ -54,7 +54,7 @@ ASKED: dict[str, dict[int, str]] = {
     "DescribeGroups": {6: "NONE GROUP_AUTHORIZATION_FAILED GROUP_ID_NOT_FOUND"},
     "DeleteGroups": {2: "NONE GROUP_AUTHORIZATION_FAILED GROUP_ID_NOT_FOUND NON_EMPTY_GROUP"},
 }
-"""By the names of requests and their versions, the errors that the conversations contain, those of data and of members."""
+"""The errors that the conversations provoke, by the name of the request and its versions."""
 
 
 def required() -> Iterator[tuple[str, int, str]]:

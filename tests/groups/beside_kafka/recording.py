@@ -1,4 +1,4 @@
-"""What Apache Kafka 4.3 answered to the conversations: data, kept beside them with a seal over both."""
+"""The recorded answers of Apache Kafka 4.3 to the conversations, with a seal over questions and answers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SETTINGS = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "allow.everyone.if.no.acl.found": "true",
 }
-"""The settings with which both servers are asked."""
+"""The settings of both servers."""
 
 
 def _a_line_each(talk: list[Any]) -> str:
@@ -33,5 +33,5 @@ RECORDING = Recording(
 
 
 def unexplained(answers: dict[str, list[Any]]) -> list[str]:
-    """List the differences from the recording, a line each, but for the deliberate ones."""
+    """Return the differences from the recording, a line each, without the deliberate ones."""
     return [line for line in RECORDING.compare(answers) if not line.startswith(DELIBERATE)]

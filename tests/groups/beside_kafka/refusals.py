@@ -1,4 +1,4 @@
-"""Conversations whose answers are refusals: full groups, wrong patterns, missing rights, unknown members and topics."""
+"""Conversations whose requests are refused: full groups, wrong patterns, missing rights, unknown members and topics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LITERAL, DENY = 3, 2
 
 
 def _deny(talk: Talk, kind: int, name: str, operation: int) -> None:
-    """Take a right from everybody; keep the answer."""
+    """Take a right from everybody, and keep the answer."""
     rule = AclCreation(kind, name, LITERAL, "User:ANONYMOUS", "*", operation, DENY)
     talk.keep(talk.ask(CreateAclsRequest([rule]), 3))
 
@@ -53,7 +53,7 @@ def patterns_without_sense(talk: Talk) -> None:
     talk.create(T=1)
     for pattern in ("(", "[z-a]", "a**", "\\Qa", "(?<n>a)", "(?=a)", "a{2,1}", "a{1001}"):
         answer = talk.beat("a", topics=None, pattern=pattern)
-        # How a pattern is wrong is said in the words of each library.
+        # Each library describes the mistake in a pattern in its own words.
         kept = talk.answers.pop()
         talk.answers.append([pattern, answer.error_code, bool(kept["error_message"])])
         if not answer.error_code:

@@ -1,4 +1,4 @@
-"""Conversations about offsets in transactions: TxnOffsetCommit with the epochs of members, in its versions 3 to 5."""
+"""Conversations about offsets in transactions: TxnOffsetCommit versions 3 to 5 with the epochs of members."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tests.groups.beside_kafka.classic_bytes import assignment, subscription
 
 TRANSACTION = 1
 ADDS_GROUP_SINCE = 5
-"""From this version on, TxnOffsetCommit adds the group's partition to the transaction by itself (KIP-890)."""
+"""The first version in which TxnOffsetCommit itself adds the group's partition to the transaction (KIP-890)."""
 
 
 class Transaction:
-    """One transaction of a producer of its own, whose requests have the version of `TxnOffsetCommit`."""
+    """One transaction of a new producer. Its requests match one version of TxnOffsetCommit."""
 
     def __init__(self, talk: Talk, version: int) -> None:
         self._talk = talk
@@ -34,13 +34,13 @@ class Transaction:
         self.producer = (answer.producer_id, answer.producer_epoch)
 
     def add_group(self) -> None:
-        """Add the group to the transaction, where the version leaves this to the client."""
+        """Add the group to the transaction, in versions in which the client must do so."""
         if self._version < ADDS_GROUP_SINCE:
             request = AddOffsetsToTxnRequest(self.name, *self.producer, self._talk.group)
             self._talk.keep(self._talk.ask(request, 3))
 
     def try_add(self) -> Any:
-        """Ask to add the group; neither the answer nor its error is kept."""
+        """Send a request to add the group, without keeping the answer or its error."""
         request = AddOffsetsToTxnRequest(self.name, *self.producer, self._talk.group)
         return self._talk.ask_when_loaded(request, 3)
 
@@ -56,7 +56,7 @@ class Transaction:
         metadata: str = "",
         producer: tuple[int, int] | None = None,
     ) -> Any:
-        """Commit offset 6 of a partition in the transaction; keep the answer."""
+        """Commit offset 6 of a partition in the transaction, and keep the answer."""
         talk = self._talk
         named = TxnOffsetCommitRequestTopic(
             talk.topics.get(topic, topic), [TxnOffsetCommitRequestPartition(partition, 6, 0, metadata)]

@@ -1,4 +1,4 @@
-"""Scripts for groups of the consumer protocol: the commands of `group_script`, and these.
+"""Scripts for groups of the consumer protocol. They have the commands of `group_script`, and these:
 
     topics NAME=PARTITIONS... [-NAME...]  the topics that the cluster has from now on; `-NAME` deletes one
     racks NODE=RACK...                    the racks of brokers
@@ -11,7 +11,7 @@
     resolve                               the workers end: patterns find their topics, large groups their targets
     show [GROUP]                          ConsumerGroupDescribe
 
-A client has the id and the epoch that it was given last. `t-0` is partition 0 of topic `t`.
+A client uses the member id and the epoch of its last answer. `t-0` is partition 0 of topic `t`.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ STATES = {0: "stable", 1: "unrevoked", 2: "unreleased"}
 
 
 def topic_id(name: str) -> bytes:
-    """Make the id of a topic: its name, filled up."""
+    """Make the id of a topic from its name, padded to 16 bytes."""
     return name.encode().ljust(16)
 
 
 def image_of(topics: dict[str, int], offset: int) -> MetadataImage:
-    """Make a cluster with these topics, by name and number of partitions, on one broker."""
+    """Make an image of a cluster of one broker with these topics, given by name and number of partitions."""
     images = {
         name: TopicImage(
             name,
@@ -66,7 +66,7 @@ def image_of(topics: dict[str, int], offset: int) -> MetadataImage:
 
 @attrs.define
 class Client:
-    """What one client knows."""
+    """The member id, epoch and assignment that one client knows."""
 
     epoch: int = 0
     topics: list[str] | None = None
@@ -281,7 +281,7 @@ def _owned(text: str) -> list[TopicPartitions]:
 
 
 def _all_at_once(work: Work[DescribedGroup]) -> DescribedGroup:
-    """Do work that a node does in slices."""
+    """Do at once the work that a node does in slices."""
     while True:
         try:
             next(work)

@@ -1,4 +1,5 @@
-"""Groups of the consumer protocol under any order of events: one owner per partition, and a state that is its log's replay."""
+"""Groups of the consumer protocol under any order of events: each partition has one owner, and replay gives the same
+state."""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ FENCED = (
 
 @attrs.define
 class Client:
-    """An honest client: it gives partitions up before it says so, and joins anew when it is fenced."""
+    """An honest client: it stops reading a partition before it reports that, and joins again when it is fenced."""
 
     name: str
     instance_id: str | None = None
@@ -64,7 +65,7 @@ class Client:
     pattern: str = ""
     has: frozenset[Owned] = frozenset()
     says: bool = False
-    """True if its next heartbeat says which partitions it has."""
+    """True if its next heartbeat lists its partitions."""
     life: int = 0
 
     @property
@@ -78,7 +79,7 @@ class World(ScriptedCoordinator[GroupsState, None]):
     def __init__(self) -> None:
         super().__init__(HeldLog(read_groups))
         self._works: list[tuple[Any, list[Any]]] = []
-        """Work of workers, and the requests that have come of it."""
+        """Work of workers, each with the requests that its results lead to."""
         self.counts: dict[str, int] = {"t": 4}
         self.offset = 0
         self.image = image_of(self.counts, 0)
@@ -136,7 +137,7 @@ class World(ScriptedCoordinator[GroupsState, None]):
         self.take(client, self.ask(request))
 
     def take(self, client: Client, response: ConsumerGroupHeartbeatResponse) -> None:
-        """Act on an answer as a client does."""
+        """Change a client's state by an answer, as a real client does."""
         code = response.error_code
         if code in FENCED:
             client.epoch, client.has = 0, frozenset()
@@ -154,7 +155,7 @@ class World(ScriptedCoordinator[GroupsState, None]):
             client.says = True
 
     def subscribe(self, name: str, topics: list[str], pattern: str) -> None:
-        """Say other topics; the client drops what it no longer reads when the answer says so."""
+        """Subscribe to other topics. The client stops reading old ones when an answer takes them away."""
         client = self.clients[name]
         client.topics, client.pattern = topics, pattern
         if client.epoch:
@@ -175,7 +176,7 @@ class World(ScriptedCoordinator[GroupsState, None]):
         client.epoch, client.has, client.life = 0, frozenset(), client.life + 1
 
     def crash(self, name: str) -> None:
-        """End a client without a word; it comes back with another id."""
+        """Let a client die without leaving the group. It returns with another id."""
         client = self.clients[name]
         client.epoch, client.has, client.life = 0, frozenset(), client.life + 1
 
@@ -183,7 +184,7 @@ class World(ScriptedCoordinator[GroupsState, None]):
         assert self.ask(DeleteGroup(GROUP)) == ErrorCode.NONE
 
     def resolve(self) -> None:
-        """Let the machine decide the next request that has come of a worker's work."""
+        """Let the machine decide the next request that the result of a worker leads to."""
         self._works += [(each, list(each.requests())) for each in self.machine.consumers.take_wanted()]
         if self._works:
             work, requests = self._works[0]
@@ -222,7 +223,7 @@ class World(ScriptedCoordinator[GroupsState, None]):
             assert state.consumer_weight == self.runtime.state.consumer_weight
 
     def _check_clients(self, group: ConsumerGroup) -> None:
-        """Hold that a client's partitions are nobody else's, as long as the coordinator knows the client."""
+        """Check that no two clients that the coordinator knows have the same partition."""
         held: dict[Owned, str] = {}
         for client in self.clients.values():
             if client.epoch and client.member_id in group.members:
@@ -246,7 +247,7 @@ class World(ScriptedCoordinator[GroupsState, None]):
         assert set(group.resolved) <= set(patterns)
 
     def settle(self) -> None:
-        """Let every client that is there go on in peace."""
+        """Let every living client send heartbeats while nothing else happens."""
         for _ in range(20):
             for client in self.clients.values():
                 if client.topics or client.pattern:
@@ -257,7 +258,7 @@ class World(ScriptedCoordinator[GroupsState, None]):
             self.check()
 
     def check_settled(self) -> None:
-        """Hold that each partition that some member reads has an owner, and that all members have their targets."""
+        """Check that each partition that a member reads has an owner, and that all members have their targets."""
         group = self.group
         assert group.state.value in ("Stable", "Empty")
         for member_id, member in group.members.items():
@@ -319,7 +320,7 @@ def _play(world: World, event: tuple[Any, ...]) -> None:
         case ("take over",):
             world.take_over()
         case ("topics", counts):
-            # A topic never loses partitions: one with fewer is another topic.
+            # A topic never loses partitions. A topic of the same name with fewer partitions is another topic.
             kept = {name: max(count, world.counts.get(name, 0)) for name, count in counts.items()}
             world.change_topics(kept)
 
@@ -328,8 +329,8 @@ def _play(world: World, event: tuple[Any, ...]) -> None:
 def test_a_partition_has_one_owner_and_the_state_is_the_log(
     events: list[tuple[Any, ...]], by_workers: bool
 ) -> None:
-    """KIP-848: a partition is given only once its owner has given it up; after a while everything has an owner. So it is
-    where workers compute targets, and parts of these are written among other events.
+    """KIP-848: a partition is assigned only after its owner has given it up, and in the end all have owners. This also
+    holds if workers compute the targets, whose parts are written between other events.
     """
     with pytest.MonkeyPatch.context() as patch:
         if by_workers:
@@ -364,7 +365,7 @@ def test_an_assignor_gives_each_partition_once_and_evenly(
     counts: dict[bytes, int],
     name: str,
 ) -> None:
-    """Each partition has one reader. With `uniform`, no move of a partition would make two members more even."""
+    """Each partition has one reader. With `uniform`, no move of a partition could make the members more even."""
     assign = ASSIGNORS[name]
     first = assign([Subscriber(each, None, before[each], {}) for each in sorted(before)], counts)
     targets = assign(
@@ -387,7 +388,7 @@ def test_an_assignor_gives_each_partition_once_and_evenly(
 
 @given(st.integers(1, 8), st.integers(1, 8), st.integers(1, 40))
 def test_uniform_moves_as_little_as_it_can(before: int, after: int, partitions: int) -> None:
-    """Members that stay lose only partitions above the new even share."""
+    """When members join, the members that stay lose only partitions above the new even share."""
     assign = ASSIGNORS["uniform"]
     topics = frozenset([b"a"])
 
@@ -408,7 +409,7 @@ def test_uniform_moves_as_little_as_it_can(before: int, after: int, partitions: 
 
 
 def test_a_group_is_the_replay_of_its_records_in_any_order() -> None:
-    """A compacted log has the latest record of each key, in an order that says nothing."""
+    """A group is restored from the latest record of each key, in any order, as a compacted log may have them."""
     world = World()
     world.subscribe("A", ["t"], "t.*")
     world.subscribe("B", ["t", "u"], "")

@@ -1,4 +1,4 @@
-"""Groups of the consumer protocol by scripts that read aloud: heartbeats in, records and answers out.
+"""Groups of the consumer protocol, tested by readable scripts: heartbeats go in, records and answers come out.
 
 `pytest tests/groups --rewrite` regenerates the expected output, to be reviewed as a difference.
 """
@@ -17,7 +17,7 @@ SCRIPTS = sorted((Path(__file__).parent / "scripts").glob("*.txt"))
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 def test_script(path: Path, rewrite: bool) -> None:
-    """Each command of the script decides and answers what stands below it."""
+    """Each command of a script leads to the records and answers that are written below it."""
     text = path.read_text()
     actual = run_script(text, ConsumerScript)
     if rewrite:
@@ -26,5 +26,5 @@ def test_script(path: Path, rewrite: bool) -> None:
 
 
 def test_scripts_exist() -> None:
-    """An empty folder would pass every test."""
+    """The folder has scripts. If it were empty, the test above would prove nothing."""
     assert len(SCRIPTS) >= 8

@@ -1,4 +1,4 @@
-"""The room of consumer groups in one partition's memory: what members report, and what their patterns match."""
+"""The memory limit for consumer groups of one partition: texts of members, and topics that match their patterns."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ def started(room: int, topics: str) -> ConsumerScript:
 
 @pytest.mark.parametrize("field", ["instance_id", "rack_id", "client_id", "pattern"])
 def test_each_text_of_a_member_takes_room(field: str) -> None:
-    """A member with 30 KB in any of its texts counts like thirty."""
+    """A member with 30 KB in any of its texts counts as thirty members more."""
     assert weight_of_member("m", Profile()) == 1
     assert weight_of_member("m", Profile(**{field: "x" * 30 * BYTES_PER_WEIGHT})) == 31
 
 
 def test_names_of_topics_take_room() -> None:
-    """Ten thousand short names are not free: each is an entry of several tables."""
+    """Ten thousand short topic names count, too, since each is an entry in several tables."""
     names = tuple(f"t{number}" for number in range(10_000))
     assert weight_of_member("m", Profile(topics=names)) > 500
 
 
 def test_a_member_that_reports_too_much_is_refused_and_the_others_go_on() -> None:
-    """Growth is refused like a newcomer, and what the member had before still counts."""
+    """A member whose new subscription is too large is refused, keeps its old one, and the other members go on."""
     script = started(4, "t=2")
     script.run("beat A topics=t")
     assert script.run("beat B topics=t")[-1].startswith("B beat: epoch")
@@ -50,7 +50,7 @@ def test_a_member_that_reports_too_much_is_refused_and_the_others_go_on() -> Non
 
 
 def test_a_pattern_whose_topics_have_no_room_matches_none() -> None:
-    """A hundred names fit beside one pattern, and no second time beside another."""
+    """If a second pattern matches more topics than the limit allows, it matches none."""
     topics = " ".join(f"t{number:0>14}=1" for number in range(100))
     of_topics = 100 * (15 + 64) // BYTES_PER_WEIGHT
     script = started(2 * (1 + WEIGHT_OF_PATTERN) + of_topics, topics)

@@ -1,4 +1,4 @@
-"""Targets that workers compute: what counts of them when the group has changed meanwhile."""
+"""Targets that workers compute, while the group changes before they are written."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.groups.consumers.test_consumer_properties import World
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let workers compute all targets, one member for each part."""
+    """Let workers compute all targets, with one member in each part."""
     monkeypatch.setattr(target_runs, "INLINE_UNITS_MAX", 0)
     monkeypatch.setattr(target_runs, "PART_UNITS", 1)
 
@@ -26,14 +26,14 @@ def _world() -> World:
     for name in "ABD":
         world.subscribe(name, ["t"], "")
         world.beat(name)
-    # The run that the first member has begun knows no other.
+    # The run that began with the first member contains no other member.
     for work in world.machine.consumers.take_wanted():
         world.machine.consumers.work_ended(work)
     return world
 
 
 def _begun(world: World) -> tuple[TargetRun, list[TargetPart]]:
-    """Let a member ask for a target; return the worker's work and the parts that have come of it."""
+    """Let a member ask for a target. Return the worker's work and the parts that result from it."""
     world.beat("A")
     (work,) = world.machine.consumers.take_wanted()
     assert isinstance(work, TargetRun)
@@ -54,7 +54,7 @@ def _targets(world: World) -> dict[str, list[Owned]]:
 
 
 def test_no_member_goes_a_step_while_parts_are_missing() -> None:
-    """A mixture of two targets is nobody's goal: members stay where they are until the last part is written."""
+    """Until the last part of a target is written, no member gets any of its new partitions."""
     world = _world()
     work, parts = _begun(world)
     assert len(parts) > 1
@@ -69,7 +69,7 @@ def test_no_member_goes_a_step_while_parts_are_missing() -> None:
 
 
 def test_a_member_that_joins_while_parts_are_missing_gets_an_epoch() -> None:
-    """A member needs an epoch to go on, so it gets that of the target before."""
+    """A member that joins before the last part is written gets the epoch of the previous target."""
     world = _world()
     work, parts = _begun(world)
     _write(world, parts[:-1])
@@ -83,7 +83,7 @@ def test_a_member_that_joins_while_parts_are_missing_gets_an_epoch() -> None:
 
 
 def test_one_run_at_a_time() -> None:
-    """Heartbeats during a run ask for no second one."""
+    """Heartbeats during a run do not start a second one."""
     world = _world()
     _begun(world)
     for name in "BDAB":
@@ -92,7 +92,7 @@ def test_one_run_at_a_time() -> None:
 
 
 def test_target_of_an_earlier_epoch_passes_over_members_that_left() -> None:
-    """A group that changes all the time gets targets all the same: for those members that are still there."""
+    """If members leave during a run, its target still counts for the members that remain."""
     world = _world()
     work, parts = _begun(world)
     gone = world.clients["B"].member_id
@@ -109,7 +109,7 @@ def test_target_of_an_earlier_epoch_passes_over_members_that_left() -> None:
 
 
 def test_successor_gets_the_target_of_its_static_member() -> None:
-    """A static member that returns with another id while its target is computed keeps its place in that target."""
+    """If a static member returns with another id during a run, it gets the target of its old id."""
     world = _world()
     work, parts = _begun(world)
     wanted = {each.key.member_id: each for part in parts for each in part.records}
@@ -129,7 +129,7 @@ def test_successor_gets_the_target_of_its_static_member() -> None:
 
 
 def test_run_of_a_deleted_group_does_not_count_for_the_next_of_its_name() -> None:
-    """Epochs of a group that is made again begin anew, so they may be equal to those of a run before."""
+    """If a group is deleted and made again during a run, the run does not count, even if the epochs are equal."""
     world = World()
     world.subscribe("A", ["t"], "")
     _, parts = _begun(world)
@@ -146,7 +146,7 @@ def test_run_of_a_deleted_group_does_not_count_for_the_next_of_its_name() -> Non
 
 
 def test_refused_work_is_asked_for_again() -> None:
-    """A worker's requests that were refused, or that never came, leave the group free for another run."""
+    """If a worker's requests are refused, or never come, the next heartbeat starts another run."""
     world = _world()
     work, _ = _begun(world)
     world.machine.consumers.work_ended(work)

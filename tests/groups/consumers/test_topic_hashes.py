@@ -1,4 +1,4 @@
-"""The hashes of topics: when they are computed anew, and who computes them."""
+"""The hashes of topics: when they are computed again, and where."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.groups.consumers.consumer_script import image_of, topic_id
 
 
 def _image(offset: int, partition: PartitionImage, rack: str = "a") -> MetadataImage:
-    """Make a cluster with one topic of 100 such partitions, on brokers of which the first has this rack."""
+    """Make a cluster with a topic of 100 such partitions. The first broker has the given rack."""
     topic = TopicImage("t", topic_id("t"), dict.fromkeys(range(100), partition))
     brokers = {1: attrs.evolve(BROKER, rack=rack), 2: attrs.evolve(BROKER, broker_id=2, rack="b")}
     return attrs.evolve(
@@ -36,7 +36,7 @@ MOVED = PartitionImage(2, 1, 2, (2,), (2,))
 
 
 def test_a_new_leader_changes_no_hash(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Elections of large topics must not cost a hash of each partition; another replica does."""
+    """A new leader leaves the hash of a topic as it is, without computing it again. A new replica changes it."""
     hashes = TopicHashes()
     first = hashes.of_group(["t"], _image(1, LED_BY_1))
     computed = []
@@ -54,7 +54,7 @@ def test_a_new_leader_changes_no_hash(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_other_racks_are_seen_with_the_next_image_of_a_topic() -> None:
-    """Racks are a part of Kafka's hash, so a topic whose image changes after they did is hashed anew."""
+    """After a change of racks, which are part of Kafka's hash, a topic is hashed again with its next change."""
     hashes = TopicHashes()
     before = _image(1, LED_BY_1)
     hashes.brokers_changed(before)
@@ -66,6 +66,6 @@ def test_other_racks_are_seen_with_the_next_image_of_a_topic() -> None:
 
 
 def test_more_topics_than_are_kept_are_hashed_by_decisions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker's hashes that could not be kept would be asked for for ever."""
+    """If the cache has no room for more hashes, decisions compute them. Otherwise workers would be asked for ever."""
     monkeypatch.setattr(topic_hashes, "KEPT_MAX", 0)
     assert TopicHashes().unhashed(["t"], _image(1, LED_BY_1)) is None

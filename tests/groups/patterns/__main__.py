@@ -1,4 +1,5 @@
-"""The patterns, asked of a server without topics. Without an address, `record` starts an Apache Kafka (Java and its jars).
+"""The patterns, tried on a server without topics. Without an address, `record` starts an Apache Kafka (Java and its
+jars).
 
 * python -m tests.groups.patterns record
 * python -m tests.groups.patterns compare HOST:PORT
@@ -19,11 +20,11 @@ SETTINGS = {
     "group.consumer.max.session.timeout.ms": "600000",
     "group.consumer.session.timeout.ms": "600000",
 }
-"""The members say nothing while others are asked."""
+"""Settings with which members need not send heartbeats while other patterns are tried."""
 
 
 def main() -> int:
-    """Record the answers of Apache Kafka, or show how another server's differ."""
+    """Record the answers of Apache Kafka, or show how those of another server differ."""
     match sys.argv[1:]:
         case ["record"]:
             (port,) = free_ports(1)

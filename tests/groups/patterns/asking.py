@@ -1,4 +1,4 @@
-"""Patterns asked of a server: the error of a member that subscribes to one, or the topics that are assigned to it.
+"""Patterns tried on a server: the error of a member that subscribes to one, or the topics that the member gets.
 
 Each pattern has a group of its own. A second member subscribes to topics of its own. All patterns of a group are resolved
 together, so the first member's topics are known as soon as the second one has any.
@@ -22,11 +22,13 @@ __all__ = ["answers_of"]
 WAIT_SECONDS = 300.0
 SECOND_TOPIC = "second.member.of.a.group"
 PARTITIONS = 2
-"""The second member has one of these topics' partitions even where the first one's pattern matches them, too."""
+"""Partitions of each topic: two, since the second member may get one even of topics that match the first one's
+pattern."""
 
 
 def answers_of(bootstrap: str) -> dict[str, list[Any]]:
-    """Ask a server without topics about all patterns: the name of an error, or the sorted names that match."""
+    """Try all patterns on a server without topics. Return for each the name of an error, or the sorted names that
+    match."""
     with RawClient(bootstrap, WAIT_SECONDS) as client:
         _create_topics(client)
         _find_coordinator(client)
@@ -60,7 +62,7 @@ def _create_topics(client: RawClient) -> None:
 
 
 def _find_coordinator(client: RawClient) -> None:
-    """Wait until the server coordinates groups, and knows all topics."""
+    """Wait until the server coordinates groups and knows all topics."""
     deadline = time.monotonic() + WAIT_SECONDS
     while client.request(FindCoordinatorRequest("", 0, ["patterns"]), 4).coordinators[0].error_code:
         assert time.monotonic() < deadline, "the server has no coordinator"
@@ -104,9 +106,9 @@ def _go_on(client: RawClient, number: int, epoch: int) -> int:
 
 
 def _topics_of_first(client: RawClient, number: int) -> list[str] | None:
-    """Return the names in the group's target, without the second member's, if that member has any.
+    """Return the names in the group's target that are not the second member's, once that member has topics.
 
-    Kafka may give partitions of the first pattern to the second member, as long as the pattern of that one is unresolved.
+    Before Kafka has resolved the second member's pattern, it may give that member partitions of the first pattern.
     """
     (group,) = client.request(ConsumerGroupDescribeRequest([f"group-{number}"], False), 1).groups
     assert not group.error_code, group

@@ -1,4 +1,4 @@
-"""What Apache Kafka 4.3 made of the patterns: data, kept beside them with a seal over both."""
+"""The recorded answers of Apache Kafka 4.3 to the patterns, with a seal over patterns and answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Patterns and names of topics: each pattern is asked of Apache Kafka, and of our matcher, with all names."""
+"""The patterns and topic names that are tried on Apache Kafka and on our matcher."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Patterns that are made to keep a coordinator busy are refused by an estimate, and ordinary ones are not."""
+"""Patterns that would keep a coordinator busy are refused by an estimate. Ordinary patterns are accepted."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ HOSTILE = (
 
 @pytest.mark.parametrize("pattern", ORDINARY, ids=range(len(ORDINARY)))
 def test_ordinary_patterns_are_read(pattern: str) -> None:
-    """What people write to choose topics is far below the bound."""
+    """Patterns as people write them to choose topics are far below the limit."""
     assert reading_microseconds(pattern) < READING_MICROSECONDS_MAX
     assert is_pattern(pattern)
     check_pattern(pattern)
@@ -51,7 +51,7 @@ def test_ordinary_patterns_are_read(pattern: str) -> None:
 
 @pytest.mark.parametrize("pattern", HOSTILE, ids=range(len(HOSTILE)))
 def test_hostile_patterns_are_refused_unread(pattern: str) -> None:
-    """Each takes RE2 from ten milliseconds to a second, in which it holds Python's lock."""
+    """Patterns that take RE2 from ten milliseconds to a second, with Python's lock held, are refused unread."""
     assert reading_microseconds(pattern) > READING_MICROSECONDS_MAX
     assert not is_pattern(pattern)
     with pytest.raises(KafkaError) as refused:
@@ -61,14 +61,15 @@ def test_hostile_patterns_are_refused_unread(pattern: str) -> None:
 
 @given(st.text(alphabet="a.[]()\\px{}1,9?|", max_size=60))
 def test_an_estimate_is_made_of_any_text(pattern: str) -> None:
-    """The estimate is a number from 0 on, and does not shrink where a pattern is repeated."""
+    """The estimate of any text is at least 0, and does not shrink if the text is repeated."""
     estimate = reading_microseconds(pattern)
     assert estimate >= 0
     assert reading_microseconds(f"({pattern}){{1000}}") >= estimate
 
 
 def test_a_pattern_that_another_version_has_written_matches_nothing() -> None:
-    """The log may hold a pattern that this version refuses; the others of its group are matched."""
+    """If the log has a pattern that this version refuses, it matches nothing. The group's other patterns still
+    match."""
     found = find_topics(FindTopics("g", (HARD_PATTERN, "t.*"), image_of({"t1": 1, "u": 1}, 1), None, 0)).found
     assert {pattern[:6]: sorted(each.topics) for pattern, each in found.items()} == {
         HARD_PATTERN[:6]: [],
@@ -77,5 +78,5 @@ def test_a_pattern_that_another_version_has_written_matches_nothing() -> None:
 
 
 def test_names_match_as_a_whole() -> None:
-    """A part of a name that matches is not enough."""
+    """A pattern matches a topic only if it matches the whole name."""
     assert matching_names("a+", ["a", "aa", "ab", "ba", ""]) == {"a", "aa"}

@@ -1,4 +1,4 @@
-"""Our matcher of patterns beside Kafka's: what each takes for a pattern, and which names of topics match."""
+"""Our matcher of patterns accepts the same patterns as Kafka's, and matches the same topic names."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ DIFFERENT = {
     "(?<n>a)(?<n>b)": "the same",
     "(?P<é>a)": "RE2 takes letters beyond ASCII in the name of a group",
 }
-"""Where our matcher, RE2, differs from Kafka's, RE2/J; docs/groups.md lists it."""
+"""Patterns on which our RE2 and Kafka's RE2/J differ. docs/groups.md lists them."""
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "groups.md"
 
 
 @pytest.fixture(scope="module")
 def kafka() -> dict[str, Any]:
-    """What Kafka made of each pattern: an error, or the names that match, but for those of its internal topics."""
+    """Return Kafka's answer to each pattern: an error, or the matching names without internal topics."""
     return {
         pattern: answer if answer == INVALID else [name for name in answer if name in NAMES]
         for pattern, (answer,) in RECORDING.load().items()
@@ -47,7 +47,7 @@ def our_answer(pattern: str) -> object:
 
 
 def test_the_recording_is_of_these_patterns(kafka: dict[str, Any]) -> None:
-    """A table that has changed since is asked of Kafka again: `python -m tests.groups.patterns record`."""
+    """If the table has changed since Kafka was asked, the recording is refused until it is made again."""
     assert RECORDING.is_sealed()
     assert len(PATTERNS) >= 200
     assert list(kafka) == list(PATTERNS)
@@ -59,11 +59,11 @@ def test_the_recording_is_of_these_patterns(kafka: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("pattern", PATTERNS, ids=range(len(PATTERNS)))
 def test_a_pattern_means_what_it_means_to_kafka(pattern: str, kafka: dict[str, Any]) -> None:
-    """Both refuse it, or both match the same names; a few that differ stand on the page."""
+    """Kafka and our matcher refuse the same patterns and match the same names, apart from the listed differences."""
     assert (our_answer(pattern) == kafka[pattern]) == (pattern not in DIFFERENT)
 
 
 def test_the_page_names_each_difference() -> None:
-    """A user who brings a pattern from Kafka finds it there."""
+    """docs/groups.md lists each pattern on which the two differ."""
     page = PAGE.read_text()
     assert not [pattern for pattern in DIFFERENT if f"`{pattern}`" not in page]

@@ -1,4 +1,4 @@
-"""A node of the simulated world that has nothing but log directories and their cleaner."""
+"""A node of the simulator that has only log directories and their cleaner."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Records = list[tuple[bytes | None, bytes | None]]
 
 @attrs.define
 class WatchedCompanion:
-    """A companion that tells of each call before it is made."""
+    """A companion that reports each call to `on_call` before it is made."""
 
     companion: Companion
     on_call: Callable[[str], None]
@@ -57,9 +57,10 @@ class WatchedCompanion:
 
 
 class CleanerNode:
-    """Directories `disk-0` and so on, with a cleaner that runs once a script says so.
+    """A node with directories `disk-0` and so on, whose cleaner runs when a script starts it.
 
-    A script may set `on_call`, which hears of each call of a companion's method, and may raise in its place.
+    A script may set `on_call`. It gets the name of each method that is called on a companion, and may raise instead of
+    the call.
     """
 
     env: NodeEnv
@@ -75,7 +76,7 @@ class CleanerNode:
         self._captured = LogCapture()
 
     def play(self, script: Callable[[CleanerNode], Awaitable[None]]) -> None:
-        """Run the script in the node."""
+        """Run a script in the node."""
 
         async def node(env: NodeEnv, tasks: TaskGroup) -> None:
             self.env = env
@@ -108,7 +109,7 @@ class CleanerNode:
         return self.world.machine(NODE).disk
 
     def log(self, topic: str, *, disk: int = 0, config: LogConfig = COMPACTED) -> PartitionLog:
-        """A log with forty batches for seven keys, all of them committed."""
+        """Create a log with forty committed batches for eight keys."""
         log = self.log_dirs[disk].create_log(topic, 0, TOPIC_ID, config)
         random = Random(topic)
         for number in range(40):
@@ -117,7 +118,7 @@ class CleanerNode:
         return log
 
     def append(self, log: PartitionLog, found: Records) -> None:
-        """One batch, committed."""
+        """Append one batch, and commit it."""
         now_ms = self.env.clock.wall_ms()
         builder = RecordBatchBuilder()
         for key, value in found:
@@ -126,7 +127,7 @@ class CleanerNode:
         log.advance_high_watermark(log.log_end_offset)
 
     def configure(self, **changes: Any) -> None:
-        """Change the broker's configuration while it runs."""
+        """Change the cleaner's configuration while it runs."""
         self.settings = attrs.evolve(self.settings, **changes)
         self.cleaner.config_changed()
 
@@ -134,14 +135,14 @@ class CleanerNode:
         await self.env.clock.sleep_until(self.env.clock.monotonic() + seconds)
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait in virtual time."""
+        """Wait in virtual time until the condition is true."""
         deadline = self.env.clock.monotonic() + PATIENCE_SECONDS
         while not condition():
             assert self.env.clock.monotonic() < deadline, self._captured.entries
             await self.sleep(0.001)
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        """The lines that were logged under this name."""
+        """Return the log events of this name."""
         return [dict(entry) for entry in self._captured.entries if entry["event"] == name]
 
 

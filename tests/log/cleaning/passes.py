@@ -1,4 +1,4 @@
-"""A pass of the cleaner without a node: workers that act at once, and the record loop in this process."""
+"""A pass of the log cleaner without a node: its workers act at once, and its record loop runs in this process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class AtOnce:
-    """Workers and a companion that do their work at once; `between` is called after each step of a worker."""
+    """Workers and a companion that do their work at once. `between` is called after each step of a worker."""
 
     def __init__(self, between: Callable[[], None] = lambda: None) -> None:
         self.loop = RecordLoop()
@@ -48,7 +48,7 @@ def clean(
     agreed_clock: AgreedClock | None = None,
     free_bytes: int = 1 << 40,
 ) -> PassReport | None:
-    """A pass of the real cleaner below `end_offset`, in reads as small as can be."""
+    """Run a pass of the real cleaner below `end_offset`. Its reads are as small as possible."""
     at_once = AtOnce(between)
     plan = LogPlan(first_dirty_offset(view_of(log)), end_offset, 0, 0, 0)
     clock: Any = ManualClock(now_ms - NOW_MS)

@@ -1,4 +1,7 @@
-"""A log that is cleaned over and over against a dict, on a disk that loses what was not synced, with crashes everywhere."""
+"""A log that is cleaned many times, compared with a dict.
+
+The disk loses unsynced data, and crashes come at any operation.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +28,15 @@ from tests.log.support import ROOT, Node, append, content, new_disk
 from tests.schedule import examples
 
 MAP_KEYS = (5, 1000)
-"""Slots of the map; of five, four may be used, and a batch has no more keys."""
+"""Slots of the cleaner's map of keys. With five slots four keys fit, and no batch has more keys."""
 PASSES_MAX = 200
 DELETE_RETENTION_MS = 1000
 KEEPS = st.sampled_from(["all", "synced", "random"])
 Crash = tuple[str, int] | None
-"""The power goes at the n-th operation from now on: at any one, or at those that give names and take them."""
+"""A power loss at the n-th disk operation from now on.
+
+The count is of all operations, or only of renames or removals.
+"""
 CRASHES: st.SearchStrategy[Crash] = (
     st.none()
     | st.tuples(st.just(""), st.integers(1, 60))
@@ -40,7 +46,7 @@ CRASHES: st.SearchStrategy[Crash] = (
 
 @attrs.frozen
 class Written:
-    """A record that was appended; `batch` is the base offset of its batch."""
+    """A record that was appended. `batch` is the base offset of its batch."""
 
     offset: int
     key: bytes
@@ -50,9 +56,9 @@ class Written:
 
 
 class CompactedLog(RuleBasedStateMachine):
-    """The model is every record that was appended and not cut, and the offsets that a pass may have removed.
+    """A model of the log: all records that were appended and not truncated, and offsets that a pass may have removed.
 
-    A truncation that the power undoes brings back the records of before: `past` has those histories.
+    A power loss may undo a truncation. `past` has the histories that could come back.
     """
 
     def __init__(self) -> None:
@@ -68,7 +74,7 @@ class CompactedLog(RuleBasedStateMachine):
         self.dedupe_bytes = 0
         self.now_ms = NOW_MS
         self.horizons: dict[tuple[int, int, bytes], int] = {}
-        """When a tombstone may go at the earliest, by its offset, epoch and key: a pass has seen it."""
+        """The earliest time at which a tombstone may be removed, by its offset, epoch and key. A pass has set it."""
 
     @initialize(
         seed=st.integers(0, 1 << 16),
@@ -118,7 +124,10 @@ class CompactedLog(RuleBasedStateMachine):
 
     @rule(crash=CRASHES, keep=KEEPS)
     def clean(self, crash: Crash, keep: Keep) -> None:
-        """A pass of the real cleaner: all that has a later record of its key, below the end of the pass, may go."""
+        """Run a pass of the real cleaner.
+
+        It may remove each record below its end that has a later record of its key.
+        """
         end = cleanable_end(self.log)
         later: set[bytes] = set()
         goes: set[int] = set()
@@ -130,7 +139,7 @@ class CompactedLog(RuleBasedStateMachine):
         self.superseded |= goes | self.expired(end)
 
         def act() -> None:
-            # A map that is full ends a pass before its end.
+            # If its map of keys is full, a pass ends before `end`.
             for _ in range(PASSES_MAX):
                 clean(self.log, end, dedupe_bytes=self.dedupe_bytes, now_ms=self.now_ms)
                 if self.log.cleaning.first_dirty_offset >= end:
@@ -141,7 +150,10 @@ class CompactedLog(RuleBasedStateMachine):
         self.survive(act, crash, keep)
 
     def expired(self, end: int) -> set[int]:
-        """Tombstones below `end` that an earlier pass has seen, so long ago that this one may remove them (KIP-534)."""
+        """Return the offsets of tombstones below `end` that this pass may remove.
+
+        An earlier pass saw them long enough ago (KIP-534).
+        """
         found = set()
         for record in self.model:
             if record.value is None and record.offset < end:
@@ -156,7 +168,7 @@ class CompactedLog(RuleBasedStateMachine):
 
     @rule(keys=st.lists(st.integers(0, 3), min_size=2, max_size=4), crash=CRASHES, keep=KEEPS)
     def fill_and_clean(self, keys: list[int], crash: Crash, keep: Keep) -> None:
-        """Enough for a swap, which chance alone brings about seldom."""
+        """Append enough for a swap, and run a pass. Random steps alone would rarely reach one."""
         self.append(keys, 8)
         self.flush(None, "all")
         self.clean(crash, keep)
@@ -164,7 +176,10 @@ class CompactedLog(RuleBasedStateMachine):
     @precondition(lambda self: self.model)
     @rule(data=st.data(), crash=CRASHES, keep=KEEPS)
     def truncate(self, data: st.DataObject, crash: Crash, keep: Keep) -> None:
-        """An unclean election may cut below the cleaned point; what had been removed there stays so."""
+        """Truncate the log, even below its cleaned part, as an unclean election may do.
+
+        Removed records stay removed.
+        """
         offset = data.draw(st.integers(0, self.end))
         self.epoch += 1
         ends = [header.next_offset for _, header in iter_batches(content(self.log))]
@@ -241,7 +256,10 @@ class CompactedLog(RuleBasedStateMachine):
         return True
 
     def restart(self, keep: Keep) -> None:
-        """What is found is a prefix of a history, without what a pass has been told to remove."""
+        """Crash and restart.
+
+        The log must be a prefix of a history, without records that a pass was allowed to remove.
+        """
         self.node.disk.crash(keep)
         self.node.start()
         self.log = self.node.log()
@@ -256,7 +274,7 @@ class CompactedLog(RuleBasedStateMachine):
                 self.model, self.superseded = kept, {each for each in superseded if each < self.end}
                 break
         else:
-            raise AssertionError(f"the log up to {self.end} is nothing that was ever there")
+            raise AssertionError(f"the log up to {self.end} is no prefix of an earlier state")
         self.durable = min(self.durable, self.end)
         if keep != "all":
             self.past, self.removable = [], []
@@ -264,7 +282,7 @@ class CompactedLog(RuleBasedStateMachine):
         self.check()
 
     def fits(self, history: list[Written], superseded: set[int]) -> bool:
-        """True if the log has these records, but for some that a pass may have removed."""
+        """True if the log has these records, except some that a pass may have removed."""
         known = {record.offset: record for record in history}
         found = visible(self.log)
         offsets = {record.offset for record in found}
@@ -275,7 +293,7 @@ class CompactedLog(RuleBasedStateMachine):
             for record in found
         ) and all(offset in offsets or offset in superseded for offset in known)
 
-    # --- what must always hold
+    # --- invariants
 
     def check(self) -> None:
         assert self.fits(self.model, self.superseded)
@@ -293,7 +311,10 @@ class CompactedLog(RuleBasedStateMachine):
 
 
 def test_cleaning_keeps_the_latest_of_every_key_through_crashes_and_truncations() -> None:
-    """A record goes only when a later one of its key is there for good; offsets and epochs stay."""
+    """Records are removed only if a later record of their key is durable.
+
+    Offsets and epochs stay, through crashes and truncations.
+    """
     run = CompactedLog.TestCase
     run.settings = settings(max_examples=examples(100), stateful_step_count=25, deadline=None)
     run("runTest").runTest()

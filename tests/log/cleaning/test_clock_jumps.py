@@ -1,4 +1,4 @@
-"""Compaction while the wall clock jumps: tombstones stay for `delete.retention.ms`, and young records for their lag."""
+"""Compaction while the wall clock jumps. Tombstones stay for `delete.retention.ms`, and young records for their lag."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DAY_MS = 86_400_000
 
 
 class Compacted:
-    """A compacted log with a tombstone of key `k`, passes over it, and the clock by which they go."""
+    """A compacted log with a tombstone of key `k`, passes over it, and the clock that decides when it is removed."""
 
     def __init__(self, **config: int) -> None:
         self.node = Node(LogConfig(cleanup_policy=("compact",), delete_retention_ms=DAY_MS, **config))
@@ -35,7 +35,7 @@ class Compacted:
         return self.node.log()
 
     def write(self, key: bytes, value: bytes | None) -> None:
-        """Append a record as a segment of its own."""
+        """Append a record in its own segment."""
         builder = RecordBatchBuilder()
         builder.append(NOW_MS + self.clock.now_ms, key, value)
         append(self.log, builder.build(), now_ms=NOW_MS + self.clock.now_ms)
@@ -44,7 +44,7 @@ class Compacted:
         self.log.flush()
 
     def has_tombstone_after_pass(self, milliseconds: int = 0) -> bool:
-        """Let time pass, run a pass over all that may be cleaned, and look for the tombstone."""
+        """Let time pass, and run a pass over everything cleanable. Return True if the tombstone remains."""
         self.clock.now_ms += milliseconds
         self.write(b"other", b"v")
         assert clean(self.log, cleanable_end(self.log), agreed_clock=self.agreed) is not None
@@ -57,7 +57,10 @@ class Compacted:
 
 
 def test_one_jump_forward_removes_no_tombstone_until_it_is_believed() -> None:
-    """A reader that was away for less than `delete.retention.ms` must hear that the key is gone (KIP-534)."""
+    """The clock jumps forward.
+
+    A tombstone stays until the jump is confirmed, since readers must see it for `delete.retention.ms` (KIP-534).
+    """
     log = Compacted()
     assert log.has_tombstone_after_pass()
     log.clock.jumped_ms += 7 * DAY_MS
@@ -68,7 +71,10 @@ def test_one_jump_forward_removes_no_tombstone_until_it_is_believed() -> None:
 
 @pytest.mark.parametrize("jump_ms", [7 * DAY_MS, -7 * DAY_MS], ids=["forward", "backward"])
 def test_a_delete_horizon_of_a_wrong_clock_is_not_too_early(jump_ms: int) -> None:
-    """The first pass dates the tombstone while the clock is wrong; the clock is set right soon after that."""
+    """The first pass dates a tombstone by a wrong clock, which is then corrected.
+
+    The tombstone still stays long enough.
+    """
     log = Compacted()
     log.clock.jumped_ms += jump_ms
     assert log.has_tombstone_after_pass()
@@ -78,7 +84,7 @@ def test_a_delete_horizon_of_a_wrong_clock_is_not_too_early(jump_ms: int) -> Non
 
 
 def test_a_tombstone_goes_when_both_clocks_say_so() -> None:
-    """A jump backward keeps it for longer, but not for ever."""
+    """The clock jumps backward. A tombstone stays for longer, but is removed in the end."""
     log = Compacted()
     log.clock.jumped_ms -= DAY_MS
     assert log.has_tombstone_after_pass()
@@ -87,7 +93,7 @@ def test_a_tombstone_goes_when_both_clocks_say_so() -> None:
 
 
 def test_a_jump_forward_makes_no_young_record_old_enough_for_compaction() -> None:
-    """`min.compaction.lag.ms` is a promise to readers: younger records may not be compacted."""
+    """The clock jumps forward. Records younger than `min.compaction.lag.ms` are not compacted for that."""
     log = Compacted(min_compaction_lag_ms=DAY_MS)
     log.clock.jumped_ms += 7 * DAY_MS
 

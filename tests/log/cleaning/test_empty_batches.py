@@ -1,4 +1,4 @@
-"""What a consumer reads where compaction has left batches without records."""
+"""Reads of a compacted log that has batches without records."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOM = 1 << 20
 
 
 def a_log(pattern: str, segment_bytes: int = 300) -> PartitionLog:
-    """A batch of two offsets for each letter: with records (r), or without (e)."""
+    """Make a log with a batch of two offsets for each letter: with records (r), or without (e)."""
     log = new_log(LogConfig(cleanup_policy=("compact",), segment_bytes=segment_bytes))
     for at, letter in enumerate(pattern):
         if letter == "r":
@@ -35,7 +35,7 @@ def a_log(pattern: str, segment_bytes: int = 300) -> PartitionLog:
 
 
 def read(log: PartitionLog, offset: int, max_bytes: int, bound: int) -> tuple[list[int], int]:
-    """The base offsets of the batches that a consumer gets, and where it reads on."""
+    """Return the base offsets of the batches in a consumer's answer, and the offset from which it reads on."""
     found = read_records(log, offset, max_bytes, upper_bound=bound, min_one=True)
     if found.file is None:
         return [], found.next_offset
@@ -47,7 +47,7 @@ def read(log: PartitionLog, offset: int, max_bytes: int, bound: int) -> tuple[li
 @pytest.mark.parametrize("empties", [1, 4, 30])
 @pytest.mark.parametrize("max_bytes", [1, HEADER_SIZE, 200, ROOM])
 def test_an_answer_begins_with_records_if_any_follow(empties: int, max_bytes: int) -> None:
-    """Batches without records, also of whole segments, are passed over; a position in them is a valid one."""
+    """A read at batches without records skips them, even whole segments, and returns the next records."""
     log = a_log("r" + "e" * empties + "rr")
     first = 2 * (empties + 1)
     for offset in range(2, first):
@@ -57,7 +57,10 @@ def test_an_answer_begins_with_records_if_any_follow(empties: int, max_bytes: in
 
 
 def test_what_is_behind_the_bound_stays_there() -> None:
-    """Below the high watermark there may be nothing else: the empty batches move the consumer's position."""
+    """Only batches without records follow below the upper bound.
+
+    The read returns one, which moves the consumer's position.
+    """
     log = a_log("reeeer")
     assert read(log, 2, 1, bound=10) == ([8], 10)
     assert read(log, 2, ROOM, bound=10)[1] == 10
@@ -65,13 +68,16 @@ def test_what_is_behind_the_bound_stays_there() -> None:
 
 
 def test_batches_without_records_at_the_end() -> None:
-    """The last of them is given: a consumer that got nothing would ask for the same offset for ever."""
+    """The log ends with batches without records.
+
+    The last of them is returned, since a consumer would repeat a fetch with an empty answer for ever.
+    """
     log = a_log("reee")
     assert read(log, 2, 1, log.log_end_offset) == ([6], 8)
 
 
 def test_the_work_for_one_partition_is_bounded() -> None:
-    """After 200 reads the answer is what they have come to; the next request goes on from there."""
+    """A read skips at most 200 small reads of batches without records. The next request continues."""
     log = a_log("r" + "e" * 500 + "r", segment_bytes=1 << 20)
     offset, requests = 2, 0
     while 1002 not in (found := read(log, offset, 1, log.log_end_offset))[0]:
@@ -82,7 +88,7 @@ def test_the_work_for_one_partition_is_bounded() -> None:
 
 
 def test_errors_are_the_logs_own() -> None:
-    """An offset beyond the log is out of range, with or without batches to pass."""
+    """A read beyond the end of the log raises OFFSET_OUT_OF_RANGE, even among batches without records."""
     log = a_log("reer")
     with pytest.raises(KafkaError) as refused:
         read(log, 9, 1, log.log_end_offset)
@@ -90,7 +96,7 @@ def test_errors_are_the_logs_own() -> None:
 
 
 def test_every_pin_is_given_back() -> None:
-    """Files that were only looked into are released: a segment's file closes when it is removed."""
+    """A read that only skips files releases them, so that removed segments are closed."""
     log = a_log("r" + "e" * 40 + "r")
     files = [segment.file for segment in log.segments]
     read(log, 2, 1, log.log_end_offset)

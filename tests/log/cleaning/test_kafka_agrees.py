@@ -1,6 +1,6 @@
-"""Our cleaner and Apache Kafka's on the same directory: each cleans what the other wrote, and Kafka's tools read it.
+"""Our log cleaner and Apache Kafka's on the same directory. Each cleans logs of the other, and Kafka's tools read them.
 
-A Kafka writes tables, its cleaner asleep, and ends. Each test has a copy of its directory.
+A Kafka server whose cleaner is off writes tables, and ends. Each test has a copy of its directory.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Table = dict[bytes, bytes]
 DUMP_TOOL = "org.apache.kafka.tools.DumpLogSegments"
 PLAIN = ("none", "gzip", "snappy", "lz4", "zstd")
 MIXED = "mixed"
-"""Transactions, committed and aborted, behind a part without."""
+"""A topic with plain records, then committed and aborted transactions."""
 TOPICS = (*PLAIN, MIXED)
 SEGMENT_BYTES = 4000
 CONFIG = LogConfig(cleanup_policy=("compact",), segment_bytes=SEGMENT_BYTES, index_interval_bytes=300)
@@ -80,14 +80,14 @@ WAIT_SECONDS = 120
 
 @attrs.frozen
 class Written:
-    """Kafka's directory after its end, and the table that each topic has for a committed reader."""
+    """The directory of a Kafka server that has ended, and each topic's table as a committed reader sees it."""
 
     directory: Path
     tables: dict[str, Table]
 
 
 def updates(random: Random, count: int, keys: int = 40) -> list[tuple[bytes, bytes | None]]:
-    """Make updates of few keys; each tenth is a tombstone."""
+    """Make updates of a few keys. Each tenth update is a tombstone."""
     return [
         (b"key-%d" % random.randrange(keys), None if at % 10 == 7 else b"value %d " % at * 3)
         for at in range(count)
@@ -111,7 +111,7 @@ def produce(producer: Producer, topic: str, found: list[tuple[bytes, bytes | Non
 
 
 def write_plain(bootstrap: str, topic: str, codec: str) -> Table:
-    """Produce updates by an idempotent producer; return the table."""
+    """Produce updates by an idempotent producer. Return the resulting table."""
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,
@@ -128,7 +128,7 @@ def write_plain(bootstrap: str, topic: str, codec: str) -> Table:
 
 
 def write_mixed(bootstrap: str) -> Table:
-    """Write updates without transactions, then transactions, of which every other one is aborted."""
+    """Write updates without transactions, then transactions. Every other transaction is aborted."""
     table = write_plain(bootstrap, MIXED, "none")
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "t", "linger.ms": 1000})
     producer.init_transactions()
@@ -154,7 +154,7 @@ def create(bootstrap: str, topics: Sequence[str]) -> None:
 
 @pytest.fixture(scope="module")
 def written(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Written:
-    """What a Kafka wrote that never cleaned."""
+    """The directory that a Kafka server wrote, whose cleaner never ran."""
     directory = tmp_path_factory.mktemp("kafka")
     server = start_kafka(directory, settings=ASLEEP, heap=TEST_HEAP)
     try:
@@ -169,7 +169,7 @@ def written(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Writt
 
 @pytest.fixture
 def copy(written: Written, tmp_path: Path) -> Path:
-    """A copy of Kafka's directory, for one test."""
+    """A copy of Kafka's directory for one test."""
     return shutil.copytree(written.directory, tmp_path / "kafka")
 
 
@@ -180,7 +180,7 @@ def log_of(log_dir: LogDir, topic: str) -> PartitionLog:
 
 
 def table_of(log: PartitionLog) -> Table:
-    """Return the table that a reader makes of the records of a log without transactions."""
+    """Return the table of a log without transactions: the last value of each key."""
     table: Table = {}
     for _, _, key, value in rows_of(log):
         assert key is not None
@@ -189,7 +189,7 @@ def table_of(log: PartitionLog) -> Table:
 
 
 def check_compact(log: PartitionLog, before: list[tuple[int, int, bytes | None, bytes | None]]) -> None:
-    """Check that below the first dirty offset are the latest records of their keys, each unchanged."""
+    """Check that below the first dirty offset only the latest record of each key remains, unchanged."""
     end = log.cleaning.first_dirty_offset
     latest = {key: offset for offset, _, key, _ in before if offset < end}
     assert [row for row in before if row[0] >= end or latest[row[2]] == row[0]] == rows_of(log)
@@ -197,7 +197,7 @@ def check_compact(log: PartitionLog, before: list[tuple[int, int, bytes | None, 
 
 @pytest.mark.parametrize("topic", PLAIN)
 def test_we_clean_what_kafka_wrote(written: Written, copy: Path, topic: str) -> None:
-    """A pass keeps exactly the latest record of every key, tombstones too, at its offset."""
+    """We clean a log of Kafka. The latest record of every key remains at its offset, even if it is a tombstone."""
     log = loaded(copy / "data", topic, CONFIG)
     assert table_of(log) == written.tables[topic]
     before, size = rows_of(log), log.size_bytes
@@ -211,7 +211,7 @@ def test_we_clean_what_kafka_wrote(written: Written, copy: Path, topic: str) -> 
 
 
 def committed_rows(log: PartitionLog) -> list[tuple[int, int, bytes | None, bytes | None]]:
-    """Return the records that no aborted transaction has written."""
+    """Return the records that are not part of an aborted transaction."""
     aborted = log.aborted_transactions(log.log_start_offset, log.log_end_offset)
     owners = {
         offset: header.producer_id
@@ -230,7 +230,10 @@ def committed_rows(log: PartitionLog) -> list[tuple[int, int, bytes | None, byte
 
 
 def test_we_clean_the_transactions_that_kafka_wrote(written: Written, copy: Path) -> None:
-    """Readers of committed records find the same table; nothing of an aborted transaction is left."""
+    """We clean Kafka's transactions.
+
+    Committed readers see the same table, and no record of an aborted transaction remains.
+    """
     log = loaded(copy / "data", MIXED, CONFIG)
     before = committed_rows(log)
     table = {key: value for _, _, key, value in before}
@@ -246,7 +249,7 @@ def test_we_clean_the_transactions_that_kafka_wrote(written: Written, copy: Path
 
 
 def test_kafkas_tool_reads_what_we_cleaned(copy: Path) -> None:
-    """DumpLogSegments shows our records in sound batches, and finds each index right."""
+    """Kafka's DumpLogSegments reads the logs that we cleaned: our records in valid batches, and correct indexes."""
     log_dir, _ = load(copy / "data", CONFIG)
     expected: list[tuple[str, str, str]] = []
     parts: list[Path] = []
@@ -279,7 +282,7 @@ def test_kafkas_tool_reads_what_we_cleaned(copy: Path) -> None:
 
 
 def append_ours(log: PartitionLog, table: Table, codec: int) -> None:
-    """Append further updates, in batches of ours."""
+    """Append further updates, in batches of our builder."""
     found = updates(Random(f"ours {log.topic}"), 400)
     now_ms = int(time.time() * 1000)
     for at in range(0, len(found), 8):
@@ -293,7 +296,7 @@ def append_ours(log: PartitionLog, table: Table, codec: int) -> None:
 
 
 def cleaned_up_to(data: Path) -> dict[str, int]:
-    """Return the first dirty offsets of our topics, as a server's cleaner has them."""
+    """Return the first dirty offset of each of our topics, by the server's cleaner checkpoint."""
     path = data / CLEANER_FILE
     found = decode_offsets(path.read_bytes()) if path.exists() else {}
     return {topic: found.get(Key(topic, 0), 0) for topic in TOPICS}
@@ -307,12 +310,12 @@ def wait_cleaned(server: ServerProcess, data: Path, topics: Sequence[str] = TOPI
     """Wait until the server's cleaner has reached the active segment of each topic."""
     deadline = time.monotonic() + WAIT_SECONDS
     while any(cleaned_up_to(data)[topic] < active_base(data, topic) for topic in topics):
-        assert time.monotonic() < deadline, f"{cleaned_up_to(data)}\n{server.log_tail()}"
+        assert time.monotonic() < deadline, f"cleaned only up to {cleaned_up_to(data)}\n{server.log_tail()}"
         time.sleep(0.1)
 
 
 def consumed(bootstrap: str, topic: str) -> tuple[Table, list[tuple[int, bytes, bytes | None]]]:
-    """Consume from the start: return the table, and the committed rows."""
+    """Consume from the start. Return the table and the committed records."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -339,7 +342,10 @@ def consumed(bootstrap: str, topic: str) -> tuple[Table, list[tuple[int, bytes, 
 
 
 def test_kafka_cleans_what_we_wrote(written: Written, copy: Path) -> None:
-    """Kafka starts on a directory that we appended to and cleaned, and goes on cleaning: all tables stay."""
+    """We append to Kafka's directory and clean some of its logs.
+
+    Kafka starts on it and continues cleaning, and all tables stay equal.
+    """
     data = copy / "data"
     log_dir, _ = load(data, CONFIG)
     tables = {topic: dict(table) for topic, table in written.tables.items()}
@@ -373,7 +379,7 @@ def test_kafka_cleans_what_we_wrote(written: Written, copy: Path) -> None:
         assert not re.findall(r"^.*(?:ERROR|uncleanable|orrupt).*$", log_text, re.MULTILINE)
     finally:
         server.kill()
-    # A start after this kill finds what Kafka's cleaner has left.
+    # After this kill, a start reads the segments that Kafka's cleaner left.
     again, node = load(data, CONFIG)
     assert not node.events("log.segment_dropped")
     assert not node.events("log.truncated")
@@ -382,13 +388,13 @@ def test_kafka_cleans_what_we_wrote(written: Written, copy: Path) -> None:
         assert log.log_end_offset == ends[topic]
         assert not list(verify_partition(log.directory))
         if topic != MIXED:
-            # The same rule that our own passes are held to.
+            # Kafka's passes must keep the same rule as ours.
             assert log.cleaning.first_dirty_offset >= log.active.base_offset
             check_compact(log, rows_before[topic])
 
 
 def give_back(log_dir: LogDir) -> None:
-    """Unlock the directory for another process, as if this one had ended."""
+    """Unlock a log directory as if this process had ended."""
     assert isinstance(log_dir.directory, RealDir)
     log_dir.directory.unlock()
 
@@ -398,7 +404,10 @@ def size_of(data: Path, topic: str) -> int:
 
 
 def give_partition(source: Path, target: Path, topic: str) -> None:
-    """Put a partition of one server that has ended in the place of another's, which finds it as after a crash."""
+    """Replace a partition in the directory of a stopped server by that of another one.
+
+    The next start recovers it as after a crash.
+    """
     old, new = source / f"{topic}-0", target / f"{topic}-0"
     identity = (new / "partition.metadata").read_bytes()
     shutil.rmtree(new)
@@ -409,7 +418,7 @@ def give_partition(source: Path, target: Path, topic: str) -> None:
 
 
 def test_a_partition_goes_to_kafka_and_comes_back(copy: Path, tmp_path: Path) -> None:
-    """What our node wrote and cleaned Kafka cleans further; our node then serves what Kafka has left."""
+    """Our node writes and cleans a partition, and Kafka cleans it further. Our node then serves it again."""
     topic, data = "zstd", copy / "data"
     ours = tmp_path / "odradek"
     properties = prepare_odradek(ours, settings=AWAKE)
@@ -421,7 +430,7 @@ def test_a_partition_goes_to_kafka_and_comes_back(copy: Path, tmp_path: Path) ->
         found, rows = consumed(server.bootstrap, topic)
         assert found == table
         assert len(rows) < 200
-        # Written and not cleaned, for Kafka.
+        # Records that are not cleaned yet, for Kafka's cleaner.
         server.stop()
         properties.write_text(properties.read_text().replace("backoff.ms=500", "backoff.ms=86400000"))
         server = launch_odradek(properties)

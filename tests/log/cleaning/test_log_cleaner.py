@@ -1,4 +1,4 @@
-"""The cleaner of a broker: which log is next, how many at a time, and how passes fail or end early."""
+"""A broker's log cleaner: the order of logs, the number of passes, and passes that fail or end early."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ATTRIBUTES_LOW_BYTE = 22
 
 
 def latest_rows(log: PartitionLog) -> list[int]:
-    """Return the offsets that a cleaned log keeps: the latest of each key, and those of the active segment."""
+    """Return the offsets that a cleaned log keeps: the latest of each key, and all of the active segment."""
     end = log.active.base_offset
     latest = {record.key: record.offset for record in visible(log) if record.offset < end}
     return [
@@ -45,7 +45,10 @@ def latest_rows(log: PartitionLog) -> list[int]:
 
 @pytest.mark.parametrize(("per_disk", "expected"), [(1, 1), (2, 2), (3, 3)])
 def test_a_disk_has_no_more_passes_than_it_may(per_disk: int, expected: int) -> None:
-    """`odradek.log.cleaner.threads.per.disk`: four threads on two disks; each log has one pass at a time."""
+    """With four threads and two disks, no disk has more passes than `odradek.log.cleaner.threads.per.disk`.
+
+    A log has one pass at a time.
+    """
 
     async def script(node: CleanerNode) -> None:
         logs = [node.log(f"t{number}", disk=number % 2) for number in range(12)]
@@ -70,7 +73,7 @@ def test_a_disk_has_no_more_passes_than_it_may(per_disk: int, expected: int) -> 
 
 
 def test_the_dirtiest_log_comes_first() -> None:
-    """Kafka's rule: of the logs that are due, the one with the highest dirty ratio."""
+    """The log with the highest dirty ratio, of those that are due, is cleaned first, as in Kafka."""
 
     async def script(node: CleanerNode) -> None:
         half = node.log("half")
@@ -89,7 +92,10 @@ def test_the_dirtiest_log_comes_first() -> None:
 
 
 def test_companions_end_when_all_has_been_clean_for_a_minute() -> None:
-    """An idle broker spends nothing on cleaning. The next dirty log gets the companion that is there, or a new one."""
+    """A companion ends when all logs have been clean for a minute.
+
+    The next dirty log uses a running companion or starts one.
+    """
 
     async def script(node: CleanerNode) -> None:
         node.cleaner.run()
@@ -126,7 +132,7 @@ def test_companions_end_when_all_has_been_clean_for_a_minute() -> None:
     ids=str,
 )
 def test_numbers_that_kafka_accepts_do_not_stop_the_cleaner(change: dict[str, float]) -> None:
-    """Kafka sets no limits to some numbers: the cleaner takes the nearest that it can work with."""
+    """Kafka does not limit some numbers of the configuration. The cleaner uses the nearest possible value."""
 
     async def script(node: CleanerNode) -> None:
         node.cleaner.run()
@@ -139,7 +145,7 @@ def test_numbers_that_kafka_accepts_do_not_stop_the_cleaner(change: dict[str, fl
 
 @pytest.mark.parametrize("rate", [0.0, 1e-3])
 def test_a_new_rate_counts_for_a_pass_that_waits(rate: float) -> None:
-    """`log.cleaner.io.max.bytes.per.second` is taken over at once, and 0 halts the cleaning until then."""
+    """A pass waits for `log.cleaner.io.max.bytes.per.second`, or is halted by 0. A new value applies to it at once."""
 
     async def script(node: CleanerNode) -> None:
         log = node.log("t")
@@ -155,7 +161,7 @@ def test_a_new_rate_counts_for_a_pass_that_waits(rate: float) -> None:
 
 
 def test_a_pass_that_is_over_waits_for_no_rate() -> None:
-    """A log that goes takes its pass with it, whatever the throttle has still to wait for."""
+    """A log is deleted while its pass waits for the I/O rate. The pass ends at once."""
 
     async def script(node: CleanerNode) -> None:
         log = node.log("t")
@@ -169,7 +175,7 @@ def test_a_pass_that_is_over_waits_for_no_rate() -> None:
 
 
 def test_threads_come_and_go_with_the_configuration() -> None:
-    """`log.cleaner.threads` may change at any time: afterwards there are as many threads as it says."""
+    """`log.cleaner.threads` changes while the broker runs. The number of threads follows."""
 
     async def script(node: CleanerNode) -> None:
         node.cleaner.run()
@@ -183,7 +189,10 @@ def test_threads_come_and_go_with_the_configuration() -> None:
 
 
 def test_a_thread_that_was_busy_when_others_went_is_counted_once() -> None:
-    """Threads that go in any order leave as many as the configuration says, after each further change."""
+    """Threads end in any order after a change of the configuration.
+
+    After each further change their number is as configured.
+    """
 
     async def script(node: CleanerNode) -> None:
         node.configure(threads=3)
@@ -193,7 +202,7 @@ def test_a_thread_that_was_busy_when_others_went_is_counted_once() -> None:
         await node.until(
             lambda: all(log.cleaning.token for each in node.log_dirs for log in each.logs.values())
         )
-        # Each of the three has a pass; the first that ends it finds that it has to go.
+        # Each of the three threads has a pass. The first whose pass ends learns that it must end.
         node.configure(threads=1, io_bytes_per_second_max=1000)
         await node.until(lambda: node.cleaner.statistics()["threads"] == 2)
         for threads in (3, 2):
@@ -206,7 +215,10 @@ def test_a_thread_that_was_busy_when_others_went_is_counted_once() -> None:
 
 
 def test_a_change_of_configuration_leaves_a_pass_under_way_alone() -> None:
-    """All of `log.cleaner.*` may change in a pass; it keeps its buffers, and the next one has the new ones."""
+    """All keys of `log.cleaner.*` change during a pass.
+
+    The pass keeps its buffers, and the next one uses the new values.
+    """
 
     async def script(node: CleanerNode) -> None:
         log = node.log("t")
@@ -267,7 +279,10 @@ def _unknown_codec(data: bytearray) -> None:
     ],
 )
 def test_a_log_that_cannot_be_cleaned_is_set_aside(change: Callable[[bytearray], None], reason: str) -> None:
-    """It is tried once, nothing of it is cut, its reason is reported, and other logs are cleaned."""
+    """A log with a damaged batch is tried once.
+
+    It is not truncated, its reason is reported, and other logs are cleaned.
+    """
 
     async def script(node: CleanerNode) -> None:
         bad = node.log("bad")
@@ -298,7 +313,10 @@ def test_a_log_that_cannot_be_cleaned_is_set_aside(change: Callable[[bytearray],
 
 
 def test_an_error_that_nobody_expects_sets_its_log_aside() -> None:
-    """The node stays up, whatever the record loop raises at stored batches: it would come again with each start."""
+    """The record loop raises an unexpected error.
+
+    Its log is set aside and the node continues, since each start would raise it again.
+    """
 
     async def script(node: CleanerNode) -> None:
         log = node.log("t")
@@ -324,7 +342,7 @@ def test_an_error_that_nobody_expects_sets_its_log_aside() -> None:
 
 
 def test_a_pass_without_memory_is_tried_again() -> None:
-    """The companion ends, which gives its memory back, and the next pass has a new one."""
+    """The companion has no memory for its map of keys. It ends, and the next pass has a new one."""
 
     async def script(node: CleanerNode) -> None:
         log = node.log("t")
@@ -345,7 +363,10 @@ def test_a_pass_without_memory_is_tried_again() -> None:
 
 @pytest.mark.parametrize("at_call", range(1, 8))
 def test_a_companion_that_dies_takes_its_pass_with_it(at_call: int) -> None:
-    """The log is as it was, its temporary files are gone, and the next pass has a new companion."""
+    """A companion dies during a pass.
+
+    The log is as before, temporary files are removed, and the next pass has a new companion.
+    """
 
     async def script(node: CleanerNode) -> None:
         log = node.log("t")
@@ -370,13 +391,16 @@ def test_a_companion_that_dies_takes_its_pass_with_it(at_call: int) -> None:
         assert [record.offset for record in visible(log)] == wanted
         assert [event["reason"] for event in node.events("log.cleaning_failed")] == ["killed"]
 
-    # Small reads, so that there are many calls.
+    # Small reads, so that a pass makes many calls.
     CleanerNode(attrs.evolve(SETTINGS, io_buffer_bytes=1)).play(script)
 
 
 @pytest.mark.parametrize("operation", ["append", "create", "rename"])
 def test_a_disk_that_fills_up_in_a_pass_loses_nothing(operation: str) -> None:
-    """The pass fails, the disk is reported full, and cleaning continues when it has room again."""
+    """The disk is full during a pass.
+
+    The pass fails, the directory is reported full, and cleaning continues when there is room.
+    """
 
     async def script(node: CleanerNode) -> None:
         log = node.log("t")
@@ -391,7 +415,7 @@ def test_a_disk_that_fills_up_in_a_pass_loses_nothing(operation: str) -> None:
         assert content(log) == before
         assert not temporary_files(log.directory)
         assert node.cleaner.figures.passes == 0
-        log_dir.full_since = None  # as the watch of disks says when there is room
+        log_dir.full_since = None  # the check of free space does this when there is room
         await node.until(lambda: is_clean(log))
         assert [record.offset for record in visible(log)] == wanted
 
@@ -399,7 +423,10 @@ def test_a_disk_that_fills_up_in_a_pass_loses_nothing(operation: str) -> None:
 
 
 def test_a_log_whose_passes_fail_holds_up_no_other() -> None:
-    """A log that is tried again and again lets others take their turn, and its tries become rarer."""
+    """The passes of a log fail again and again.
+
+    Other logs are cleaned in between, and its passes become less frequent.
+    """
 
     async def script(node: CleanerNode) -> None:
         bad, good = node.log("bad"), node.log("good")
@@ -422,7 +449,7 @@ def test_a_log_whose_passes_fail_holds_up_no_other() -> None:
 
 @pytest.mark.reaches("cleaner.no_room")
 def test_a_pass_leaves_appends_their_room() -> None:
-    """A pass waits until there is room for a whole segment and some more."""
+    """A pass begins only if the disk has room for more than a whole segment, so that appends still fit."""
 
     async def script(node: CleanerNode) -> None:
         log = node.log("t")
@@ -453,7 +480,10 @@ ABORTS: dict[str, Callable[[CleanerNode, PartitionLog], object]] = {
 @pytest.mark.parametrize("how", ABORTS)
 @pytest.mark.parametrize("operation", ["sync", "begin", "map_records", "rewrite_by", "clean"])
 def test_what_ends_a_pass_early(how: str, operation: str) -> None:
-    """Truncation, DeleteRecords, another policy, deletion, a stop: the pass swaps nothing more, whenever it comes."""
+    """A truncation, DeleteRecords, another policy, a deletion or a stop comes during a pass.
+
+    The pass makes no further swaps.
+    """
 
     async def script(node: CleanerNode) -> None:
         log = node.log("t")
@@ -501,7 +531,10 @@ def test_what_ends_a_pass_early(how: str, operation: str) -> None:
 
 @pytest.mark.reaches("cleaner.plan_outdated")
 def test_a_truncation_beside_the_first_flush_ends_the_pass() -> None:
-    """What was planned may lie within a segment, once other records have been appended at other places."""
+    """A log is truncated during a pass, and new records are appended.
+
+    The pass ends, since its planned end may now be within a segment.
+    """
     node = Node(COMPACTED)
     log = node.log()
     fill_keyed(log, Random(1), 40)
@@ -529,7 +562,10 @@ def test_a_truncation_beside_the_first_flush_ends_the_pass() -> None:
 
 
 def test_a_topic_that_becomes_compacted() -> None:
-    """Kafka refuses records without a key from then on; those that are there are removed and counted."""
+    """A topic becomes compacted.
+
+    Its records without a key are removed and counted, and new ones are refused, as in Kafka.
+    """
 
     async def script(node: CleanerNode) -> None:
         log = node.log("t", config=DELETED)
@@ -554,7 +590,7 @@ def test_a_topic_that_becomes_compacted() -> None:
 
 
 def test_nothing_is_cleaned_when_the_cleaner_is_off() -> None:
-    """`log.cleaner.enable=false`, which only a start changes."""
+    """With `log.cleaner.enable=false` nothing is cleaned. Only a restart can change this key."""
 
     async def script(node: CleanerNode) -> None:
         log = node.log("t")

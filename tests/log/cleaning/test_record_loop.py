@@ -1,4 +1,4 @@
-"""The record loop against a dict: which records stay, and in what batches."""
+"""The cleaner's record loop compared with a dict: which records it keeps, and in which batches."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def batch(
     transactional: bool = False,
     gap: int = 0,
 ) -> bytes:
-    """A batch of keys and values from an offset on, whose range of offsets is `gap` longer than its records."""
+    """Make a batch of keys and values at an offset. Its range of offsets is longer than its records by `gap`."""
     builder = RecordBatchBuilder(
         base_offset=base_offset,
         compression_type=codec,
@@ -77,7 +77,7 @@ def a_loop(
 
 
 def map_all(loop: RecordLoop, data: bytes, bytes_max: int = 1 << 20, from_offset: int = 0) -> int:
-    """Map a whole file; the end of the map."""
+    """Map the keys of a whole file, and return the end of the map."""
     at, end = 0, from_offset
     while at < len(data):
         mapped = loop.map_records(Bytes(data), at, len(data), bytes_max, OFFSETS, from_offset)
@@ -131,7 +131,10 @@ def test_what_stays_is_what_a_dict_says(
     dirty_batches: int,
     bytes_max: int,
 ) -> None:
-    """Keys of every length, all codecs, tombstones before and behind their horizon, reads of every size."""
+    """The records that remain are those that a dict keeps.
+
+    Keys, codecs, tombstone horizons and read sizes are random.
+    """
     data, offset, ends = b"", 0, []
     last: dict[int, int] = {}
     for found, codec, producer_id, timestamp_type, horizon, gap in drawn:
@@ -193,7 +196,10 @@ def test_a_batch_that_loses_nothing_stays_byte_for_byte() -> None:
 
 
 def test_a_full_map_ends_before_the_batch_that_does_not_fit() -> None:
-    """Repeated keys need no room of their own."""
+    """If the map of keys is full, it ends before the first batch that does not fit.
+
+    A key that is in the map needs no further slot.
+    """
     data = b"".join(batch(2 * n, [(b"%d" % n, b""), (b"x", b"")]) for n in range(100))
     loop = a_loop(buffer_bytes=24 * 20, load_factor=0.5)
     keys_max = loop.begin(bytes(32), 24 * 20, 0.5, BYTES_MAX, len(OFFSETS))
@@ -219,7 +225,7 @@ COMMIT, ABORT = True, False
 
 
 def marker(offset: int, is_commit: bool, horizon: int | None = None) -> bytes:
-    """The marker of the one producer, at an offset."""
+    """Make the producer's transaction marker at an offset."""
     made = parse_header(built := build_marker(PRODUCER, 0, 1, is_commit=is_commit, timestamp_ms=1000), 0)
     data = bytearray(HEADER.pack(*made._replace(base_offset=offset))) + built[HEADER_SIZE:]
     seal(data)
@@ -227,13 +233,13 @@ def marker(offset: int, is_commit: bool, horizon: int | None = None) -> bytes:
 
 
 def transaction(offset: int, key: bytes, value: bytes, is_commit: bool) -> bytes:
-    """A transaction of one record, and its marker."""
+    """Make a transaction of one record, with its marker."""
     data = batch(offset, [(key, value)], producer_id=PRODUCER, transactional=True)
     return data + marker(offset + 1, is_commit)
 
 
 def cleaned_twice(data: bytes, aborted: tuple[Aborted, ...], now_ms: tuple[int, int]) -> tuple[bytes, bytes]:
-    """What two passes leave, the second at the later of two times."""
+    """Return the results of two passes, the second at the later of two times."""
     left = []
     for now in now_ms:
         loop = a_loop(aborted=aborted)
@@ -245,14 +251,14 @@ def cleaned_twice(data: bytes, aborted: tuple[Aborted, ...], now_ms: tuple[int, 
 
 
 def kept(data: bytes) -> list[tuple[int, int, bool]]:
-    """(base offset, records, whether there is a delete horizon) of each batch."""
+    """Return (base offset, number of records, has a delete horizon) of each batch."""
     return [
         (header.base_offset, header.record_count, header.has_delete_horizon) for header, _ in content(data)
     ]
 
 
 def test_an_aborted_record_neither_stays_nor_counts() -> None:
-    """Its key keeps the older value, which is the latest that was committed."""
+    """An aborted record is removed, and does not count as the latest of its key. The older committed value stays."""
     data = batch(0, [(b"a", b"1")]) + transaction(1, b"a", b"2", ABORT) + batch(3, [(b"b", b"3")])
     once, _ = cleaned_twice(data, ((PRODUCER, 1, 2),), (0, 0))
     assert kept(once) == [(0, 1, False), (2, 1, False), (3, 1, False)]
@@ -266,7 +272,7 @@ def test_a_committed_record_counts_and_its_marker_stays_with_it() -> None:
 
 @pytest.mark.parametrize("is_commit", [COMMIT, ABORT])
 def test_a_marker_without_records_goes_after_its_horizon(is_commit: bool) -> None:
-    """It stays in the pass that removes the records, and `delete.retention.ms` from the next one on."""
+    """A marker whose records are removed stays in that pass. Later passes remove it after `delete.retention.ms`."""
     data = transaction(0, b"a", b"1", is_commit) + batch(2, [(b"a", b"2")])
     aborted = () if is_commit else ((PRODUCER, 0, 1),)
     first, second = cleaned_twice(data, aborted, (1000, 2000))
@@ -284,7 +290,7 @@ def test_a_marker_without_records_goes_after_its_horizon(is_commit: bool) -> Non
 
 
 def test_the_last_marker_of_a_producer_stays_though_empty() -> None:
-    """It has the producer's newest epoch, by which older ones are fenced."""
+    """The last marker of a producer stays as an empty batch. Its epoch fences older epochs of the producer."""
     data = marker(0, COMMIT) + batch(1, [(b"a", b"2")])
     for now in (1000, 2000, 3000):
         loop = a_loop()
@@ -296,7 +302,10 @@ def test_the_last_marker_of_a_producer_stays_though_empty() -> None:
 
 
 def test_index_entries_stay_while_a_reader_may_meet_the_transaction() -> None:
-    """With the pass that removes the records for the last time; an entry alone would hide later records."""
+    """An aborted transaction's index entry stays in the pass that removes its last records.
+
+    The next pass removes it, since it could hide later records.
+    """
     data = transaction(0, b"a", b"1", ABORT) + batch(2, [(b"a", b"2")])
     loop = a_loop(aborted=((PRODUCER, 0, 1),))
     loop.rewrite_by(rules(map_all(loop, data)))
@@ -329,7 +338,10 @@ def test_records_below_the_first_dirty_offset_are_not_mapped() -> None:
 
 @pytest.mark.parametrize("base_offset", [-(1 << 62), 0, 1, 3, 1 << 24])
 def test_batches_out_of_order_are_damage(base_offset: int) -> None:
-    """No checksum covers a batch's base offset: one too high would make later records of its keys look old."""
+    """Base offsets are not in order.
+
+    This is damage, since no checksum covers them, and later records could seem older.
+    """
     found: list[tuple[bytes | None, bytes | None]] = [(b"a", b"0"), (b"b", b"1")]
     data = batch(0, found) + batch(base_offset, found)
     loop = a_loop()
@@ -343,7 +355,7 @@ def test_batches_out_of_order_are_damage(base_offset: int) -> None:
 
 
 def _header(producer_id: int, base_sequence: int, last_offset: int, delta: int = 1) -> BatchHeader:
-    """The header of a batch of `delta` + 1 records."""
+    """Make the header of a batch of `delta` + 1 records."""
     builder = RecordBatchBuilder(
         base_offset=last_offset - delta,
         producer_id=producer_id,
@@ -358,7 +370,10 @@ def _header(producer_id: int, base_sequence: int, last_offset: int, delta: int =
 def test_the_last_committed_batch_of_a_producer_stays_whatever_comes_behind_it(
     high_watermark: int, kept: int
 ) -> None:
-    """What is not committed may be cut off: the batch before must be there then. A state knows five batches, no more."""
+    """A producer's last batch below the high watermark stays.
+
+    Uncommitted batches after it may be truncated, and then it is the last again.
+    """
     state = ProducerState()
     last_offsets = range(1, 12, 2)
     for last_offset in last_offsets:
@@ -369,7 +384,10 @@ def test_the_last_committed_batch_of_a_producer_stays_whatever_comes_behind_it(
 
 
 def test_a_delete_horizon_stays_within_64_bits() -> None:
-    """`delete.retention.ms` may be as large as a long: then the tombstone stays for ever."""
+    """`delete.retention.ms` is close to 2^63.
+
+    The delete horizon does not overflow, and the tombstone stays for ever.
+    """
     loop = a_loop()
     data = batch(0, [(b"k", None)])
     end = map_all(loop, data)
@@ -382,7 +400,7 @@ def test_a_delete_horizon_stays_within_64_bits() -> None:
 @pytest.mark.parametrize("claimed", [-1, 0, 1000, NOW])
 @pytest.mark.parametrize("codec", [0, 1])
 def test_a_header_that_was_wrong_about_its_records_is_right_after_a_pass(codec: int, claimed: int) -> None:
-    """A batch of which all stays is written anew where its newest timestamp is not that of its records."""
+    """A header's newest timestamp is wrong. A pass corrects it, even if all records of the batch stay."""
     sound = batch(0, [(b"a", b"1"), (b"b", b"2"), (b"c", b"3")], codec)
     wrong = bytearray(sound)
     HEADER.pack_into(wrong, 0, *parse_header(sound)._replace(max_timestamp=claimed))

@@ -1,4 +1,4 @@
-"""A cleaner that is slow and plain: it keeps the latest record of every key, with a dict."""
+"""A slow and simple log cleaner. It keeps the latest record of every key, by a dict."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def latest_offsets(log: PartitionLog, end_offset: int) -> dict[bytes | None, int
 
 
 def rewritten(header: BatchHeader, kept: list[Record], horizon_ms: int | None = None) -> bytearray:
-    """Rewrite the batch with these records alone, in its old range of offsets."""
+    """Return a batch of only these records, in the batch's old range of offsets."""
     builder = RecordBatchBuilder(
         base_offset=header.base_offset,
         compression_type=header.compression_type,
@@ -67,7 +67,7 @@ def rewritten(header: BatchHeader, kept: list[Record], horizon_ms: int | None = 
 
 
 def last_batches(log: PartitionLog) -> set[int]:
-    """Return the base offsets of each producer's last batch: they stay, though empty."""
+    """Return the base offsets of the last batch of each producer, which stays even if it is empty."""
     last = {
         header.producer_id: header.base_offset
         for _, header in iter_batches(content(log))
@@ -77,7 +77,7 @@ def last_batches(log: PartitionLog) -> set[int]:
 
 
 def clean_group(cleaning: Cleaning, group: Group, latest: dict[bytes | None, int], last: set[int]) -> bool:
-    """Clean one group and swap it in; what `Cleaning.swap` says."""
+    """Clean a group of segments, and swap the result in. Return the result of `Cleaning.swap`."""
     cleaned = cleaning.begin_segment(group)
     try:
         header = None
@@ -114,7 +114,7 @@ def clean(
     between: Callable[[], None] = lambda: None,
     groups_of: int = 3,
 ) -> Cleaning:
-    """Run a whole pass below `end_offset`; `between` is called after each swap."""
+    """Run a pass below `end_offset`. `between` is called after each swap."""
     cleaning = begin_cleaning(log, end_offset)
     latest, last = latest_offsets(log, end_offset), last_batches(log)
     bases = [segment.base_offset for segment in log.segments if segment.base_offset < end_offset]

@@ -1,17 +1,17 @@
-"""Record the directory that Apache Kafka 4.3 leaves behind a cleaner: `kafka-compacted.tar.xz`, for test_kafka_compacted.
+"""Records a directory that Apache Kafka 4.3's cleaner has compacted: `kafka-compacted.tar.xz`.
 
     .venv/bin/python -m tests.log.compacted.record
 
-A node that was killed, after its cleaner had been at every topic. Small segments, few keys, every codec, idempotent
-producers, tombstones:
+A node is killed after its cleaner has cleaned every topic. Segments are small and keys are few. There are idempotent
+producers, tombstones, and every codec. The topics are:
 
-* `horizon`: tombstones that are still kept, so their batches have a delete horizon;
-* `gone`: tombstones that were removed as well, emptied batches, empty segments, gaps between segments;
-* `stamped`: LogAppendTime;
-* `changed`: as `gone`, but its policy was `delete` when the node died;
-* `mixed`: transactions, committed and aborted, of which compaction has left only some markers and offsets.
+* `horizon`: tombstones are still kept, so their batches have a delete horizon;
+* `gone`: tombstones were removed, and there are emptied batches, empty segments, and gaps between segments;
+* `stamped`: timestamps are of the type LogAppendTime;
+* `changed`: as `gone`, but the policy was `delete` when the node died;
+* `mixed`: of committed and aborted transactions, compaction has left only some markers and offsets.
 
-`expected.json` has what Kafka's own broker served from each of them: [offset, timestamp, key, value].
+`expected.json` has the records that Kafka's own broker served from each topic, as [offset, timestamp, key, value].
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ TOPICS = {
 
 
 def produce_round(bootstrap: str, topic: str, number: int) -> None:
-    """Produce some batches of an idempotent producer of its own: repeated keys, a single key, a tombstone."""
+    """Produce some batches by a new idempotent producer: repeated keys, a single key, and a tombstone."""
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,
@@ -87,7 +87,7 @@ def produce_round(bootstrap: str, topic: str, number: int) -> None:
 
 
 def produce_transactions(bootstrap: str, topic: str, number: int) -> None:
-    """Produce a transaction for the same few keys, committed or aborted in turn."""
+    """Produce transactions for the same few keys, which are committed and aborted in turn."""
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"{topic}-{number % 3}"})
     producer.init_transactions()
     producer.begin_transaction()
@@ -117,12 +117,14 @@ def wait_cleaned(data: Path) -> None:
     deadline = time.monotonic() + 120
     while any(cleaned_up_to(data).get(topic, 0) < active_base(data, topic) for topic in TOPICS):
         if time.monotonic() > deadline:
-            raise SystemExit(f"not cleaned: {cleaned_up_to(data)}")
+            raise SystemExit(
+                f"Kafka's cleaner has not reached all active segments, only {cleaned_up_to(data)}"
+            )
         time.sleep(0.2)
 
 
 def read_all(bootstrap: str) -> dict[str, list[Any]]:
-    """Read all records that the broker serves, with those of aborted transactions."""
+    """Read all records that the broker serves, even those of aborted transactions."""
     found: dict[str, list[Any]] = {}
     for topic in TOPICS:
         consumer = Consumer(

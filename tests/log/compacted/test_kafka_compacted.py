@@ -1,4 +1,7 @@
-"""Logs that Apache Kafka's cleaner has compacted: every reader takes gaps, batches without records and delete horizons."""
+"""Logs that Apache Kafka's cleaner has compacted.
+
+Every reader handles gaps, batches without records, and delete horizons.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ def recorded(tmp_path: Path) -> Path:
 
 
 def expected_of(path: Path, topic: str) -> list[tuple[int, int, bytes | None, bytes | None]]:
-    """What Kafka's broker served: offset, timestamp, key, value."""
+    """Return the records that Kafka's broker served: offset, timestamp, key and value."""
     rows: list[list[Any]] = json.loads((path / "expected.json").read_text())[topic]
     return [
         (offset, time, None if key is None else key.encode(), None if value is None else value.encode())
@@ -84,7 +87,7 @@ def rows_of(log: PartitionLog) -> list[tuple[int, int, bytes | None, bytes | Non
 
 
 def test_the_recorded_logs_have_what_cleaners_leave(recorded: Path) -> None:
-    """Gaps within and between segments, an empty segment, batches without records, horizons, emptied transactions."""
+    """The recorded logs have gaps, an empty segment, empty batches, delete horizons, and emptied transactions."""
     log_dir, _ = load(recorded)
     headers = {topic: [h for h, _ in batches_of(log_dir.logs[TopicPartition(topic, 0)])] for topic in TOPICS}
     assert any(header.has_delete_horizon for header in headers["horizon"])
@@ -105,7 +108,7 @@ def test_the_recorded_logs_have_what_cleaners_leave(recorded: Path) -> None:
 def test_recovery_keeps_every_segment_whatever_the_policy_is(
     recorded: Path, config: LogConfig, lost: tuple[str, ...]
 ) -> None:
-    """A start after a crash serves what Kafka served, with and without the checkpoints."""
+    """A start after a crash serves the records that Kafka served, with or without the checkpoints, under any policy."""
     for name in lost:
         (recorded / name).unlink()
     log_dir, node = load(recorded, config)
@@ -123,7 +126,7 @@ def test_recovery_keeps_every_segment_whatever_the_policy_is(
 
 @pytest.mark.parametrize("topic", TOPICS)
 def test_a_fetch_in_a_gap_begins_with_the_next_batch(recorded: Path, topic: str) -> None:
-    """Seed 4.9: all offsets remain valid positions; one that was compacted away is the same as the next higher one."""
+    """Every offset is a valid position to fetch from. One in a gap gives the next batch."""
     log = loaded(recorded, topic)
     headers = [header for header, _ in batches_of(log)]
     for bound in (log.log_end_offset, log.segments[-1].base_offset, headers[3].base_offset):
@@ -142,7 +145,7 @@ def test_a_fetch_in_a_gap_begins_with_the_next_batch(recorded: Path, topic: str)
 
 @pytest.mark.parametrize("topic", TOPICS)
 def test_lookups_by_time(recorded: Path, topic: str) -> None:
-    """The first record of that time or later; the time of an emptied batch leads to what follows it."""
+    """A lookup by time finds the first record of that time or later, although emptied batches keep their timestamps."""
     log = loaded(recorded, topic)
     end = log.log_end_offset
     stamped = [
@@ -162,7 +165,10 @@ def test_lookups_by_time(recorded: Path, topic: str) -> None:
 
 
 def test_the_newest_record_is_found_behind_newer_batches_without_records(recorded: Path) -> None:
-    """A batch that compaction has emptied keeps its newest timestamp, which no record has any more."""
+    """An emptied batch keeps its newest timestamp, which no record has any more.
+
+    The search still finds the newest record.
+    """
     log = loaded(recorded, "gone")
     bound = next(header.base_offset for header, _ in batches_of(log) if header.record_count)
     assert any(header.last_offset < bound for header, _ in batches_of(log))
@@ -173,7 +179,7 @@ def test_the_newest_record_is_found_behind_newer_batches_without_records(recorde
 
 @pytest.mark.parametrize("topic", TOPICS)
 def test_a_follower_takes_what_its_leader_compacted(recorded: Path, topic: str) -> None:
-    """Batches keep their offsets, whatever gaps are between them; a crash of the follower loses nothing that was synced."""
+    """A follower copies a compacted log with its gaps. A crash of the follower loses no synced data."""
     leader = loaded(recorded, topic)
     for config in (COMPACTED, DELETED):
         for chunk in (1, 700, 1 << 20):
@@ -198,7 +204,10 @@ def test_a_follower_takes_what_its_leader_compacted(recorded: Path, topic: str) 
 
 @pytest.mark.parametrize("topic", ["gone", "mixed"])
 def test_a_truncation_in_a_gap_or_within_a_batch(recorded: Path, topic: str, tmp_path: Path) -> None:
-    """Batches go as a whole, and the log ends behind the last one that stays; the leader sends the rest again."""
+    """A log is truncated in a gap or within a batch.
+
+    It ends after the last whole batch, and the leader's records are appended again.
+    """
     source = loaded(recorded, topic)
     leader = content(source)
     headers = [header for header, _ in batches_of(source)]
@@ -221,7 +230,10 @@ def test_a_truncation_in_a_gap_or_within_a_batch(recorded: Path, topic: str, tmp
 
 
 def test_an_epoch_that_compaction_has_emptied_is_still_known_after_a_crash() -> None:
-    """OffsetForLeaderEpoch below a cleaned point: the file knows where an epoch began, its batches may be gone."""
+    """Compaction has removed all batches of a leader epoch.
+
+    After a crash the log still knows where that epoch began.
+    """
     for early, rolls in ((False, False), (True, False), (True, True)):
         node = Node(LogConfig(cleanup_policy=("compact",), segment_bytes=300))
         log = node.log()
@@ -253,7 +265,10 @@ def test_an_epoch_that_compaction_has_emptied_is_still_known_after_a_crash() -> 
 
 @pytest.mark.parametrize("topic", TOPICS)
 def test_our_consumer(recorded: Path, topic: str) -> None:
-    """Records of compacted batches come with their offsets and times; the position passes batches without records."""
+    """Our consumer reads compacted batches with correct offsets and timestamps.
+
+    Its position passes batches without records.
+    """
     log = loaded(recorded, topic)
     expected = expected_of(recorded, topic)
     consumer = FakeConsumer()
@@ -271,7 +286,7 @@ def test_our_consumer(recorded: Path, topic: str) -> None:
 
 @pytest.mark.parametrize("topic", TOPICS)
 def test_sparks_decoder(recorded: Path, topic: str) -> None:
-    """Rows of compacted batches, and where to read on."""
+    """Spark's decoder returns the rows of compacted batches, and the offset to read on from."""
     pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'odradek[spark]'")
     from odradek.spark.decode import decode_batches
 
@@ -297,14 +312,17 @@ def test_sparks_decoder(recorded: Path, topic: str) -> None:
 
 
 def is_aborted(value: bytes | None) -> bool:
-    """True for the records of every other transaction, as `record.produce_transactions` has it."""
+    """True if a record belongs to an aborted transaction: `record.produce_transactions` aborts every other one."""
     number = re.match(rb"transaction (\d+)transaction", value or b"")
     return number is not None and int(number[1]) % 2 == 1
 
 
 @pytest.mark.parametrize("topic", TOPICS)
 def test_the_coordinators_reader_and_the_walk_over_times(recorded: Path, topic: str) -> None:
-    """A shard is loaded from a compacted log; a walk that makes no records sees the same offsets and times."""
+    """A coordinator loads a shard from a compacted log.
+
+    A walk over timestamps finds the same offsets and times as reading the records.
+    """
     log = loaded(recorded, topic)
     skipped: list[str] = []
     rows = rows_of(log)
@@ -323,7 +341,7 @@ def test_the_coordinators_reader_and_the_walk_over_times(recorded: Path, topic: 
 
 @pytest.mark.parametrize("topic", TOPICS)
 def test_log_dump(recorded: Path, topic: str) -> None:
-    """Every batch is shown, with its delete horizon where it has one, and every record."""
+    """`odradek log dump` shows every batch, with its delete horizon if it has one, and every record."""
     log = loaded(recorded, topic)
     items = [
         item
@@ -356,7 +374,10 @@ def test_log_dump(recorded: Path, topic: str) -> None:
 
 
 def test_only_a_replica_may_append_a_batch_with_gaps(recorded: Path) -> None:
-    """The count of a client's batch is its last offset delta + 1; a follower takes what its leader has."""
+    """A client's batch with gaps is refused, since its count must be its last offset delta + 1.
+
+    A follower accepts it from its leader.
+    """
     gone = batches_of(loaded(recorded, "gone"))
     odd = [data for header, data in gone if header.record_count <= header.last_offset_delta]
     assert odd
@@ -372,7 +393,7 @@ def test_only_a_replica_may_append_a_batch_with_gaps(recorded: Path) -> None:
 
 
 def test_we_clean_what_kafka_wrote(recorded: Path) -> None:
-    """A pass over Kafka's directory keeps the latest of every key; segments that Kafka left apart join no worse."""
+    """Our cleaner keeps the latest record of every key in Kafka's logs, and joins small segments."""
     log_dir, _ = load(recorded)
     for topic in ("horizon", "gone", "stamped", "changed"):
         log = log_dir.logs[TopicPartition(topic, 0)]
@@ -392,7 +413,7 @@ def test_we_clean_what_kafka_wrote(recorded: Path) -> None:
 
 @pytest.mark.java
 def test_kafkas_tool_reads_what_we_cleaned(kafka_jars: Path, tmp_path: Path) -> None:
-    """DumpLogSegments: batches with gaps and without records, and the indexes checked against the segments."""
+    """Kafka's DumpLogSegments reads logs that we cleaned: batches with gaps or without records, and their indexes."""
     log = open_log(open_dir(str(tmp_path)), COMPACTED)
     fill_keyed(log, Random(1), 60, keys=30)
     log.flush()

@@ -1,4 +1,4 @@
-"""Cleaned segments take the place of others: what readers see, what is refused, and what a lack of room does."""
+"""The swap of cleaned segments for their sources: readers, refusals, and full disks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COMPACTED = LogConfig(
 
 
 def keyed(random: Random, sequence: int = -1, keys: int = 7) -> bytearray:
-    """A batch of records with few keys; of producer 5 if it has a sequence."""
+    """Make a batch of records with few keys. With a sequence number it is of producer 5."""
     builder = RecordBatchBuilder(
         compression_type=random.choice([0, 0, 1, 4]),
         producer_id=5 if sequence >= 0 else -1,
@@ -40,7 +40,7 @@ def keyed(random: Random, sequence: int = -1, keys: int = 7) -> bytearray:
 
 
 def fill_keyed(log: PartitionLog, random: Random, batches: int, sequence: int = 0, keys: int = 7) -> int:
-    """Append keyed batches of several leader epochs; the producer's next sequence number."""
+    """Append keyed batches of several leader epochs. Return the producer's next sequence number."""
     for _ in range(batches):
         is_idempotent = random.random() < 0.4
         data = keyed(random, sequence if is_idempotent else -1, keys)
@@ -54,7 +54,7 @@ def fill_keyed(log: PartitionLog, random: Random, batches: int, sequence: int = 
 
 
 def written(seed: int = 1, batches: int = 40, disk: SimDisk | None = None) -> tuple[Node, PartitionLog, int]:
-    """A log of many small segments, flushed; the producer's next sequence number."""
+    """Make a flushed log of many small segments. Return also the producer's next sequence number."""
     node = Node(COMPACTED, disk or new_disk(seed))
     log = node.log()
     sequence = fill_keyed(log, Random(seed), batches)
@@ -73,7 +73,7 @@ def temporary_files(directory: Dir) -> list[str]:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_pass_keeps_the_latest_of_every_key_at_its_offset(seed: int) -> None:
-    """Compaction keeps the order of records and their offsets; segments join as they did."""
+    """A pass keeps the latest record of every key at its offset and in order, and joins segments."""
     node, log, sequence = written(seed)
     before, segments, epochs = visible(log), len(log.segments), log.epochs.entries
     end = cleanable_end(log)
@@ -101,7 +101,7 @@ def test_a_pass_keeps_the_latest_of_every_key_at_its_offset(seed: int) -> None:
 
 
 def test_a_cleaned_log_starts_again_as_it_was() -> None:
-    """Indexes, producers and the first dirty offset are those of the cleaned log, after a stop and after a crash."""
+    """After a stop or a crash, a cleaned log has the same indexes, producers and first dirty offset."""
     for clean_stop in (True, False):
         node, log, sequence = written(3)
         end = cleanable_end(log)
@@ -123,7 +123,7 @@ def test_a_cleaned_log_starts_again_as_it_was() -> None:
 
 
 def test_a_fetch_in_flight_survives_a_swap() -> None:
-    """A pinned range stays readable until it is sent; the next fetch reads the cleaned segment."""
+    """A pinned range remains readable during a swap. The next fetch reads the cleaned segment."""
     _, log, _ = written()
     old = content(log)
     pinned = [
@@ -140,14 +140,14 @@ def test_a_fetch_in_flight_survives_a_swap() -> None:
 
 
 def timed(log: PartitionLog) -> list[tuple[int, int, int]]:
-    """Timestamp, offset and leader epoch of each record."""
+    """Return timestamp, offset and leader epoch of each record."""
     return [(record.timestamp, record.offset, record.leader_epoch) for record in visible(log)]
 
 
 @pytest.mark.parametrize("number", range(1, 8))
 @pytest.mark.parametrize("reader", ["offset", "time", "newest"])
 def test_a_reader_in_a_worker_that_meets_a_swap_looks_again(number: int, reader: str) -> None:
-    """The offsets are still there: a read is no error and finds what it should, wherever the swap comes."""
+    """A swap comes while a worker reads. The read is repeated and finds the right records."""
     node, log, _ = written(6)
     node.log_dir.close_clean(1)
     node.disk.crash("all")
@@ -193,7 +193,7 @@ def test_a_reader_in_a_worker_that_meets_a_swap_looks_again(number: int, reader:
 
 @pytest.mark.parametrize("operation", ["append", "create", "rename"])
 def test_a_full_disk_loses_nothing(operation: str) -> None:
-    """The cleaned files are removed, the sources stay, and a later pass gets through."""
+    """The disk is full during a pass. The cleaned files are removed, the sources stay, and a later pass succeeds."""
     for number in range(1, 12):
         node, log, _ = written(2)
         before = content(log)
@@ -211,7 +211,7 @@ def test_a_full_disk_loses_nothing(operation: str) -> None:
 
 
 def test_extra_space_is_one_segments_worth() -> None:
-    """Swapped in at once, a pass needs room for one more segment, not for a copy of the log."""
+    """A pass that swaps each group at once needs room for one or two more segments, and not for a copy of the log."""
     node, log, _ = written(4, 120)
     used = peak = node.disk.used_bytes
 
@@ -229,7 +229,7 @@ def test_extra_space_is_one_segments_worth() -> None:
 
 
 def test_a_pass_ends_below_what_is_committed_synced_and_finished() -> None:
-    """A pass stays below the high watermark and the recovery point, and out of the active segment."""
+    """A pass stays below the high watermark, the recovery point and the active segment."""
     _, log, _ = written()
     assert cleanable_end(log) == log.active.base_offset
     with pytest.raises(AssertionError):
@@ -244,7 +244,7 @@ def test_a_pass_ends_below_what_is_committed_synced_and_finished() -> None:
 
 
 def test_one_pass_at_a_time() -> None:
-    """Two cleaners would write the same files."""
+    """A second pass over the same log is refused, since both would write the same files."""
     _, log, _ = written()
     first = begin_cleaning(log, cleanable_end(log))
     with pytest.raises(AssertionError):
@@ -267,7 +267,10 @@ ABORTS = {
 @pytest.mark.parametrize("how", ABORTS)
 @pytest.mark.parametrize("when", ["before", "writing", "written"])
 def test_what_aborts_a_pass(how: str, when: str) -> None:
-    """A pass whose log was cut, closed or given another policy swaps nothing more; its files go."""
+    """A log is truncated, closed or given another policy during a pass.
+
+    The pass makes no further swaps, and its files are removed.
+    """
     node, log, _ = written()
     cleaning = begin_cleaning(log, cleanable_end(log))
     directory = log.directory
@@ -309,7 +312,7 @@ def test_what_aborts_a_pass(how: str, when: str) -> None:
 
 @pytest.mark.reaches("cleaner.sources_went")
 def test_a_group_that_retention_has_taken_from_stays() -> None:
-    """compact,delete: the pass goes on with the other groups."""
+    """With compact,delete, retention removes a segment during a pass. Only this group is skipped."""
     node, log, _ = written()
     log.set_config(
         LogConfig(cleanup_policy=("compact", "delete"), segment_bytes=600, retention_bytes=log.size_bytes - 1)
@@ -346,7 +349,10 @@ def checkpointed(node: Node) -> dict[tuple[str, int], int]:
 
 
 def test_the_checkpoint_says_up_to_where_a_log_is_clean() -> None:
-    """`cleaner-offset-checkpoint`, one per disk, in Kafka's format: written after a pass, removed with the log."""
+    """`cleaner-offset-checkpoint` of a disk, in Kafka's format, is written after a pass.
+
+    A deleted log's entry is removed.
+    """
     node, log, _ = written()
     node.look(1)
     assert checkpointed(node) == {}
@@ -362,7 +368,10 @@ def test_the_checkpoint_says_up_to_where_a_log_is_clean() -> None:
 
 
 def test_a_truncation_lowers_the_checkpoint_before_it_cuts() -> None:
-    """What is appended behind a truncation has never been cleaned, whenever the power goes."""
+    """A truncation lowers the cleaner's checkpoint first.
+
+    Records that are appended later are then never taken for clean.
+    """
     node, log, _ = written()
     end = cleanable_end(log)
     clean(log, end, Random(1))
@@ -380,7 +389,7 @@ def test_a_truncation_lowers_the_checkpoint_before_it_cuts() -> None:
 
 
 def test_a_checkpoint_beyond_the_log_counts_for_nothing() -> None:
-    """As in Kafka: then all of the log is dirty again, from its start."""
+    """The cleaner's checkpoint is beyond the log's end. It is ignored, and the whole log is dirty, as in Kafka."""
     node, log, _ = written()
     log.set_log_start_offset(3)
     node.log_dir.close_clean(1)
@@ -393,7 +402,7 @@ def test_a_checkpoint_beyond_the_log_counts_for_nothing() -> None:
 
 
 def test_a_log_of_the_same_name_inherits_no_checkpoint() -> None:
-    """Checkpoints know logs by name; a log that is made anew after a start was never cleaned."""
+    """A log is set aside, and a new one of its name is created after a restart. The new log is not taken for clean."""
     node, log, _ = written()
     clean(log, cleanable_end(log), Random(1))
     node.look(1)
@@ -405,7 +414,10 @@ def test_a_log_of_the_same_name_inherits_no_checkpoint() -> None:
 
 
 def test_a_gap_below_the_first_dirty_offset_is_the_cleaners() -> None:
-    """A log whose recovery point is lost, and whose policy has changed, keeps all its segments."""
+    """Below the first dirty offset, gaps between segments come from the cleaner.
+
+    All segments are kept, even if the policy has changed.
+    """
     node, log, _ = written()
     directory = directory_of(node)
     bases = [segment.base_offset for segment in log.segments]

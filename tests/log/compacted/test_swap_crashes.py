@@ -1,4 +1,4 @@
-"""The power goes in the middle of a pass, at every operation: a start finds the old segments or the new ones."""
+"""The power is cut at every operation of a pass. The next start finds the old segments or the new ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BATCHES = 18
 
 
 def states_of(seed: int) -> tuple[list[bytes], list[int]]:
-    """Return the log's content before a pass and after each of its swaps, and the number of operations up to there."""
+    """Return the log's contents before a pass and after each swap, and the number of operations until then."""
     node, log, _ = written(seed, BATCHES)
     begun = node.disk.operation_count
     states, counts = [content(log)], [0]
@@ -41,7 +41,7 @@ def states_of(seed: int) -> tuple[list[bytes], list[int]]:
 
 
 def crash(seed: int, number: int, keep: Keep, states: list[bytes]) -> int:
-    """Cut the power in an operation of a pass, start again, and compare; the number of swaps that are found."""
+    """Cut the power at an operation of a pass, restart, and compare. Return the number of swaps that are found."""
     node, log, sequence = written(seed, BATCHES)
     done = 0
 
@@ -57,14 +57,16 @@ def crash(seed: int, number: int, keep: Keep, states: list[bytes]) -> int:
     node.start()
     log = node.log()
     found = content(log)
-    assert found in states[done : done + 2], f"seed {seed}, operation {number}, {keep}: neither old nor new"
+    assert found in states[done : done + 2], (
+        f"seed {seed}, operation {number}, {keep}: the log is neither the old nor the new one"
+    )
     directory = node.disk.open_dir(ROOT).subdir("t-0")
     assert not temporary_files(directory)
     assert not list(verify_partition(directory))
     log.check()
     assert log.load_producers().entries[5].last_sequence == sequence - 1
     swaps = states.index(found)
-    # A later pass gets to the same end.
+    # A later pass gives the same result.
     log.advance_high_watermark(log.log_end_offset)
     log.flush()
     expected = visible(log)
@@ -77,7 +79,7 @@ def crash(seed: int, number: int, keep: Keep, states: list[bytes]) -> int:
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(2))
 def test_a_crash_in_any_operation_ends_in_the_old_or_the_new_segments(seed: int) -> None:
-    """Each swap is found as a whole, or as if it had never begun."""
+    """The power is cut at any operation of a pass. Each swap is found either complete or not begun."""
     states, counts = states_of(seed)
     found = {crash(seed, number, keep, states) for number in range(1, counts[-1] + 2) for keep in KEEPS}
     assert found == set(range(len(states)))
@@ -86,7 +88,7 @@ def test_a_crash_in_any_operation_ends_in_the_old_or_the_new_segments(seed: int)
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(2))
 def test_a_crash_while_the_next_start_finishes_a_swap(seed: int) -> None:
-    """A start that is interrupted as well leaves what the one after it can finish."""
+    """The power is cut again during the next start. The start after it can finish the swap."""
     states, counts = states_of(seed)
     for number in range(1, counts[1] + 1, 2):
         for again in range(1, 40, 3):
@@ -106,11 +108,11 @@ def test_a_crash_while_the_next_start_finishes_a_swap(seed: int) -> None:
             assert not temporary_files(node.disk.open_dir(ROOT).subdir("t-0"))
 
 
-# --- what Kafka leaves
+# --- interrupted swaps of Kafka
 
 
 def kafka_directory() -> tuple[Dir, bytes, bytes]:
-    """Make segments 0, 10, 20 and 30; return all batches, then those that Kafka's cleaner makes of the first three."""
+    """Make segments 0, 10, 20 and 30. Return all batches, then those that Kafka's cleaner makes of the first three."""
     directory = new_disk().open_dir(ROOT, create=True)
     log = open_log(directory, COMPACTED)
     bases = []
@@ -143,7 +145,10 @@ KAFKAS_STATES = {
 
 @pytest.mark.parametrize("state", KAFKAS_STATES)
 def test_a_swap_that_kafka_was_interrupted_at_is_finished_or_undone(state: str) -> None:
-    """LogLoader's rules: `.swap` files count unless a `.cleaned` one begins at the same offset or below."""
+    """Kafka's cleaner was interrupted.
+
+    As in its LogLoader, `.swap` files count unless a `.cleaned` file begins at or below their offset.
+    """
     directory, old, new = kafka_directory()
     changes, indexes, is_new = KAFKAS_STATES[state]
     cleaned = new[: len(new) - (len(old) - 3 * len(batch(2)) * 5)]
@@ -188,7 +193,7 @@ def batch_size() -> int:
 
 
 def moved(data: bytes, distance: int) -> bytes:
-    """Return a batch at a higher offset: no checksum covers its base offset."""
+    """Return the batch at a higher offset. Its checksum stays valid, as it does not cover the base offset."""
     (base_offset,) = struct.unpack_from(">q", data)
     return struct.pack(">q", base_offset + distance) + data[8:]
 
@@ -196,7 +201,10 @@ def moved(data: bytes, distance: int) -> bytes:
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("clean_stop", [True, False])
 def test_a_damaged_swap_takes_the_place_of_nothing(damage: str, clean_stop: bool) -> None:
-    """While the sources have their names, they stay, and so does all behind them."""
+    """A `.swap` file is damaged, and its sources still have their names.
+
+    The sources stay, and so do all later segments.
+    """
     directory, old, new = kafka_directory()
     cleaned = new[: len(new) - (len(old) - 3 * len(batch(2)) * 5)]
     directory.open(f"{0:020d}.log.swap", create=True).append(DAMAGES[damage](cleaned))
@@ -208,7 +216,10 @@ def test_a_damaged_swap_takes_the_place_of_nothing(damage: str, clean_stop: bool
 
 
 def test_a_damaged_swap_without_sources_spares_the_last_segment() -> None:
-    """A base offset that no checksum covers may lie beyond the log: the segments after the cleaned ones stay."""
+    """A `.swap` file is damaged and its sources are gone.
+
+    Later segments stay, although its last batch has an offset beyond the log.
+    """
     directory, old, new = kafka_directory()
     cleaned = new[: len(new) - (len(old) - 3 * len(batch(2)) * 5)]
     swapped = cleaned[: -batch_size()] + moved(cleaned[-batch_size() :], 1 << 40)

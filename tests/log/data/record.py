@@ -1,10 +1,10 @@
-"""Record the directory that Apache Kafka 4.3 leaves behind: `kafka-4.3.0.tar.xz`, read by test_kafka_files.py.
+"""Records a directory that Apache Kafka 4.3 has written: `kafka-4.3.0.tar.xz`, read by test_kafka_files.py.
 
     .venv/bin/python -m tests.log.data.record
 
-`unclean/` is what a killed node left, `clean/` the same after it was started and stopped in order. Topic `mixed` has
-batches of every codec from idempotent producers, one committed and one aborted transaction, in several segments;
-topic `empty` has nothing.
+`unclean/` is the directory of a killed node. `clean/` is this directory after another start and a clean stop. Topic
+`mixed` has batches of every codec from idempotent producers, and one committed and one aborted transaction, in several
+segments. Topic `empty` has no records.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SMALL_NODE = {"transaction.state.log.num.partitions": "1", "log.flush.offset.che
 
 
 def expected_records() -> list[tuple[int, bytes, bytes]]:
-    """Return (timestamp, key, value) of the records in topic `mixed` outside of transactions, in order."""
+    """Return (timestamp, key, value) of the records in topic `mixed` that are in no transaction, in order."""
     found = []
     for segment in range(2):
         for _ in CODECS:
@@ -45,7 +45,7 @@ def expected_records() -> list[tuple[int, bytes, bytes]]:
 
 
 def produce(bootstrap: str) -> None:
-    """Fill the topics."""
+    """Write the records of the topics."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     config = {"segment.ms": "60000", "index.interval.bytes": "500", "segment.index.bytes": "65536"}
     topics = [NewTopic("mixed", 1, 1, config=config), NewTopic("empty", 1, 1, config=config)]
@@ -77,7 +77,7 @@ def produce(bootstrap: str) -> None:
             producer.commit_transaction()
         else:
             producer.abort_transaction()
-    # The markers are written behind the answers.
+    # The markers are written after EndTxn is answered.
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "none"})
     end_offset = len(expected_records()) + 2 * 2
     while consumer.get_watermark_offsets(TopicPartition("mixed", 0), timeout=10)[1] < end_offset:

@@ -1,4 +1,4 @@
-"""Logs that are out of order: their topic is unknown, or a bug has left their parts at odds."""
+"""Logs whose topic is unknown, or whose parts a bug has left inconsistent."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from tests.log.support import ROOT, TOPIC_ID, Node, append, batch, content
 
 @pytest.mark.parametrize("text", [b"", bytes(43), b"version: 0\ntopic_id: x", b"\xff\xfe"])
 def test_a_log_that_does_not_say_whose_it_is_stays_as_it_is(text: bytes) -> None:
-    """A damaged `partition.metadata`, as after a loss of power: an error that names it, and its offsets are kept."""
+    """`partition.metadata` is damaged, as after a power loss.
+
+    The log is not loaded, and an error names the file. Its checkpoints are kept.
+    """
     node = Node()
     log = node.log()
     append(log, batch(3))
@@ -44,7 +47,10 @@ def test_a_log_that_does_not_say_whose_it_is_stays_as_it_is(text: bytes) -> None
 
 
 def test_an_empty_log_without_a_topic_is_nothing_to_keep() -> None:
-    """A crash right behind its creation: the metadata has it made anew, as ever."""
+    """An empty log has a damaged `partition.metadata`, as after a crash during its creation.
+
+    It is simply created again.
+    """
     node = Node()
     node.log()
     node.log_dir.close_clean(1)
@@ -57,7 +63,10 @@ def test_an_empty_log_without_a_topic_is_nothing_to_keep() -> None:
 
 @pytest.mark.parametrize("damage", [b"", bytes(20)])
 def test_a_spoilt_file_of_epochs_is_made_anew_from_the_log(damage: bytes) -> None:
-    """A follower needs them to find where it parted from its leader."""
+    """The file of leader epochs is damaged.
+
+    It is rebuilt from the log, since a follower needs it to find where its log diverges.
+    """
     node = Node()
     log = node.log()
     for epoch in (3, 3, 5):
@@ -71,7 +80,7 @@ def test_a_spoilt_file_of_epochs_is_made_anew_from_the_log(damage: bytes) -> Non
 
 
 def test_an_empty_file_of_epochs_beside_no_records_is_kafkas() -> None:
-    """Kafka makes one with each log."""
+    """An empty file of leader epochs beside an empty log is normal: Kafka creates one with each log."""
     node = Node()
     node.log()
     node.log_dir.close_clean(1)
@@ -86,7 +95,10 @@ def test_an_empty_file_of_epochs_beside_no_records_is_kafkas() -> None:
 
 @pytest.mark.reaches("log.append_met_a_bug")
 def test_a_bug_behind_the_write_ends_the_appends_of_that_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The log is read on and takes nothing; the next start reads it anew and finds what was written."""
+    """A bug raises after an append has written its batch.
+
+    The log can be read but not written until the next start, which finds the batch.
+    """
     node = Node()
     log = node.log()
     append(log, batch(2, producer_id=5, producer_epoch=0, base_sequence=0))
@@ -115,7 +127,7 @@ def test_a_bug_behind_the_write_ends_the_appends_of_that_log(monkeypatch: pytest
 
 
 def test_a_bug_before_the_write_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing has changed, so the next batch is taken."""
+    """A bug raises before an append writes anything. The next batch is accepted."""
     log = Node().log()
 
     def broken(*args: object, **more: object) -> None:

@@ -1,5 +1,7 @@
-"""A process that is out of file descriptors refuses what needs one. It loses no record and keeps its directories
-online."""
+"""A process without free file descriptors refuses calls that need one.
+
+No record is lost, and directories stay online.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ CONFIG = LogConfig(
 
 
 class Shortage:
-    """Takes descriptors away: the calls that would give one fail, from number `first` on, `times` of them."""
+    """Makes calls that open a descriptor fail: `times` calls from number `first` on."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -58,7 +60,7 @@ class Shortage:
 
 @contextmanager
 def _short() -> Iterator[Shortage]:
-    """A process in which every way to a descriptor can fail."""
+    """Make each call that opens a descriptor able to fail, during the block."""
     shortage = Shortage()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(real_files.os, "open", shortage.taking(os.open))
@@ -69,7 +71,7 @@ def _short() -> Iterator[Shortage]:
 
 
 class Run:
-    """One life of a log directory on this machine's disk, in steps that are tried again when they are refused."""
+    """A log directory on a real disk, with steps that are repeated if they are refused."""
 
     def __init__(self, path: Path) -> None:
         self.path = str(path)
@@ -111,7 +113,7 @@ class Run:
         finish(self.log_dir.background.look(self.clock.now_ms))
 
     def steps(self) -> None:
-        """Create, append, roll, flush, truncate, read, delete; leaves offsets 3 to 9 in `t`."""
+        """Create, append, roll, flush, truncate, read and delete. Offsets 3 to 9 remain in `t`."""
         log_dir = self.log_dir
         self.patiently(lambda: log_dir.create_log("t", 0, TOPIC_ID, CONFIG))
         log = log_dir.logs["t", 0]
@@ -149,7 +151,10 @@ def _dropped(*_: object) -> None:
 
 @pytest.mark.long
 def test_every_want_of_a_descriptor_is_a_refusal_and_nothing_else(tmp_path: Path) -> None:
-    """Each call that takes a descriptor fails in turn, alone or with the next two: the directory stays, the log is whole."""
+    """Each call that opens a descriptor fails in turn, once or three times.
+
+    It is only refused: the directory stays online, and the log is complete.
+    """
     with _short() as shortage:
         reference = Run(tmp_path / "reference")
         begun = shortage.calls
@@ -179,7 +184,10 @@ def test_every_want_of_a_descriptor_is_a_refusal_and_nothing_else(tmp_path: Path
 
 
 def test_a_start_waits_for_descriptors(tmp_path: Path) -> None:
-    """Logs that cannot be opened for want of descriptors are opened as soon as there are some."""
+    """Logs fail to open at a start, since all descriptors are taken.
+
+    They are opened as soon as descriptors are free.
+    """
     run = Run(tmp_path)
     run.steps()
     expected = content(run.log_dir.logs["t", 0])
@@ -194,7 +202,10 @@ def test_a_start_waits_for_descriptors(tmp_path: Path) -> None:
 
 
 def test_a_failed_sync_stays_final(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A failed sync is no mere refusal, whatever its error: the kernel may have dropped the pages."""
+    """A sync fails with an error that looks temporary.
+
+    The failure is final, since the kernel may have dropped the pages.
+    """
     log = open_log(real_dirs.open_dir(str(tmp_path)))
     append(log, batch())
 
@@ -218,7 +229,7 @@ getattr(test_descriptors, sys.argv[1])(sys.argv[2])
 
 
 def _with_few(function: Callable[[str], None], path: Path) -> None:
-    """Call a function of this module in a process that may have 64 descriptors."""
+    """Call a function of this module in a process that may open 64 descriptors."""
     done = subprocess.run(
         [sys.executable, "-c", _WITH_FEW, function.__name__, str(path)],
         capture_output=True,
@@ -230,7 +241,7 @@ def _with_few(function: Callable[[str], None], path: Path) -> None:
 
 
 def open_and_use(path: str) -> None:
-    """In a process with few descriptors: recover, flush, read everything, append."""
+    """Run by a process with few descriptors: recover, flush, read everything, append."""
     before = len(os.listdir("/proc/self/fd"))
     run = Run(Path(path))
     finish(run.log_dir.load())
@@ -256,7 +267,7 @@ def open_and_use(path: str) -> None:
 
 
 def test_a_log_with_more_segments_than_descriptors_opens(tmp_path: Path) -> None:
-    """A log whose offsets ran ahead of its bytes has a segment for each batch: it is recovered, read and written."""
+    """A log has more segments than the process may open files. It is recovered, read and written."""
     run = Run(tmp_path)
     log = run.log_dir.create_log("t", 0, TOPIC_ID, LogConfig())
     jump = 1 << 31
@@ -270,7 +281,7 @@ def test_a_log_with_more_segments_than_descriptors_opens(tmp_path: Path) -> None
 
 
 def open_many_logs(path: str) -> None:
-    """In a process with few descriptors: load all logs, and use each of them."""
+    """Run by a process with few descriptors: load all logs, and use each of them."""
     run = Run(Path(path))
     finish(run.log_dir.load())
     assert run.offline == []
@@ -289,7 +300,7 @@ _LOGS = 100
 
 @pytest.mark.parametrize("is_clean", [False, True])
 def test_more_logs_than_descriptors_are_loaded(tmp_path: Path, is_clean: bool) -> None:
-    """Logs that a node has filled under some limit of descriptors are loaded under the same limit, after a crash or not."""
+    """A node has more logs than the process may open files. They are loaded after a crash or a clean stop."""
     run = Run(tmp_path)
     for at in range(_LOGS):
         append(run.log_dir.create_log("t", at, TOPIC_ID, CONFIG), batch())
@@ -303,7 +314,10 @@ def test_more_logs_than_descriptors_are_loaded(tmp_path: Path, is_clean: bool) -
 
 
 def test_a_log_takes_no_descriptor_before_its_first_record(tmp_path: Path) -> None:
-    """Making topics takes none, so a client that makes many leaves others what they need."""
+    """A new log opens no file before its first record.
+
+    So a client that creates many topics does not use up the descriptors.
+    """
     run = Run(tmp_path)
     before = descriptors_below(tmp_path)
     logs = [run.log_dir.create_log("t", at, TOPIC_ID, CONFIG) for at in range(20)]

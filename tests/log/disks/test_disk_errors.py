@@ -1,4 +1,4 @@
-"""Full disks and failing ones: what is refused, what goes offline, what survives."""
+"""Full and failing disks: refused calls, directories that go offline, and data that survives."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ SIZE = len(batch())
 
 
 def test_a_full_disk_refuses_appends_until_there_is_room() -> None:
-    """The file is cut back to where it was, the directory stays online, and the next append works."""
+    """The disk is full during an append.
+
+    The file is truncated to its old end, the directory stays online, and a later append succeeds.
+    """
     for room in range(0, 3 * SIZE, 7):
         node = Node()
         log = node.log()
@@ -45,7 +48,10 @@ def test_a_full_disk_refuses_appends_until_there_is_room() -> None:
 
 
 def test_a_roll_on_a_full_disk_needs_no_index_on_disk() -> None:
-    """Indexes and snapshots are derived: without room they are left out, and made again when they are needed."""
+    """The disk is full during a roll.
+
+    Index and snapshot files are omitted, and written later, since they can be rebuilt.
+    """
     node = Node(LogConfig(segment_bytes=10 * SIZE, index_interval_bytes=10))
     log = node.log()
     fill(log, 10)
@@ -68,7 +74,10 @@ def test_a_roll_on_a_full_disk_needs_no_index_on_disk() -> None:
 
 
 def test_retention_makes_room_where_the_leader_epochs_have_none() -> None:
-    """What is deleted makes the room that the epochs' file lacks. A crash before it is written loses no epoch."""
+    """The file of leader epochs cannot be written on a full disk.
+
+    Retention makes room for it. A crash before that loses no epoch.
+    """
     for crashes in (False, True):
         node = Node(LogConfig(segment_bytes=2 * SIZE, retention_bytes=2 * SIZE))
         log = node.log()
@@ -81,7 +90,7 @@ def test_retention_makes_room_where_the_leader_epochs_have_none() -> None:
         node.look(600_000)
         assert log.log_start_offset == 4
         assert log.epochs.is_dirty
-        assert log.recovery_point == 6, "a recovery must come upon the record of the new epoch"
+        assert log.recovery_point == 6, "recovery would not read the record of the new epoch"
         epochs = log.epochs.entries
         if crashes:
             node.disk.crash("synced")
@@ -92,7 +101,7 @@ def test_retention_makes_room_where_the_leader_epochs_have_none() -> None:
         else:
             node.look(120_000)
             node.look(120_000)
-            assert not log.epochs.is_dirty, "the files have gone, and there is room"
+            assert not log.epochs.is_dirty, "the epochs are not written, although retention has made room"
             assert log.recovery_point == 7
         assert log.epochs.entries[-1] == epochs[-1] == (5, 6)
         assert node.offline == []
@@ -100,7 +109,7 @@ def test_retention_makes_room_where_the_leader_epochs_have_none() -> None:
 
 @pytest.mark.reaches("log.removed_before_roll")
 def test_retention_goes_on_where_no_new_segment_can_begin() -> None:
-    """When everything has expired, and the disk has no room for a new segment, the older ones go at least."""
+    """All segments have expired, but there is no room for a new one. All segments except the active one are removed."""
     node = Node(LogConfig(segment_bytes=2 * SIZE, retention_ms=1_000))
     log = node.log()
     fill(log, 5)
@@ -119,7 +128,7 @@ def test_retention_goes_on_where_no_new_segment_can_begin() -> None:
 
 @pytest.mark.reaches("log.flush_postponed")
 def test_background_work_waits_for_room() -> None:
-    """Checkpoints keep their old content, which is safe; flushes of leader epochs are postponed."""
+    """The disk is full. Checkpoints keep their old contents, and flushes are postponed."""
     node = Node()
     log = node.log()
     fill(log, 3)
@@ -136,7 +145,10 @@ def test_background_work_waits_for_room() -> None:
 
 
 def test_a_failed_sync_takes_the_directory_offline_for_good() -> None:
-    """docs/internals/durability.md, "A failed sync is final": the kernel may have dropped the pages, so a failed fsync is never tried again."""
+    """A sync fails. It is never repeated, and the directory goes offline for good.
+
+    The kernel may have dropped the unsynced pages (docs/internals/durability.md, "A failed sync is final").
+    """
     node = Node()
     log = node.log()
     fill(log, 3)
@@ -159,7 +171,7 @@ def test_a_failed_sync_takes_the_directory_offline_for_good() -> None:
 
 @pytest.mark.parametrize("operation", ["append", "truncate", "read"])
 def test_any_other_error_takes_the_directory_offline(operation: str) -> None:
-    """All logs of the directory refuse from then on; the first reason is told, once."""
+    """An I/O error takes the directory offline. All of its logs refuse, and the first reason is reported once."""
     node = Node()
     log, other = node.log(), node.log("other")
     fill(log, 3)
@@ -186,7 +198,7 @@ def test_any_other_error_takes_the_directory_offline(operation: str) -> None:
 
 
 def test_an_append_that_cannot_even_be_undone_takes_the_directory_offline() -> None:
-    """A full disk that also fails to truncate."""
+    """An append fails on a full disk, and truncating its rest fails, too. The directory goes offline."""
     node = Node()
     log = node.log()
     fill(log, 1)
@@ -202,7 +214,10 @@ def test_an_append_that_cannot_even_be_undone_takes_the_directory_offline() -> N
 
 
 def test_whatever_fails_nothing_that_was_acknowledged_is_lost() -> None:
-    """Each disk operation of a run fails in turn; the process dies, and starts again on a working disk."""
+    """Each disk operation of a run fails in turn, and then the process dies.
+
+    After a start on a working disk all acknowledged records are there.
+    """
     config = LogConfig(segment_bytes=4 * SIZE, index_interval_bytes=100, file_delete_delay_ms=0)
 
     def run(node: Node) -> int:
@@ -243,7 +258,7 @@ def test_whatever_fails_nothing_that_was_acknowledged_is_lost() -> None:
 
 
 def test_when_loading_fails_the_directory_is_offline() -> None:
-    """A disk that dies between two starts."""
+    """A read fails while logs are loaded. The directory is offline, and gets no marker of a clean shutdown."""
     node = Node()
     fill(node.log(), 3)
     node.disk.crash("all")
@@ -256,7 +271,10 @@ def test_when_loading_fails_the_directory_is_offline() -> None:
 
 
 def test_a_replica_that_cannot_read_its_producers_has_written_nothing() -> None:
-    """They are read from the disk at the first batch with a producer after a clean start; that batch comes again."""
+    """After a clean start, reading a producer snapshot fails at a follower's first batch.
+
+    Nothing is written, and the batch is accepted when it comes again.
+    """
     node = Node()
     for sequence in range(2):
         append(node.log(), batch(producer_id=1, producer_epoch=0, base_sequence=sequence))
@@ -278,7 +296,10 @@ def test_a_replica_that_cannot_read_its_producers_has_written_nothing() -> None:
 
 
 def test_a_log_that_could_not_be_made_leaves_nothing() -> None:
-    """A full disk that refuses a new replica half-way keeps no part of it, which the next start would find as a stray."""
+    """The disk is full during the creation of a log.
+
+    Nothing of it remains, since the next start would take it for a stray.
+    """
     refused = 0
     for room in range(80):
         node = Node()
@@ -295,7 +316,7 @@ def test_a_log_that_could_not_be_made_leaves_nothing() -> None:
 
 
 def test_a_read_in_a_worker_leaves_the_failed_directory_to_the_loop() -> None:
-    """An error that a worker meets takes the directory offline on the loop, at its next look, never in a thread."""
+    """A read in a worker fails. The directory goes offline later, on the loop, and never in the worker's thread."""
     node = Node()
     log = node.log()
     fill(log, 3)

@@ -1,4 +1,7 @@
-"""Changes of files that a device answers late: the log refuses meanwhile, is whole behind it, and so it is after a restart."""
+"""A disk answers late to a change of files.
+
+Meanwhile the log refuses; afterwards, and after a restart, it is complete.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +28,12 @@ SIZE = len(batch())
 OTHER_ID = bytes(reversed(TOPIC_ID))
 CONFIG = LogConfig(segment_bytes=2 * SIZE, retention_ms=3_600_000, file_delete_delay_ms=0)
 TIMES = pytest.mark.parametrize("is_early", [True, False], ids=["done-at-once", "done-late"])
-"""The device has done what it was asked for before it falls silent, or does it when it answers."""
+"""The device performs the change before it falls silent, or when it answers."""
 Change = Callable[["Hanging"], None]
 
 
 class Hanging(Node):
-    """A node whose loop waits only so long for its disk."""
+    """A node whose loop waits only a limited time for its disk."""
 
     def __init__(self, config: LogConfig = CONFIG, *, is_early: bool = True) -> None:
         super().__init__(config)
@@ -42,12 +45,12 @@ class Hanging(Node):
         self.disk.random.random = lambda: 0.0 if self.is_early else 0.9  # type: ignore[method-assign]
 
     def answer(self) -> None:
-        """The device answers; the upkeep hears of it."""
+        """Let the device answer, and run the upkeep, which notices it."""
         del self.disk.silent_roots[ROOT]
         self.look(1000)
 
     def begin_again(self, keep: Keep = "all") -> PartitionLog:
-        """Restart after a crash; the log that is found then."""
+        """Crash and restart, and return the log that is found."""
         self.disk.silent_roots.clear()
         self.disk.crash(keep)
         self.start()
@@ -56,12 +59,12 @@ class Hanging(Node):
         return found
 
     def names(self) -> list[str]:
-        """The directories of logs, under whatever name."""
+        """Return the names of the logs' directories."""
         return [name for name in self.disk.open_dir(ROOT).list() if name.startswith(("t-0", "u-0"))]
 
 
 def refuses(log: PartitionLog) -> bool:
-    """True if every use of the log is refused with KAFKA_STORAGE_ERROR; otherwise none may be."""
+    """True if every use of the log is refused with KAFKA_STORAGE_ERROR, False if none is. Anything else fails."""
     uses: list[Callable[[], object]] = [
         lambda: append(log, batch()),
         lambda: log.read(log.log_start_offset, 1000, upper_bound=log.log_end_offset),
@@ -88,7 +91,10 @@ def filled(case: Node, batches: int = 7) -> PartitionLog:
 
 @TIMES
 def test_a_truncation_that_is_answered_late(is_early: bool) -> None:
-    """Nothing of the log changes until the device answers; then it is cut, and serves. A restart finds the same."""
+    """A truncation is answered late.
+
+    The log refuses until then, and is truncated afterwards. A restart finds the same.
+    """
     case = Hanging(is_early=is_early)
     log, other = filled(case), case.log("u")
     kept = content(log)[: 5 * SIZE]
@@ -113,7 +119,10 @@ def test_a_truncation_that_is_answered_late(is_early: bool) -> None:
 @TIMES
 @pytest.mark.parametrize("keep", ["all", "synced", "random"])
 def test_a_crash_while_a_truncation_goes_on(is_early: bool, keep: Keep) -> None:
-    """The next start finds the log as it was, or as it was to be, and the checkpoint vouches for no more than is there."""
+    """A crash comes while a truncation waits for the disk.
+
+    The next start finds the old or the truncated log, and a recovery point within it.
+    """
     case = Hanging(is_early=is_early)
     whole = content(filled(case))
     case.fall_silent()
@@ -128,7 +137,10 @@ def test_a_crash_while_a_truncation_goes_on(is_early: bool, keep: Keep) -> None:
 
 @TIMES
 def test_a_flush_beside_a_truncation_that_goes_on_vouches_for_nothing(is_early: bool) -> None:
-    """A worker may sync what is cut next: the recovery point stays where the log will end."""
+    """A worker syncs the log while a truncation waits for the disk.
+
+    The recovery point is not raised beyond the new end.
+    """
     case = Hanging(is_early=is_early)
     log = case.log()
     fill(log, 7)
@@ -145,7 +157,10 @@ def test_a_flush_beside_a_truncation_that_goes_on_vouches_for_nothing(is_early: 
 
 @TIMES
 def test_a_log_begins_anew_late(is_early: bool) -> None:
-    """All of it goes when the device answers, and the log begins where the leader's does."""
+    """A log is to begin anew at another offset, and the disk answers late.
+
+    Then all records are gone, and it begins at that offset.
+    """
     case = Hanging(is_early=is_early)
     log = filled(case)
     case.fall_silent()
@@ -162,7 +177,10 @@ def test_a_log_begins_anew_late(is_early: bool) -> None:
 
 @TIMES
 def test_a_late_truncation_of_a_log_that_is_gone_by_then(is_early: bool) -> None:
-    """A topic that is deleted meanwhile stays deleted; one made anew under its name has nothing of it."""
+    """A topic is deleted while a truncation waits for the disk.
+
+    It stays deleted, and a new topic of this name has none of its records.
+    """
     case = Hanging(is_early=is_early)
     log = filled(case)
     case.fall_silent()
@@ -182,7 +200,7 @@ def test_a_late_truncation_of_a_log_that_is_gone_by_then(is_early: bool) -> None
 
 
 def test_a_late_truncation_that_fails_takes_the_directory_offline() -> None:
-    """As one that fails in time."""
+    """A late truncation fails with an I/O error. The directory goes offline."""
     case = Hanging(is_early=False)
     log = filled(case)
     case.fall_silent()
@@ -196,7 +214,10 @@ def test_a_late_truncation_that_fails_takes_the_directory_offline() -> None:
 
 
 def test_a_late_truncation_that_finds_no_room_changes_nothing() -> None:
-    """The log serves on as it was, and may be cut later: the lower recovery point is not forgotten."""
+    """A late truncation finds a full disk.
+
+    The log serves as before, and a later truncation still lowers the recovery point.
+    """
     case = Hanging(is_early=False)
     log = filled(case)
     case.fall_silent()
@@ -215,7 +236,7 @@ def test_a_late_truncation_that_finds_no_room_changes_nothing() -> None:
 
 @TIMES
 def test_a_deletion_is_the_first_to_meet_the_hang(is_early: bool) -> None:
-    """The log is gone at once, its name when the device answers; then a new topic of this name begins empty."""
+    """A deletion meets a silent disk. The log is gone at once, and its name is free when the disk answers."""
     case = Hanging(is_early=is_early)
     filled(case)
     filled_too = case.log("u")
@@ -234,13 +255,16 @@ def test_a_deletion_is_the_first_to_meet_the_hang(is_early: bool) -> None:
     case.answer()
     assert case.log_dir.create_log("t", 0, OTHER_ID, CONFIG).log_end_offset == 0
     case.look(1000)
-    assert case.names() == ["t-0"], "what was deleted is removed after its delay"
+    assert case.names() == ["t-0"], "the deleted log was not removed after its delay"
     assert case.begin_again().topic_id == OTHER_ID
 
 
 @TIMES
 def test_a_log_that_is_made_too_late_is_unmade(is_early: bool) -> None:
-    """Nothing is left of it: its replica may lie in another directory by now. The name is free when the device answers."""
+    """The creation of a log is answered late.
+
+    The log is removed again, since its replica may be in another directory by now.
+    """
     case = Hanging(is_early=is_early)
     case.fall_silent()
     with pytest.raises(DiskHung):
@@ -256,9 +280,9 @@ def test_a_log_that_is_made_too_late_is_unmade(is_early: bool) -> None:
 
 @TIMES
 def test_a_roll_that_is_answered_late_is_made_again(is_early: bool) -> None:
-    """The append that needs it is refused, and leaves nothing; the next one rolls.
+    """A roll is answered late. Its append is refused and leaves nothing, and the next append rolls.
 
-    All files of the roll are one step of the disk's thread: the loop writes none of them.
+    The disk's thread writes all files of a roll in one step.
     """
     transaction = batch(producer_id=5, producer_epoch=0, base_sequence=0, is_transactional=True)
     marker = build_marker(5, 0, 1, is_commit=False, timestamp_ms=NOW_MS)
@@ -284,7 +308,10 @@ def test_a_roll_that_is_answered_late_is_made_again(is_early: bool) -> None:
 
 @TIMES
 def test_retention_that_is_answered_late(is_early: bool) -> None:
-    """What has expired is gone for readers at once, from the disk when the device answers, and does not come back."""
+    """Retention is answered late.
+
+    Expired records are hidden at once, removed when the disk answers, and do not come back.
+    """
     case = Hanging(is_early=is_early)
     log = case.log()
     for _ in range(6):
@@ -298,7 +325,7 @@ def test_retention_that_is_answered_late(is_early: bool) -> None:
     with pytest.raises(DiskHung):
         log.delete_old_segments(NOW_MS)
     assert refuses(log)
-    assert log.stored_start_offset == 0, "nobody may rely on it yet"
+    assert log.stored_start_offset == 0, "the new log start counts as stored before the disk has answered"
     case.answer()
     assert (log.log_start_offset, log.stored_start_offset, log.log_end_offset) == (6, 6, 7)
     case.look(1000)
@@ -308,19 +335,22 @@ def test_retention_that_is_answered_late(is_early: bool) -> None:
 
 
 def test_a_node_that_stops_meanwhile_leaves_the_log_to_the_next_start() -> None:
-    """What goes on when the process ends is as a crash left it."""
+    """A node stops while a truncation waits for the disk. The next start recovers the log as after a crash."""
     case = Hanging(is_early=False)
     whole = content(filled(case))
     case.fall_silent()
     with pytest.raises(DiskHung):
         case.log().truncate_to(5)
-    assert case.log_dir.is_stalled, "the directory is left behind, and gets no marker of a clean shutdown"
+    assert case.log_dir.is_stalled, "the directory is not stalled, and would get a marker of a clean shutdown"
     assert content(case.begin_again()) == whole
 
 
 @TIMES
 def test_the_rest_of_a_refused_append_is_cut_off_late(is_early: bool) -> None:
-    """A disk that is full and hangs as well: the append is gone without a trace when the log serves again."""
+    """An append is refused on a full disk, which then falls silent.
+
+    When it answers, the rest of the append is cut off.
+    """
     case = Hanging(LogConfig(), is_early=is_early)
     log = case.log()
     fill(log, 2)

@@ -1,4 +1,4 @@
-"""Workers that are overtaken by the loop: a log is deleted, made anew or closed while one is at it."""
+"""The loop deletes, recreates or closes a log while a worker uses it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LOOKS = 4
 
 
 class OvertakenWorkers:
-    """Runs everything at once, and something else before or after its call number `at`."""
+    """Workers that act at once. Before or after call number `at` they run `meanwhile`."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -62,7 +62,7 @@ def _filled(node: Node, epoch: int) -> None:
 
 
 def _started(workers: OvertakenWorkers) -> Node:
-    """A node that has stopped and started, so that the indexes of finished segments are to be read."""
+    """Make a node that has stopped and started, so that the indexes of finished segments have yet to be read."""
     node = Node(CONFIG)
     _filled(node, epoch=3)
     node.log_dir.close_clean(7)
@@ -97,8 +97,10 @@ def _number_of_calls() -> int:
 def test_a_log_may_go_during_any_call_of_the_background(
     meanwhile: Callable[[LogDir], None], is_before: bool
 ) -> None:
-    """A topic may be deleted while a worker is at its log. The directory stays online, and a successor inherits
-    nothing."""
+    """A log is deleted or recreated during any call of the background work.
+
+    The directory stays online, and the new log inherits nothing.
+    """
     calls = _number_of_calls()
     assert calls > 10
     for at in range(calls):
@@ -119,7 +121,7 @@ def test_a_log_may_go_during_any_call_of_the_background(
         fresh = node.log_dir.get("t", 0)
         if meanwhile is _make_anew:
             assert fresh is not None, told
-            # The crash may take the record, which nobody has synced.
+            # The crash may lose this record, which was never synced.
             assert fresh.log_start_offset == 0, told
             assert fresh.log_end_offset <= 1, told
             assert fresh.epochs.latest in (-1, 0), told
@@ -147,7 +149,10 @@ def _closed_log(directory: Any) -> PartitionLog:
 def test_a_reader_in_a_worker_meets_a_closed_log(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch, read: Callable[[PartitionLog], object], is_before: bool
 ) -> None:
-    """A log that is closed between two steps of a reader gives `FileClosed` or the answer, never another exception."""
+    """A log is closed between two steps of a reader in a worker.
+
+    The reader gets its answer or `FileClosed`, and no other exception.
+    """
     log = _closed_log(open_dir(str(tmp_path)))
     real = Segment.pinned_file
 
@@ -169,7 +174,7 @@ def test_a_reader_in_a_worker_meets_a_closed_log(
 
 
 def test_a_lookup_by_time_goes_on_behind_removed_segments(tmp_path: Any) -> None:
-    """A lookup whose segment retention has removed meanwhile looks again in those that are left."""
+    """Retention removes the segment of a running lookup by time. The lookup continues in the segments that are left."""
     log = _closed_log(open_dir(str(tmp_path)))
     config = LogConfig(segment_bytes=4096, retention_bytes=0)
     segment = log.segments[0]
@@ -202,7 +207,10 @@ def _before_the_checkpoint_of(workers: OvertakenWorkers, name: str) -> None:
 
 
 def test_a_checkpoint_never_names_a_log_that_was_set_aside_before_it_was_written() -> None:
-    """A log that is made anew does not inherit the offsets of the old one from a checkpoint that was under way."""
+    """A log is recreated while a checkpoint is being written.
+
+    It does not inherit the old log's offsets from the checkpoint.
+    """
     workers = OvertakenWorkers()
     node = Node(CONFIG)
     node.log_dir.directory.unlock()
@@ -223,7 +231,7 @@ def test_a_checkpoint_never_names_a_log_that_was_set_aside_before_it_was_written
 
 
 def test_a_clean_stop_passes_over_a_log_that_was_deleted_meanwhile() -> None:
-    """A replica that is deleted while its directory is being closed does not make the shutdown an unclean one."""
+    """A log is deleted while its directory is being closed. The shutdown is still a clean one."""
     node = Node(CONFIG)
     _filled(node, epoch=0)
     log_dir = node.log_dir
@@ -244,8 +252,10 @@ def test_a_clean_stop_passes_over_a_log_that_was_deleted_meanwhile() -> None:
 
 
 def test_background_ends_with_the_directory_it_looks_after() -> None:
-    """The background work of a directory ends when the directory is closed: it must not roll or remove what a worker
-    closes."""
+    """The background work of a directory ends when the directory is closed.
+
+    It must not change files that a worker is closing.
+    """
     node = Node(CONFIG)
     _filled(node, epoch=0)
     node.log_dir.close_clean(9)

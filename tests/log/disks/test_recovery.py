@@ -1,4 +1,4 @@
-"""Opening a log after a crash: torn tails, rot, lost files, and what is derived anew."""
+"""Opening a log after a crash: torn tails, damage, lost files, and everything that is rebuilt."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FIRST_LOG = f"{ROOT}/{file_name(0, '.log')}"
 
 
 def written(batches: int = 20, config: LogConfig = CONFIG) -> tuple[SimDisk, PartitionLog]:
-    """A log of batches of three records from two producers, closed."""
+    """Make a closed log of batches of three records from two producers."""
     disk = new_disk()
     log = open_log(disk.open_dir(ROOT, create=True), config)
     for at in range(batches):
@@ -42,7 +42,7 @@ def reopened(disk: SimDisk, *, clean: bool = False, recovery_point: int = 0) -> 
 
 
 def check_whole(log: PartitionLog, end_offset: int) -> None:
-    """Content, lookups, epochs and producers are those of a log that ends at `end_offset`."""
+    """Check contents, lookups, epochs and producers of a log that ends at `end_offset`."""
     assert log.log_end_offset == end_offset
     headers = [header for _, header in iter_batches(content(log))]
     assert [header.base_offset for header in headers] == list(range(0, end_offset, 3))
@@ -67,7 +67,7 @@ def check_whole(log: PartitionLog, end_offset: int) -> None:
 
 
 def test_after_a_clean_shutdown_segments_are_not_read() -> None:
-    """Only the last segment is looked at, from its last index entry on."""
+    """After a clean shutdown only the last segment is read, from its last index entry on."""
     disk, _ = written()
     reads: list[tuple[str, int]] = []
     disk.on_operation = lambda operation, path, position, count: (
@@ -83,7 +83,7 @@ def test_after_a_clean_shutdown_segments_are_not_read() -> None:
 
 @pytest.mark.parametrize("recovery_point", [0, 1, 15, 24, 25, 59, 60])
 def test_what_was_not_synced_is_read_again(recovery_point: int) -> None:
-    """Recovery starts with the segment that holds the recovery point, and derives what belongs to it."""
+    """After a crash, recovery reads from the segment of the recovery point on, and rebuilds indexes and snapshots."""
     disk, _ = written()
     directory = disk.open_dir(ROOT)
     for name in directory.list():
@@ -100,7 +100,7 @@ def test_what_was_not_synced_is_read_again(recovery_point: int) -> None:
 
 
 def test_a_tail_torn_at_any_byte_is_cut_off() -> None:
-    """The log ends behind the last whole batch, and goes on from there."""
+    """A tail is torn at any byte. The log ends after the last whole batch, and the next append continues there."""
     size = len(batch(3, producer_id=0, producer_epoch=0, base_sequence=0))
     for cut in range(1, size + 1):
         disk, log = written(9)
@@ -116,7 +116,7 @@ def test_a_tail_torn_at_any_byte_is_cut_off() -> None:
 
 @pytest.mark.parametrize("mask", [0x01, 0x80, 0xFF])
 def test_a_bit_flipped_at_any_byte_is_noticed(mask: int) -> None:
-    """Every byte of a batch counts but the leader epoch, which no checksum covers (base offset and length show)."""
+    """A bit is flipped in any byte of a batch. It is noticed, except in the leader epoch, which no checksum covers."""
     size = len(batch(3, producer_id=0, producer_epoch=0, base_sequence=0))
     for position in range(size):
         disk, _ = written(4)
@@ -130,7 +130,10 @@ def test_a_bit_flipped_at_any_byte_is_noticed(mask: int) -> None:
 
 @pytest.mark.parametrize("byte", range(4))
 def test_an_offset_that_no_segment_reaches_ends_the_log_before_it(byte: int) -> None:
-    """Checksums leave out base offsets: a flipped bit in one must not make the log end at trillions."""
+    """A flipped bit in a base offset moves it beyond the segment.
+
+    The log ends before this batch, as no checksum covers base offsets.
+    """
     size = len(batch(3, producer_id=0, producer_epoch=0, base_sequence=0))
     disk, _ = written(4)
     disk.corrupt(FIRST_LOG, 2 * size + byte, 0x40)
@@ -140,14 +143,17 @@ def test_an_offset_that_no_segment_reaches_ends_the_log_before_it(byte: int) -> 
 
 
 def test_zeros_behind_the_log_are_cut_off() -> None:
-    """A power loss may leave a file longer than what was written to it."""
+    """A power loss leaves zeros after the written data. They are cut off."""
     disk, log = written(4)
     disk.open_dir(ROOT).open(log.segments[-1].name(".log")).append(bytes(5000))
     check_whole(reopened(disk), 12)
 
 
 def test_what_follows_damage_is_no_part_of_the_log() -> None:
-    """Later segments are dropped, with their files, and the event names the file and the place."""
+    """A segment is damaged.
+
+    The log ends there, later segments are removed, and the log line names file and position.
+    """
     node = Node(CONFIG)
     log = node.log()
     fill(log, 20, 3)
@@ -176,7 +182,10 @@ def cut_files(disk: SimDisk) -> dict[str, bytes]:
 
 @pytest.mark.reaches("recovery.synced_tail_kept_aside")
 def test_what_had_been_synced_is_kept_when_damage_cuts_it_off() -> None:
-    """Sound records behind the damage are no part of the log, and may be the only copy of what was acknowledged."""
+    """Damage below the recovery point cuts off synced records.
+
+    They are kept in a file, since they may be the only copy.
+    """
     disk, log = written()
     last = log.segments[-1].base_offset
     position = len(disk.open_dir(ROOT).read_bytes(file_name(last, ".log"))) // 2
@@ -195,7 +204,10 @@ def test_what_had_been_synced_is_kept_when_damage_cuts_it_off() -> None:
 
 
 def test_segments_behind_such_damage_are_kept_whole() -> None:
-    """They may not have been synced, but a process that dies leaves them sound in the page cache, and acknowledged."""
+    """Segments after the damage are also kept in files.
+
+    They may be unsynced, but acknowledged and intact in the page cache.
+    """
     disk, log = written()
     bases = [segment.base_offset for segment in log.segments]
     sound = {base: disk.open_dir(ROOT).read_bytes(file_name(base, ".log")) for base in bases}
@@ -207,7 +219,7 @@ def test_segments_behind_such_damage_are_kept_whole() -> None:
 
 
 def test_a_torn_tail_leaves_no_copy() -> None:
-    """A power loss may tear what is still unsynced: nobody was promised it."""
+    """A torn tail above the recovery point leaves no copy. Only synced records are kept beside the log."""
     disk, log = written()
     disk.corrupt(f"{ROOT}/{file_name(log.segments[1].base_offset, '.log')}", 30)
     assert reopened(disk, recovery_point=0).log_end_offset == log.segments[1].base_offset
@@ -215,7 +227,7 @@ def test_a_torn_tail_leaves_no_copy() -> None:
 
 
 def test_a_disk_without_room_for_the_copy_is_recovered_all_the_same() -> None:
-    """The copy is a kindness; the log has to come up."""
+    """There is no room for the copy of the cut records. The log is recovered without it."""
     disk, log = written()
     last = log.segments[-1].base_offset
     disk.corrupt(f"{ROOT}/{file_name(last, '.log')}", 30)
@@ -225,7 +237,7 @@ def test_a_disk_without_room_for_the_copy_is_recovered_all_the_same() -> None:
 
 
 def test_rot_below_the_recovery_point_is_found_by_verification() -> None:
-    """It is not read at start; `odradek log dump --verify` names the file and the place."""
+    """Damage below the recovery point is not read at a start. `odradek log dump --verify` reports file and position."""
     disk, _ = written()
     disk.corrupt(FIRST_LOG, 400)
     log = reopened(disk, recovery_point=60)
@@ -238,7 +250,10 @@ def test_rot_below_the_recovery_point_is_found_by_verification() -> None:
 
 @pytest.mark.parametrize("clean", [False, True])
 def test_rot_below_the_recovery_point_keeps_no_log_from_opening(clean: bool) -> None:
-    """Producers are read from a snapshot within a rotten segment on: what cannot be found there is left out."""
+    """The snapshot of producers begins within a damaged segment.
+
+    The log opens, and producers in the damaged part are unknown.
+    """
     disk, log = written()
     end, within = log.log_end_offset, 6
     assert within < log.segments[1].base_offset
@@ -255,7 +270,10 @@ def test_rot_below_the_recovery_point_keeps_no_log_from_opening(clean: bool) -> 
 
 
 def test_a_lost_segment_ends_the_log() -> None:
-    """Segments join without gaps, so a missing tail is noticed even if it began at a batch's start."""
+    """A segment or the end of one is lost.
+
+    The log ends there, since the next segment must begin where the previous one ends.
+    """
     disk, log = written()
     middle = log.segments[2]
     disk.open_dir(ROOT).remove(middle.name(".log"))
@@ -267,7 +285,10 @@ def test_a_lost_segment_ends_the_log() -> None:
 
 
 def test_compacted_logs_may_have_gaps_between_segments() -> None:
-    """Kafka lets a follower of a compacted log begin a segment at the first offset that it has."""
+    """Segments of a compacted log may have gaps between them.
+
+    A follower begins a segment at the first offset it has.
+    """
     disk, log = written()
     middle = log.segments[2]
     disk.open_dir(ROOT).remove(middle.name(".log"))
@@ -279,7 +300,10 @@ def test_compacted_logs_may_have_gaps_between_segments() -> None:
 
 @pytest.mark.parametrize("policy", ["compact", "delete"])
 def test_a_compacted_topics_lost_tail_is_no_gap_of_compaction(policy: str) -> None:
-    """A hole would never be filled: what is behind the tail is fetched again, also where older segments have gaps."""
+    """The unsynced end of a compacted topic's segment is lost.
+
+    This gap does not come from compaction, so the rest is fetched again.
+    """
     _, directory = _with_a_gap([0, 1, 4, 7], list(range(8, 16)), list(range(20, 30)))
     config = LogConfig(cleanup_policy=(policy,))
     log = open_log(directory, config, clean=False, recovery_point=8, first_dirty_offset=8)
@@ -288,7 +312,7 @@ def test_a_compacted_topics_lost_tail_is_no_gap_of_compaction(policy: str) -> No
 
 
 def _with_a_gap(*offsets: list[int]) -> tuple[SimDisk, Dir]:
-    """A log on a disk whose segments hold these offsets, a batch each, as a cleaner leaves them: named by the first."""
+    """Make the directory of a log whose segments have these offsets, one in each batch, as a cleaner leaves them."""
     disk = new_disk()
     directory = disk.open_dir(ROOT, create=True)
     for each in offsets:
@@ -300,7 +324,7 @@ def _with_a_gap(*offsets: list[int]) -> tuple[SimDisk, Dir]:
 
 
 def test_a_gap_in_what_was_synced_is_a_gap_of_the_log() -> None:
-    """A log that was compacted once keeps all its segments whatever its topic's policy is today, as in Kafka."""
+    """A gap below the recovery point is accepted whatever the topic's policy is now, as in Kafka."""
     first, second, third = list(range(8)), list(range(10, 20)), list(range(20, 30))
     for recovery_point in (9, 10, 15, 20, 30):
         _, directory = _with_a_gap(first, second, third)
@@ -310,14 +334,20 @@ def test_a_gap_in_what_was_synced_is_a_gap_of_the_log() -> None:
 
 
 def test_gaps_within_segments_vouch_for_those_between() -> None:
-    """A gap within a segment shows that compaction was at the log: a gap between two segments is no loss either."""
+    """A log without checkpoints has a gap within a segment, so it was compacted.
+
+    Gaps between its segments are accepted.
+    """
     for is_known, end_offset in ((True, 8), (False, 26)):
         _, directory = _with_a_gap([0, 1, 4, 7], list(range(10, 20)), [20, 25])
         assert open_log(directory, clean=False, is_known=is_known).log_end_offset == end_offset
 
 
 def test_gaps_behind_a_gap_vouch_for_it_where_no_checkpoint_knows_the_log() -> None:
-    """A directory of Kafka that comes without its checkpoints: an emptied segment, then others with gaps."""
+    """A log without checkpoints has a gap, and later an empty segment or gaps within segments.
+
+    It was compacted, so the gap is accepted.
+    """
     for is_emptied in (True, False):
         for later in ([20, 25], [24, 25]):
             _, directory = _with_a_gap([0, 1, 2, 3], list(range(10, 20)), later)
@@ -332,14 +362,16 @@ def test_gaps_behind_a_gap_vouch_for_it_where_no_checkpoint_knows_the_log() -> N
 
 @pytest.mark.parametrize("recovery_point", [0, 2])
 def test_a_checkpoint_that_knows_the_log_lets_nobody_vouch_for_a_gap(recovery_point: int) -> None:
-    """A truncation to the log's begin lowers it to 0. When it is interrupted, later segments are no part of the log."""
+    """A checkpoint knows the log, with a low recovery point, as during a truncation to its start.
+
+    A gap above it ends the log.
+    """
     _, directory = _with_a_gap([0, 1, 2, 3], list(range(10, 20)), [20, 25])
     assert open_log(directory, clean=False, recovery_point=recovery_point).log_end_offset == 4
 
 
 def test_what_is_sound_behind_a_lost_tail_is_kept_beside_the_log() -> None:
-    """A tail that was never synced ends the log there, so that it is fetched again. Sound segments behind it are
-    reported and kept."""
+    """An unsynced tail is lost. The log ends there, and intact later segments are reported and kept in files."""
     node = Node(CONFIG)
     log = node.log()
     fill(log, 20, 3)
@@ -357,7 +389,10 @@ def test_what_is_sound_behind_a_lost_tail_is_kept_beside_the_log() -> None:
 
 
 def test_a_segment_that_reaches_over_the_next_one_is_cut() -> None:
-    """A power loss may undo a truncation, but not the file that was begun behind it."""
+    """A power loss undoes a truncation, but keeps the segment that was begun after it.
+
+    The longer segment is cut at the new one's start.
+    """
     disk = new_disk()
     directory = disk.open_dir(ROOT, create=True)
     log = open_log(directory)
@@ -403,7 +438,7 @@ def damage_swap(directory: Dir, name: str) -> None:
 @pytest.mark.parametrize("damage", [damage_cut, damage_remove, damage_swap])
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 def test_an_index_that_cannot_be_right_is_rebuilt(damage: Callable[[Dir, str], None], suffix: str) -> None:
-    """Missing, cut or disordered: derived from the segment at first use."""
+    """A missing, cut or disordered index is rebuilt from its segment at the first use."""
     config = LogConfig(segment_bytes=3000, index_interval_bytes=200)
     disk, log = written(40, config)
     directory = disk.open_dir(ROOT)
@@ -417,7 +452,10 @@ def test_an_index_that_cannot_be_right_is_rebuilt(damage: Callable[[Dir, str], N
 
 @pytest.mark.reaches("log.index_misled_a_search")
 def test_a_bit_flipped_anywhere_in_an_index_leads_nowhere_wrong() -> None:
-    """An entry that still ascends but points at no batch is noticed where it points, and the index is rebuilt."""
+    """A bit is flipped in an index, and entries still ascend.
+
+    A lookup notices that the entry points at no batch, and rebuilds the index.
+    """
     config = LogConfig(segment_bytes=3000, index_interval_bytes=200)
     for byte in range(64):
         disk, log = written(40, config)
@@ -429,7 +467,7 @@ def test_a_bit_flipped_anywhere_in_an_index_leads_nowhere_wrong() -> None:
 
 
 def test_an_empty_index_only_costs_time() -> None:
-    """Zeros are what Kafka preallocates; without entries the scan starts at the segment's start."""
+    """An index of zeros, as Kafka preallocates it, has no entries. Scans begin at the segment's start."""
     disk, log = written()
     directory = disk.open_dir(ROOT)
     damage_zero(directory, log.segments[0].name(".index"))
@@ -437,7 +475,7 @@ def test_an_empty_index_only_costs_time() -> None:
 
 
 def test_index_files_without_a_segment_are_removed() -> None:
-    """Index files that a crash left of a removed segment are removed."""
+    """Index files whose segment was removed before a crash are removed."""
     disk, _ = written()
     directory = disk.open_dir(ROOT)
     directory.open(file_name(999, ".index"), create=True)
@@ -451,7 +489,10 @@ def test_index_files_without_a_segment_are_removed() -> None:
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_a_damaged_snapshot_is_no_source(clean: bool) -> None:
-    """Producer state comes from the last good snapshot and the batches behind it, or from batches alone."""
+    """Snapshots of producers are damaged.
+
+    Their state comes from the last valid snapshot and later batches, or only from batches.
+    """
     for keep in (0, 1, 2):
         disk, _ = written()
         directory = disk.open_dir(ROOT)
@@ -463,14 +504,20 @@ def test_a_damaged_snapshot_is_no_source(clean: bool) -> None:
 
 @pytest.mark.parametrize(("clean", "recovery_point"), [(True, 0), (False, 0), (False, 60)])
 def test_a_damaged_epoch_file_is_made_anew(clean: bool, recovery_point: int) -> None:
-    """Every batch names its epoch. Without any the replica would promise its leader what it has, unasked (KIP-595)."""
+    """The file of leader epochs is damaged.
+
+    It is rebuilt from the batches, so that the replica does not report its end unasked (KIP-595).
+    """
     disk, _ = written()
     disk.corrupt(f"{ROOT}/leader-epoch-checkpoint", 0)
     check_whole(reopened(disk, clean=clean, recovery_point=recovery_point), 60)
 
 
 def test_interrupted_work_is_finished() -> None:
-    """`.deleted` and `.cleaned` files go; a `.swap` that was complete takes the place of what it covers."""
+    """Files of interrupted work are finished.
+
+    `.deleted` and `.cleaned` are removed, and a complete `.swap` replaces its sources.
+    """
     disk, log = written()
     directory = disk.open_dir(ROOT)
     expected = content(reopened(disk, clean=True))
@@ -485,7 +532,7 @@ def test_interrupted_work_is_finished() -> None:
 
 
 def test_the_checkpointed_log_start_wins_over_a_shorter_log() -> None:
-    """As in Kafka: a log that ends below its start offset begins anew there."""
+    """The checkpointed log start is above the log's end. The log begins anew there, as in Kafka."""
     disk, _ = written()
     log = open_log(disk.open_dir(ROOT), CONFIG, clean=False, log_start_offset=70)
     assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (70, 70, 0)
@@ -494,7 +541,7 @@ def test_the_checkpointed_log_start_wins_over_a_shorter_log() -> None:
 
 
 def test_checkpoints_are_reconciled_with_the_log() -> None:
-    """The high watermark lies between log start and log end, whatever its checkpoint says."""
+    """The checkpointed high watermark is outside of the log. It is moved to the log's start or end."""
     for high_watermark, expected in ((-1, 6), (3, 6), (20, 20), (99, 60)):
         disk, _ = written()
         log = open_log(
@@ -507,7 +554,7 @@ def test_checkpoints_are_reconciled_with_the_log() -> None:
 
 
 def test_a_batch_longer_than_the_chunk_is_checked_piece_by_piece() -> None:
-    """Recovery reads through one buffer of a fixed size, whatever the size of batches."""
+    """Recovery reads through one buffer of fixed size. A longer batch is checked in pieces."""
     disk = new_disk()
     directory = disk.open_dir(ROOT, create=True)
     log = open_log(directory)

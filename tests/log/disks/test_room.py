@@ -1,4 +1,4 @@
-"""The reserve of a disk: records stop before it, everything that can free room goes on; and how soon a disk is full."""
+"""The reserve of a disk, which records must not use but retention may. Also the forecast when a disk is full."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GIB = 1 << 30
 
 
 def test_the_reserve_is_a_hundredth_at_most_one_gibibyte_or_what_the_key_says() -> None:
-    """A configured reserve counts up to half of the device."""
+    """The reserve is 1 % of the disk, at most 1 GiB, or the configured value, at most half of the disk."""
     room = Room()
     assert room.reserve_bytes == 0
     room.note(0.0, 10 * GIB, 5 * GIB)
@@ -37,7 +37,7 @@ def test_the_reserve_is_a_hundredth_at_most_one_gibibyte_or_what_the_key_says() 
 
 
 def test_a_room_on_the_brink_does_not_flutter() -> None:
-    """Short at the reserve; no longer only with an eighth more."""
+    """A disk is short at the reserve. It stops being short only with an eighth more room."""
     room = Room(8_000)
     assert not room.note(0.0, 100_000, 8_001)
     assert room.note(1.0, 100_000, 8_000)
@@ -47,7 +47,10 @@ def test_a_room_on_the_brink_does_not_flutter() -> None:
 
 
 def test_the_hours_left_follow_the_rate_of_the_last_hour() -> None:
-    """The room above the reserve by what has gone in an hour; none as soon as the room grows again."""
+    """Hours left are the room above the reserve divided by the last hour's rate.
+
+    There is no forecast while the room grows.
+    """
     room = Room(10_000)
     room.note(0.0, 10_000_000, 1_000_000)
     assert room.hours_left is None
@@ -55,13 +58,13 @@ def test_the_hours_left_follow_the_rate_of_the_last_hour() -> None:
     assert room.fill_bytes_per_second == 100.0
     assert room.hours_left == pytest.approx((640_000 - 10_000) / 100 / 3600)
     room.note(5400.0, 10_000_000, 280_000)
-    assert room.fill_bytes_per_second == 100.0, "what is older than an hour does not count"
+    assert room.fill_bytes_per_second == 100.0, "room that was used more than an hour ago was counted"
     room.note(5401.0, 10_000_000, 1_000_000)
-    assert room.hours_left is None, "the look before this one does not count"
+    assert room.hours_left is None, "there is a forecast although the room has grown"
 
 
 def test_a_burst_after_a_start_is_no_trend() -> None:
-    """A follower that catches up takes a hundredth of the disk in two minutes: there are days left, not hours."""
+    """A follower that catches up takes 1 % of the disk in two minutes. The forecast is days, not hours."""
     room = Room(0)
     room.note(0.0, 1_000_000, 500_000)
     room.note(120.0, 1_000_000, 490_000)
@@ -69,7 +72,10 @@ def test_a_burst_after_a_start_is_no_trend() -> None:
 
 
 def test_a_disk_is_slow_against_its_own_past() -> None:
-    """Ten times the usual and at least 50 ms; what is slow never becomes usual; normal again below three times."""
+    """A disk is slow at ten times its usual latency and at least 50 ms.
+
+    Slow times do not change the usual one, and below three times it is normal.
+    """
     latency = SyncLatency()
     for _ in range(200):
         assert not latency.note(0.010)
@@ -78,7 +84,7 @@ def test_a_disk_is_slow_against_its_own_past() -> None:
     fast = SyncLatency()
     for _ in range(200):
         fast.note(0.001)
-    assert sum(fast.note(0.030) for _ in range(50)) == 0, "too fast to be called slow"
+    assert sum(fast.note(0.030) for _ in range(50)) == 0, "syncs below 50 ms were reported as slow"
     changes = [latency.note(1.0) for _ in range(50)]
     assert sum(changes) == 1
     usual = latency.usual_seconds
@@ -91,7 +97,7 @@ def test_a_disk_is_slow_against_its_own_past() -> None:
 
 
 class Short:
-    """One disk with a log; its room is what the test says."""
+    """A disk with a log, whose free room the test sets."""
 
     def __init__(self) -> None:
         self.disks = Disks()
@@ -110,13 +116,16 @@ class Short:
         self.log_dir.judge_room()
 
     def look(self, seconds: int) -> None:
-        """Time passes, and the upkeep looks."""
+        """Let time pass, and run the upkeep."""
         self.clock.now_ms += seconds * 1000
         trio.run(self.log_dir.background.look, self.clock.now_ms)
 
 
 def test_records_leave_the_reserve_alone_and_coordinators_do_not() -> None:
-    """Clients and followers are refused as by a full disk, and nothing is written; new logs refuse, too."""
+    """Within the reserve, batches of clients and leaders, and new logs, are refused as on a full disk.
+
+    A coordinator's batches are written.
+    """
     case = Short()
     append(case.log, batch())
     case.have_room(8_000)
@@ -138,7 +147,7 @@ def test_records_leave_the_reserve_alone_and_coordinators_do_not() -> None:
 
 
 def test_retention_works_within_the_reserve_and_hurries() -> None:
-    """While records are refused, old segments go every 10 s, whatever `log.retention.check.interval.ms` says."""
+    """While records are refused, retention runs every 10 s, whatever `log.retention.check.interval.ms` is."""
     case = Short()
     for _ in range(6):
         append(case.log, batch())
@@ -149,7 +158,7 @@ def test_retention_works_within_the_reserve_and_hurries() -> None:
     assert segments > 3
     case.look(1)
     case.look(20)
-    assert len(case.log.segments) == segments, "there is no hurry"
+    assert len(case.log.segments) == segments, "segments were removed before the disk was short"
     case.have_room(7_000)
     case.look(20)
     assert len(case.log.segments) < segments
@@ -157,7 +166,10 @@ def test_retention_works_within_the_reserve_and_hurries() -> None:
 
 
 def test_the_operator_hears_of_a_disk_that_fills_once() -> None:
-    """Less than a day is left: one line, and another only after there was much room again."""
+    """A disk will be full in less than a day.
+
+    This is logged once, and again only after there was much room in between.
+    """
     case = Short()
     disk = case.disks.disks["a"]
     gone = 10 << 20

@@ -1,4 +1,4 @@
-"""Segments of old directories, whose offsets lie too far apart for an index: they are split when their log is opened."""
+"""Old segments whose offsets are too far apart for an index. They are split when their log is opened."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ CONFIG = LogConfig(index_interval_bytes=1)
 
 
 def written(disk: SimDisk, offsets: tuple[int, ...] = FAR, *, base_offset: int = 10) -> tuple[Dir, bytes]:
-    """Make a directory with one segment of these batches, as an old version of Kafka has left it; return its bytes, too."""
+    """Make a directory with one segment of these batches, as an old version of Kafka writes it.
+
+    Return the bytes, too.
+    """
     directory = disk.open_dir(ROOT, create=True)
     data = b"".join(
         bytes(batch(3, timestamp=NOW_MS - 1000 + 10 * at, base_offset=offset, leader_epoch=0))
@@ -40,7 +43,10 @@ def bases(log: PartitionLog) -> list[int]:
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_a_segment_that_reaches_too_far_is_split(clean: bool) -> None:
-    """Offsets, batches and times stay as they are, and the log goes on; each piece is within an index's reach."""
+    """A segment is split.
+
+    Offsets, batches and timestamps stay as they are, and each piece is within an index's range.
+    """
     directory, data = written(new_disk())
     log = open_log(directory, CONFIG, clean=clean, recovery_point=END)
     assert bases(log) == [10, FAR[2]]
@@ -60,7 +66,7 @@ def test_a_segment_that_reaches_too_far_is_split(clean: bool) -> None:
 
 
 def test_a_finished_segment_is_split_as_well() -> None:
-    """What follows it stays where it is."""
+    """A finished segment is split. The next segment does not change."""
     disk = new_disk()
     directory, data = written(disk)
     file = directory.open(file_name(END, ".log"), create=True)
@@ -72,7 +78,10 @@ def test_a_finished_segment_is_split_as_well() -> None:
 
 
 def test_each_piece_has_the_aborted_transactions_that_end_in_it() -> None:
-    """Readers of committed records would else see aborted ones."""
+    """Each piece has the index entries of the aborted transactions that end in it.
+
+    Otherwise committed readers would see their records.
+    """
     directory, _ = written(new_disk())
     entries = [AbortedTransaction(7, 10, 15, 16), AbortedTransaction(8, 13, FAR[3], FAR[3] + 1)]
     index = AbortedIndex()
@@ -86,7 +95,10 @@ def test_each_piece_has_the_aborted_transactions_that_end_in_it() -> None:
 
 
 def test_a_damaged_segment_stays_whole() -> None:
-    """Damage may take the place of nothing sound; the log is read as far as it goes."""
+    """A damaged segment stays whole, so that intact data is never replaced by damage.
+
+    The log is read up to the damage.
+    """
     disk = new_disk()
     directory, data = written(disk)
     disk.corrupt(f"{ROOT}/{file_name(10, '.log')}", len(data) // 4 + 80)
@@ -96,7 +108,7 @@ def test_a_damaged_segment_stays_whole() -> None:
 
 
 def test_an_offset_out_of_reach_is_damage_where_nothing_was_synced() -> None:
-    """A base offset has no checksum, so recovery believes it only below its recovery point."""
+    """Above the recovery point, an offset out of range is damage: no checksum covers base offsets."""
     directory, data = written(new_disk())
     log = open_log(directory, CONFIG, clean=False, recovery_point=14)
     assert (bases(log), log.log_end_offset) == ([10], 16)
@@ -105,7 +117,10 @@ def test_an_offset_out_of_reach_is_damage_where_nothing_was_synced() -> None:
 
 @pytest.mark.parametrize("keep", ["synced", "all", "random"])
 def test_a_split_survives_a_loss_of_power_at_each_operation(keep: Keep) -> None:
-    """The next start undoes or finishes what was begun: the records are there once, whenever the power goes."""
+    """The power is cut at each operation of a split.
+
+    The next start undoes or finishes it, and each record is there once.
+    """
     number = 0
     while True:
         number += 1
@@ -120,14 +135,17 @@ def test_a_split_survives_a_loss_of_power_at_each_operation(keep: Keep) -> None:
             break
         disk.crash(keep)
         log = open_log(disk.open_dir(ROOT), CONFIG, clean=False, recovery_point=END)
-        assert content(log) == data, f"operation {number}"
+        assert content(log) == data, f"the contents differ after a power loss at operation {number}"
         assert bases(log) == [10, FAR[2]]
         assert not [name for name in log.directory.list() if not name[:20].isdigit() or name.count(".") > 1]
     assert number > 20
 
 
 def test_a_replicas_gap_is_no_reason_to_split() -> None:
-    """Each segment is within reach, however far the next one begins behind it."""
+    """A replica's next segment begins far above the last one.
+
+    Each segment is within its index's range, so none is split.
+    """
     log = open_log(new_disk().open_dir(ROOT, create=True), CONFIG)
     for offset in (0, 1 << 33):
         log.append(memoryview(batch(base_offset=offset, leader_epoch=0)), Origin.REPLICA, 0, NOW_MS)

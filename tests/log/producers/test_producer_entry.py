@@ -1,4 +1,4 @@
-"""Packed producers: nothing is lost in packing, and they take little memory."""
+"""Packed state of producers: packing loses no field, and needs little memory."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def entries(draw: st.DrawFn) -> ProducerEntry:
 
 
 def _filled(batches: Iterable[tuple[int, int, int, int]]) -> list[list[int]]:
-    """Return the batches that an entry still knows after these, the oldest first."""
+    """Return the batches that an entry still has after these were added, oldest first."""
     entry = ProducerEntry(0)
     for batch in batches:
         entry.batches.extend(batch)
@@ -60,7 +60,7 @@ def _filled(batches: Iterable[tuple[int, int, int, int]]) -> list[list[int]]:
 
 @given(entries())
 def test_a_packed_entry_has_all_fields(entry: ProducerEntry) -> None:
-    """Batches that follow one another are all there, with whatever a header, a marker and a clock can have."""
+    """An entry is packed and unpacked. All fields are equal, with extreme values in batches, markers and timestamps."""
     again = ProducerEntry.of(entry.packed())
     assert [getattr(again, name) for name in entry.__slots__] == [
         getattr(entry, name) for name in entry.__slots__
@@ -69,9 +69,7 @@ def test_a_packed_entry_has_all_fields(entry: ProducerEntry) -> None:
 
 @given(entries(), st.integers(0, BATCHES_KEPT - 1))
 def test_any_kept_batch_is_found_when_it_is_repeated(entry: ProducerEntry, which: int) -> None:
-    """A batch that comes again is answered with the offsets that it has (KIP-98); a batch that follows the newest is
-    new.
-    """
+    """A repeated batch is found with its offsets (KIP-98). A batch that follows the newest one is new."""
     packed = entry.packed()
     fields = entry.batches[which * FIELDS : (which + 1) * FIELDS]
     if not fields:
@@ -87,7 +85,7 @@ def test_any_kept_batch_is_found_when_it_is_repeated(entry: ProducerEntry, which
 
 
 def test_what_is_behind_a_gap_is_forgotten() -> None:
-    """A client that left out sequence numbers, or came back 2**32 offsets later, sends no older batch again."""
+    """After a gap in sequence numbers, or 2^32 offsets later, older batches are forgotten: no client repeats them."""
     first, second, third = (9, 100, 0, 5), (10, 101, 0, 6), (11, 102, 0, 7)
     assert _filled([first, second, third]) == [[*first], [*second], [*third]]
     assert _filled([first, third]) == [[*third]]
@@ -98,7 +96,7 @@ def test_what_is_behind_a_gap_is_forgotten() -> None:
 
 
 def test_a_timestamp_is_as_near_as_there_is_room() -> None:
-    """Timestamps are the client's, and may lie years apart: the batch is still known."""
+    """Timestamps too far apart to be packed are stored as near as possible. The batch is still found."""
     first, second = (9, 100, 0, 0), (10, 101, 0, 3 * FAR_MS)
     assert _filled([first, second]) == [[9, 100, 0, 2 * FAR_MS + 1], [*second]]
     assert _filled([second, (11, 102, 0, 0)])[0] == [10, 101, 0, FAR_MS - 1]
@@ -106,7 +104,7 @@ def test_a_timestamp_is_as_near_as_there_is_room() -> None:
 
 @pytest.mark.parametrize("batches", [1, BATCHES_KEPT])
 def test_a_producer_takes_little_memory(batches: int) -> None:
-    """At most 200 bytes for a producer that has had a transaction in this partition, with its place among the others."""
+    """A producer that has had a transaction in this partition takes at most 200 bytes."""
     producers = 1_000
     tracemalloc.start()
     try:

@@ -1,4 +1,4 @@
-"""Sequences and epochs of idempotent producers, by tables; snapshots."""
+"""Sequence numbers and epochs of idempotent producers by tables of cases, and the snapshots of their state."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LAST_SEQUENCE = 0x7FFFFFFF
 
 
 def state_with(*batches: tuple[int, int, int]) -> ProducerState:
-    """(epoch, base sequence, record count) of what producer 1 has appended, from offset 0 on."""
+    """Make the state after producer 1 has appended these batches (epoch, base sequence, record count) from offset 0."""
     state = ProducerState()
     offset = 0
     for epoch, sequence, count in batches:
@@ -71,7 +71,7 @@ REFUSED = [
     ("before", "new"), [case[1:] for case in ACCEPTED], ids=[case[0] for case in ACCEPTED]
 )
 def test_what_follows_is_accepted(before: list[tuple[int, int, int]], new: tuple[int, int, int]) -> None:
-    """Sequences of a producer epoch are gapless, and start over with the next epoch."""
+    """A batch is accepted if its sequence numbers follow without a gap, or begin at 0 in a new epoch."""
     epoch, sequence, count = new
     assert state_with(*before).check(1, epoch, sequence, count - 1) is None
 
@@ -82,7 +82,7 @@ def test_what_follows_is_accepted(before: list[tuple[int, int, int]], new: tuple
 def test_what_does_not_follow_is_refused(
     before: list[tuple[int, int, int]], new: tuple[int, int, int], code: ErrorCode
 ) -> None:
-    """With Kafka's error codes."""
+    """A batch whose sequence number or epoch does not follow is refused with Kafka's error code."""
     epoch, sequence, count = new
     with pytest.raises(KafkaError) as caught:
         state_with(*before).check(1, epoch, sequence, count - 1)
@@ -90,7 +90,7 @@ def test_what_does_not_follow_is_refused(
 
 
 def test_the_last_five_batches_are_recognised() -> None:
-    """A retry of one of them is answered with the offsets it already has."""
+    """A repetition of one of a producer's last five batches is found with its offsets."""
     state = state_with(*((0, at * 3, 3) for at in range(9)))
     for at in range(9 - BATCHES_KEPT, 9):
         found = state.check(1, 0, at * 3, 2)
@@ -99,7 +99,7 @@ def test_the_last_five_batches_are_recognised() -> None:
 
 
 def test_a_repetition_across_the_wrap_is_recognised() -> None:
-    """Its first sequence is computed back from its last one."""
+    """A repeated batch is found even if its sequence numbers wrap around."""
     state = state_with((0, LAST_SEQUENCE - 1, 5))
     found = state.check(1, 0, LAST_SEQUENCE - 1, 4)
     assert found is not None
@@ -107,7 +107,7 @@ def test_a_repetition_across_the_wrap_is_recognised() -> None:
 
 
 def test_a_log_answers_repetitions_and_appends_nothing() -> None:
-    """The answer of a duplicate names its offsets, as if it had been appended now."""
+    """A duplicate is answered with the offsets of the first append, and nothing is appended."""
     log = new_log()
     first = append(log, batch(3, producer_id=1, producer_epoch=0, base_sequence=0))
     append(log, batch(3, producer_id=1, producer_epoch=0, base_sequence=3))
@@ -119,12 +119,12 @@ def test_a_log_answers_repetitions_and_appends_nothing() -> None:
 
 
 def marker(producer_id: int, epoch: int, coordinator_epoch: int) -> bytearray:
-    """A transaction marker as a coordinator writes it."""
+    """Make a transaction marker as a coordinator writes it."""
     return build_marker(producer_id, epoch, coordinator_epoch, is_commit=True, timestamp_ms=NOW_MS)
 
 
 def test_transactions_are_tracked_by_their_first_offset_and_markers() -> None:
-    """DescribeProducers tells the first offset of an open transaction and the coordinator's epoch."""
+    """DescribeProducers shows the first offset of an open transaction, and the coordinator's epoch."""
     disk = new_disk()
     directory = disk.open_dir(ROOT, create=True)
     log = open_log(directory)
@@ -148,7 +148,7 @@ def test_transactions_are_tracked_by_their_first_offset_and_markers() -> None:
 
 
 def test_a_marker_of_a_new_epoch_fences_the_old_one() -> None:
-    """KIP-360: the coordinator bumps the epoch with the marker."""
+    """A marker with a new producer epoch fences the old epoch (KIP-360)."""
     state = state_with((3, 0, 5))
     state.end_transaction(1, 4, 9, NOW_MS, EndMarker(False, 0))
     with pytest.raises(KafkaError) as caught:
@@ -158,7 +158,10 @@ def test_a_marker_of_a_new_epoch_fences_the_old_one() -> None:
 
 
 def test_a_first_marker_has_no_coordinator_epoch_below_that_of_none() -> None:
-    """Kafka's `checkCoordinatorEpoch`: a producer without markers counts as one whose coordinator epoch is -1."""
+    """The first marker of a producer has a coordinator epoch below -1.
+
+    It is refused, as by Kafka's `checkCoordinatorEpoch`.
+    """
     state = state_with((3, 0, 5))
     unknown = 77
     for coordinator_epoch in (-(1 << 31), -2):
@@ -169,7 +172,7 @@ def test_a_first_marker_has_no_coordinator_epoch_below_that_of_none() -> None:
 
 
 def test_silent_producers_expire() -> None:
-    """producer.id.expiration.ms; an open transaction keeps its producer."""
+    """A producer that is silent for `producer.id.expiration.ms` is forgotten, unless it has an open transaction."""
     state = state_with((0, 0, 1))
     state.update(2, 0, 0, 9, 0, NOW_MS, True)
     assert [state.expire(now_ms, 100) for now_ms in (5, 104, 105)] == [0, 0, 1]
@@ -177,7 +180,7 @@ def test_silent_producers_expire() -> None:
 
 
 def test_a_producer_at_work_never_expires() -> None:
-    """Whatever timestamps its batches have: the clock of a client, or a broker's, may be an hour off (seed 70088)."""
+    """Expiry goes by the time of appends, and not by timestamps of batches, which may be an hour off (seed 70088)."""
     state = state_with((0, 0, 1))
     for sequence in range(1, 10):
         assert state.expire(1000 * sequence, 1000) == 0
@@ -194,7 +197,7 @@ producers = st.dictionaries(
 
 @given(producers)
 def test_a_snapshot_keeps_each_producers_last_batch(found: dict[int, tuple[int, int, int, bool]]) -> None:
-    """A snapshot that is written is read back."""
+    """Each producer's last batch is in a snapshot, and is read back."""
     state = ProducerState()
     for producer_id, (epoch, sequence, delta, transactional) in found.items():
         state.update(producer_id, epoch, sequence, delta + 5, delta, NOW_MS, transactional)
@@ -204,8 +207,10 @@ def test_a_snapshot_keeps_each_producers_last_batch(found: dict[int, tuple[int, 
 
 
 def test_a_snapshot_keeps_the_last_five_batches() -> None:
-    """A retry of any of a producer's last five batches is a duplicate, also after a restart. Kafka reads only the last
-    entry of each producer, which is the one that it would have written."""
+    """A snapshot has each producer's last five batches, so a repetition is found after a restart, too.
+
+    Kafka reads only the last entry of each producer, which is the entry that Kafka itself would have written.
+    """
     state = ProducerState()
     for at in range(7):
         state.update(1, 0, at * 10, at * 10 + 109, 9, NOW_MS + at, False)
@@ -224,7 +229,7 @@ def test_a_snapshot_keeps_the_last_five_batches() -> None:
 
 
 def test_a_damaged_snapshot_is_refused() -> None:
-    """Any flipped bit, any cut."""
+    """A snapshot with any flipped bit, or cut at any byte, is refused."""
     data = state_with((0, 0, 5)).encode()
     for at in range(len(data)):
         damaged = bytearray(data)
@@ -236,7 +241,7 @@ def test_a_damaged_snapshot_is_refused() -> None:
 
 
 def test_snapshots_are_taken_at_every_roll_and_go_with_their_segments() -> None:
-    """`<base offset>.snapshot` holds the producers as of that segment's start."""
+    """`<base offset>.snapshot` has the producers at the start of that segment. It is removed with its segment."""
     log = new_log()
     for at in range(3):
         append(log, batch(2, producer_id=1, producer_epoch=0, base_sequence=2 * at))

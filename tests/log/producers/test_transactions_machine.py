@@ -1,4 +1,4 @@
-"""Open transactions, last stable offset and aborted index against a naive reading of all batches, with crashes."""
+"""Open transactions, the last stable offset and aborted transactions, compared with a simple reading of all batches."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ KEEPS: st.SearchStrategy[Keep] = st.sampled_from(["all", "synced", "random"])
 
 
 class Reading(NamedTuple):
-    """What a list of batches says of transactions."""
+    """The transactions in a list of batches."""
 
     open: dict[int, int]
-    """First offsets by producer."""
+    """The first offset of each open transaction, by producer."""
     ended: list[tuple[int, int]]
-    """(first offset, marker's offset) of all that have ended."""
+    """(first offset, marker's offset) of each transaction that has ended."""
     aborted: list[AbortedTransaction]
     epochs: dict[int, int]
     sequences: dict[int, int]
-    """The last sequence number by producer; -1: none in the present epoch."""
+    """The last sequence number by producer, or -1 if there is none in the current epoch."""
 
     def stable(self, high_watermark: int, log_start: int) -> int:
-        """The last stable offset (KIP-98): below it, all transactions have committed markers."""
+        """Return the last stable offset (KIP-98). All transactions below it have committed markers."""
         firsts = [first for first, marker in self.ended if marker >= high_watermark]
         return min(
             high_watermark, max(log_start, min([*firsts, *self.open.values()], default=high_watermark))
@@ -45,7 +45,7 @@ class Reading(NamedTuple):
 
 
 def read_naively(batches: list[bytes]) -> Reading:
-    """Walk over the batches from the first to the last."""
+    """Read the batches from the first to the last."""
     found = Reading({}, [], [], {}, {})
     for data in batches:
         header = parse_header(data)
@@ -72,14 +72,17 @@ def read_naively(batches: list[bytes]) -> Reading:
 
 
 class TransactionMachine(RuleBasedStateMachine):
-    """The model is the list of all batches. A truncation is made durable, so that no crash takes it back."""
+    """A model of the log: the list of all batches.
+
+    Truncations are made durable, so that no crash undoes them.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.batches: list[bytes] = []
         self.reading = read_naively([])
         self.is_exact = True
-        """False once markers may have been forgotten that are not committed: after a start and a truncation."""
+        """False after a start or a truncation, which may forget uncommitted markers."""
         self.deleted = 0
 
     @initialize(
@@ -101,7 +104,7 @@ class TransactionMachine(RuleBasedStateMachine):
         self.node.log_dir.checkpoints.write_recovery_points()
 
     def take(self, data: bytearray, crash: int | None, keep: Keep) -> None:
-        """Append as a leader or a follower does; the power may go meanwhile."""
+        """Append as a leader or a follower does. The power may be cut meanwhile."""
         base_offset = self.log.log_end_offset
         data[0:8] = base_offset.to_bytes(8, "big")
         data[12:16] = bytes(4)
@@ -199,7 +202,7 @@ class TransactionMachine(RuleBasedStateMachine):
         self.reopen()
 
     def survives(self, act: Callable[[], object], crash: int | None) -> bool:
-        """Run `act`, cutting the power in the `crash`-th disk operation that it makes."""
+        """Run `act`, with a power cut at its disk operation number `crash`. Return False if the power was cut."""
         if crash is not None:
             self.node.disk.crash_at(self.node.disk.operation_count + crash)
         try:
@@ -221,7 +224,7 @@ class TransactionMachine(RuleBasedStateMachine):
         self.log = self.node.log()
         self.is_exact = False
         if self.node.events("log.start_is_behind_end"):
-            # The checkpoint of the log start has outlived the log: it is empty now, and knows nothing.
+            # The checkpoint of the log start is newer than the log. The log is now empty, and its state unknown.
             self.batches = []
             self.node.captured.entries.clear()
         self.keep_below(self.log.log_end_offset)
@@ -260,7 +263,7 @@ class TransactionMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.reading.aborted)
     @rule(data=st.data())
     def find_aborted(self, data: st.DataObject) -> None:
-        """A committed reader hears of each aborted transaction that has offsets in what it gets, and of no other."""
+        """Check that a committed reader gets each aborted transaction that has offsets in its range, and no other."""
         offsets = st.integers(self.log.log_start_offset, self.log.log_end_offset)
         offset, end = sorted((data.draw(offsets), data.draw(offsets)))
         assert self.log.aborted_transactions(offset, end) == [
@@ -269,7 +272,10 @@ class TransactionMachine(RuleBasedStateMachine):
 
 
 def test_open_and_aborted_transactions_are_what_the_batches_say() -> None:
-    """KIP-98: last stable offset, open transactions and `.txnindex` follow from the log, whatever happens to it."""
+    """Last stable offset, open transactions and `.txnindex` follow from the batches (KIP-98).
+
+    Crashes and truncations do not change that.
+    """
     run = TransactionMachine.TestCase
     run.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)
     run("runTest").runTest()

@@ -1,4 +1,4 @@
-"""A transaction whose marker is not committed stays undecided, also over a restart or a truncation."""
+"""A transaction whose marker is not committed is undecided, even after a restart or a truncation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PRODUCER = 7
 
 
 def ended_above_high_watermark(log: PartitionLog, *, rolls: bool) -> None:
-    """Append a transaction of which the high watermark has passed the record, but not the marker."""
+    """Append a transaction with its marker. The high watermark is above its record and below its marker."""
     append_verified(
         log, batch(producer_id=PRODUCER, producer_epoch=0, base_sequence=0, is_transactional=True)
     )
@@ -54,7 +54,10 @@ def truncate(node: Node) -> PartitionLog:
 def test_the_last_stable_offset_stays_below_an_undecided_transaction(
     again: Callable[[Node], PartitionLog], rolls: bool
 ) -> None:
-    """The producers' snapshot knows no ended transaction, and a marker may still be truncated."""
+    """After a restart or a truncation, the last stable offset is still below an undecided transaction.
+
+    Its marker may yet be truncated.
+    """
     node = Node(LogConfig(index_interval_bytes=0))
     ended_above_high_watermark(node.log(), rolls=rolls)
     assert node.log().last_stable_offset == 0

@@ -1,4 +1,4 @@
-"""Who may write into an open transaction, as the log of a new leader sees it; and how much of it a log keeps (KIP-890)."""
+"""The verification of transactions by a new leader, and the memory that it needs (KIP-890)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ def verification(log: PartitionLog, sequence: int, name: str = "mine") -> Verifi
 
 
 def test_a_new_leader_verifies_an_open_transaction_once() -> None:
-    """After a failover the next batch of each transaction is verified, a repetition too; those behind it are not."""
+    """After a failover, the next batch of each open transaction is verified, even a repeated one.
+
+    Later batches are not.
+    """
     node = Node(LogConfig(), new_disk(1))
     log = node.log()
     append_verified(log, written(0))
@@ -46,7 +49,7 @@ def test_a_new_leader_verifies_an_open_transaction_once() -> None:
 
 
 def test_a_follower_forgets_a_transaction_with_its_marker() -> None:
-    """A leader that has become a follower keeps what it knows of open transactions, and of no others."""
+    """A leader becomes a follower. It remembers verified transactions until their markers arrive."""
     log = Node(LogConfig(), new_disk(1)).log()
     append_verified(log, written(0))
     verifications = log.producers.verifications
@@ -59,7 +62,7 @@ def test_a_follower_forgets_a_transaction_with_its_marker() -> None:
 
 
 def test_guards_are_bounded_and_of_one_transactional_id_each() -> None:
-    """Verifications in vain leave no more than `GUARDS_MAX`; beyond, those of the oldest producer go."""
+    """At most `GUARDS_MAX` verifications are kept. Beyond that, those of the oldest producer are dropped."""
     found = Verifications()
     first = found.begin(PRODUCER, "mine", 0, 7, True, 0)
     for number in range(GUARDS_MAX - 1):
@@ -81,7 +84,7 @@ def test_guards_are_bounded_and_of_one_transactional_id_each() -> None:
 
 
 def test_a_long_transactional_id_is_kept_as_its_digest() -> None:
-    """Clients choose how long an id is; a log keeps at most 128 letters, and still tells two ids apart."""
+    """A transactional id of any length is kept in at most 128 characters, and two ids are still distinguished."""
     long = "x" * 32_000
     assert name_of("short") == "short"
     assert len(name_of(long)) == 128

@@ -1,1 +1,1 @@
-"""Bugs that were planted by somebody who had read no checker, before the checkers that are to find them."""
+"""Bugs that were planted before the checkers that should find them, by an author who had read no checker."""

@@ -1,4 +1,4 @@
-"""Mutants of rights, quotas, and directories of a broker."""
+"""Mutants of rights, quotas, and a broker's log directories."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mutants of logs on disk: recovery, truncation, retention, indexes, checkpoints, producers' state and the cleaner."""
+"""Mutants of logs on disk: recovery, truncation, retention, indexes, checkpoints, producer state and the cleaner."""
 
 from __future__ import annotations
 

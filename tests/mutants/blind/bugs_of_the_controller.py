@@ -1,4 +1,4 @@
-"""Mutants of the controller's decisions, and of the image that they are replayed into."""
+"""Mutants of the controller's decisions, and of the image into which they are replayed."""
 
 from __future__ import annotations
 

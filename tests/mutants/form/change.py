@@ -3,8 +3,9 @@
     - if epoch < 0:
     + if epoch < 1:
 
-Lines that begin with `-` go, lines with `+` come, lines with a space stay and say where. `...` stands between two places
-of one function. A `-` that stands alone may be a part of a line. Each place must fit the function exactly once.
+Lines with `-` are removed, lines with `+` are added, and lines with a space stay and show the place. `...` separates
+two places of one function. A place with a single `-` line may name only a part of a line. Each place must occur in the
+function exactly once.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ class Misfit(ValueError):
 
 @attrs.frozen
 class Hunk:
-    """A place in a function: the lines that must be there, and those that take their place."""
+    """A place in a function: the lines that must be there, and the lines that replace them."""
 
     old: tuple[str, ...]
     new: tuple[str, ...]
 
 
 def changed(text: str, change: str) -> str:
-    """Return a function's normal form with a change. Raises `Misfit` unless each place is there exactly once."""
+    """Return a function's normal form with a change applied. Raises `Misfit` unless each place occurs exactly once."""
     result = text
     for hunk in hunks(change):
         result = _with_hunk(result, hunk)
@@ -40,7 +41,7 @@ def changed(text: str, change: str) -> str:
 
 
 def first_line(text: str, change: str) -> int:
-    """Return the number of the line in a function's normal form where a change begins."""
+    """Return the number of the line in the normal form at which a change begins."""
     before, after = text.splitlines(), changed(text, change).splitlines()
     return next(
         (at for at, (old, new) in enumerate(zip(before, after, strict=False)) if old != new), len(before) - 1
@@ -48,7 +49,7 @@ def first_line(text: str, change: str) -> int:
 
 
 def hunks(change: str) -> Iterator[Hunk]:
-    """Take a change apart into its places."""
+    """Split a change into its places."""
     lines: list[str] = []
     for line in [*textwrap.dedent(change).strip("\n").splitlines(), ELSEWHERE]:
         if line.strip() != ELSEWHERE:

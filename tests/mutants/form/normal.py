@@ -1,6 +1,6 @@
-"""The normal form of a function: its syntax tree written out, without docstring, comments and formatting.
+"""The normal form of a function: its syntax tree as text, without docstring, comments and formatting.
 
-Named states of the census (`reached("name")`) are left out as well: they count, and change nothing.
+Named states of the census (`reached("name")`) are left out, too, since they only count.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ def find(function: str) -> FunctionType:
 
 
 def normal_text(function: str) -> str:
-    """Return the present source of a function in its normal form."""
+    """Return the normal form of a function's present source."""
     return normalize(inspect.getsource(find(function)))
 
 
 def normalize(source: str) -> str:
-    """Return the normal form of a function's source. Raises `SyntaxError` if it is something else."""
+    """Return the normal form of a function's source. Raises `SyntaxError` if it is no function."""
     definition = definition_of(source)
     if ast.get_docstring(definition, clean=False) is not None:
         definition.body = definition.body[1:]
@@ -50,7 +50,7 @@ def normalize(source: str) -> str:
 
 
 class _WithoutStates(ast.NodeTransformer):
-    """Removes named states, and the conditions under which nothing else is done."""
+    """Removes named states, and conditions whose body has nothing else."""
 
     def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:
         match node.value:
@@ -68,7 +68,7 @@ class _WithoutStates(ast.NodeTransformer):
 
 
 def definition_of(source: str) -> Definition:
-    """Parse the source of one function, however deep it is indented."""
+    """Parse the source of one function, at any indentation."""
     (definition,) = ast.parse(textwrap.dedent(source)).body
     if not isinstance(definition, (ast.FunctionDef, ast.AsyncFunctionDef)):
         raise SyntaxError(f"this is no function: {source}")
@@ -76,5 +76,5 @@ def definition_of(source: str) -> Definition:
 
 
 def is_same(one: str, other: str) -> bool:
-    """True if two normal forms have the same syntax tree, whichever version of Python wrote them out."""
+    """True if two normal forms have the same syntax tree, even if different versions of Python wrote them."""
     return ast.dump(ast.parse(one)) == ast.dump(ast.parse(other))

@@ -1,7 +1,8 @@
-"""Seals: what each mutant's functions were when a person last looked at them, and their hashes.
+"""Seals: the normal form and the hash of each mutant's functions, from when a person last reviewed them.
 
-A mutant is sound, and missed for the wrong reason, once its function has changed so that the bug is no bug any more. So it
-is refused until somebody has looked, and `python -m tests.mutants --seal NAME` has written the function down again.
+If the function of a mutant changes, the planted change may no longer be a bug, and the hunt would miss it for that
+reason. So the mutant is refused until somebody has reviewed it and sealed the function again with `python -m
+tests.mutants --seal NAME`.
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ import attrs
 from tests.mutants.form.normal import is_same, normal_text
 
 FOLDER = Path(__file__).parent.parent / "seals"
-"""A file for each area, with the normal form of each function that has a mutant."""
+"""The folder with a file for each area, which has the normal form of each mutated function."""
 _HEAD = "== "
 
 
 class Stale(AssertionError):
-    """A mutant whose function is no longer the sealed one. The message shows the difference."""
+    """The function of a mutant is no longer the sealed one. The message shows the difference."""
 
 
 @attrs.frozen
 class Seal:
-    """The normal form of a function as somebody has seen it, for these mutants."""
+    """The reviewed normal form of a function, and the mutants that use it."""
 
     function: str
     text: str
@@ -34,15 +35,15 @@ class Seal:
 
     @property
     def digest(self) -> str:
-        """The hash of the text, by which a seal that was edited by hand is known."""
+        """Return the hash of the text, by which a seal that was edited by hand is noticed."""
         return hashlib.sha256(self.text.encode()).hexdigest()[:16]
 
     def written(self) -> str:
-        """Return the seal as it stands in a file."""
+        """Return the text of the seal for its file."""
         return f"{_HEAD}{self.function}\n{self.digest} {' '.join(self.mutants)}\n\n{self.text}\n"
 
     def check(self) -> None:
-        """Raise `Stale` unless the function is what it was."""
+        """Raise `Stale` unless the function is still the sealed one."""
         try:
             present = normal_text(self.function)
         except (ImportError, AttributeError, TypeError) as error:
@@ -67,7 +68,7 @@ def difference(sealed: str, present: str) -> str:
 
 
 def read(folder: Path = FOLDER) -> Seals:
-    """Read all seals. Raises `Stale` if the text of one does not have its hash."""
+    """Read all seals. Raises `Stale` if a text does not match its hash."""
     found: dict[tuple[str, str], Seal] = {}
     for path in sorted(folder.glob("*.txt")):
         for part in path.read_text().split(f"\n{_HEAD}"):
@@ -81,7 +82,7 @@ def read(folder: Path = FOLDER) -> Seals:
 
 
 def write(texts: Mapping[tuple[str, str, str], str], folder: Path = FOLDER) -> None:
-    """Write the seals of (area, function, mutant) with these texts; forget all other seals."""
+    """Write the seals of (area, function, mutant) with these texts, and remove all others."""
     areas: dict[str, dict[tuple[str, str], list[str]]] = {}
     for (area, function, mutant), text in texts.items():
         areas.setdefault(area, {}).setdefault((function, text), []).append(mutant)
@@ -94,5 +95,5 @@ def write(texts: Mapping[tuple[str, str, str], str], folder: Path = FOLDER) -> N
 
 
 def texts_of(seals: Seals, wanted: Iterable[tuple[str, str, str]]) -> dict[tuple[str, str, str], str]:
-    """Return the sealed texts of (area, function, mutant), as far as there are any."""
+    """Return the sealed text of each (area, function, mutant) that has one."""
     return {key: seals[key[2], key[1]].text for key in wanted if (key[2], key[1]) in seals}

@@ -1,1 +1,1 @@
-"""The hunt for all mutants: steps, which can be resumed, and the budget of CPU time that they share."""
+"""The hunt for all mutants: resumable steps that share a budget of CPU time."""

@@ -1,4 +1,4 @@
-"""The book of the hunt: a file with a line for each outcome, so that a hunt goes on where it stopped."""
+"""The book of the hunt: a file with a line for each outcome, so that an interrupted hunt can go on."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _CODE = ("wire", "metadata_quorum", "data_plane", "odradek", "sim")
 
 
 class Book:
-    """Outcomes of the present code, read from a file and added to it. Those of other code are passed over."""
+    """Outcomes of the present code, read from a file and added to it. Outcomes of other code are skipped."""
 
     def __init__(self, path: Path, *, keeps_all: bool = False) -> None:
-        """`keeps_all`: take outcomes of other code for those of the present one."""
+        """Read the file. With `keeps_all`, outcomes of other code count as outcomes of the present code."""
         self._path = path
         self._code = _fingerprint()
         self.sound: dict[Step, Outcome] = {}
@@ -35,7 +35,7 @@ class Book:
                     self._take(Outcome(**said))
 
     def add(self, outcome: Outcome) -> None:
-        """Note an outcome, in the file first."""
+        """Add an outcome, first to the file."""
         said = {"code": self._key(outcome.mutant), **attrs.asdict(outcome)}
         said["step"] = list(attrs.astuple(outcome.step))
         with self._path.open("a") as file:
@@ -60,7 +60,7 @@ class Book:
 
     @property
     def cpu_seconds(self) -> float:
-        """CPU time of all outcomes."""
+        """Return the CPU time of all outcomes."""
         return sum(each.cpu_seconds for each in self.outcomes())
 
     def found(self, mutant: str) -> Outcome | None:
@@ -69,7 +69,7 @@ class Book:
 
 
 def _fingerprint() -> str:
-    """Return a hash of the product's code and the simulator's."""
+    """Return a hash of the product's and the simulator's code."""
     digest = hashlib.sha256()
     for top in _CODE:
         for path in sorted((ROOT / top).rglob("*.py")):

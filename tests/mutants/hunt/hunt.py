@@ -1,7 +1,8 @@
-"""The order of steps: sound code first, then each mutant in turn, at the seeds that come to its place, cheap ones first.
+"""The order of steps: unchanged code first, then each mutant in turn with the seeds that reach its place, cheap ones
+first.
 
-All steps share one budget of CPU time. The mutant that has had least of it goes next, so a mutant that is found early leaves
-its share to the others. The last part of the budget is for drivers that are aimed at what seeds have not shown.
+All steps share one budget of CPU time. The mutant that has used least goes next, so a mutant that is found early leaves
+its share to the others. The last part of the budget is for drivers aimed at mutants that no seed has shown.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from tests.mutants.hunt.steps import AIMED, CLUSTER, SOUND, Outcome, Step, perfo
 from tests.mutants.mutant import CAMPAIGN
 
 AIMED_SHARE = 0.15
-"""The part of the budget that is kept for aimed drivers."""
+"""The part of the budget that is reserved for aimed drivers."""
 
 
 @attrs.frozen
 class Scope:
-    """How far a hunt goes: seeds of parts and of clusters, mutants, and all CPU seconds together."""
+    """The limits of a hunt: seeds of parts and of clusters, mutants, and CPU seconds in total."""
 
     mutants: Sequence[str]
     part_seeds: int
@@ -33,7 +34,7 @@ class Scope:
     is_aimed: bool = True
 
     def survey(self) -> Iterator[Step]:
-        """Yield the steps that run with sound code first."""
+        """Yield the steps that unchanged code runs first."""
         for kind in SCHEDULES:
             for seed in range(self.part_seeds):
                 yield Step(kind, seed)
@@ -42,13 +43,13 @@ class Scope:
 
 
 def steps_of(mutant: str, book: Book) -> list[Step]:
-    """Return the steps that may show a mutant, cheap ones first: sound code passes them, and comes to its place."""
+    """Return the steps that may show a mutant, cheap ones first: unchanged code passes them and reaches its place."""
     sound = [each for each in book.sound.values() if not each.verdict and each.reached.get(mutant)]
     return [each.step for each in sorted(sound, key=lambda each: (each.cpu_seconds, each.step))]
 
 
 class Hunt:
-    """A hunt over a book: `run` goes on until all is found, nothing is left to try, or the budget is spent."""
+    """A hunt with a book. `run` goes on until all mutants are found, no step is left, or the budget is spent."""
 
     def __init__(self, scope: Scope, book: Book) -> None:
         self._scope = scope
@@ -57,7 +58,7 @@ class Hunt:
         self._under_way: dict[Future[Outcome], tuple[str, Step]] = {}
 
     def run(self) -> Iterator[Outcome]:
-        """Yield outcomes as they come; each is in the book before."""
+        """Yield outcomes as they come. Each is written into the book first."""
         with ProcessPoolExecutor(self._scope.workers, max_tasks_per_child=20) as pool:
             while True:
                 while len(self._under_way) < self._scope.workers and (job := self._next()) is not None:
@@ -72,7 +73,7 @@ class Hunt:
                     yield future.result()
 
     def _next(self) -> tuple[str, Step] | None:
-        """Choose the next mutant and its step; None if there is none now."""
+        """Choose the next mutant and its step. Return None if there is none at present."""
         book, scope = self._book, self._scope
         spent = book.cpu_seconds
         busy = {name for name, _ in self._under_way.values()}
@@ -82,7 +83,7 @@ class Hunt:
             if step not in book.sound and (SOUND, step) not in self._under_way.values():
                 return SOUND, step
         if SOUND in busy:
-            # Which seeds come to a mutant's place is known when all of these are through.
+            # Only after all these steps is it known which seeds reach a mutant's place.
             return None
         open_names = [name for name in scope.mutants if name not in busy and book.found(name) is None]
         if spent < scope.cpu_seconds_max * (1 - AIMED_SHARE):

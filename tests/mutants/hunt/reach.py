@@ -1,4 +1,4 @@
-"""The places of mutants, counted while sound code runs: only a seed that comes to a place can show its bug."""
+"""Counts how often unchanged code reaches each mutant's place. Only a seed that reaches the place can show the bug."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _COUNTER = "__mutants_reached__"
 
 @contextmanager
 def counted(mutants: Sequence[Mutant]) -> Iterator[Counter[str]]:
-    """Run with sound code that counts, by name, how often it comes to where a mutant begins to differ."""
+    """Run the block with code that counts, by mutant, how often the first line that it changes is reached."""
     places: dict[str, list[tuple[int, str]]] = {}
     for mutant in mutants:
         function, change = mutant.changes[0]
@@ -48,7 +48,7 @@ def _with_count(function: str, text: str, at: int, count: str) -> str:
     try:
         compiled(find(function), here)
     except SyntaxError:
-        # An `elif` or an `except` cannot follow the count: the function's begin is as near as it gets.
+        # The count cannot stand before an `elif` or an `except`. The beginning of the function is the nearest place.
         assert isinstance(ast.parse(text).body[0], (ast.FunctionDef, ast.AsyncFunctionDef))
         return "\n".join([lines[0], f"    {count}", *lines[1:]])
     return here

@@ -1,4 +1,4 @@
-"""The results of hunts, as they stand in `results.tsv` and in the page of lessons: the last one of each mutant."""
+"""The last result of each mutant in a hunt, in `results.tsv` and on the page of lessons."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ END = "<!-- end of mutants -->\n"
 NOBODY, UNTRIED = "nobody", "not found yet"
 CAMPAIGN, ALONE = "campaign", "parts alone"
 CLUSTERS_MIN = 12
-"""With fewer clusters, the table says that a mutant was hardly looked for."""
+"""With fewer clusters, the table says that the mutant was hardly looked for."""
 
 
 @attrs.frozen
 class Result:
-    """The last result of a mutant: who found it, at which step, after how many steps and CPU seconds."""
+    """A mutant's last result: which driver found it, at which step, after how many steps and CPU seconds."""
 
     name: str
     found_by: str
@@ -36,16 +36,16 @@ class Result:
     tries: str = ""
     cpu_seconds: str = ""
     remark: str = ""
-    """The failure, or how often the place of a missed mutant ran."""
+    """The failure that showed the mutant, or how often the place of a missed mutant ran."""
 
     @property
     def is_campaigns(self) -> bool:
-        """True if a campaign finds it, with clusters or with parts alone."""
+        """True if a campaign finds the mutant, in clusters or in parts alone."""
         return self.found_by in (CAMPAIGN, ALONE)
 
 
 def read(path: Path = FILE) -> dict[str, Result]:
-    """Read the results of all mutants, `UNTRIED` where there is none."""
+    """Return the results of all mutants. A mutant without one has `UNTRIED`."""
     results = {mutant.name: Result(mutant.name, UNTRIED) for mutant in MUTANTS}
     if path.exists():
         with path.open(newline="") as file:
@@ -63,7 +63,7 @@ def write(results: Mapping[str, Result], path: Path = FILE) -> None:
 
 
 def merged(before: Mapping[str, Result], book: Book) -> dict[str, Result]:
-    """Return the results with those of a book in place of older ones."""
+    """Return the results, in which those of a book replace older ones."""
     return {name: _of(name, book) or result for name, result in before.items()}
 
 
@@ -92,7 +92,7 @@ def _short(verdict: str) -> str:
 
 
 def is_unexplained(result: Result) -> bool:
-    """True if campaigns miss a mutant, and nothing says why."""
+    """True if campaigns miss a mutant and it has no reason for that."""
     mutant = BY_NAME[result.name]
     if result.is_campaigns or mutant.unseen:
         return False
@@ -100,7 +100,7 @@ def is_unexplained(result: Result) -> bool:
 
 
 def page(results: Mapping[str, Result]) -> str:
-    """Return the counts, the lists of those that campaigns miss, and the table, in Markdown."""
+    """Return the counts, the lists of missed mutants, and the table, in Markdown."""
     listed = [results[mutant.name] for mutant in MUTANTS]
     aimed = [each for each in listed if not each.is_campaigns and each.found_by not in (NOBODY, UNTRIED)]
     lines = [
@@ -158,7 +158,7 @@ def _row(mutant: Mutant, result: Result) -> str:
 
 
 def write_page(results: Mapping[str, Result], path: Path = PAGE) -> None:
-    """Put the results into the page, between their two marks."""
+    """Write the results into the page, between its two marks."""
     before, _, rest = path.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
     path.write_text(before + BEGIN + page(results) + END + after)

@@ -1,4 +1,4 @@
-"""Steps of the hunt: the schedules of one part that belong to a seed, a cluster with the seed's options, an aimed driver."""
+"""Steps of the hunt: a part's schedules for a seed, a cluster with the seed's options, or an aimed driver."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from tests.mutants.mutant import search
 CLUSTER = "cluster"
 AIMED = "aimed"
 SOUND = ""
-"""The name that stands for sound code."""
+"""The name that stands for unchanged code."""
 _OUTLASTS = 5.0
 _SPARE_SECONDS = 10.0
 
 
 @attrs.frozen(order=True)
 class Step:
-    """A piece of work: `kind` is a part, `CLUSTER` or `AIMED`, and `seed` a seed of the campaign."""
+    """One step of the hunt. `kind` is a part, `CLUSTER` or `AIMED`, and `seed` is a seed of the campaign."""
 
     kind: str
     seed: int = 0
@@ -40,7 +40,7 @@ class Step:
 
 @attrs.frozen
 class Outcome:
-    """What came of a step with a mutant, or with sound code: `verdict` is empty where nothing failed."""
+    """The outcome of a step with a mutant or with unchanged code. `verdict` is empty if nothing failed."""
 
     mutant: str
     step: Step
@@ -51,11 +51,11 @@ class Outcome:
 
 
 class RunsOn(BaseException):
-    """A run with a bug that takes many times the CPU time of sound code."""
+    """A run with a bug has taken many times the CPU time of unchanged code."""
 
 
 def perform(name: str, step: Step, sound_seconds: float) -> Outcome:
-    """Perform a step with a mutant, or with sound code that counts the places of all mutants."""
+    """Perform a step with a mutant, or with unchanged code that counts how often it reaches each mutant's place."""
     if step.kind == AIMED:
         return _aimed(name)
     counts: Counter[str] = Counter()
@@ -80,7 +80,7 @@ def _verdict(step: Step) -> str:
     for each in range(step.seed * count, (step.seed + 1) * count):
         try:
             PARTS[step.kind](each)
-        except Exception as error:  # noqa: BLE001 - however it fails, it has been found
+        except Exception as error:  # noqa: BLE001 - any failure shows the mutant
             return f"{step.kind} {each} alone: {type(error).__name__}: {error}".partition("\n")[0]
     return ""
 
@@ -93,7 +93,7 @@ def _aimed(name: str) -> Outcome:
 
 @contextmanager
 def _limited(cpu_seconds: float) -> Iterator[None]:
-    """Raise `RunsOn` within the block once it has taken so much CPU time, and each second from then on."""
+    """Raise `RunsOn` in the block once it has used its CPU time, and every second after that."""
 
     def end(signum: int, frame: FrameType | None) -> None:
         raise RunsOn(f"it runs on for {cpu_seconds:.0f} s of CPU time")

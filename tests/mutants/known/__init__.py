@@ -1,1 +1,1 @@
-"""Bugs of history, and bugs that the authors of the checkers thought of."""
+"""Bugs of the past, and bugs that the authors of the checkers invented."""

@@ -1,4 +1,4 @@
-"""Mutants of rights and logins: rules that come too late or not at all, and logins that outlive what they showed."""
+"""Mutants of rights and logins: rules that apply late or never, and logins that last too long."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mutants of the cleaner: each breaks one promise of compaction."""
+"""Mutants of the cleaner. Each breaks one guarantee of compaction."""
 
 from __future__ import annotations
 

@@ -88,6 +88,9 @@ MUTANTS_OF_CONSUMER_GROUPS: tuple[Mutant, ...] = (
         - if successor is None or successor.member_id in run.group.members:
         + if True:
         """,
+        "consumers",
+        1200,
+        "a static member must return while its target is computed; then one schedule in some 400 shows it",
     ),
     Mutant(
         "instance-taken-without-its-release",
@@ -134,5 +137,8 @@ MUTANTS_OF_CONSUMER_GROUPS: tuple[Mutant, ...] = (
         - is_new or len(group.pattern_counts) != len(group.resolved) or last.version < self._newest_topics or (wall_ms > last.timestamp_ms + self._refresh_interval_ms)
         + is_new or len(group.pattern_counts) != len(group.resolved)
         """,
+        "consumers",
+        300,
+        "a topic must be created after the last search and before the schedule heals; one in some 150 does it",
     ),
 )

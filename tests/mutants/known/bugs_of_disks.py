@@ -1,4 +1,4 @@
-"""Mutants of what a broker does about its disks: full ones, rotten ones."""
+"""Mutants of how a broker handles disks that are full or corrupted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The mutants: bugs that logs and quorums have had, each as a change of one function."""
+"""Mutants after bugs that logs and quorums have had, each as a change of one function."""
 
 from __future__ import annotations
 

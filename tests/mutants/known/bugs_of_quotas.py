@@ -1,4 +1,4 @@
-"""Mutants of quotas of clients."""
+"""Mutants of clients' quotas."""
 
 from __future__ import annotations
 

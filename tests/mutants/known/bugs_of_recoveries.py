@@ -1,4 +1,4 @@
-"""Mutants of recoveries of the quorum: the choice of a copy, the new log, the brokers that are waited for, the refused ones."""
+"""Mutants of the quorum's recovery: the choice of a copy, the new log, the awaited brokers and the refused ones."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Mutants of decisions and of requests for them: the controller's rules, and the client's.
+"""Mutants of the controller's decisions and of the client's requests for them.
 
-They were written from the product's code and from Kafka's history alone, without a look at the checkers.
+They were written from the product's code and from Kafka's history, without knowledge of the checkers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Mutants of transactions: of partitions, of coordinators, and of offsets that wait for an outcome."""
+"""Mutants of transactions: in partitions, in coordinators, and in offsets that wait for the end of a transaction."""
 
 from __future__ import annotations
 

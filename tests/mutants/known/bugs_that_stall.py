@@ -1,4 +1,4 @@
-"""Mutants that keep something from serving, and break no other promise. The bounds on outages find them."""
+"""Mutants that stop something from serving and break no other guarantee. The limits on outages find them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real node whose second log directory is not there when it starts, and comes back, or is replaced."""
+"""A real node whose second log directory is missing at the start. Later the directory returns or is replaced."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def produce(client: RawClient, partition: int) -> ErrorCode:
 
 
 def end_offsets(client: RawClient) -> list[int | str]:
-    """The end offsets of both partitions; the error's name where there is none."""
+    """Return the end offset of each partition, or the name of its error."""
     asked = [ListOffsetsPartition(partition, -1, -1) for partition in range(PARTITIONS)]
     answer = client.request(ListOffsetsRequest(-1, 0, [ListOffsetsTopic("t", asked)]), 5)
     return [
@@ -43,7 +43,7 @@ def end_offsets(client: RawClient) -> list[int | str]:
 
 
 def placement(client: RawClient) -> dict[str, list[int] | str]:
-    """Partitions by the last part of their directory's path; the error's name of one that is away."""
+    """Return the partitions of each directory by its name; for an offline directory, the name of the error."""
     return {
         Path(result.log_dir).name: ErrorCode(result.error_code).name
         if result.error_code
@@ -53,18 +53,18 @@ def placement(client: RawClient) -> dict[str, list[int] | str]:
 
 
 def elect_uncleanly(client: RawClient, partition: int) -> ErrorCode:
-    """An operator's word that the records of the partition are lost."""
+    """Ask for an unclean election, as an operator does who accepts the loss; return its error code."""
     request = ElectLeadersRequest(1, [TopicPartitions("t", [partition])], 5000)
     (topic,) = client.request(request, 2).replica_election_results
     return ErrorCode(topic.partition_result[0].error_code)
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    """Ask until it holds. Raises `TimeoutError`."""
+    """Poll until the condition holds. Raises `TimeoutError`."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
-            raise TimeoutError("it did not come true")
+            raise TimeoutError("the condition did not hold in time")
 
 
 def end(server: ServerProcess, *, cleanly: bool) -> None:
@@ -75,11 +75,12 @@ def end(server: ServerProcess, *, cleanly: bool) -> None:
 
 
 def test_a_directory_that_cannot_be_locked_is_away(tmp_path: Path) -> None:
-    """A disk that came back read-only costs its own partitions, not the node. One that another node holds ends the start."""
+    """A directory that cannot be locked, as on a read-only disk, is only offline. A directory locked by another node
+    prevents the start."""
     paths = [tmp_path / "first", tmp_path / "second"]
     properties = prepare_odradek(tmp_path / "node", settings={"log.dirs": ",".join(map(str, paths))})
     lock = paths[1] / ".lock"
-    # Root may open a file without rights, but nobody a directory for writing.
+    # Root can open a file without permissions, but cannot open a directory for writing.
     lock.unlink(missing_ok=True)
     lock.mkdir()
     server = launch_odradek(properties)
@@ -98,8 +99,8 @@ def test_a_directory_that_cannot_be_locked_is_away(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cleanly", [True, False])
 def test_only_its_partitions_wait_for_a_directory(tmp_path: Path, cleanly: bool) -> None:
-    """They answer KAFKA_STORAGE_ERROR and are not made anew; with the directory all records are back. A replaced one
-    begins empty, after an unclean election. A node needs the directory of the metadata log to start."""
+    """Partitions of a missing directory answer KAFKA_STORAGE_ERROR, and all their records return with it. A blank
+    replacement begins empty, after an unclean election. The directory of the metadata log must be there."""
     first, second, aside = tmp_path / "first", tmp_path / "second", tmp_path / "aside"
     properties = prepare_odradek(tmp_path, settings={"log.dirs": f"{first},{second}"})
     cluster_id = MetaProperties.decode((first / "meta.properties").read_bytes()).cluster_id
@@ -108,7 +109,7 @@ def test_only_its_partitions_wait_for_a_directory(tmp_path: Path, cleanly: bool)
         with RawClient(server.bootstrap) as client:
             client.request(CreateTopicsRequest([CreatableTopic("t", PARTITIONS, 1, [], [])], 5000, False), 5)
             assert [produce(client, partition) for partition in range(PARTITIONS)] == [0, 0]
-            # The directory with more room comes first, and both measure the same disk, which others fill as well.
+            # A new replica goes where more room is measured. Both directories share one disk, so either may come first.
             placed = placement(client)
             one, other = placed["first"][0], placed["second"][0]
             assert isinstance(one, int)
@@ -143,7 +144,7 @@ def test_only_its_partitions_wait_for_a_directory(tmp_path: Path, cleanly: bool)
         server = launch_odradek(properties)
         with RawClient(server.bootstrap) as client:
             wait_until(lambda: placement(client) == {"first": [one], "second": [other]})
-            # The loss is never silent: the only replica is known to be empty, so it leads on an operator's word alone.
+            # Lost records are never hidden: the empty replica leads only after an unclean election by an operator.
             assert [end_offsets(client)[each] for each in (one, other)] == [6, "NOT_LEADER_OR_FOLLOWER"]
             wait_until(lambda: elect_uncleanly(client, other) is ErrorCode.NONE)
             wait_until(lambda: [end_offsets(client)[each] for each in (one, other)] == [6, 0])

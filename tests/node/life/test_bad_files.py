@@ -1,4 +1,4 @@
-"""A node on a directory that something has damaged: repaired, refused with one line, or left alone, never silent."""
+"""Damaged files in a node's directory: the node repairs them, refuses to start with one line, or leaves them alone."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _NOT_YET = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITI
 
 @pytest.fixture(scope="module")
 def templates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Make directories of a killed node and of a stopped one, with a log of three segments each."""
+    """Make the directories of a killed node and of a stopped node. Both have a log of three segments."""
     root = tmp_path_factory.mktemp("templates")
     properties = prepare_odradek(root / "killed", settings={"log.segment.bytes": str(1 << 20)})
     server = launch_odradek(properties)
@@ -54,7 +54,7 @@ def templates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def copy_of(source: Path, target: Path) -> Path:
-    """Copy the directory, with properties that name the copy."""
+    """Copy the directory, and let its properties point to the copy."""
     shutil.copytree(source, target)
     properties = target / "server.properties"
     properties.write_text(properties.read_text().replace(str(source), str(target)))
@@ -64,13 +64,13 @@ def copy_of(source: Path, target: Path) -> Path:
 
 @pytest.fixture
 def take(templates: dict[str, Path], tmp_path: Path) -> Callable[[str], Path]:
-    """A fresh copy of a template."""
+    """A function that makes a fresh copy of a template."""
     return lambda name: copy_of(templates[name], tmp_path / f"{name}-{len(os.listdir(tmp_path))}")
 
 
 @contextmanager
 def running(directory: Path) -> Iterator[tuple[ServerProcess, RawClient]]:
-    """Run the node of a directory, with a connection to it; it must still run at the end, and is killed then."""
+    """Run the node of a directory and connect to it. It must still run at the end of the block; then it is killed."""
     server = launch_odradek(directory / "server.properties")
     try:
         with RawClient(server.bootstrap) as client:
@@ -116,7 +116,7 @@ def fetch(client: RawClient, offset: int) -> tuple[int, list[int]]:
 
 
 def refusal(directory: Path, status: int = NEEDS_OPERATOR) -> str:
-    """Return the one line with which the node refuses to start; its exit status says whether time may help."""
+    """Return the single line with which the node refuses to start. `status` is the exit status that it must have."""
     done = odradek_in_nursery("server", directory / "server.properties")
     assert done.code == status, done.err
     lines = [line for line in done.err.splitlines() if line.startswith("odradek: ")]
@@ -141,7 +141,7 @@ def test_a_torn_tail_is_cut_off(take: Callable[[str], Path], cut: int) -> None:
 
 @pytest.mark.parametrize("damage", ["flipped", "cut", "missing"])
 def test_damaged_indexes_are_rebuilt(take: Callable[[str], Path], damage: str) -> None:
-    """ "bit flip in an index (rebuilt)", "missing index": every offset is found."""
+    """Indexes that are flipped, truncated or missing are rebuilt, and every offset is found."""
     directory = take("clean")
     for name in (f"{FIRST}.index", f"{FIRST}.timeindex"):
         path = partition_dir(directory) / name
@@ -159,7 +159,8 @@ def test_damaged_indexes_are_rebuilt(take: Callable[[str], Path], damage: str) -
 
 
 def test_a_flipped_bit_above_the_recovery_point(take: Callable[[str], Path]) -> None:
-    """Found by the checksum at recovery: the log ends there, and the line names file and position."""
+    """A flipped bit above the recovery point is found by recovery. The log ends there, and a log line names file and
+    position."""
     directory = take("killed")
     first, second, _ = segments(directory)
     flip(second, 500)
@@ -174,7 +175,7 @@ def test_a_flipped_bit_above_the_recovery_point(take: Callable[[str], Path]) -> 
 
 
 def test_a_flipped_bit_below_the_recovery_point(take: Callable[[str], Path]) -> None:
-    """A flipped bit below the recovery point stays unread at the start; `log dump --verify` names its file and
+    """A flipped bit below the recovery point is not noticed at the start. `log dump --verify` names file and
     position."""
     directory = take("clean")
     first = segments(directory)[0]
@@ -188,7 +189,7 @@ def test_a_flipped_bit_below_the_recovery_point(take: Callable[[str], Path]) -> 
 
 
 def test_what_is_not_ours_is_left_alone(take: Callable[[str], Path]) -> None:
-    """Foreign files stay as they are. A partition that the cluster does not know is kept under a name that ends in
+    """Foreign files stay unchanged. A partition unknown to the cluster is kept in a directory with the suffix
     `-stray`."""
     directory = take("clean")
     data = directory / "data"
@@ -215,7 +216,8 @@ def test_what_is_not_ours_is_left_alone(take: Callable[[str], Path]) -> None:
 def test_a_log_whose_topic_is_unreadable_waits_for_an_operator(
     take: Callable[[str], Path], damage: bytes
 ) -> None:
-    """A `partition.metadata` that a loss of power has spoilt: an error, no empty log in its place; mended, all is back."""
+    """If `partition.metadata` is unreadable, the log is kept and answers with an error. When the file is repaired, all
+    records are back."""
     directory = take("clean")
     path = partition_dir(directory) / "partition.metadata"
     text = path.read_bytes()
@@ -237,7 +239,7 @@ def test_a_log_whose_topic_is_unreadable_waits_for_an_operator(
 
 
 def wait_for_error(client: RawClient) -> int:
-    """Return the error of a fetch, once the node has looked at its metadata."""
+    """Fetch until the node knows the topic; return the error code."""
     deadline = time.monotonic() + WAIT_SECONDS
     while (code := fetch(client, 0)[0]) in _NOT_YET and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -245,7 +247,7 @@ def wait_for_error(client: RawClient) -> int:
 
 
 def test_meta_properties_that_do_not_fit(take: Callable[[str], Path]) -> None:
-    """A `meta.properties` that is foreign, garbage or missing is refused in one line that names it; so is a missing
+    """A foreign, broken or missing `meta.properties` is refused with one line that names it. So is a missing
     directory."""
     directory = take("clean")
     data = directory / "data"
@@ -258,24 +260,25 @@ def test_meta_properties_that_do_not_fit(take: Callable[[str], Path]) -> None:
     meta.unlink()
     assert "meta.properties" in refusal(directory)
     data.rename(directory / "elsewhere")
-    assert str(data) in refusal(directory, ENDED), "its mount may be late"
+    assert str(data) in refusal(directory, ENDED), "the disk may be mounted later, so a retry makes sense"
 
 
 def test_a_mount_point_without_its_disk(take: Callable[[str], Path]) -> None:
-    """An empty directory may be a mount point whose disk comes late, so the start is worth repeating; a blank disk is not."""
+    """An empty directory may be a mount point whose disk comes late, so the exit status asks for a retry. With other
+    files in it, it does not."""
     directory = take("clean")
     data = directory / "data"
     data.rename(directory / "elsewhere")
     data.mkdir()
     said = refusal(directory, ENDED)
     assert f"{data} is empty: mount its disk, or format the directory if it is new" in said
-    assert list(data.iterdir()) == [], "a mount point stays as it was"
+    assert list(data.iterdir()) == [], "nothing may be written into a mount point"
     (data / "notes.txt").write_text("not a log")
     assert "has no file meta.properties" in refusal(directory)
 
 
 def test_a_separate_mount_point_of_the_metadata_log(take: Callable[[str], Path]) -> None:
-    """The same holds for a `metadata.log.dir` of its own."""
+    """An empty `metadata.log.dir` is also treated as a mount point, with a retry."""
     directory = take("clean")
     place = directory / "metadata"
     place.mkdir()
@@ -286,7 +289,7 @@ def test_a_separate_mount_point_of_the_metadata_log(take: Callable[[str], Path])
 
 
 def test_a_blank_disk_has_to_be_formatted(take: Callable[[str], Path], small_disk: Path) -> None:
-    """A blank disk that is mounted is not late: only an operator can go on."""
+    """A mounted blank disk will not change by waiting, so the exit status asks for an operator."""
     directory = take("clean")
     properties = directory / "server.properties"
     properties.write_text(properties.read_text().replace(f"{directory / 'data'}", str(small_disk)))
@@ -294,7 +297,7 @@ def test_a_blank_disk_has_to_be_formatted(take: Callable[[str], Path], small_dis
 
 
 def test_directories_of_two_clusters(take: Callable[[str], Path]) -> None:
-    """A foreign cluster id in one of two directories stops the start."""
+    """Directories with different cluster ids stop the start."""
     directory = take("clean")
     foreign = directory / "foreign"
     foreign.mkdir()
@@ -312,7 +315,7 @@ def test_directories_of_two_clusters(take: Callable[[str], Path]) -> None:
 def test_a_directory_that_another_process_holds(
     take: Callable[[str], Path], hold: Callable[[IO[bytes], int], object]
 ) -> None:
-    """Kafka's `.lock`: the second process says so and ends, whatever kind of lock the first one has."""
+    """A directory whose `.lock` file is locked, by flock or by a POSIX lock, is refused."""
     directory = take("clean")
     with (directory / "data" / ".lock").open("ab") as lock:
         hold(lock, fcntl.LOCK_EX)
@@ -320,7 +323,7 @@ def test_a_directory_that_another_process_holds(
 
 
 def test_damage_in_the_metadata_stops_the_node(take: Callable[[str], Path]) -> None:
-    """ "In the metadata log detected rot stops the voter loudly": a batch with sound ones behind it, or quorum-state."""
+    """Damage inside the metadata log, or in quorum-state, stops the start with one line that names the file."""
     directory = take("killed")
     metadata = directory / "data" / "__cluster_metadata-0"
     flip(metadata / f"{FIRST}.log", 70)
@@ -333,7 +336,7 @@ def test_damage_in_the_metadata_stops_the_node(take: Callable[[str], Path]) -> N
 
 
 def test_a_metadata_log_that_is_gone_names_one_way_out(take: Callable[[str], Path]) -> None:
-    """A controller that has begun its log and finds no vote stops; its sentence has a way out of its own, only once."""
+    """A controller that has lost its quorum-state stops. Its message offers exactly one way to restore it."""
     directory = take("killed")
     (directory / "data" / "__cluster_metadata-0" / "quorum-state").unlink()
     said = refusal(directory)
@@ -343,12 +346,12 @@ def test_a_metadata_log_that_is_gone_names_one_way_out(take: Callable[[str], Pat
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 16 MiB."""
+    """A file system of 16 MiB on a loop device."""
     directory = tmp_path / "small"
     directory.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(directory)]
     if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
-        pytest.skip("a small file system needs root and the right to mount")
+        pytest.skip("mounting a small file system needs root")
     try:
         yield directory
     finally:
@@ -356,7 +359,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(path: Path) -> None:
-    """Take all the room that is left."""
+    """Fill the rest of the disk with this file."""
     with path.open("wb", buffering=0) as file:
         for size in (1 << 20, 4096):
             try:
@@ -367,7 +370,8 @@ def fill(path: Path) -> None:
 
 
 def test_a_full_disk(small_disk: Path) -> None:
-    """ "refused with the right error; the node lives, and accepts again when space returns": Produce and CreateTopics."""
+    """On a full disk Produce gets KAFKA_STORAGE_ERROR, and reads still work. With room again, Produce and CreateTopics
+    succeed."""
     directory = small_disk / "node"
     prepare_odradek(directory)
     filler = small_disk / "filler"
@@ -385,7 +389,7 @@ def test_a_full_disk(small_disk: Path) -> None:
         assert ErrorCode(created) in (ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT)
         filler.unlink()
         deadline = time.monotonic() + WAIT_SECONDS
-        # On a busy machine the node has measured the full disk, and refuses until it measures again.
+        # The node refuses writes until it next measures the disk, which may take a while on a busy machine.
         while (answer := client.produce("kept", good_batch(1, size=RECORD_BYTES))).error_code:
             assert ErrorCode(answer.error_code) is ErrorCode.KAFKA_STORAGE_ERROR
             assert time.monotonic() < deadline, server.log_tail()

@@ -1,4 +1,4 @@
-"""A whole node that compacts: its companion is killed in a pass, then the node itself."""
+"""A whole node compacts a topic while its companion process, and then the node itself, is killed during a pass."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WAIT_SECONDS = 60
 
 
 def wait_logged(server: ServerProcess, pattern: str, count: int = 1) -> None:
-    """Wait until the node has logged as many such lines."""
+    """Wait until the node has logged `count` lines that match the pattern."""
     deadline = time.monotonic() + WAIT_SECONDS
     while len(re.findall(pattern, server.log_path.read_text())) < count:
         assert server.is_running(), server.log_tail()
@@ -39,7 +39,7 @@ def wait_logged(server: ServerProcess, pattern: str, count: int = 1) -> None:
 
 
 def companions_of(server: ServerProcess) -> list[int]:
-    """Return the processes of the node's companions; any of its threads may have started them."""
+    """Return the process ids of the node's companions. Any thread of the node may be their parent."""
     found = []
     for children in Path(f"/proc/{server.pid}/task").glob("*/children"):
         for pid in children.read_text().split():
@@ -49,7 +49,7 @@ def companions_of(server: ServerProcess) -> list[int]:
 
 
 def produce(bootstrap: str) -> dict[bytes, bytes]:
-    """Produce three thousand updates of fifty keys, each of which ends with a value."""
+    """Produce 3,000 updates of 50 keys; return the last value of each key."""
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
     table = {}
     for at in range(3000):
@@ -79,7 +79,8 @@ def consumed(bootstrap: str) -> list[tuple[bytes, bytes]]:
 
 
 def test_kills_in_a_pass_lose_nothing(tmp_path: Path) -> None:
-    """A pass fails with its companion, and a later one comes to its end; so it does after a kill -9 of the node."""
+    """If its companion is killed, a cleaning pass fails and a later one succeeds. The same holds after kill -9 of the
+    node."""
     properties = prepare_odradek(tmp_path, settings=SETTINGS)
     settings = properties.read_text()
     properties.write_text(f"{settings}{SLOW}\n")
@@ -98,7 +99,7 @@ def test_kills_in_a_pass_lose_nothing(tmp_path: Path) -> None:
             os.kill(pid, signal.SIGKILL)
             wait_logged(server, "event=log.cleaning_failed", number)
             assert dict(consumed(server.bootstrap)) == table
-        # In a pass that is slow.
+        # Kill the node during a slow pass.
         wait_logged(server, "event=log.cleaning_began", 3)
         server.kill()
         properties.write_text(f"{settings}{FAST}\n")

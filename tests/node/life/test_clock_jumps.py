@@ -1,4 +1,4 @@
-"""A wall clock that jumps, seen by the clients of a whole node: sessions neither end early nor last longer."""
+"""The wall clock of a whole node jumps. For its clients, sessions neither end early nor last too long."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ Connect = Callable[[], Awaitable[Client]]
 
 
 def jump(world: World, milliseconds: int) -> None:
-    """Set the server's wall clock; its monotonic clock goes on as before."""
+    """Move the server's wall clock. Its monotonic clock is unchanged."""
     world.node_env("server").clock.wall_offset_ms += milliseconds
 
 
 async def fetch(client: Client, session_id: int = 0, epoch: int = 0) -> FetchResponse:
-    """Open a session, or go on with one that exists."""
+    """Open a fetch session, or continue an existing one; return the response."""
     topics = [] if session_id else [FetchTopic("t", bytes(16), [FetchPartition(0, -1, 0, -1, -1, 1 << 20)])]
     asked = FetchRequest(max_bytes=1 << 20, session_id=session_id, session_epoch=epoch, topics=topics)
     answer = await request(client, asked, 12)
@@ -37,7 +37,7 @@ async def fetch(client: Client, session_id: int = 0, epoch: int = 0) -> FetchRes
 
 
 def test_a_fetch_session_is_judged_by_time_that_passes() -> None:
-    """After a jump ahead a session still has its place; after a jump back an idle one loses it."""
+    """A fetch session survives a jump ahead. After a jump back, an idle session still expires in real time."""
 
     async def script(world: World, connect: Connect) -> None:
         client, newcomer = await connect(), await connect()
@@ -56,7 +56,7 @@ def test_a_fetch_session_is_judged_by_time_that_passes() -> None:
 
 
 async def join(world: World, client: Client) -> HeartbeatRequest:
-    """Become the only member of group `g`; the heartbeat that it sends from then on."""
+    """Become the only member of group `g`; return the heartbeat that the member must send."""
     while (await request(client, FindCoordinatorRequest("g"), 3)).error_code != ErrorCode.NONE:
         await world.sleep(0.1)
     asked = JoinGroupRequest(
@@ -76,7 +76,8 @@ async def join(world: World, client: Client) -> HeartbeatRequest:
 
 @pytest.mark.parametrize("jump_ms", [DAY_MS, -DAY_MS], ids=["ahead", "back"])
 def test_a_member_of_a_group_lives_as_long_as_its_session(jump_ms: int) -> None:
-    """A member that sends heartbeats stays through a jump; one that sends none is gone after its session."""
+    """A group member that sends heartbeats stays through a jump. One without heartbeats is removed after its session
+    timeout."""
 
     async def script(world: World, connect: Connect) -> None:
         client = await connect()
@@ -98,7 +99,7 @@ def test_a_member_of_a_group_lives_as_long_as_its_session(jump_ms: int) -> None:
 
 @pytest.mark.parametrize("jump_ms", [DAY_MS, -DAY_MS], ids=["ahead", "back"])
 def test_a_broker_stays_registered_through_a_jump(jump_ms: int) -> None:
-    """The controller counts a broker's session from heartbeat to heartbeat: the broker leads all the time."""
+    """A jump of the clock does not end a broker's session, so the broker leads all the time."""
 
     async def script(world: World, connect: Connect) -> None:
         client = await connect()

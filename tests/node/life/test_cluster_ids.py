@@ -1,4 +1,4 @@
-"""A cluster id is any text, and each place that shows it shows the same."""
+"""A cluster id may be any text, and everything that shows it shows the same text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ CLUSTER_ID = 'Zürich "main"=:#1\\ cDZEekk4T3hTNGVlNzB3LUtUbkxaQQo='
 
 
 def test_a_node_tells_the_id_that_it_was_given(tmp_path: Path) -> None:
-    """Client, command and metrics page; a directory with another configured id stops the start."""
+    """Clients, a command and the metrics page show the formatted id. Another id in the configuration prevents the
+    start."""
     spare = free_ports(3)
     settings = combined_node_properties(tmp_path, spare[0], spare[1])
     settings["odradek.metrics.listener"] = f"127.0.0.1:{spare[2]}"

@@ -19,7 +19,8 @@ WAIT_SECONDS = 60.0
 
 
 def test_kill9_under_five_requests_in_flight(tmp_path: Path) -> None:
-    """A producer sends on through three deaths of the server: every record is written exactly once and in order."""
+    """A producer with five requests in flight survives three kill -9 of the node: each record is written once and in
+    order."""
     properties = prepare_odradek(tmp_path, settings={"log.segment.bytes": str(1 << 20)})
     server = launch_odradek(properties)
     with Client(server.bootstrap) as client:
@@ -72,7 +73,7 @@ def test_kill9_under_five_requests_in_flight(tmp_path: Path) -> None:
 
 
 def read(bootstrap: str, count: int) -> list[list[int]]:
-    """Read the serial numbers in each partition, up to `count` in all and those that come with the last."""
+    """Read the serial numbers of each partition, until at least `count` records have come."""
     found: list[list[int]] = [[] for _ in range(PARTITIONS)]
     with Client(bootstrap) as client:
         fetcher = Fetcher(client.core, FetchConfig())

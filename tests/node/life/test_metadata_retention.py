@@ -1,4 +1,4 @@
-"""The retention of old snapshots, and of the metadata log below them: `metadata.max.retention.*`."""
+"""Retention of old metadata snapshots, and of the log before them: `metadata.max.retention.*`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOPICS = 30
 
 
 def ends(world: World) -> list[int]:
-    """The end offsets of the snapshots on the disk."""
+    """Return the end offsets of the snapshots on disk."""
     names = world.machine("server").disk.peek("/data/__cluster_metadata-0")
     return sorted(int(name[:20]) for name in names if name.endswith(".checkpoint"))
 
@@ -47,7 +47,7 @@ def play_with(script: Callable[[World], Awaitable[None]], **settings: str) -> No
     "limit", [{}, {"metadata_max_retention_bytes": "-1", "metadata_max_retention_ms": "-1"}]
 )
 def test_what_is_within_the_limits_stays(limit: dict[str, str]) -> None:
-    """Kafka's defaults are 100 MiB and a week; a negative limit is none."""
+    """Within Kafka's default limits (100 MiB and a week) everything is kept. A negative limit means no limit."""
 
     async def script(world: World) -> None:
         assert len(ends(world)) > 5
@@ -58,7 +58,8 @@ def test_what_is_within_the_limits_stays(limit: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("bytes_max", [0, 40_000])
 def test_the_oldest_goes_while_all_is_too_large(bytes_max: int) -> None:
-    """Log and snapshots together; the log goes up to the oldest snapshot that is left, which always stays."""
+    """While log and snapshots exceed the size limit, the oldest snapshot and the log before the next one are deleted.
+    The newest snapshot stays."""
 
     async def script(world: World) -> None:
         files = world.machine("server").disk.peek("/data/__cluster_metadata-0")
@@ -72,7 +73,7 @@ def test_the_oldest_goes_while_all_is_too_large(bytes_max: int) -> None:
 
 
 def test_what_is_too_old_goes_without_another_snapshot() -> None:
-    """`metadata.max.retention.ms`, looked at every minute; the newest snapshot stays whatever its age."""
+    """Snapshots older than `metadata.max.retention.ms` are deleted within minutes, except the newest one."""
 
     async def script(world: World) -> None:
         before = ends(world)

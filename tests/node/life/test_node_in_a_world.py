@@ -1,4 +1,4 @@
-"""A whole node by `run_node` in the simulated world: poisoned receive buffers, cold pages, and disks that fail."""
+"""A whole node in the simulator, with overwritten receive buffers, reads that miss the page cache, and failing disks."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from tests.node.requests.test_bad_batches import good_batch
     ids=["calm", "torn and cold"],
 )
 def test_nothing_outlives_its_frame(weather: Weather) -> None:
-    """The receive buffer is overwritten after each dispatch: batches, names and parked fetches are still right."""
+    """The receive buffer is overwritten after each request. Stored batches, names and parked fetches stay correct."""
     batches = [bytes(good_batch(3, timestamp_ms=1, size=size)) for size in (10, 300, 70_000, 300_000)]
 
     async def script(world: World, connect: Callable[[], Awaitable[Client]]) -> None:
@@ -82,7 +82,7 @@ def test_nothing_outlives_its_frame(weather: Weather) -> None:
 
 
 def test_a_failed_sync_takes_the_directory_offline() -> None:
-    """ "A failed sync is final": the request is refused, and a node whose only directory is gone stops with one line."""
+    """After a failed sync the request is refused. The node loses its only directory and stops with one line."""
 
     async def script(world: World, connect: Callable[[], Awaitable[Client]]) -> None:
         client = await connect()
@@ -101,7 +101,8 @@ def test_a_failed_sync_takes_the_directory_offline() -> None:
 
 
 def test_a_device_error_in_a_read_is_its_partitions() -> None:
-    """A parked fetch whose pages cannot be read gets KAFKA_STORAGE_ERROR; the node stops with one line, its only directory gone."""
+    """A parked fetch that cannot be read from disk gets KAFKA_STORAGE_ERROR. The node loses its only directory and
+    stops."""
 
     async def script(world: World, connect: Callable[[], Awaitable[Client]]) -> None:
         client, consumer = await connect(), await connect()
@@ -123,7 +124,8 @@ def test_a_device_error_in_a_read_is_its_partitions() -> None:
 
 
 def test_a_bug_in_one_append_is_its_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """UNKNOWN_SERVER_ERROR for that partition; the others of the request, and the connection, go on."""
+    """A bug during one partition's append gives UNKNOWN_SERVER_ERROR there. Other partitions and the connection
+    continue."""
     log = KeptLog()
     sound = Partition.append_as_leader
 
@@ -167,7 +169,7 @@ def test_a_bug_in_one_append_is_its_partitions(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_metadata_log_that_cannot_be_closed_leaves_no_other_log_open() -> None:
-    """Without descriptors the metadata log is recovered at the next start; the directories are closed all the same."""
+    """If the metadata log cannot be closed for lack of descriptors, the other directories are still closed cleanly."""
     stop, log, closed = trio.Event(), KeptLog(), []
 
     async def script(world: World, connect: Callable[[], Awaitable[Client]]) -> None:
@@ -187,7 +189,8 @@ def test_a_metadata_log_that_cannot_be_closed_leaves_no_other_log_open() -> None
 
 
 def test_the_controllers_listener_has_the_limits_of_the_file() -> None:
-    """`max.connections.per.ip` holds at each listener; there a stranger could hold up the quorum."""
+    """`max.connections.per.ip` also limits the controller's listener, where extra connections could delay the
+    quorum."""
     closed: list[bool] = []
 
     async def script(world: World, connect: Callable[[], Awaitable[Client]]) -> None:

@@ -1,4 +1,4 @@
-"""A directory of Apache Kafka's whose metadata log holds ACLs, a SCRAM credential, a quota and a delegation token."""
+"""A node on Apache Kafka's directory, whose metadata log has ACLs, a SCRAM credential, a quota and a delegation token."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ACL = AccessControlEntryRecord(b"1" * 16, 2, "t", 3, "User:alice", "*", 3, 3)
 
 
 def prepare(directory: Path, **settings: str) -> Path:
-    """The directory of Kafka with properties of ours; their path."""
+    """Unpack Kafka's directory and write our properties; return their path."""
     data = directory / "data"
     if not data.exists():
         with tarfile.open(ARCHIVE) as archive:
@@ -40,7 +40,7 @@ def prepare(directory: Path, **settings: str) -> Path:
     properties = {
         **combined_node_properties(directory, *free_ports(2)),
         "log.dirs": str(data),
-        # So that a snapshot is written as soon as there is anything new.
+        # Write a snapshot as soon as there is a new record.
         "metadata.log.max.record.bytes.between.snapshots": "1",
         **settings,
     }
@@ -50,7 +50,7 @@ def prepare(directory: Path, **settings: str) -> Path:
 
 
 def rules_in(directory: Path) -> AccessImage:
-    """The ACLs in Kafka's own metadata log, from its first record on."""
+    """Read the ACLs and other access records from Kafka's own metadata log."""
     builder = ImageBuilder(MetadataImage.empty("c"))
     for batch in read_batches((directory / METADATA / f"{0:020}.log").read_bytes(), source="Kafka's log"):
         for offset, record in enumerate(batch.records, batch.base_offset):
@@ -66,7 +66,7 @@ def newest_snapshot(directory: Path) -> AccessImage:
 
 
 def test_a_node_does_not_start_on_acls_that_nobody_enforces(tmp_path: Path) -> None:
-    """One line says what is there and what to do."""
+    """A node refuses to start with ACLs that it would not enforce. One line says what was found and what to do."""
     properties = prepare(tmp_path)
     done = odradek_in_nursery("server", properties)
     assert done.code == NEEDS_OPERATOR, done.err
@@ -77,7 +77,7 @@ def test_a_node_does_not_start_on_acls_that_nobody_enforces(tmp_path: Path) -> N
 
 
 def test_with_the_operators_word_it_starts_and_loses_nothing(tmp_path: Path) -> None:
-    """Every rule is in the snapshot that this node writes, as Kafka has written it, also after another start."""
+    """If the operator allows it, the node starts. Its snapshots contain all of Kafka's rules, also after a restart."""
     properties = prepare(tmp_path, **{START_WITHOUT_ACLS: "true"})
     expected = rules_in(tmp_path / "data")
     assert (len(expected.acls), len(expected.scram_credentials)) == (1, 1)
@@ -97,7 +97,7 @@ def test_with_the_operators_word_it_starts_and_loses_nothing(tmp_path: Path) -> 
 
 
 def test_acls_that_come_later_are_told_once(tmp_path: Path) -> None:
-    """Controllers of Kafka may write some: a node that runs goes on, says so, and asks at its next start."""
+    """If ACLs appear while a node runs, it logs this once and continues, but refuses its next start."""
     path = prepare(tmp_path)
     config = NodeConfig.from_properties(dict(line.split("=", 1) for line in path.read_text().splitlines()))
     journal = KeptLog()

@@ -1,4 +1,4 @@
-"""A node with several log directories in the simulated world: where replicas go, and what is lost with a disk."""
+"""A node with several log directories, simulated: where replicas are placed, and what a failed disk takes offline."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ STORAGE_ERROR = ErrorCode.KAFKA_STORAGE_ERROR
 
 @attrs.define
 class Cluster:
-    """The scripts' requests to a node with the directories /one and /two."""
+    """A client with the requests of these tests, to a node with the directories /one and /two."""
 
     client: Client
 
@@ -52,7 +52,7 @@ class Cluster:
         return ErrorCode(answer.responses[0].partition_responses[0].error_code)
 
     async def directories(self) -> dict[str, Any]:
-        """Partitions of "t" by the path of their directory; the error code of one that is offline."""
+        """Return the partitions of "t" by directory; for an offline directory, its error code."""
         results = (await request(self.client, DescribeLogDirsRequest(None), 4)).results
         return {
             result.log_dir: ErrorCode(result.error_code)
@@ -67,7 +67,7 @@ class Cluster:
         }
 
     async def leaders(self) -> dict[int, tuple[int, list[int]]]:
-        """Leader and offline replicas by partition."""
+        """Return (leader, offline replicas) by partition."""
         answer = await request(self.client, MetadataRequest([MetadataRequestTopic(name="t")]), 12)
         return {
             partition.partition_index: (partition.leader_id, partition.offline_replicas)
@@ -83,7 +83,8 @@ def play_with_two(script: Callable[[World, Cluster], Awaitable[None]]) -> None:
 
 
 def test_a_failed_disk_takes_down_only_its_own_partitions() -> None:
-    """Those get KAFKA_STORAGE_ERROR and lose their leader; the others serve on, and DescribeLogDirs says it all."""
+    """Only the failed disk's partitions get KAFKA_STORAGE_ERROR and lose their leader. DescribeLogDirs shows the
+    failure."""
 
     async def script(world: World, cluster: Cluster) -> None:
         await cluster.create()
@@ -111,7 +112,7 @@ def test_a_failed_disk_takes_down_only_its_own_partitions() -> None:
 
 
 def test_a_full_disk_is_passed_over() -> None:
-    """A new log goes to the next directory when the first one has no room for it."""
+    """If one directory has no room for a new log, the next one gets it."""
 
     async def script(world: World, cluster: Cluster) -> None:
         world.machine("server").disk.fail_next(
@@ -125,7 +126,7 @@ def test_a_full_disk_is_passed_over() -> None:
 
 
 def test_deleted_records_are_not_brought_back_by_a_crash() -> None:
-    """The log start offset is on the platter when DeleteRecords is acknowledged, whatever time the request has."""
+    """When DeleteRecords is answered, the new log start offset is already durable, even with a timeout of 0."""
 
     async def script(world: World, cluster: Cluster) -> None:
         await cluster.create()
@@ -144,9 +145,8 @@ def test_deleted_records_are_not_brought_back_by_a_crash() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_whatever_fails_on_one_disk_stays_there(seed: int) -> None:
-    """Errors begin at any operation of the second disk while topics come, go and are written to. The node lives, and
-    the first disk's partitions take every record. The second disk's partitions answer with success or
-    KAFKA_STORAGE_ERROR."""
+    """The second disk begins to fail at a random operation, amid writes and topic changes. The first disk's partitions
+    accept every record. Those of the second succeed or answer KAFKA_STORAGE_ERROR."""
     random = Random(seed)
 
     async def script(world: World, cluster: Cluster) -> None:

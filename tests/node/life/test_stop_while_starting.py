@@ -1,4 +1,4 @@
-"""SIGTERM ends a node in every phase of its start: real processes, held where each test wants them."""
+"""SIGTERM stops a node in every phase of its start. The tests hold real processes at the phase that they want."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from tests.node.requests.test_bad_batches import good_batch
 PATIENCE_SECONDS = 60.0
 CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
 BATCHES = 200_000
-"""Batches of one record each: recovery looks at them for seconds."""
+"""Batches of one record each. Recovery needs some seconds for them."""
 
 
 def format_node(directory: Path, settings: Mapping[str, str]) -> Path:
-    """Format a node whose data lies in `directory`/data; return its properties file."""
+    """Format a node whose data is in `directory`/data; return the path of its properties."""
     directory.mkdir()
     path = directory / "server.properties"
     settings = {"log.dirs": str(directory / "data"), **settings}
@@ -40,7 +40,7 @@ def format_node(directory: Path, settings: Mapping[str, str]) -> Path:
 
 @contextlib.contextmanager
 def running(path: Path) -> Iterator[ServerProcess]:
-    """Run a node of these properties; its log is new. Killed at the end, if it still runs."""
+    """Run a node with these properties and a new log file. Kill it at the end if it still runs."""
     log = path.with_name("server.log")
     log.unlink(missing_ok=True)
     server = spawn("node", [ODRADEK, "server", path], bootstrap="", log_path=log)
@@ -55,7 +55,7 @@ def wait_until(what: str, look: Callable[[], bool], server: ServerProcess) -> No
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not look():
         assert server.is_running(), server.log_tail()
-        assert time.monotonic() < deadline, f"{what} did not come about: {server.log_tail()}"
+        assert time.monotonic() < deadline, f"gave up waiting: {what}: {server.log_tail()}"
         time.sleep(0.002)
 
 
@@ -68,17 +68,20 @@ def wait_for_line(server: ServerProcess, *words: str) -> None:
 
 
 def terminate(server: ServerProcess) -> tuple[int, str]:
-    """Send SIGTERM, once; return the exit status and all that the node wrote. It must end without SIGKILL."""
+    """Send SIGTERM once and wait; return the exit status and the node's log.
+
+    Raises `AssertionError` if it keeps running.
+    """
     server.process.send_signal(signal.SIGTERM)
     try:
         status = server.process.wait(PATIENCE_SECONDS)
     except subprocess.TimeoutExpired as error:
-        raise AssertionError(f"SIGTERM does not end it: {server.log_tail()}") from error
+        raise AssertionError(f"the node still runs after SIGTERM: {server.log_tail()}") from error
     return status, server.log_tail(1000)
 
 
 def lone(directory: Path) -> Path:
-    """Format a single combined broker and controller."""
+    """Format a single node that is broker and controller; return the path of its properties."""
     port, controller = free_ports(2)
     return format_node(
         directory,
@@ -120,7 +123,7 @@ def lone_broker(directory: Path, controller_port: int) -> Path:
 
 
 class Forwarder:
-    """Between a broker and its controller; keeps back every request of one API, and what comes behind it."""
+    """A proxy between a broker and its controller. It holds back each request of one API, and everything after it."""
 
     def __init__(self, port: int, target_port: int, kept_back: ApiKey | None = None) -> None:
         self._target_port = target_port
@@ -157,7 +160,7 @@ class Forwarder:
 
 
 def test_waiting_for_the_quorum(tmp_path: Path) -> None:
-    """A voter without a majority stops; a broker that was closed cleanly before keeps its clean-shutdown marker."""
+    """A broker that waits for a controller stops on SIGTERM, and keeps the clean-shutdown marker of its last run."""
     ports = free_ports(2)
     controller, broker = (
         lone_controller(tmp_path / "c", ports[0], ports[0]),
@@ -179,7 +182,7 @@ def test_waiting_for_the_quorum(tmp_path: Path) -> None:
 
 
 def big_log(path: Path) -> tuple[Path, int]:
-    """Put a log of many small batches into the lone node's directory, unclean; its segment, and where it ends."""
+    """Give the lone node an unclean log of many small batches; return its segment and end offset."""
     batch = bytearray(good_batch(1, timestamp_ms=1))
     directory = path.parent / "data" / "big-0"
     segment = directory / f"{0:020}.log"
@@ -207,7 +210,7 @@ def has_open(server: ServerProcess, file: Path) -> bool:
 
 
 def test_recovering_a_large_log(tmp_path: Path) -> None:
-    """Recovery ends at once, unfinished, and the next start has all of the log."""
+    """SIGTERM ends a recovery early. The next start recovers the whole log."""
     path = lone(tmp_path / "n")
     segment, end_offset = big_log(path)
     with running(path) as server:
@@ -226,7 +229,7 @@ def test_recovering_a_large_log(tmp_path: Path) -> None:
     ids=["registering", "waiting to be unfenced"],
 )
 def test_a_controller_that_does_not_answer_the_broker(tmp_path: Path, kept_back: ApiKey) -> None:
-    """A broker that is still registering, or still fenced, stops without the controller's leave."""
+    """A broker that is registering or still fenced stops on SIGTERM without an answer of its controller."""
     port, forwarded = free_ports(2)
     controller, broker = (
         lone_controller(tmp_path / "c", port, forwarded),
@@ -245,7 +248,7 @@ def test_a_controller_that_does_not_answer_the_broker(tmp_path: Path, kept_back:
 
 
 def test_a_controlled_shutdown_that_nobody_answers(tmp_path: Path) -> None:
-    """A broker that serves, and whose controller hangs, goes without its leave."""
+    """A serving broker stops on SIGTERM although its controller hangs."""
     port = free_ports(1)[0]
     controller, broker = lone_controller(tmp_path / "c", port, port), lone_broker(tmp_path / "b", port)
     with running(controller) as first:
@@ -260,7 +263,8 @@ def test_a_controlled_shutdown_that_nobody_answers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("where", ["replication-offset-checkpoint", "big-0/leader-epoch-checkpoint"])
 def test_a_call_that_the_kernel_holds_is_left_behind(tmp_path: Path, where: str) -> None:
-    """On the loop or in a worker: the node ends, says so, and leaves no clean-shutdown marker."""
+    """If a system call hangs, on the loop or in a worker, SIGTERM still ends the node. The end is logged and not marked
+    clean."""
     path = lone(tmp_path / "n")
     with running(path) as server:
         wait_for_line(server, "node.ready")
@@ -277,7 +281,7 @@ def test_a_call_that_the_kernel_holds_is_left_behind(tmp_path: Path, where: str)
 
 
 def is_held(server: ServerProcess) -> bool:
-    """True if a thread waits in the kernel until the other end of a pipe is opened."""
+    """True if a thread of the node is blocked in opening a named pipe."""
     with contextlib.suppress(OSError):
         tasks = Path(f"/proc/{server.pid}/task")
         return any("wait_for_partner" in (task / "wchan").read_text() for task in tasks.iterdir())

@@ -1,4 +1,4 @@
-"""A node whose metadata log holds unreadable values starts, serves, and starts again; it refuses such values itself."""
+"""A node starts although its metadata log has invalid configuration values. It refuses such values from clients."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Connect = Callable[[int], Awaitable[Client]]
 
 
 def play(script: Callable[[World, Connect], Awaitable[None]], *, starts: int = 1) -> None:
-    """A node whose first records hold `UNREADABLE`; the script runs beside each of its starts."""
+    """Run a node whose first records contain `UNREADABLE`. Run the script at each of its starts."""
     world = World(1, Weather())
     config = NodeConfig.from_properties(SETTINGS | {"odradek.metrics.listener": "server:9404"})
     ready = trio.Event()
@@ -72,7 +72,7 @@ async def described(client: Client, kind: int, name: str, key: str) -> str | Non
 
 
 def test_a_log_with_unreadable_values_is_opened_again_and_again() -> None:
-    """The value before each holds, the metric counts them, and records are taken."""
+    """Each invalid value is ignored in favour of the value before it and counted in a metric. The node serves."""
 
     async def script(world: World, connect: Connect) -> None:
         client = await connect(9092)
@@ -87,7 +87,7 @@ def test_a_log_with_unreadable_values_is_opened_again_and_again() -> None:
 
 
 def test_a_controller_takes_no_value_that_a_broker_cannot_act_by() -> None:
-    """It is asked at its own listener (KIP-919), where no broker has looked at the values."""
+    """A controller refuses invalid values at its own listener (KIP-919), where no broker checks them before."""
 
     async def script(world: World, connect: Connect) -> None:
         client, controller = await connect(9092), await connect(9093)

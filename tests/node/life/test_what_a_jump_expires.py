@@ -1,4 +1,4 @@
-"""A wall clock that jumps by a week, seen by the clients of a whole node: what expires, and what must not."""
+"""A node's wall clock jumps by a week: which offsets, ids and transactions expire, and which must not."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ CHECKS = {
     "transaction_state_log_replication_factor": "1",
     "transaction_state_log_min_isr": "1",
 }
-"""Offsets and transactional ids are kept for seven days."""
+"""Settings with one coordinator partition each. Offsets and transactional ids are kept for seven days."""
 
 
 @attrs.define
 class Coordinated:
-    """An open transaction of the id `open`, an id `idle` that nobody uses, and an offset of the group `g`."""
+    """A transaction of the id `open`, an unused id `idle`, and a committed offset of group `g`."""
 
     world: World
     connect: Callable[[], Awaitable[Client]]
@@ -51,7 +51,7 @@ class Coordinated:
         return await request(self.client, message, version)
 
     async def begin(self) -> None:
-        """Bring all three about."""
+        """Create the offset, the idle id and the open transaction."""
         await create_topic(self.client)
         for key, kind in (("g", 0), ("open", 1)):
             while (await self.ask(FindCoordinatorRequest(key, kind), 3)).error_code:
@@ -69,7 +69,7 @@ class Coordinated:
             await self.world.sleep(0.1)
 
     async def init(self, transactional_id: str) -> Any:
-        """Begin a new producer. Return its id and epoch."""
+        """Send InitProducerId until it succeeds; return the response with id and epoch."""
         asked = InitProducerIdRequest(transactional_id, TIMEOUT_SECONDS * 1000)
         while (begun := await self.ask(asked, 4)).error_code:
             assert ErrorCode(begun.error_code).retriable
@@ -77,9 +77,12 @@ class Coordinated:
         return begun
 
     async def after(self, seconds: int) -> tuple[bool, bool, str]:
-        """Let time pass. Return if the offset is there, if the idle id is, and the state of the transaction."""
+        """Let time pass.
+
+        Return whether the offset exists, whether the idle id exists, and the state of the transaction.
+        """
         await self.world.sleep(seconds)
-        # A connection that was idle for so long is closed.
+        # The idle connection was closed meanwhile.
         self.client = await self.connect()
         asked = OffsetFetchRequest("g", [OffsetFetchRequestTopic("t", [0])])
         offset = (await self.ask(asked, 5)).topics[0].partitions[0].committed_offset
@@ -89,7 +92,7 @@ class Coordinated:
 
 
 def play_with(script: Callable[[World, Coordinated], Awaitable[None]]) -> None:
-    """Run a script beside a node that coordinates all three."""
+    """Run a script with a node that has the offset, the idle id and the open transaction."""
 
     async def begun(world: World, connect: Callable[[], Awaitable[Client]]) -> None:
         coordinated = Coordinated(world, connect, await connect())
@@ -100,7 +103,8 @@ def play_with(script: Callable[[World, Coordinated], Awaitable[None]]) -> None:
 
 
 def test_a_jump_ahead_expires_nothing_until_it_is_believed() -> None:
-    """Offsets and ids wait until the clocks agree. An open transaction has its own timeout, whatever the clock says."""
+    """After a jump ahead, offsets and ids expire only when the new time has lasted long enough. Transactions keep their
+    timeout."""
 
     async def script(world: World, coordinated: Coordinated) -> None:
         jump(world, WEEK_MS)
@@ -113,7 +117,7 @@ def test_a_jump_ahead_expires_nothing_until_it_is_believed() -> None:
 
 @pytest.mark.parametrize("jump_ms", [WEEK_MS, -WEEK_MS], ids=["ahead", "back"])
 def test_a_jump_that_is_taken_back_expires_nothing(jump_ms: int) -> None:
-    """What began while the clock was wrong is not old when it is right again, and an open transaction ends in time."""
+    """If a jump is reversed, nothing expires that was used meanwhile. An open transaction still times out in time."""
 
     async def script(world: World, coordinated: Coordinated) -> None:
         jump(world, jump_ms)
@@ -127,7 +131,7 @@ def test_a_jump_that_is_taken_back_expires_nothing(jump_ms: int) -> None:
 
 
 def test_a_jump_back_holds_up_no_transaction() -> None:
-    """By the record alone the transaction would be open for a week more, and the last stable offset with it."""
+    """A jump back does not extend a transaction's timeout, although its record has a later time."""
 
     async def script(world: World, coordinated: Coordinated) -> None:
         jump(world, -WEEK_MS)

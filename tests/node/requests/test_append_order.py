@@ -1,5 +1,7 @@
-"""Appends of one connection have the order of its requests, whatever is parked, suspended, in a worker or cut half-way.
-Random mixes of requests go over several connections to one node; its logs show the order."""
+"""Appends of one connection keep the order of its requests, even if some are parked, suspended, in a worker or cut off.
+
+Random mixes of requests go over several connections to one node; its logs show the order.
+"""
 
 from __future__ import annotations
 
@@ -49,12 +51,12 @@ SLOW_WORKERS = Weather(
 
 @attrs.define
 class Sender:
-    """One connection that pipelines requests of all kinds, and may be cut in the midst of one."""
+    """A connection that pipelines requests of all kinds and may be cut in the middle of one."""
 
     number: int
     random: Random
     sent: dict[str, list[int]] = attrs.field(factory=lambda: {topic: [] for topic in TOPICS})
-    """By topic, the serial numbers that were sent, in order."""
+    """By topic, the serial numbers sent, in order."""
     answers_due: int = 0
     is_cut: bool = False
 
@@ -67,7 +69,7 @@ class Sender:
             )
             size = self.random.choice((10, 200, 3_000, 40_000))
             if self.random.random() < 0.1:
-                # More than the loop decompresses itself.
+                # Larger than what the event loop decompresses itself.
                 builder, size = RecordBatchBuilder(compression_type=CompressionType.ZSTD), 2_500_000
             builder.append(1, b"%d" % self.number, b"%d:" % serial + b"x" * size)
             data.append(TopicProduceData(topic, bytes(16), [PartitionProduceData(0, builder.build())]))
@@ -77,7 +79,7 @@ class Sender:
         return bytes(frame(ProduceRequest(None, acks, 5000, data), 9))
 
     def other(self) -> bytes:
-        """A fetch that is parked, or a request that suspends the connection."""
+        """Make a fetch that is parked, or a request that suspends the connection."""
         topic = FetchTopic("plain", bytes(16), [FetchPartition(0, -1, 0, -1, -1, 1 << 20)])
         others: list[tuple[Any, int]] = [
             (
@@ -93,7 +95,7 @@ class Sender:
         return bytes(frame(*self.random.choice(others)))
 
     async def take(self, client: Client) -> None:
-        """Take the answers, or what comes of them before the connection is cut."""
+        """Receive all responses, or those that arrive before the connection is cut."""
         try:
             for _ in range(self.answers_due):
                 await client.answer()
@@ -101,7 +103,7 @@ class Sender:
             assert self.is_cut
 
     async def run(self, world: World, client: Client) -> None:
-        """Send everything, in pieces that are not those of the frames."""
+        """Send all requests, in pieces that do not match the frames."""
         stream = bytearray()
         for serial in range(REQUESTS):
             if self.random.random() < 0.3:
@@ -124,7 +126,7 @@ class Sender:
 
 
 async def read_all(client: Client, topic: str) -> list[tuple[int, int]]:
-    """(connection, serial) of every record, in the log's order."""
+    """Return (connection, serial) of each record, in the log's order."""
     found: list[tuple[int, int]] = []
     offset = 0
     while True:
@@ -145,7 +147,8 @@ async def read_all(client: Client, topic: str) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_one_connections_appends_are_in_the_order_of_its_requests(seed: int) -> None:
-    """All of what a connection sent, or, where it was cut, a beginning of it: no request overtakes another."""
+    """Each log has the records of a connection in the order of its requests. If the connection was cut, only the last
+    ones may be missing."""
     random = Random(seed)
     nodes: list[Node] = []
     told: dict[tuple[Context, str], list[int]] = {}

@@ -1,4 +1,4 @@
-"""Batches that break the rules: Kafka's error code, nothing appended; other partitions and clients go on."""
+"""Invalid batches get Kafka's error code and are not appended. Other partitions and clients are not affected."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ HOUR_MS = 3_600_000
 BATCH_BYTES_MAX = 100_000
 BOMB_BYTES = 512 << 20
 RSS_GROWTH_KIB_MAX = 160 << 10
-"""The bound of a decompression (128 MiB), which a codec that works in one piece may take, and slack."""
+"""The decompression limit (128 MiB), which some codecs allocate at once, and some slack."""
 NO_OFFSET = -1
 LATEST, NOT_A_REPLICA = -1, -1
 
 
 def good_batch(records: int = 3, *, timestamp_ms: int | None = None, size: int = 50) -> bytearray:
-    """Uncompressed records of now."""
+    """Make an uncompressed batch, with the current time by default."""
     builder = RecordBatchBuilder()
     now = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
     for serial in range(records):
@@ -44,14 +44,14 @@ def good_batch(records: int = 3, *, timestamp_ms: int | None = None, size: int =
 
 
 def sealed(batch: bytearray) -> bytearray:
-    """With length and checksum that fit, so that only the damage itself is wrong."""
+    """Set a batch's length and checksum, so that only the intended damage is wrong."""
     struct.pack_into(">i", batch, 8, len(batch) - 12)
     struct.pack_into(">I", batch, 17, crc32c(memoryview(batch)[CRC_START:]))
     return batch
 
 
 def damaged(at: int, form: str, value: int) -> bytearray:
-    """A good batch with one field replaced, under a right checksum."""
+    """Make a good batch with one field replaced and a correct checksum."""
     batch = good_batch()
     struct.pack_into(form, batch, at, value)
     return sealed(batch)
@@ -64,14 +64,14 @@ def wrong_checksum() -> bytearray:
 
 
 def with_body(codec: CompressionType, body: bytes) -> bytearray:
-    """A batch whose records are `body`, said to be compressed by `codec`."""
+    """Make a batch whose records are the bytes `body` and whose header names `codec`."""
     batch = good_batch()[:HEADER_SIZE] + bytearray(body)
     struct.pack_into(">h", batch, 21, codec)
     return sealed(batch)
 
 
 def bomb(codec: CompressionType) -> bytes:
-    """Half a GiB of zeros, as small as the codec makes them."""
+    """Compress half a GiB of zeros as small as possible."""
     piece = bytes(1 << 20)
     count = BOMB_BYTES >> 20
     if codec is CompressionType.GZIP:
@@ -91,7 +91,7 @@ def bomb(codec: CompressionType) -> bytes:
 
 @attrs.frozen
 class Place:
-    """A topic with one partition, a connection, and where its log ended."""
+    """A topic with one partition, and a connection to its node."""
 
     client: RawClient
     topic: str
@@ -115,9 +115,12 @@ def create_topic(client: RawClient, name: str, partitions: int = 1, **configs: s
 
 @pytest.fixture
 def place(node: RunningNode, fresh_topic: Callable[[str], str]) -> Iterator[Place]:
-    """After each test the same connection appends a good batch right behind the last good one."""
+    """A topic for a bad batch.
+
+    After the test, the same connection must append a good batch directly after the last good one.
+    """
     if node.process is None:
-        pytest.skip("the server is not ours: ODRADEK_TEST_BOOTSTRAP is set")
+        pytest.skip("ODRADEK_TEST_BOOTSTRAP names the server, and the test needs a process of its own")
     with RawClient(node.bootstrap) as client:
         topic = fresh_topic("bad-batches")
         create_topic(
@@ -192,9 +195,9 @@ def test_a_bad_batch_is_refused(place: Place, batch: Callable[[], bytearray], er
 def test_a_decompression_bomb_takes_no_memory(
     node: RunningNode, fresh_topic: Callable[[str], str], codec: CompressionType
 ) -> None:
-    """Half a GiB in a few MiB or KiB, refused for its size or for its number of blocks, within the bound of a batch."""
+    """Half a GiB compressed to a few MiB is refused by its size or its number of blocks, with bounded memory."""
     if node.process is None:
-        pytest.skip("the server is not ours: ODRADEK_TEST_BOOTSTRAP is set")
+        pytest.skip("ODRADEK_TEST_BOOTSTRAP names the server, and the test needs a process of its own")
     batch = with_body(codec, bomb(codec))
     with RawClient(node.bootstrap) as client:
         topic = fresh_topic("bombs")
@@ -204,13 +207,13 @@ def test_a_decompression_bomb_takes_no_memory(
         assert ErrorCode(answer.error_code) in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.INVALID_RECORD)
         assert Place(client, topic, node.process).log_end_offset() == 0
         grown = memory_kib(node.process.pid, "VmHWM") - before
-    assert grown < RSS_GROWTH_KIB_MAX, f"{grown} KiB more for {len(batch)} bytes"
+    assert grown < RSS_GROWTH_KIB_MAX, f"a batch of {len(batch)} bytes raised the peak memory by {grown} KiB"
 
 
 def test_other_partitions_of_the_request_are_unharmed(
     place: Place, fresh_topic: Callable[[str], str]
 ) -> None:
-    """Each partition of a Produce has its own verdict."""
+    """In a Produce for several partitions, each partition gets its own result."""
     topic = fresh_topic("neighbours")
     create_topic(place.client, topic, partitions=3)
     data = [
@@ -242,7 +245,7 @@ def test_null_records_and_unknown_acks(place: Place) -> None:
 
 
 def test_an_error_without_an_answer_closes_the_connection(node: RunningNode, place: Place) -> None:
-    """ "`acks=0` gets no response, an error closes the connection": a good one before it is appended, silently."""
+    """With `acks=0` an error closes the connection without a response. Batches before the bad one are appended."""
 
     def unanswered(batch: bytearray) -> bytearray:
         topics = [TopicProduceData(topic, bytes(16), [PartitionProduceData(0, batch)])]

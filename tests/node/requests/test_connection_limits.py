@@ -1,4 +1,4 @@
-"""Limits on the connections that a node takes."""
+"""Limits on the connections that a node accepts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from odradek.node.connections.connection_limits import INT_MAX, ConnectionLimits
 
 
 def test_no_more_than_all_connections() -> None:
-    """`max.connections`: the maximum number of connections a broker allows at any time."""
+    """At `max.connections`, further connections are refused."""
     limits = ConnectionLimits(connections_max=2)
     assert limits.enter("a")
     assert limits.enter("b")
@@ -22,7 +22,7 @@ def test_no_more_than_all_connections() -> None:
 
 
 def test_no_more_than_the_connections_of_one_address() -> None:
-    """`max.connections.per.ip`, and the override of an address, which may also allow more."""
+    """`max.connections.per.ip` limits each address. An override for an address may be lower or higher."""
     limits = ConnectionLimits(per_ip_max=1, per_ip_overrides={"b": 2, "c": 0})
     assert [limits.enter("a"), limits.enter("a")] == [True, False]
     assert [limits.enter("b"), limits.enter("b"), limits.enter("b")] == [True, True, False]
@@ -32,7 +32,7 @@ def test_no_more_than_the_connections_of_one_address() -> None:
 
 
 def test_a_limit_that_changes_spares_open_connections() -> None:
-    """KIP-402: existing connections are not closed; new ones wait until there is room."""
+    """If a limit is lowered, open connections stay, and new ones are refused until there is room (KIP-402)."""
     limits = ConnectionLimits()
     assert all(limits.enter("a") for _ in range(3))
     limits.per_ip_max = 2
@@ -44,7 +44,7 @@ def test_a_limit_that_changes_spares_open_connections() -> None:
 
 
 def test_no_more_than_so_many_in_a_second() -> None:
-    """`max.connection.creation.rate` (KIP-612): further ones are accepted later, none is refused."""
+    """Connections beyond `max.connection.creation.rate` are accepted later, not refused (KIP-612)."""
     limits = ConnectionLimits(creation_rate_max=2)
     for _ in range(2):
         assert limits.accept_at(10.0) == 10.0
@@ -54,7 +54,8 @@ def test_no_more_than_so_many_in_a_second() -> None:
 
 
 def test_the_rate_of_all_is_not_the_peers() -> None:
-    """KIP-612: the brokers' own listener has no part in the broker's rate, but may have one of its own."""
+    """Connections of brokers do not count for the broker-wide rate, but their listener may have its own rate
+    (KIP-612)."""
     limits = ConnectionLimits(creation_rate_max=1, listener_creation_rate_max={"PEERS": 2})
     assert limits.enter("a", "CLIENTS")
     assert limits.accept_at(0.5, "CLIENTS") == 1.0
@@ -66,7 +67,8 @@ def test_the_rate_of_all_is_not_the_peers() -> None:
 
 
 def test_a_listener_has_limits_of_its_own() -> None:
-    """`listener.name.NAME.max.connections` (KIP-402): one listener cannot use up the room of the others."""
+    """`listener.name.NAME.max.connections` limits a single listener, so that it cannot use up the broker's limit
+    (KIP-402)."""
     limits = ConnectionLimits(connections_max=3, listener_connections_max={"A": 1})
     assert [limits.enter("x", "A"), limits.enter("x", "A")] == [True, False]
     assert [limits.enter("x", "B") for _ in range(3)] == [True, True, False]
@@ -75,7 +77,7 @@ def test_a_listener_has_limits_of_its_own() -> None:
 
 
 class _Client:
-    """A client's connection that may have to give way."""
+    """A client's connection that may be closed in favour of a peer."""
 
     def __init__(self, last_active: float) -> None:
         self.last_active = last_active
@@ -86,7 +88,8 @@ class _Client:
 
 
 def test_the_idlest_client_gives_way_to_a_peer() -> None:
-    """KIP-402: beyond `max.connections` a peer comes in all the same, and another listener's connection is closed."""
+    """At `max.connections` a peer is still accepted, and the client connection that was idle longest is closed
+    (KIP-402)."""
     clients = [_Client(3.0), _Client(1.0), _Client(2.0)]
     limits = ConnectionLimits(connections_max=4)
     limits.yielding.append(lambda: (each for each in clients if not each.is_closed))
@@ -99,7 +102,7 @@ def test_the_idlest_client_gives_way_to_a_peer() -> None:
 
 
 def test_overrides_are_read_as_kafka_writes_them() -> None:
-    """`host:count`, separated by commas; an IPv6 address has colons of its own."""
+    """Overrides are `host:count`, separated by commas. An IPv6 address may contain colons."""
     assert parse_overrides("") == {}
     assert parse_overrides("10.0.0.1:5, ::2:7") == {"10.0.0.1": 5, "::2": 7}
     assert parse_overrides("localhost:3") == {"127.0.0.1": 3, "::1": 3}
@@ -108,7 +111,8 @@ def test_overrides_are_read_as_kafka_writes_them() -> None:
 
 
 def test_descriptors_are_kept_for_logs_and_peers() -> None:
-    """Clients get three quarters of the limit of open files, less what the node itself needs; brokers are not counted."""
+    """Clients may use three quarters of the open-file limit, less the node's own need. Brokers' connections do not
+    count."""
     assert client_room(1024) == 1024 - 256 - 64
     assert client_room(-1) == INT_MAX
     assert client_room(64) > 0
@@ -123,7 +127,7 @@ def test_descriptors_are_kept_for_logs_and_peers() -> None:
 
 
 def test_a_refusal_names_the_limit_that_is_reached() -> None:
-    """The log names the limit that the operator may raise, and its value."""
+    """A refusal records the name and value of the limit that was reached."""
     addresses = AddressRates(burst_seconds=10.0)
     addresses.set_quota("d", 0.1)
     limits = ConnectionLimits(

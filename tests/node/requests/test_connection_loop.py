@@ -1,4 +1,4 @@
-"""The connection loop over simulated sockets: order, bounds, pieces, and that nothing stays held."""
+"""The connection loop over simulated sockets: order, limits, split frames, and release of all resources."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LARGE_BYTES = 300_000
 
 
 class Entry:
-    """An API whose requests and responses are plain bytes; a response may be a file range."""
+    """An API whose requests and responses are plain bytes. A response may be a file range."""
 
     api_key = 0
     flexible = False
@@ -63,8 +63,7 @@ class Entry:
 
 
 class Node:
-    """A server whose requests say what it shall do: `echo:x`, `large:x`, `wait:x`, `park:x`, `suspend:x`, `file:count`,
-    `close:`."""
+    """A server that obeys its requests: `echo:x`, `large:x`, `wait:x`, `park:x`, `suspend:x`, `file:count`, `close:`."""
 
     def __init__(
         self, env: Env, tasks: trio.Nursery, buffer_bytes_max: int, entry_type: type[Entry] = Entry
@@ -82,7 +81,7 @@ class Node:
         self.server, self.services = serve_table(
             env,
             tasks,
-            Table(entry),  # type: ignore[arg-type]  # the loop asks it for `get` alone
+            Table(entry),  # type: ignore[arg-type]  # the loop uses only its method `get`
             log=self.log,
             port=PORT,
             buffers=self.buffers,
@@ -118,7 +117,7 @@ class Node:
 
 
 class Waiting(Delayed):
-    """A delayed request that tells when it is abandoned."""
+    """A delayed request that records when it is abandoned."""
 
     __slots__ = ("node", "text")
 
@@ -132,7 +131,7 @@ class Waiting(Delayed):
 
 
 class Parked(Waiting):
-    """One that may wait for long, as a fetch."""
+    """A delayed request that counts as parked, like a fetch."""
 
     __slots__ = ()
 
@@ -140,7 +139,7 @@ class Parked(Waiting):
 
 
 class Table:
-    """Serves API 0 alone."""
+    """A table that has only API 0."""
 
     def __init__(self, entry: Entry) -> None:
         self._entry = entry
@@ -152,7 +151,7 @@ class Table:
 
 
 class Fetched(PinsFiles):
-    """An answer with one range of a file."""
+    """A response with one range of a file."""
 
     def __init__(self, found: FileRange) -> None:
         self.found = found
@@ -185,7 +184,7 @@ def play(
     buffer_bytes_max: int = 64 << 20,
     entry_type: type[Entry] = Entry,
 ) -> Node:
-    """Run a script against a node in a world; the node, for what is to be seen afterwards."""
+    """Run a script against a node in a simulated world; return the node for later checks."""
     world = World(1, weather or Weather())
     nodes: list[Node] = []
 
@@ -205,7 +204,7 @@ def play(
 
 
 def test_answers_keep_their_order() -> None:
-    """ "Answers leave a connection in the order of its requests", whichever is ready first."""
+    """Responses leave a connection in the order of its requests, whichever is ready first."""
 
     async def script(world: World, node: Node, connect: Callable[[], Awaitable[Client]]) -> None:
         client = await connect()
@@ -221,7 +220,7 @@ def test_answers_keep_their_order() -> None:
 
 
 def test_a_suspended_connection_waits_alone() -> None:
-    """ "A `Suspend` stops dispatch on its connection only"; frames behind it are dispatched when it is done."""
+    """A suspended request stops only its own connection. Frames after it are dispatched when it is done."""
 
     async def script(world: World, node: Node, connect: Callable[[], Awaitable[Client]]) -> None:
         client, other = await connect(), await connect()
@@ -239,7 +238,7 @@ def test_a_suspended_connection_waits_alone() -> None:
 
 
 def test_the_queue_of_answers_is_bounded() -> None:
-    """`SLOTS_MAX` waiting requests stop the reading; it goes on when half of them are answered."""
+    """A connection with `SLOTS_MAX` unanswered requests is not read until half of them are answered."""
     total = 3 * SLOTS_MAX
 
     async def script(world: World, node: Node, connect: Callable[[], Awaitable[Client]]) -> None:
@@ -257,7 +256,7 @@ def test_the_queue_of_answers_is_bounded() -> None:
 
 
 def test_frames_split_at_every_byte() -> None:
-    """Three frames that arrive in two pieces, cut anywhere, with the receive buffer poisoned after dispatch."""
+    """Three frames arrive in two pieces, cut at any byte. All are answered, and the buffer memory is released."""
     stream = b"".join(map(framed, (b"echo:first", b"echo:" + b"x" * 40, b"echo:last")))
 
     async def script(world: World, node: Node, connect: Callable[[], Awaitable[Client]]) -> None:
@@ -276,7 +275,8 @@ def test_frames_split_at_every_byte() -> None:
 
 @pytest.mark.parametrize("size", [60_000, 70_000, 300 << 10, 1 << 20, 5 << 20])
 def test_frames_larger_than_the_shared_buffer(size: int) -> None:
-    """In odd pieces, small frames around them; the memory comes back."""
+    """Frames larger than the shared buffer arrive in odd pieces between small ones. All are answered, and the memory is
+    released."""
     large = bytes(range(251)) * (size // 251 + 1)
     stream = framed(b"echo:a") + framed(b"echo:" + large) * 2 + framed(b"echo:z")
 
@@ -300,7 +300,7 @@ def test_frames_larger_than_the_shared_buffer(size: int) -> None:
 
 
 def test_the_work_of_a_turn_is_bounded() -> None:
-    """No more than `FRAMES_PER_TURN` frames of one connection between two turns of the loop."""
+    """In one turn of the loop, at most `FRAMES_PER_TURN` frames of a connection are handled."""
     total = 5 * FRAMES_PER_TURN + 3
 
     async def script(world: World, node: Node, connect: Callable[[], Awaitable[Client]]) -> None:
@@ -313,12 +313,12 @@ def test_the_work_of_a_turn_is_bounded() -> None:
 
 
 def test_a_turn_of_dear_requests_is_shorter() -> None:
-    """Requests of two milliseconds each: a turn ends soon after `TURN_SECONDS_MAX`, so that others come in between."""
+    """If requests take 2 ms each, a turn ends soon after `TURN_SECONDS_MAX`, so that other connections are served."""
 
     async def script(world: World, node: Node, connect: Callable[[], Awaitable[Client]]) -> None:
         clock = node.services.clock
         monotonic = clock.monotonic
-        node.services.clock = SimpleNamespace(  # type: ignore[assignment]  # time passes while a request is handled
+        node.services.clock = SimpleNamespace(  # type: ignore[assignment]  # each request takes 2 ms
             monotonic=lambda: monotonic() + 0.002 * len(node.seen), sleep_until=clock.sleep_until
         )
         client = await connect()
@@ -332,7 +332,7 @@ def test_a_turn_of_dear_requests_is_shorter() -> None:
 
 
 def test_idle_connections_are_reaped() -> None:
-    """`connections.max.idle.ms`; one that waits for an answer is not idle."""
+    """Connections idle for `connections.max.idle.ms` are closed, unless they wait for a response."""
 
     async def script(world: World, node: Node, connect: Callable[[], Awaitable[Client]]) -> None:
         idle, waiting = await connect(), await connect()
@@ -347,7 +347,8 @@ def test_idle_connections_are_reaped() -> None:
 
 
 def test_half_frames_that_hold_memory_are_evicted() -> None:
-    """A connection that has stopped sending is closed if two large frames do not fit, even if it waits for memory."""
+    """If two large half-sent frames do not fit into memory, the connection that stopped sending is closed, even if it
+    waits for memory."""
     large = framed(b"echo:" + b"x" * 900_000)
 
     async def script(world: World, node: Node, connect: Callable[[], Awaitable[Client]]) -> None:
@@ -368,11 +369,12 @@ def test_half_frames_that_hold_memory_are_evicted() -> None:
 
 
 def test_a_vanished_client_leaves_nothing_behind() -> None:
-    """Delayed requests are abandoned, and file ranges unpinned: queued, partly sent, or behind a delayed answer."""
+    """When a client disappears, its delayed requests are abandoned, and all file ranges of its responses are
+    unpinned."""
 
     async def script(world: World, node: Node, connect: Callable[[], Awaitable[Client]]) -> None:
         node.file.append(bytes(4 << 20))
-        pins = node.file._references  # type: ignore[attr-defined]  # how often a file is pinned is no business of the port
+        pins = node.file._references  # type: ignore[attr-defined]  # the port does not show the number of pins
         client = await connect()
         requests = (b"file:4194304", b"file:1000", b"wait:a", b"file:4000000", b"wait:b")
         await client.send(b"".join(map(framed, requests)))
@@ -390,7 +392,7 @@ def test_a_vanished_client_leaves_nothing_behind() -> None:
 
 @pytest.mark.parametrize("socket_bytes", [1000, 65536])
 def test_file_ranges_are_sent_in_pieces(socket_bytes: int) -> None:
-    """Between other answers, through a socket that takes little at a time, and unpinned then."""
+    """Files are sent in pieces between other responses, through a slow socket, and are then unpinned."""
 
     async def script(world: World, node: Node, connect: Callable[[], Awaitable[Client]]) -> None:
         data = bytes(range(256)) * 500
@@ -398,7 +400,7 @@ def test_file_ranges_are_sent_in_pieces(socket_bytes: int) -> None:
         client = await connect()
         await client.send(b"".join(map(framed, (b"echo:a", b"file:128000", b"echo:b", b"file:5", b"echo:c"))))
         assert [await client.answer() for _ in range(5)] == [b"a", data, b"b", data[:5], b"c"]
-        assert node.file._references == 1  # type: ignore[attr-defined]  # how often it is pinned
+        assert node.file._references == 1  # type: ignore[attr-defined]  # the number of pins
 
     play(
         script,
@@ -407,7 +409,8 @@ def test_file_ranges_are_sent_in_pieces(socket_bytes: int) -> None:
 
 
 def test_errors_end_their_connection_alone() -> None:
-    """CLOSE, a bug in a handler, a broken frame: answers before it are sent, others live, woken requests are served."""
+    """An error closes only its own connection, after the responses before it. Woken requests of others are still
+    served."""
 
     async def script(world: World, node: Node, connect: Callable[[], Awaitable[Client]]) -> None:
         other = await connect()
@@ -424,14 +427,14 @@ def test_errors_end_their_connection_alone() -> None:
             assert await other.answer() == b"lives"
         assert node.services.complaints.protocol_errors == 2
         assert node.log.events == ["connection.bug", "connection.protocol_error"], (
-            "one line per peer and second"
+            "only one line per peer and second is logged"
         )
 
     play(script)
 
 
 def test_a_client_that_reads_slowly_is_not_read() -> None:
-    """More than the send queue may hold: the reading stops until the peer takes its answers."""
+    """If a client reads its responses slowly, the node stops reading its requests until the send queue has room."""
 
     async def script(world: World, node: Node, connect: Callable[[], Awaitable[Client]]) -> None:
         node.file.append(bytes(9 << 20))
@@ -441,6 +444,6 @@ def test_a_client_that_reads_slowly_is_not_read() -> None:
         assert len(node.seen) < 10
         for _ in range(10):
             assert len(await client.answer()) == 9 << 20
-        assert node.file._references == 1  # type: ignore[attr-defined]  # how often it is pinned
+        assert node.file._references == 1  # type: ignore[attr-defined]  # the number of pins
 
     play(script)

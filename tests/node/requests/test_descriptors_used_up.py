@@ -1,4 +1,4 @@
-"""More connections than descriptors: a real node with a small limit of open files turns clients away and goes on."""
+"""A real node with a small open-file limit gets too many connections. It refuses clients and keeps working."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PATIENCE_MS = 60_000
 
 @pytest.fixture
 def small_node(tmp_path: Path) -> Iterator[tuple[ServerProcess, int, int]]:
-    """A node with few descriptors; its ports for clients and for brokers."""
+    """A node with few file descriptors, and its ports for clients and for brokers."""
     clients, brokers, controllers = free_ports(3)
     names = {"PLAINTEXT": clients, "PEERS": brokers, "CONTROLLER": controllers}
     path = prepare_odradek(
@@ -62,14 +62,14 @@ def is_closed(client: socket.socket) -> bool:
 
 
 def wait_for_closed(held: list[socket.socket], wanted: int) -> int:
-    """Wait until the node has closed at least so many of these; how many it has."""
+    """Wait until the node has closed at least `wanted` of these connections; return how many it has closed."""
     waiting = {each.fileno(): each for each in held}
     poller = select.poll()
     for number in waiting:
         poller.register(number, select.POLLIN)
     while len(held) - len(waiting) < wanted:
         events = poller.poll(PATIENCE_MS)
-        assert events, f"{len(waiting)} of {len(held)} connections stay open"
+        assert events, f"the node has closed only {len(held) - len(waiting)} of {len(held)} connections"
         for number, _ in events:
             if is_closed(waiting[number]):
                 poller.unregister(number)
@@ -78,18 +78,21 @@ def wait_for_closed(held: list[socket.socket], wanted: int) -> int:
 
 
 def brokers_told(port: int) -> int:
-    """The number of brokers that the node tells a new client, which may be turned away at first."""
+    """Return the number of brokers in the node's Metadata. At first the node may refuse a new client."""
     deadline = time.monotonic() + PATIENCE_MS / 1000
     while True:
         with RawClient(f"127.0.0.1:{port}") as client:
             try:
                 return len(client.request(MetadataRequest([], False, False, False), 9).brokers)
             except ConnectionError:
-                assert time.monotonic() < deadline, "a client is turned away though the others are gone"
+                assert time.monotonic() < deadline, (
+                    "the node still refuses a client after all others have left"
+                )
 
 
 def test_idle_connections_beyond_the_descriptors(small_node: tuple[ServerProcess, int, int]) -> None:
-    """Clients above what is left are closed at accept, with one line; brokers come through, and logs are made."""
+    """Clients beyond the limit are closed at accept, with a single log line. Brokers still connect, and new logs are
+    created."""
     server, clients, brokers = small_node
     with ExitStack() as stack:
         held = []

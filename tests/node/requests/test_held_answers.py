@@ -1,4 +1,4 @@
-"""Answers behind a delayed one: counted in bytes, bounded in one connection and in all, and always in order."""
+"""Responses that wait behind a delayed one: limited in bytes, by connection and in total, and always in order."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def held(node: Node) -> int:
 
 
 def test_the_bytes_behind_a_delayed_answer_are_bounded() -> None:
-    """A few kilobytes of requests with large answers hold no more than `HELD_BYTES_MAX` and one answer."""
+    """A connection's responses that wait behind a delayed one take at most `HELD_BYTES_MAX` and one response more."""
 
     async def script(world: World, node: Node, connect: Connect) -> None:
         client = await connect()
@@ -50,7 +50,7 @@ def test_the_bytes_behind_a_delayed_answer_are_bounded() -> None:
 
 
 def test_ranges_of_files_count_with_their_length() -> None:
-    """An answer that waits to be sent pins its range of a log, and counts with that length."""
+    """A waiting response pins its range of a log file, and the range counts with its full length."""
 
     async def script(world: World, node: Node, connect: Connect) -> None:
         node.file.append(bytes(1 << 20))
@@ -62,13 +62,14 @@ def test_ranges_of_files_count_with_their_length() -> None:
         assert await client.answer() == b"a"
         for _ in range(50):
             assert len(await client.answer()) == 1 << 20
-        assert node.file._references == 1  # type: ignore[attr-defined]  # how often it is pinned
+        assert node.file._references == 1  # type: ignore[attr-defined]  # the number of pins
 
     play(script)
 
 
 def test_requests_behind_a_parked_one_are_dispatched() -> None:
-    """So clients pipeline: a Produce behind a parked Fetch is appended at once, and only `PARKED_MAX` fetches are parked."""
+    """Requests behind a parked fetch are dispatched at once. A connection may have at most `PARKED_MAX` parked
+    fetches."""
 
     async def script(world: World, node: Node, connect: Connect) -> None:
         client = await connect()
@@ -92,7 +93,7 @@ def test_requests_behind_a_parked_one_are_dispatched() -> None:
 
 
 def test_what_all_connections_hold_is_bounded() -> None:
-    """Many connections at their own bound: above that of all they are held back and in the end closed, small ones live."""
+    """At the limit for all connections, large ones are not read further and finally closed. Small ones stay."""
     count = 3 * HELD_IN_ALL_BYTES_MAX // HELD_BYTES_MAX
 
     async def script(world: World, node: Node, connect: Connect) -> None:
@@ -117,7 +118,7 @@ def test_what_all_connections_hold_is_bounded() -> None:
 
 
 def test_who_is_held_back_by_others_goes_on_when_they_leave() -> None:
-    """Room that others give back wakes a connection that waited for it."""
+    """A connection that waits for memory held by others continues when it is released."""
     count = HELD_IN_ALL_BYTES_MAX // HELD_BYTES_MAX + 1
 
     async def script(world: World, node: Node, connect: Connect) -> None:
@@ -139,8 +140,8 @@ def test_who_is_held_back_by_others_goes_on_when_they_leave() -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_answers_are_in_order_whatever_waits(seed: int) -> None:
-    """Random requests over several connections, completed in random order: each gets its answers in the order of its
-    requests, and nothing stays counted."""
+    """Random requests are completed in random order over several connections. Each gets its responses in order, and no
+    memory stays counted."""
     random = Random(seed)
     commands = (b"echo", b"large", b"wait", b"park", b"suspend", b"file")
 
@@ -204,7 +205,7 @@ def test_answers_are_in_order_whatever_waits(seed: int) -> None:
             0,
             {"bytes": 0, "parked": 0, "waiting": 0},
         )
-        assert node.file._references == 1  # type: ignore[attr-defined]  # how often it is pinned
+        assert node.file._references == 1  # type: ignore[attr-defined]  # the number of pins
         assert "connection.bug" not in node.log.events
 
     play(

@@ -1,5 +1,4 @@
-"""Frames that break the protocol get an error or a closed connection; they never cause a crash, a hang or unbounded
-memory."""
+"""Invalid frames get an error or a closed connection. They never cause a crash, a hang or unbounded memory."""
 
 from __future__ import annotations
 
@@ -25,9 +24,9 @@ HELLO = ApiVersionsRequest("tests", "1")
 
 @pytest.fixture
 def server(node: RunningNode) -> Iterator[ServerProcess]:
-    """The node's process; after each test it must be alive and answer at once."""
+    """The node's process. After each test it must be alive and answer at once."""
     if node.process is None:
-        pytest.skip("the server is not ours: ODRADEK_TEST_BOOTSTRAP is set")
+        pytest.skip("ODRADEK_TEST_BOOTSTRAP names the server, and the test needs a process of its own")
     yield node.process
     assert node.process.is_running(), node.process.log_tail()
     with RawClient(node.bootstrap) as client:
@@ -57,14 +56,16 @@ def server(node: RunningNode) -> Iterator[ServerProcess]:
     ids=lambda data: data[:14].hex(),
 )
 def test_a_frame_that_is_none_closes_its_connection(server: ServerProcess, data: bytes) -> None:
-    """Negative, oversized and truncated lengths, other protocols, unknown APIs and versions."""
+    """Bytes that are not a valid request (bad length, unknown API or version, another protocol) close the
+    connection."""
     with RawClient(server.bootstrap) as client:
         client.send(data)
         assert client.is_closed_by_node()
 
 
 def test_api_versions_of_the_future_get_a_version_0_answer(server: ServerProcess) -> None:
-    """KIP-511: error 35 in a version 0 body that lists ApiVersions itself, and the connection lives on."""
+    """An ApiVersions of an unknown version gets UNSUPPORTED_VERSION in a version 0 response. The connection stays open
+    (KIP-511)."""
     with RawClient(server.bootstrap) as client:
         request = frame(HELLO, 3)
         struct.pack_into(">h", request, 6, 77)
@@ -76,7 +77,7 @@ def test_api_versions_of_the_future_get_a_version_0_answer(server: ServerProcess
 
 
 def test_advertised_is_what_is_served(server: ServerProcess) -> None:
-    """The server advertises exactly the APIs that it serves, at the ranges of Kafka 4.3, and Produce from version 0 on
+    """ApiVersions lists exactly the served APIs with Kafka 4.3's versions. Produce begins at version 0
     (KAFKA-18659)."""
     with RawClient(server.bootstrap) as client:
         answer = client.request(HELLO, 3)
@@ -85,7 +86,7 @@ def test_advertised_is_what_is_served(server: ServerProcess) -> None:
 
 
 def test_ten_thousand_mutated_frames(server: ServerProcess) -> None:
-    """Bit flips, cuts, insertions and swaps in valid frames of every API and version."""
+    """Mutations of valid frames of every API and version do not stop the node from serving others."""
     rng = random.Random(20261121)
     valid = [
         frame(request_class(key)(), version)
@@ -103,7 +104,7 @@ def test_ten_thousand_mutated_frames(server: ServerProcess) -> None:
         try:
             client.send(data)
             if count % 10 == 9:
-                raise ConnectionError("take a new connection now and then")
+                raise ConnectionError("change to a new connection")
         except ConnectionError:
             client.socket.close()
             client = RawClient(server.bootstrap)
@@ -115,7 +116,7 @@ def test_ten_thousand_mutated_frames(server: ServerProcess) -> None:
 
 
 def mutate(rng: random.Random, data: bytearray) -> None:
-    """One to four small damages behind the size."""
+    """Damage the bytes after the size field in one to four random places."""
     for _ in range(rng.randint(1, 4)):
         at = rng.randrange(4, len(data))
         kind = rng.randrange(5)
@@ -134,13 +135,13 @@ def mutate(rng: random.Random, data: bytearray) -> None:
 
 
 def send_times(client: RawClient, data: bytes, times: int) -> None:
-    """Send the same bytes again and again."""
+    """Send the same bytes repeatedly."""
     for _ in range(times):
         client.send(data)
 
 
 def test_announced_memory_is_not_allocated(server: ServerProcess) -> None:
-    """200 connections that each announce 90 MB and send 100 bytes: others are served, memory stays."""
+    """200 connections announce 90 MB each and send 100 bytes. Others are served, and memory does not grow."""
     before = server.rss_kib()
     greedy = [RawClient(server.bootstrap) for _ in range(200)]
     for client in greedy:
@@ -151,11 +152,11 @@ def test_announced_memory_is_not_allocated(server: ServerProcess) -> None:
     grown = server.rss_kib() - before
     for client in greedy:
         client.socket.close()
-    assert grown < 20 * 1024, f"{grown} KiB more"
+    assert grown < 20 * 1024, f"memory grew by {grown} KiB"
 
 
 def test_half_a_frame_harms_nobody(server: ServerProcess) -> None:
-    """A frame that arrives byte by byte is served like any other, while others are served in between."""
+    """A frame that arrives byte by byte is answered. Other connections are served in between."""
     request = frame(MetadataRequest([]), 12)
     with RawClient(server.bootstrap) as slow, RawClient(server.bootstrap) as fast:
         for byte in request:
@@ -173,7 +174,7 @@ def test_answers_keep_the_order_of_requests(server: ServerProcess) -> None:
 
 
 def test_a_client_that_never_reads_does_not_grow_the_node(server: ServerProcess) -> None:
-    """Requests of a peer that takes no answers stay in the kernel once the send queue is full."""
+    """If a peer reads no responses, the node stops reading its requests, and memory stays bounded."""
     before = server.rss_kib()
     client = RawClient(server.bootstrap, timeout_seconds=2.0)
     request = bytes(frame(HELLO, 3)) * 1000
@@ -181,4 +182,4 @@ def test_a_client_that_never_reads_does_not_grow_the_node(server: ServerProcess)
         send_times(client, request, 20_000)
     grown = server.rss_kib() - before
     client.socket.close()
-    assert grown < 64 * 1024, f"{grown} KiB more"
+    assert grown < 64 * 1024, f"memory grew by {grown} KiB"

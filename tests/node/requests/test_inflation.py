@@ -1,6 +1,6 @@
-"""Compressed batches that cost more than the loop may give: workers decompress them, and the rules of an append hold as ever.
+"""Workers decompress batches that would take the event loop too long. All rules for appends still apply.
 
-Whole nodes in the simulated world, with poisoned receive buffers; the sizes are those of production.
+Whole nodes run in the simulator with poisoned receive buffers. The sizes are those of production.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from testkit.virtual import Client
 from tests.node.requests.test_bad_batches import good_batch, sealed
 
 LARGE = 5 << 20
-"""More than the loop decompresses in a turn, of any codec."""
+"""More bytes than the event loop decompresses in a turn, with any codec."""
 CODECS = [CompressionType.GZIP, CompressionType.SNAPPY, CompressionType.LZ4, CompressionType.ZSTD]
 SLACK = 2 * CHUNK_BYTES
 
@@ -59,19 +59,19 @@ def large_batch(
 
 
 def of_zeros(size: int, codec: CompressionType = CompressionType.ZSTD) -> bytes:
-    """A batch whose records are so many zeros, which no rule of the append looks at."""
+    """Make a batch whose records decompress to `size` zeros. The append does not need to parse them."""
     return of_body(codec, compress(codec, bytes(size)))
 
 
 def of_body(codec: CompressionType, body: bytes) -> bytes:
-    """A batch of three old records that are said to be in these bytes."""
+    """Make a batch of three old records whose body is replaced by these bytes."""
     batch = good_batch(3, timestamp_ms=1)[:HEADER_SIZE] + bytearray(body)
     struct.pack_into(">h", batch, 21, codec)
     return bytes(sealed(batch))
 
 
 def asking(batches: Sequence[bytes | bytearray], acks: int = -1) -> ProduceRequest:
-    """One request that names the same partition for each of the batches."""
+    """Make a Produce request that names the same partition once for each batch."""
     return ProduceRequest(
         None,
         acks,
@@ -86,7 +86,7 @@ async def codes(client: Client, asked: ProduceRequest) -> list[ErrorCode]:
 
 
 async def stored(client: Client, offset: int = 0) -> list[tuple[int, bytes]]:
-    """(offset, value) of what a fetch gives."""
+    """Fetch from an offset; return (offset, value) of each record."""
     got = bytes((await request(client, fetch_request(offset), 12)).responses[0].partitions[0].records)
     return [
         (each.offset, each.value or b"")
@@ -97,7 +97,7 @@ async def stored(client: Client, offset: int = 0) -> list[tuple[int, bytes]]:
 
 @attrs.define
 class Gate:
-    """Workers that begin when the test says so (`odradek.data_plane.produce_workers.CountedWorkers`, `odradek.env.ports.Workers`)."""
+    """Workers that start only when the test opens the gate (`CountedWorkers` of `odradek.data_plane.produce_workers`)."""
 
     workers: Any
     opened: Event
@@ -113,7 +113,7 @@ class Gate:
 
 @attrs.define
 class Stage:
-    """A node whose produce workers wait behind a gate."""
+    """A node whose produce workers can be stopped by a gate."""
 
     nodes: list[Node] = attrs.field(factory=list)
 
@@ -122,7 +122,7 @@ class Stage:
         assert broker is not None
         env = world.node_env("client")
         gate = Gate(broker.produce_workers.small, env.event(), env.event())
-        broker.produce_workers.small = gate  # type: ignore[assignment]  # as good as one
+        broker.produce_workers.small = gate  # type: ignore[assignment]  # has the methods that are used
         return gate
 
     def figures(self) -> dict[str, Any]:
@@ -134,7 +134,8 @@ class Stage:
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("acks", [0, 1, -1])
 def test_what_the_loop_decompresses_is_bounded(codec: CompressionType, acks: int) -> None:
-    """Large batches go to a worker whole, small ones before and behind them keep their order, and all are stored as sent."""
+    """A worker decompresses large batches. Small ones before and after them keep their order, and all are stored
+    unchanged."""
     stage = Stage()
     small = bytes(good_batch(1, timestamp_ms=1, size=5))
 
@@ -166,7 +167,8 @@ def test_what_the_loop_decompresses_is_bounded(codec: CompressionType, acks: int
 
 
 def test_a_request_has_a_budget_of_decompressed_bytes() -> None:
-    """128 MiB and some for all of a request's batches: MESSAGE_TOO_LARGE beyond, and the next request begins anew."""
+    """All batches of a request share a budget of decompressed bytes. Beyond it they get MESSAGE_TOO_LARGE; the next
+    request has a new budget."""
     stage = Stage()
     bomb = of_zeros(REQUEST_BYTES_MIN - (1 << 20))
 
@@ -188,7 +190,8 @@ def test_a_request_has_a_budget_of_decompressed_bytes() -> None:
 
 
 def test_hundreds_of_batches_are_decompressed_in_workers() -> None:
-    """One frame may name a partition as often as it likes; the loop's part stays that of one turn."""
+    """A frame may name one partition hundreds of times. The loop decompresses no more than in one turn; workers do the
+    rest."""
     stage = Stage()
     batch = of_zeros(100_000, CompressionType.GZIP)
 
@@ -209,7 +212,7 @@ def test_hundreds_of_batches_are_decompressed_in_workers() -> None:
 def test_others_are_served_between_the_appends_of_one_request(
     acks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Thousands of small batches in one frame are appended over many turns, in order."""
+    """Thousands of small batches in one frame are appended in order, over many turns of the loop."""
     stage = Stage()
     small = bytes(good_batch(1, timestamp_ms=1, size=1))
 
@@ -220,7 +223,7 @@ def test_others_are_served_between_the_appends_of_one_request(
         assert broker is not None
         appended: list[int] = []
         turns = [0]
-        """The number of batches appended by the end of each turn that has appended any."""
+        """The number of batches appended after each turn, for turns that appended any."""
         run_woken = broker.run_woken
 
         def end_turn() -> None:
@@ -247,7 +250,7 @@ def test_others_are_served_between_the_appends_of_one_request(
 
 @pytest.mark.parametrize("acks", [1, -1])
 def test_a_topic_that_goes_while_its_batch_is_decompressed(acks: int) -> None:
-    """Everything is looked at again before the append: here there is no partition left to append to."""
+    """If a topic is deleted while a worker decompresses its batch, the batch gets UNKNOWN_TOPIC_OR_PARTITION."""
     stage = Stage()
 
     async def script(world: World, connect: Callable[[], Awaitable[Client]]) -> None:
@@ -268,7 +271,8 @@ def test_a_topic_that_goes_while_its_batch_is_decompressed(acks: int) -> None:
 
 
 def test_a_flush_that_ends_while_a_later_batch_is_decompressed() -> None:
-    """The answer waits for all of its request, also where what was appended first has all that it waits for."""
+    """A request's first batch is flushed while its second one is being decompressed. The response still waits for
+    both."""
     stage = Stage()
 
     async def script(world: World, connect: Callable[[], Awaitable[Client]]) -> None:
@@ -288,7 +292,7 @@ def test_a_flush_that_ends_while_a_later_batch_is_decompressed() -> None:
 
 
 def test_limits_that_change_while_a_batch_is_decompressed() -> None:
-    """The append goes by the limits of its own moment."""
+    """If limits change while a batch is decompressed, the append uses the new ones."""
     stage = Stage()
 
     async def script(world: World, connect: Callable[[], Awaitable[Client]]) -> None:
@@ -315,7 +319,8 @@ async def set_config(client: Client, key: str, value: str) -> None:
 
 
 def test_a_connection_that_is_cut_while_its_batch_is_decompressed() -> None:
-    """A batch that came whole is appended although its client is gone, and other connections go on meanwhile."""
+    """If a client leaves while its batch is decompressed, the batch is still appended. Other connections are served
+    meanwhile."""
     stage = Stage()
 
     async def script(world: World, connect: Callable[[], Awaitable[Client]]) -> None:
@@ -336,7 +341,7 @@ def test_a_connection_that_is_cut_while_its_batch_is_decompressed() -> None:
 
 
 def test_connections_that_wait_for_workers_hold_up_nobody_else() -> None:
-    """Syncs, look-ups by time and small compressed batches go on while any number of connections waits for its own."""
+    """Fifty connections wait for decompression. Meanwhile others can sync and append small compressed batches."""
     stage = Stage()
 
     async def script(world: World, connect: Callable[[], Awaitable[Client]]) -> None:
@@ -362,7 +367,8 @@ def test_connections_that_wait_for_workers_hold_up_nobody_else() -> None:
 
 @pytest.mark.parametrize("codec", [CompressionType.NONE, CompressionType.ZSTD])
 def test_rules_about_records_are_looked_at_in_workers(codec: CompressionType) -> None:
-    """A compacted topic refuses each record without a key, and says so, however many there are."""
+    """Workers also check rules on records: a compacted topic refuses 20,000 records without keys, with 1,000 record
+    errors."""
     stage = Stage()
 
     async def script(world: World, connect: Callable[[], Awaitable[Client]]) -> None:
@@ -391,7 +397,7 @@ def build(codec: CompressionType, key: bytes | None, count: int, size: int) -> b
 
 @pytest.mark.parametrize("codec", [CompressionType.GZIP, CompressionType.ZSTD])
 def test_damage_is_found_in_workers_too(codec: CompressionType) -> None:
-    """INVALID_RECORD for records that do not decompress, at their end or far from it."""
+    """Records that a worker cannot decompress get INVALID_RECORD. Other batches of the request are appended."""
     stage = Stage()
 
     async def script(world: World, connect: Callable[[], Awaitable[Client]]) -> None:

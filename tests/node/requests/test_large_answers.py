@@ -1,4 +1,4 @@
-"""Small requests that name the same thing many times over: the answer is bounded, whatever is asked."""
+"""Small requests that name one thing many times. The size of the response is bounded."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ WAIT_SECONDS = 20.0
 
 
 def test_nothing_fits_once_something_did_not() -> None:
-    """An answer behind the first refusal need not be built, however small."""
+    """Once a part of the response is refused, all later parts are refused as well, even empty ones."""
     size = RepeatedSize(10)
     assert [size.has_room(count) for count in (10, 1, 0)] == [True, False, False]
 
 
 def test_offsets_of_one_group_many_times_over(node: RunningNode) -> None:
-    """Each of the groups is answered, those beyond the bound by an error, and the frame can be read."""
+    """OffsetFetch names one group many times. Groups beyond the size limit get an error, and the response can be
+    parsed."""
     with RawClient(node.bootstrap) as client:
         _commit(client)
         groups = [OffsetFetchRequestGroup(GROUP, None, -1, None)] * TIMES
@@ -48,7 +49,7 @@ def test_offsets_of_one_group_many_times_over(node: RunningNode) -> None:
 
 
 def test_a_group_described_twice_is_told_twice(node: RunningNode) -> None:
-    """As in Kafka: one answer for each name in the request, in its order."""
+    """DescribeGroups answers each name of the request in order, also a repeated one, as Kafka does."""
     with RawClient(node.bootstrap) as client:
         _commit(client)
         response = client.request(DescribeGroupsRequest([GROUP, "no-such", GROUP], True), 5)
@@ -57,7 +58,7 @@ def test_a_group_described_twice_is_told_twice(node: RunningNode) -> None:
 
 
 def _commit(client: RawClient) -> None:
-    """Commit offsets with long metadata, once the group's coordinator is there."""
+    """Commit offsets with long metadata; retry until the group's coordinator is ready."""
     client.request(CreateTopicsRequest([CreatableTopic(TOPIC, PARTITIONS, 1)], 10_000, False), 7)
     offsets = [OffsetCommitRequestPartition(index, 5, -1, METADATA) for index in range(PARTITIONS)]
     request = OffsetCommitRequest(

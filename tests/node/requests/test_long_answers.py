@@ -1,4 +1,4 @@
-"""Requests that name very many things, or one thing many times: each thing is described once, and others get their turn."""
+"""Requests with very many names, or one name many times: each thing is described once, and others take their turns."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ from testkit.virtual import Client
 from tests.node.requests.test_long_pieces import Ask, Pieces, with_topic
 
 COUNT = 6_000
-"""More elements than are decoded at once, and six slices of work."""
+"""More elements than are decoded at once; enough for six slices of work."""
 NAMES = [f"n{number}" for number in range(COUNT)]
 PIECES_MIN = COUNT // 2_000
-"""The loop is held by at most 2,000 elements at a time."""
+"""One piece of work on the loop handles at most 2,000 elements."""
 
 LONG: dict[str, tuple[Any, int]] = {
     "metadata": (
@@ -89,7 +89,7 @@ LONG: dict[str, tuple[Any, int]] = {
 
 @pytest.mark.parametrize("api", LONG)
 def test_others_are_answered_while_a_long_answer_is_made(api: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No frame keeps the loop: its answer is made in many pieces, and each waits until others have had their turns."""
+    """A long response is built in many pieces, between which other connections get their turns."""
     message, version = LONG[api]
     pieces = Pieces(monkeypatch)
     counts: list[int] = []
@@ -117,7 +117,7 @@ REPEATING: dict[str, tuple[Any, int]] = {
 
 @pytest.mark.parametrize("what", REPEATING)
 def test_what_is_named_many_times_is_described_once(what: str) -> None:
-    """Memory is for what the request holds and for what there is to tell, not for the product of both."""
+    """If a request repeats a name, the memory depends on the request and the described things, not on their product."""
     message, version = REPEATING[what]
     peaks: list[int] = []
 

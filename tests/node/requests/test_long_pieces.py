@@ -1,4 +1,4 @@
-"""A request of tens of thousands of elements is worked off in many pieces, and its answer is the same as ever."""
+"""A request with tens of thousands of elements is processed in many pieces, with the same response as always."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ from tests.node.requests.test_bad_batches import good_batch
 
 COUNT = 20_000
 PIECE_MAX = 2_000
-"""Elements that one piece may be about."""
+"""The most elements that one piece may handle."""
 PARTITIONS = 100
 Ask = Callable[[Any, int], Awaitable[Any]]
 
 
 class Pieces:
-    """The number of pieces of long work that the loop did."""
+    """A counter of the pieces of long work that ran on the loop."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
         self.node: Any = None
         self.then: dict[int, Callable[[], None]] = {}
-        """The actions behind a piece, by its number."""
+        """Actions to run after a piece, by the piece's number."""
         on_loop = Share.on_loop
 
         async def counted(share: Share, function: Callable[..., Any], *args: object) -> Any:
@@ -72,7 +72,7 @@ def with_topic(
     script: Callable[[World, Ask, Callable[[], Awaitable[Client]]], Awaitable[None]],
     pieces: Pieces | None = None,
 ) -> None:
-    """Run it beside a node with a topic `t` and coordinators."""
+    """Run a script with a node that has a topic `t` and coordinators."""
 
     async def prepared(world: World, connect: Callable[[], Awaitable[Client]]) -> None:
         client = await connect()
@@ -87,7 +87,7 @@ def with_topic(
             if codes == {0}:
                 return await script(world, ask, connect)
             await world.sleep(0.1)
-        raise AssertionError("no coordinator came")
+        raise AssertionError("the coordinators were not ready in time")
 
     def made(node: Node) -> None:
         if pieces is not None:
@@ -131,7 +131,7 @@ def fetched_topic(name: str, count: int = 1) -> FetchTopic:
 
 
 def test_a_fetch_of_very_many_partitions_takes_many_pieces(pieces: Pieces) -> None:
-    """Every partition that is named is answered, in order, what has records with them."""
+    """A fetch of very many partitions answers each of them in order, with the records that they have."""
 
     async def script(world: World, ask: Ask, connect: Any) -> None:
         data = PartitionProduceData(0, good_batch())
@@ -153,7 +153,7 @@ def test_a_fetch_of_very_many_partitions_takes_many_pieces(pieces: Pieces) -> No
 
 
 def test_a_session_of_very_many_partitions_goes_on_with_its_news() -> None:
-    """A session that began in pieces tells the next time only what has changed."""
+    """A fetch session of very many partitions then reports only changes, like any session."""
 
     async def script(world: World, ask: Ask, connect: Any) -> None:
         topics = [fetched_topic("t", PARTITIONS), *(fetched_topic(f"n{number}") for number in range(3_000))]
@@ -170,7 +170,7 @@ def test_a_session_of_very_many_partitions_goes_on_with_its_news() -> None:
 
 
 def test_a_fetch_of_very_many_partitions_that_waits_is_answered_with_what_comes() -> None:
-    """It parks as any other, and one record for one of its partitions ends the wait."""
+    """A long fetch without data parks. One record for one of its partitions completes it."""
 
     async def script(world: World, ask: Ask, connect: Any) -> None:
         created = await ask(CreateTopicsRequest([CreatableTopic("wide", 2_500, 1, [], [])], 60_000, False), 5)
@@ -194,7 +194,7 @@ def test_a_fetch_of_very_many_partitions_that_waits_is_answered_with_what_comes(
 
 
 def test_records_that_come_between_two_pieces_of_a_fetch_end_its_wait(pieces: Pieces) -> None:
-    """Records that reach a partition after a long fetch has read it are answered at once: the fetch does not park."""
+    """A record reaches a partition after a long fetch has read it. The fetch returns it instead of parking."""
 
     async def script(world: World, ask: Ask, connect: Any) -> None:
         created = await ask(CreateTopicsRequest([CreatableTopic("wide", 2_500, 1, [], [])], 60_000, False), 5)
@@ -215,7 +215,7 @@ def test_records_that_come_between_two_pieces_of_a_fetch_end_its_wait(pieces: Pi
 
 
 def test_offsets_of_very_many_partitions_are_committed_and_deleted_in_pieces(pieces: Pieces) -> None:
-    """Each partition has its own answer, in the order in which it was named; all of a request is written, or too large."""
+    """OffsetCommit and OffsetDelete of very many partitions answer each in order. Only the unknown partition fails."""
 
     async def script(world: World, ask: Ask, connect: Any) -> None:
         created = await ask(CreateTopicsRequest([CreatableTopic("wide", 6_000, 1, [], [])], 60_000, False), 5)
@@ -253,7 +253,8 @@ def test_offsets_of_very_many_partitions_are_committed_and_deleted_in_pieces(pie
 
 
 def test_a_commit_that_is_too_large_commits_nothing(pieces: Pieces) -> None:
-    """One limit holds for all of a request, however many pieces it takes."""
+    """The size limit applies to the whole OffsetCommit, in however many pieces it is processed. Beyond it no offset is
+    committed."""
 
     async def script(world: World, ask: Ask, connect: Any) -> None:
         message = commit(0)
@@ -270,7 +271,7 @@ def test_a_commit_that_is_too_large_commits_nothing(pieces: Pieces) -> None:
 
 
 def test_many_who_leave_are_answered_each(pieces: Pieces) -> None:
-    """A member that is not there is told so, by the names it was given."""
+    """A LeaveGroup for very many unknown members answers UNKNOWN_MEMBER_ID for each, with its name."""
 
     async def script(world: World, ask: Ask, connect: Any) -> None:
         members = [MemberIdentity("", f"i{number}") for number in range(COUNT)]
@@ -288,7 +289,7 @@ def test_many_who_leave_are_answered_each(pieces: Pieces) -> None:
 
 
 def test_topics_are_described_in_the_order_of_their_names(pieces: Pieces) -> None:
-    """However many are named, and however often."""
+    """DescribeTopicPartitions returns topics sorted by name, each once, even if the request repeats names."""
 
     async def script(world: World, ask: Ask, connect: Any) -> None:
         names = [f"n{number}" for number in range(COUNT)]

@@ -1,4 +1,4 @@
-"""Requests of too many elements for one turn: decoded and encoded beside the loop, in order, and harmless to others."""
+"""Requests with too many elements for one turn: they are decoded and encoded in a worker, in order, beside other work."""
 
 from __future__ import annotations
 
@@ -21,15 +21,17 @@ Connect = Callable[[], Awaitable[Client]]
 
 
 class LongEntry(Entry):
-    """An API whose texts have too many elements when they end in a dot. A `bad` text cannot be decoded, and a `worse`
-    response fails to encode."""
+    """An API for which a text that ends in a dot has too many elements for the loop.
+
+    A `bad` text cannot be decoded, and a `worse` response fails to encode.
+    """
 
     def __init__(self, handle: Callable[[Any, bytes], Any]) -> None:
         super().__init__(handle)
         self.decoded_beside: list[bytes] = []
         self.encoded: list[bytes] = []
 
-    def decode_large(self, frame: memoryview, offset: int) -> tuple[bytes, int]:  # type: ignore[override]  # of an instance
+    def decode_large(self, frame: memoryview, offset: int) -> tuple[bytes, int]:  # type: ignore[override]  # an instance method
         if bytes(frame[-1:]) == b".":
             raise TooManyElements("too many")
         return self.decode(frame, offset)
@@ -41,7 +43,7 @@ class LongEntry(Entry):
         self.decoded_beside.append(text.rstrip(b"."))
         return text.rstrip(b"."), ELEMENTS_AT_ONCE + 1
 
-    def encode(  # type: ignore[override]  # of an instance
+    def encode(  # type: ignore[override]  # an instance method
         self, frame: bytearray, response: Any, spills: list[tuple[int, Any]], errors: dict[int, int]
     ) -> None:
         self.encoded.append(response)
@@ -62,7 +64,7 @@ def run(script: Any) -> tuple[Node, LongEntry]:
 
 
 def test_a_connection_goes_on_when_its_long_request_is_handled() -> None:
-    """A long request has its turn in the order of the connection, and so has its answer."""
+    """Long requests and their responses keep the order of the connection."""
 
     async def script(world: World, node: Node, connect: Connect) -> None:
         client = await connect()
@@ -78,7 +80,7 @@ def test_a_connection_goes_on_when_its_long_request_is_handled() -> None:
 
 
 def test_others_are_served_while_a_long_request_is_decoded_and_its_answer_encoded() -> None:
-    """A small request is answered before a large one that came first."""
+    """While a long request is decoded, a later small request of another connection is answered."""
 
     async def script(world: World, node: Node, connect: Connect) -> None:
         greedy, modest = await connect(), await connect()
@@ -92,7 +94,8 @@ def test_others_are_served_while_a_long_request_is_decoded_and_its_answer_encode
 
 
 def test_a_delayed_answer_to_a_long_request_is_encoded_beside_the_loop() -> None:
-    """Nothing of its connection is dispatched from when the answer is there until it is bytes."""
+    """When a delayed response to a long request is complete, it is encoded before the connection's next request is
+    dispatched."""
 
     async def script(world: World, node: Node, connect: Connect) -> None:
         client = await connect()
@@ -108,7 +111,7 @@ def test_a_delayed_answer_to_a_long_request_is_encoded_beside_the_loop() -> None
 
 
 def test_bytes_that_are_no_request_close_their_connection_alone() -> None:
-    """A fault that only the worker finds has the same consequence as one that the loop finds."""
+    """If a worker finds that a request is malformed, the connection is closed, as if the loop had found it."""
 
     async def script(world: World, node: Node, connect: Connect) -> None:
         bad, good = await connect(), await connect()
@@ -122,7 +125,7 @@ def test_bytes_that_are_no_request_close_their_connection_alone() -> None:
 
 
 def test_an_answer_that_cannot_be_encoded_closes_its_connection_alone() -> None:
-    """A bug in a long answer is told, and ends nothing else."""
+    """A bug while a long response is encoded is logged and closes only its own connection."""
 
     async def script(world: World, node: Node, connect: Connect) -> None:
         bad, good = await connect(), await connect()
@@ -137,7 +140,7 @@ def test_an_answer_that_cannot_be_encoded_closes_its_connection_alone() -> None:
 
 @pytest.mark.parametrize("seconds", [0.01, 0.04, 0.06, 0.09])
 def test_a_client_that_leaves_meanwhile_leaves_nothing_behind(seconds: float) -> None:
-    """Decoded, handled or encoded for nobody: the memory is given back, files are let go, the node goes on."""
+    """If a client leaves while its request is decoded, handled or encoded, all memory and files are released."""
 
     async def script(world: World, node: Node, connect: Connect) -> None:
         gone, next_one = await connect(), await connect()

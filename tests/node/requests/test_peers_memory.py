@@ -1,4 +1,4 @@
-"""The listener between brokers has memory of its own: what clients send cannot hold up replication."""
+"""The listener for brokers has its own memory, so requests of clients cannot block replication."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ Connect = Callable[[], Awaitable[Client]]
 
 
 def test_half_sent_frames_of_clients_take_no_memory_of_peers() -> None:
-    """A large request on the brokers' listener is answered while clients' half-sent ones fill the pool and others wait for it."""
+    """Half-sent frames of clients fill their memory pool. A large request on the brokers' listener is still
+    answered."""
     nodes: list[Node] = []
 
     async def script(world: World, connect: Connect) -> None:
@@ -35,7 +36,7 @@ def test_half_sent_frames_of_clients_take_no_memory_of_peers() -> None:
                 tasks.start_soon(half_send, world, await connect())
             await world.sleep(1)
             contended = [services.buffers.contended for services in nodes[0].services]
-            assert any(contended), "the clients' pool is full, and some wait"
+            assert any(contended), "the clients' pool must be full"
             peer = Client(await world.node_env("peer").network.connect("server", 9094))
             before = world.now
             large = produce_request(
@@ -46,7 +47,7 @@ def test_half_sent_frames_of_clients_take_no_memory_of_peers() -> None:
             await peer.send(bytes(frame(large, 9)))
             answer = await answer_to(peer, large, 9)
             assert answer.responses[0].partition_responses[0].error_code == 0
-            assert world.now - before < 1, "on the world's clock: nothing waited"
+            assert world.now - before < 1, "the peer's request had to wait"
             tasks.cancel_scope.cancel()
 
     play(
@@ -62,7 +63,7 @@ def test_half_sent_frames_of_clients_take_no_memory_of_peers() -> None:
 
 
 async def half_send(world: World, client: Client) -> None:
-    """Begin a large frame, and then send a byte every three seconds."""
+    """Begin a large frame, then send one byte every three seconds."""
     data = bytes(frame(produce_request(bytes(LARGE_BYTES)), 9))
     try:
         await client.send(data[:MIB])

@@ -1,4 +1,4 @@
-"""The pool of memory for half-received frames: who gets what, in which order, and who has to go."""
+"""The memory pool for half-received frames: who gets memory, in which order, and whose connection is closed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Connect = Callable[[], Awaitable[Client]]
 
 @attrs.define(eq=False)
 class Holding:
-    """A connection as the pool sees it."""
+    """A stub of a connection, as the pool sees it."""
 
     address: str
     have: int = 0
@@ -62,8 +62,8 @@ steps = st.lists(
 @settings(deadline=None)
 @given(steps, st.integers(1, 3))
 def test_the_pool_keeps_its_rules(script: list[tuple[str, int, int]], addresses: int) -> None:
-    """Bytes add up, each part serves in the order of arrival, and small frames never wait while their part has room.
-    One frame of each part may pass the bound. When all have left, the pool is empty."""
+    """The pool counts its bytes exactly, serves both parts in the order of arrival, and is empty when all have left. A
+    small frame never waits while its part has room."""
 
     async def main() -> None:
         pool = ReceiveBuffers(POOL)
@@ -78,7 +78,7 @@ def test_the_pool_keeps_its_rules(script: list[tuple[str, int, int]], addresses:
             holder.waits = False
             is_small = holder.frame_bytes <= SMALL_FRAME_BYTES
             if grown is not None:
-                assert queue[is_small][0] is holder, "served before its turn"
+                assert queue[is_small][0] is holder, "a connection was served before its turn"
                 holder.buffer = grown
                 pool.give(old)
             queue[is_small].remove(holder)
@@ -90,7 +90,9 @@ def test_the_pool_keeps_its_rules(script: list[tuple[str, int, int]], addresses:
             small = sum(buffer.size for buffer in held if buffer.is_small)
             for holder in queue[True][:1]:
                 assert holder.buffer is not None
-                assert small + 2 * holder.buffer.size > SMALL_PART, "a small frame waits beside its own room"
+                assert small + 2 * holder.buffer.size > SMALL_PART, (
+                    "a small frame waits although its part has room"
+                )
             assert pool.statistics()["waiting"] == len(queue[False]) + len(queue[True])
 
         async with trio.open_nursery() as tasks:
@@ -142,7 +144,7 @@ def test_the_pool_keeps_its_rules(script: list[tuple[str, int, int]], addresses:
 
 
 async def leave(holder: Holding, holders: list[Holding], pool: ReceiveBuffers) -> None:
-    """As a connection that is closed: it waits no more, and gives its buffer back."""
+    """Close a connection: it stops waiting and returns its buffer."""
     holder.event.set()
     await trio.testing.wait_all_tasks_blocked()
     holders.remove(holder)
@@ -151,7 +153,8 @@ async def leave(holder: Holding, holders: list[Holding], pool: ReceiveBuffers) -
 
 
 def test_the_largest_share_goes_first_and_of_it_the_slowest() -> None:
-    """One a second, chosen by address and progress; and of those below `BYTES_PER_SECOND_MIN` as many as are needed."""
+    """At most one connection a second is closed for the waiting ones: the slowest of the address with the largest
+    share. All that are slower than `BYTES_PER_SECOND_MIN` may go at once."""
 
     async def main() -> None:
         pool = ReceiveBuffers(POOL)
@@ -180,8 +183,7 @@ def test_the_largest_share_goes_first_and_of_it_the_slowest() -> None:
 
 
 def test_a_small_frame_passes_beside_half_sent_large_ones() -> None:
-    """Connections that trickle parts of large frames fill their part of the pool and wait. A request of 900 KB is still
-    answered at once."""
+    """Half-sent large frames fill their part of the pool. A request of 900 KB is still answered at once."""
     pool = 16 * MIB
     large = framed(b"echo:" + bytes(7 * MIB))
 
@@ -200,7 +202,8 @@ def test_a_small_frame_passes_beside_half_sent_large_ones() -> None:
 
 
 def test_half_sent_small_frames_are_given_up_for_others() -> None:
-    """As many as are needed: a request that waits behind dozens of them is answered within seconds, not one by one."""
+    """If dozens of half-sent small frames block a request, enough of them are closed at once to answer it within
+    seconds."""
     pool = 16 * MIB
     small = framed(b"echo:" + bytes(1900 << 10))
 
@@ -219,7 +222,7 @@ def test_half_sent_small_frames_are_given_up_for_others() -> None:
 
 
 async def fill(tasks: trio.Nursery, world: World, connect: Connect, frame: bytes, count: int) -> None:
-    """Begin a frame on each of many connections, and then send a byte every three seconds."""
+    """Begin a frame on each of many connections, then send one byte every three seconds."""
 
     async def hold() -> None:
         client = await connect()

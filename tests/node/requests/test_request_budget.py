@@ -1,7 +1,7 @@
-"""Every request has a budget: the most expensive legal megabyte of each API leaves a node, its memory and its clients in peace.
+"""Every request has a budget: even the most expensive legal megabyte of each API must not harm the node or its clients.
 
-The frames come from `bench.budget`, which makes them from the message classes and its table of the expensive parts of
-each API. Assertions are about counts; times are measured by `make costs`.
+The frames come from `bench.budget`, which builds them from the message classes and a table of each API's expensive
+fields. Assertions compare counts; `make costs` measures times.
 """
 
 from __future__ import annotations
@@ -46,15 +46,14 @@ from testkit.raw_requests import record_batch
 PARTITIONS = 1000
 FRAME_BYTES = 1 << 20
 BOMBS_BYTES = 160 << 10
-"""Bytes of batches that inflate to 128 MiB each: a megabyte of them is half a minute of zlib, on the loop or beside it."""
+"""Size of a frame whose batches inflate to 128 MiB each. A megabyte of them would take half a minute of zlib."""
 PEAK_MIB_MAX = 96
-"""64 MiB are the budget; allocators take some more."""
+"""The budget is 64 MiB, and allocators take some more."""
 ANSWER_BYTES_MAX = 16 << 20
 ANSWER_ELEMENTS_MAX = 400_000
-"""Ten for each element of a request: a topic that is made is answered with all of its configuration."""
+"""Ten for each element of a request: CreateTopics returns all configurations of a topic."""
 TURN_INFLATED_BYTES_MAX = 2 * RATION + 2 * CHUNK_BYTES
-"""The most bytes that the loop decompresses in one turn: a ration before the last batch begins, and another for it.
-"""
+"""The most bytes that the loop decompresses in one turn: a ration before the last batch begins, and one for that batch."""
 ZERO_SECONDS_MAX = 60.0
 
 DECODED = "odradek_request_elements_total"
@@ -63,7 +62,7 @@ INFLATED = "odradek_broker_loop_inflated_bytes"
 CLOSED = "odradek_protocol_errors_total"
 COUNTED = (DECODED, DESCRIBED, INFLATED, CLOSED)
 OFFSET_UNITS = 1 + DECIDED_UNITS + 1
-"""An offset is looked up, decided and answered."""
+"""Units of work for each offset: look-up, decision and answer."""
 WEIGHTS = {
     ApiKey.DESCRIBE_CONFIGS: RESOURCE_UNITS,
     ApiKey.DELETE_GROUPS: DECISION_UNITS,
@@ -75,7 +74,7 @@ WEIGHTS = {
     ApiKey.OFFSET_DELETE: OFFSET_UNITS,
     ApiKey.WRITE_TXN_MARKERS: APPEND_UNITS,
 }
-"""The units that looking up one element takes, where it is dearer than a partition."""
+"""Units of work for looking up one element, where this costs more than for a partition."""
 HELD = (
     "odradek_receive_buffer_bytes",
     "odradek_answers_waiting_bytes",
@@ -83,10 +82,10 @@ HELD = (
     "odradek_requests_waiting",
     "odradek_long_work_waiting",
 )
-"""The gauges of what requests and answers hold, in bytes or requests; all are 0 at rest."""
+"""Gauges of the memory held by requests and responses. All are 0 at rest."""
 
 HOLDINGS = Holdings(partitions=2_000)
-"""Partitions are dear to elections of all of them, and `make costs` has five times as many."""
+"""The partitions are few, because elections of all partitions are expensive. `make costs` has five times as many."""
 HELD_THINGS = {
     ApiKey.DESCRIBE_ACLS: len(RULED) * HOLDINGS.rules,
     ApiKey.DESCRIBE_CLIENT_QUOTAS: 2 * HOLDINGS.quotas,
@@ -95,11 +94,11 @@ HELD_THINGS = {
     ApiKey.LIST_GROUPS: 2 * HOLDINGS.groups,
     ApiKey.LIST_TRANSACTIONS: 2 * HOLDINGS.transactional_ids,
 }
-"""The units that looking at all things of a kind takes, where an API is about them."""
+"""Units of work for going through all things of a kind, for APIs that list them."""
 
 
 def held(key: ApiKey) -> int:
-    """Return the most units that a request without elements may take."""
+    """Return the most units of work that a request of this API may take besides those for its elements."""
     return PARTITIONS + HELD_THINGS.get(key, 3 * HOLDINGS.partitions)
 
 
@@ -115,26 +114,26 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judged]:
 
 @pytest.fixture(scope="module")
 def others(judged: Judged) -> Iterator[Client]:
-    """An ordinary client's connection, which stays."""
+    """An ordinary client's connection, open during all tests."""
     with Client(judged.process.bootstrap) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
 def served(judged: Judged) -> dict[str, dict[int, tuple[int, int]]]:
-    """By listener and API the oldest and the newest version."""
+    """The served (oldest, newest) version of each API, by listener."""
     return {listener: judged.served(listener) for listener in LISTENERS}
 
 
 def test_every_api_that_a_node_serves_has_a_line(served: dict[str, dict[int, tuple[int, int]]]) -> None:
-    """A new API needs a line that says what makes it expensive."""
+    """Each served API has an entry in the table of expensive fields."""
     keys = {key for of_listener in served.values() for key in of_listener}
     assert {ApiKey(key).name for key in keys} == {key.name for key in LINES}
 
 
 @pytest.mark.parametrize("key", LINES, ids=lambda key: key.name.lower())
 def test_the_fields_of_a_line_exist(key: ApiKey) -> None:
-    """Every path of a line exists in some version; a wrong path would make a cheap frame that measures nothing."""
+    """Each field path in the table exists in some version. A wrong path would make a cheap frame."""
     cls = request_class(key)
     low, high = cls.VALID_VERSIONS
     present = {path for version in range(low, high + 1) for path, _ in paths_of(cls, version)}
@@ -144,7 +143,7 @@ def test_the_fields_of_a_line_exist(key: ApiKey) -> None:
 
 
 def test_a_text_that_repeats_what_a_client_wrote_fits_into_the_answer(judged: Judged) -> None:
-    """Long names and many of them come back in errors, cut: a string of an answer has at most 32,767 bytes."""
+    """Errors that quote a client's long names are truncated, because a response string has at most 32,767 bytes."""
     long_id = RemoveRaftVoterRequest("\u20ac" * 10_000, 9, bytes(16))
     configs = [AlterableConfig(f"n{number}", None) for number in range(9000)]
     alter = AlterConfigsRequest([AlterConfigsResource(2, judged.stage.wide, configs)], True)
@@ -154,7 +153,7 @@ def test_a_text_that_repeats_what_a_client_wrote_fits_into_the_answer(judged: Ju
 
 
 def produce_still_works(node: Judged, others: Client) -> None:
-    """Check that an ordinary client's record is accepted."""
+    """Check that a record of an ordinary client is accepted."""
     data = PartitionProduceData(0, record_batch(170, 1))
     topic = TopicProduceData(node.stage.narrow[0], bytes(16), [data])
     answer = others.ask(ProduceRequest(None, -1, 30_000, [topic]), 9)
@@ -167,7 +166,7 @@ def name_of(frame: tuple[ApiKey, Costly]) -> str:
 
 
 def made(key: ApiKey, line: Costly, version: int, stage: Stage) -> tuple[bytes, int]:
-    """Make the frame, and count its request's elements: as many as the bound on bytes or on elements allows."""
+    """Build the frame as large as allowed; return it with the number of elements in the request."""
     bytes_max = BOMBS_BYTES if line.name in ("zstd", "gzip") else FRAME_BYTES
     data, request = costly_frame(line, key, version, bytes_max, stage)
     elements = count_elements(request)
@@ -175,34 +174,30 @@ def made(key: ApiKey, line: Costly, version: int, stage: Stage) -> tuple[bytes, 
     assert elements <= ELEMENTS_MAX
     path = grown_path(line, type(request), version)
     if path is not None and dict(paths_of(type(request), version))[path] and line.body is None:
-        # One more element of its size would not fit in either bound.
+        # The frame must be nearly as large as one of the limits allows.
         assert len(data) > bytes_max * 0.6 or elements > ELEMENTS_MAX * 0.9 or line.count
     return data, elements
 
 
 def body_at(key: ApiKey, version: int) -> int:
-    """Return the position of the request in its frame: after the size, the header's numbers, the client id and its
-    tags.
-    """
+    """Return where the request begins in its frame, after the size, the header, the client id and the tags."""
     return 4 + 8 + 2 + len(CLIENT_ID) + (request_header_version(key, version) >= 2)
 
 
 def elements_told(answer: bytes, key: ApiKey, version: int) -> int:
-    """Count the array elements of an answer. Raises `TooManyElements`."""
+    """Count the array elements of a response. Raises `TooManyElements`."""
     decode = make_decoder(response_class(key), version, ANSWER_ELEMENTS_MAX, counts=True)
     told: int = decode(answer, 4 + (response_header_version(key, version) >= 1))[1]
     return told
 
 
 def figure(figures: dict[str, float], name: str) -> float:
-    """Return a metric, added up over its labels."""
+    """Return the sum of a metric over its labels."""
     return sum(value for each, value in figures.items() if each.partition("{")[0] == name)
 
 
 def different_versions(key: ApiKey, served: list[int]) -> list[int]:
-    """Return the oldest version, and the newest of each group whose requests have the same arrays and texts in the
-    same form.
-    """
+    """Return the versions to test: the oldest, and the newest of each group with the same header and fields."""
     newest = {}
     for version in served:
         form = request_header_version(key, version), frozenset(paths_of(request_class(key), version))
@@ -211,7 +206,7 @@ def different_versions(key: ApiKey, served: list[int]) -> list[int]:
 
 
 class Ledger:
-    """The growth of the counters since the last look, which is always at a node at rest."""
+    """The growth of the node's counters since the previous reading. Each reading first waits until the node is at rest."""
 
     def __init__(self, node: Judged) -> None:
         self._node = node
@@ -229,7 +224,7 @@ def ledger(judged: Judged) -> Ledger:
 
 
 def figures_at_rest(node: Judged) -> dict[str, float]:
-    """Return the metrics, as soon as no connection holds memory for requests or answers."""
+    """Wait until no connection holds memory for requests or responses; return the metrics."""
     deadline = time.monotonic() + ZERO_SECONDS_MAX
     while True:
         figures = node.figures()
@@ -240,7 +235,7 @@ def figures_at_rest(node: Judged) -> dict[str, float]:
 
 
 def test_what_refused_batches_took_comes_back(judged: Judged, others: Client) -> None:
-    """Hundreds of batches that inflate to too much, again and again: nothing of what was decompressed is kept."""
+    """Hundreds of batches that inflate too much are refused repeatedly. Their decompressed bytes are released."""
     line = next(line for line in LINES[ApiKey.PRODUCE] if line.name == "zstd")
     data, _ = costly_frame(line, ApiKey.PRODUCE, 13, FRAME_BYTES, judged.stage)
     with Client(judged.process.bootstrap) as client:
@@ -250,7 +245,7 @@ def test_what_refused_batches_took_comes_back(judged: Judged, others: Client) ->
             assert client.exchange(data) is not None
     produce_still_works(judged, others)
     grown = (memory_kib(judged.process.pid, "VmRSS") - base) // 1024
-    assert grown <= PEAK_MIB_MAX, f"eight frames took {grown} MiB for good"
+    assert grown <= PEAK_MIB_MAX, f"the node keeps {grown} MiB after eight frames"
 
 
 @pytest.mark.parametrize("frame", FRAMES, ids=name_of)
@@ -261,7 +256,8 @@ def test_the_most_expensive_frame_stays_within_the_budget(
     served: dict[str, dict[int, tuple[int, int]]],
     frame: tuple[ApiKey, Costly],
 ) -> None:
-    """The work for a frame has its bound: decoding, lookups, decompression on the loop, memory. Others go on."""
+    """The most expensive frame of each API stays within all limits: decoding, look-ups, decompression on the loop,
+    memory."""
     key, line = frame
     pid = judged.process.pid
     bugs_before = judged.process.log_path.read_text().count("connection.bug")
@@ -273,7 +269,7 @@ def test_the_most_expensive_frame_stays_within_the_budget(
         listeners = [each for each in LISTENERS if version in versions[each]]
         if line.needs_login:
             listeners = ["login"]
-        # Both decide by the same code: the oldest version goes to the brokers' listener alone.
+        # Broker and controller use the same code, so the oldest version is sent only to the first listener.
         for listener in listeners[: None if version == max(versions["broker"], default=version) else 1]:
             judged.reset_peak()
             base = memory_kib(pid, "VmRSS")
@@ -282,21 +278,21 @@ def test_the_most_expensive_frame_stays_within_the_budget(
             assert judged.process.is_running(), judged.process.log_tail()
             produce_still_works(judged, others)
             peak = (memory_kib(pid, "VmHWM") - base) // 1024
-            assert peak <= PEAK_MIB_MAX, f"version {version} took {peak} MiB"
+            assert peak <= PEAK_MIB_MAX, f"version {version} took {peak} MiB at its peak"
             grown = ledger.grown()
             assert grown[INFLATED] <= TURN_INFLATED_BYTES_MAX
             if answer is None:
-                assert grown[CLOSED], "a connection closes for bytes that are over a bound, and it is counted"
+                assert grown[CLOSED], "only a counted protocol error may close the connection"
                 decode_bounded(request_class(key), version, data, body_at(key, version))
                 continue
-            # Tagged fields count too.
+            # Tagged fields count as elements, too.
             assert (elements if elements > ELEMENTS_AT_ONCE else 0) <= grown[DECODED] <= ELEMENTS_MAX
             assert len(answer) <= ANSWER_BYTES_MAX
-            # An element of an answer has a byte at least.
+            # Each element of a response takes at least one byte.
             told, looked_up = 0, WEIGHTS.get(key, 1) * elements + held(key)
             if len(answer) > ANSWER_ELEMENTS_MAX or grown[DESCRIBED] > looked_up:
                 told = elements_told(answer, key, version)
-            assert grown[DESCRIBED] <= looked_up + told, "each thing is described once"
+            assert grown[DESCRIBED] <= looked_up + told, "things must be described only once"
     assert judged.process.log_path.read_text().count("connection.bug") == bugs_before, (
         judged.process.log_tail()
     )

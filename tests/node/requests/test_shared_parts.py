@@ -1,4 +1,4 @@
-"""Parts that many answers share are the same after every request, or the change is found."""
+"""Many responses share constant parts. If a request changes one of them, the node detects it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.node.requests.test_connection_loop import Node, framed, play
 
 @pytest.fixture(autouse=True)
 def _no_longer_watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget after each test the parts that it has broken."""
+    """Restore the list of shared parts after each test."""
     monkeypatch.setattr(shared_parts, "_SHARED", list(shared_parts._SHARED))
 
 
 def test_a_list_that_grows_is_found() -> None:
-    """An answer that appends to an empty list of all answers is found out, by what it has made of it."""
+    """If a shared empty list gets an element, the check fails and shows the list."""
     empty: list[int] = shared([])
     assert_unchanged()
     empty.append(7)
@@ -35,7 +35,7 @@ def test_a_list_that_grows_is_found() -> None:
 
 
 def test_a_structure_that_is_set_is_found() -> None:
-    """A field of a shared structure that one answer sets is found out as well."""
+    """If a field of a shared structure is set, the check fails and shows the field."""
     nobody = shared(LeaderIdAndEpoch())
     nobody.leader_id = 3
     with pytest.raises(AssertionError, match="leader_id=3"):
@@ -44,7 +44,7 @@ def test_a_structure_that_is_set_is_found() -> None:
 
 @pytest.mark.parametrize("module", [produce, fetch_job])
 def test_answers_of_produce_and_fetch_are_watched(module: object) -> None:
-    """The parts that these two handlers put into many answers are all watched."""
+    """All shared parts of Produce and Fetch responses are checked."""
     watched = {id(part) for part, _ in shared_parts._SHARED}
     parts = [value for name, value in vars(module).items() if name.startswith(("_NO", "_NONE"))]
     assert len(parts) >= 3
@@ -52,7 +52,8 @@ def test_answers_of_produce_and_fetch_are_watched(module: object) -> None:
 
 
 def test_a_request_that_changes_what_is_shared_is_a_bug() -> None:
-    """A node that poisons requests looks at the shared parts after each frame: the connection ends, with its traceback."""
+    """A node that poisons requests checks the shared parts after each frame. A change closes the connection as a
+    bug."""
     empty: list[object] = shared([])
 
     async def script(world: World, node: Node, connect: Callable[[], Awaitable[Client]]) -> None:
@@ -70,7 +71,7 @@ def test_a_request_that_changes_what_is_shared_is_a_bug() -> None:
 
 
 class _Noted(dict[bytes, Any]):
-    """Requests that wait, and a list to which each of them is added by mistake."""
+    """A dictionary that wrongly also adds each key to a shared list."""
 
     def __init__(self, noted: list[object]) -> None:
         super().__init__()

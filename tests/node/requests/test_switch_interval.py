@@ -1,4 +1,4 @@
-"""The time for which a worker keeps the interpreter from the event loop of a running node."""
+"""How long a worker thread may keep the interpreter from the event loop of a running node."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ sys.exit(serve(sys.argv[1], complain=print, started=started))
 
 
 def test_a_running_node_takes_the_interpreter_back_from_its_workers(tmp_path: Path) -> None:
-    """The interval between threads is ours, not CPython's, with which each request waits 5 ms beside a busy worker."""
+    """A running node sets its own thread switch interval. With CPython's, each request would wait 5 ms for a busy
+    worker."""
     properties = prepare_odradek(tmp_path)
     ran = subprocess.run(
         [sys.executable, "-c", NODE, str(properties)], capture_output=True, text=True, timeout=120, check=True
@@ -32,6 +33,7 @@ def test_a_running_node_takes_the_interpreter_back_from_its_workers(tmp_path: Pa
 
 
 def test_a_node_does_not_import_numpy() -> None:
-    """Only a companion of the cleaner needs it. Its threads would start before the signals are blocked."""
+    """A node does not import numpy, which only the cleaner's companion needs. Its threads would start before signals
+    are blocked."""
     script = "import sys, odradek.node.main; sys.exit('numpy' in sys.modules)"
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)

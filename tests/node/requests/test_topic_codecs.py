@@ -1,5 +1,4 @@
-"""`compression.type` over the wire, in the simulated world with poisoned receive buffers: small batches on the loop,
-large ones in a worker."""
+"""`compression.type` over the wire, in the simulator: the loop recompresses small batches, workers large ones."""
 
 from __future__ import annotations
 
@@ -45,7 +44,7 @@ async def stored(client: Client) -> bytes:
 
 @pytest.mark.parametrize("flush", ["", "1"])
 def test_batches_get_their_topics_codec(flush: str) -> None:
-    """Pipelined, small and large, with and without acks and flushes: all in order, all under the topic's codec."""
+    """Pipelined batches of all sizes and acks are stored in order, recompressed with the topic's codec."""
     batches = [bytes(good_batch(3, timestamp_ms=1, size=size)) for size in SIZES]
 
     async def script(world: World, connect: Callable[[], Awaitable[Client]]) -> None:
@@ -59,7 +58,7 @@ def test_batches_get_their_topics_codec(flush: str) -> None:
             assert (answer.error_code, answer.base_offset) == (0, 9 + 3 * serial)
         got = await stored(client)
         while len(list(iter_batches(got))) < 9:
-            # Batches with acks=0 may still wait for their sync: until then nobody reads them.
+            # Batches with acks=0 may still wait for their sync, and cannot be read until then.
             got = await stored(client)
         headers = list(iter_batches(got))
         assert [header.compression_type for _, header in headers] == [CompressionType.GZIP] * 9
@@ -73,7 +72,7 @@ def test_batches_get_their_topics_codec(flush: str) -> None:
 
 
 def test_what_cannot_be_recompressed_is_refused() -> None:
-    """The append says what is wrong; the room that counts is that of the batch as it would be kept."""
+    """A batch that cannot be recompressed is refused. The size limit applies to the batch as it would be stored."""
 
     async def script(world: World, connect: Callable[[], Awaitable[Client]]) -> None:
         client = await connect()

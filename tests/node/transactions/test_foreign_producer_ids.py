@@ -1,6 +1,6 @@
-"""A client that uses another's producer id beside a transactional id of its own (KIP-890 asks for the partition alone).
+"""A client uses another producer's id with its own transactional id, although KIP-890 verifies only the partition.
 
-The coordinator is a double that knows one transactional id.
+The coordinator is a stub that knows one transactional id.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from tests.node.transactions.test_transactions import (
 
 LONG = "an id".ljust(30_000, "-")
 FOREIGN = ("mine", "", LONG)
-"""Transactional ids that are not the producer's."""
+"""Transactional ids that do not belong to the producer id."""
 REFUSED = (ErrorCode.INVALID_PRODUCER_ID_MAPPING, -1)
 VERSIONS = (OLD, SINCE_ABORTABLE, SINCE_ADDING)
 
 
 class Owner(Coordinator):
-    """A coordinator that says yes to one transactional id, and to others what a test says."""
+    """A coordinator that accepts one transactional id. For others it gives the error that the test sets."""
 
     def __init__(self, owner: str = "an id", code: ErrorCode = ErrorCode.INVALID_PRODUCER_ID_MAPPING) -> None:
         super().__init__(code)
@@ -67,12 +67,12 @@ class Owner(Coordinator):
 
     @property
     def names(self) -> list[str]:
-        """The transactional ids that it was asked about, in order."""
+        """The transactional ids that were verified, in order."""
         return [asked[0] for asked in self.asked]
 
 
 async def write_as_idempotent(client: Client, sequence: int, count: int = 2) -> tuple[int, int]:
-    """Write a batch outside of transactions under the producer's id; its error and base offset."""
+    """Write a non-transactional batch with the producer's id; return (error code, base offset)."""
     data = batch(count, producer_id=PRODUCER, producer_epoch=EPOCH, base_sequence=sequence)
     asked = ProduceRequest(
         None, -1, 5000, [TopicProduceData("t", bytes(16), [PartitionProduceData(0, data)])]
@@ -84,7 +84,8 @@ async def write_as_idempotent(client: Client, sequence: int, count: int = 2) -> 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("name", FOREIGN)
 def test_an_open_transaction_takes_no_batch_under_another_transactional_id(name: str, version: int) -> None:
-    """INVALID_PRODUCER_ID_MAPPING, and the sequence number is still the owner's; it is asked for once."""
+    """A batch with another transactional id gets INVALID_PRODUCER_ID_MAPPING. The owner continues with its next
+    sequence number."""
     coordinator = Owner()
 
     async def script(connect: Connect, client: Client) -> None:
@@ -100,7 +101,8 @@ def test_an_open_transaction_takes_no_batch_under_another_transactional_id(name:
 
 
 def test_a_long_transactional_id_is_known_again() -> None:
-    """Ids are kept in a bounded form: the owner is asked for once, and what differs at the end is another one."""
+    """Ids are stored in a bounded form. A long id is still recognised, and another id that differs only at its end is
+    refused."""
     coordinator = Owner(LONG)
 
     async def script(connect: Connect, client: Client) -> None:
@@ -114,7 +116,8 @@ def test_a_long_transactional_id_is_known_again() -> None:
 
 @pytest.mark.parametrize("code", [ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.NOT_COORDINATOR])
 def test_a_verification_under_another_id_leaves_the_owners_first_sequence_alone(code: ErrorCode) -> None:
-    """The lowest sequence number that waits for a verification counts for its transactional id only."""
+    """The lowest sequence number of a pending verification is kept per transactional id, so a stranger's does not
+    affect the owner's."""
     coordinator = Owner(code=code)
 
     async def script(connect: Connect, client: Client) -> None:
@@ -127,7 +130,7 @@ def test_a_verification_under_another_id_leaves_the_owners_first_sequence_alone(
 
 
 def test_a_verification_under_another_id_cannot_void_the_owners() -> None:
-    """While the owner's verification is under way, others may come and go."""
+    """A stranger's failed verification does not invalidate the owner's, which is in progress."""
     coordinator = Owner()
 
     async def script(connect: Connect, client: Client) -> None:
@@ -149,7 +152,7 @@ def test_a_verification_under_another_id_cannot_void_the_owners() -> None:
 
 
 def test_a_transaction_that_has_ended_leaves_nothing_behind() -> None:
-    """The next transaction is verified for its first batch, as ever."""
+    """The end of a transaction also ends its verification: the first batch of the next one is verified again."""
     coordinator = Owner()
 
     async def script(connect: Connect, client: Client) -> None:
@@ -163,7 +166,8 @@ def test_a_transaction_that_has_ended_leaves_nothing_behind() -> None:
 
 
 def test_offsets_join_no_transaction_of_another_transactional_id() -> None:
-    """TxnOffsetCommit asks the same question: who may read a group's topic need not be the transaction's producer."""
+    """TxnOffsetCommit also verifies the transactional id: a client with rights to the group may not own the
+    transaction."""
     coordinator = Owner()
 
     async def commit(client: Client, name: str) -> int:
@@ -194,7 +198,7 @@ def test_offsets_join_no_transaction_of_another_transactional_id() -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_without_verification_any_transactional_id_will_do(version: int) -> None:
-    """`transaction.partition.verification.enable=false` is Kafka's way back, with Kafka's hole."""
+    """With `transaction.partition.verification.enable=false` any transactional id is accepted, as in Kafka."""
     coordinator = Owner()
 
     async def script(connect: Connect, client: Client) -> None:
@@ -206,10 +210,7 @@ def test_without_verification_any_transactional_id_will_do(version: int) -> None
 
 
 def test_a_batch_from_outside_is_not_taken_for_the_first_one_of_a_transaction() -> None:
-    """A stranger's batch with the producer's next sequence number must not pass for the producer's own.
-
-    Kafka acknowledges it, and the record is lost.
-    """
+    """A stranger's idempotent batch with the producer's next sequence number must not count as the producer's own."""
 
     async def script(connect: Connect, client: Client) -> None:
         assert await write_as_idempotent(await connect(), 0) == (0, 0)
@@ -219,7 +220,7 @@ def test_a_batch_from_outside_is_not_taken_for_the_first_one_of_a_transaction() 
 
 
 def test_a_repetition_within_the_transaction_is_told_its_offset() -> None:
-    """A producer that did not hear the answer sends its batch again, and hears the offset."""
+    """A producer that repeats an acknowledged batch gets the same offset again."""
 
     async def script(connect: Connect, client: Client) -> None:
         assert await produce(client, 0) == [(0, 0)]

@@ -1,4 +1,4 @@
-"""A transactional client that asks for far too much: Kafka's errors, bounded memory, and a node that serves others."""
+"""A transactional client with excessive requests gets Kafka's errors. Memory stays bounded and others are served."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from tests.node_process import RunningNode
 PARTITIONS = 3
 SECONDS_MAX = 60.0
 MORE_THAN_ANY = 40_001
-"""Elements of arrays, of which a frame has fewer (docs/compatibility.md)."""
+"""More array elements than a frame may have (docs/compatibility.md)."""
 MANY = 10_000
 IDS = 2_000
 WIDE = 100
@@ -66,7 +66,7 @@ NOT_YET = (
 
 
 class Hostile:
-    """A raw client with a producer that has begun, on a topic of its own."""
+    """A raw client with an initialised transactional producer and a separate topic."""
 
     def __init__(self, client: RawClient, topic: str) -> None:
         self.client = client
@@ -79,7 +79,7 @@ class Hostile:
         self.producer: tuple[str, int, int] = (topic, begun.producer_id, begun.producer_epoch)
 
     def settled(self, message: Any, version: int) -> Any:
-        """The answer of a coordinator that is there; it may have to be made, or to load."""
+        """Repeat a request until the coordinator exists and is loaded; return its response."""
         deadline = time.monotonic() + SECONDS_MAX
         while (answer := self.client.request(message, version)).error_code in NOT_YET:
             assert time.monotonic() < deadline, answer
@@ -88,7 +88,7 @@ class Hostile:
         return answer
 
     def add(self, partitions: list[int], *, version: int = 3) -> Counter[int]:
-        """The number of partitions with each error."""
+        """Add partitions to the transaction; return how many got each error code."""
         topics = [AddPartitionsToTxnTopic(self.topic, partitions)]
         answer = self.client.request(AddPartitionsToTxnRequest([], *self.producer, topics), version)
         return Counter(
@@ -105,13 +105,13 @@ def hostile(node: RunningNode, fresh_topic: Callable[[str], str]) -> Iterator[Ho
         before = node.process.rss_kib() if node.process else 0
         yield asking
         assert not node.process or node.process.rss_kib() - before < GROWTH_KIB_MAX
-    # Whatever was asked, the node is there for others.
+    # After any test, the node must still serve others.
     with RawClient(node.bootstrap, SECONDS_MAX) as client:
         assert client.request(MetadataRequest([]), 5).brokers
 
 
 def test_more_partitions_than_there_are(hostile: Hostile) -> None:
-    """KIP-98: one partition that is unknown, and none joins the transaction; a partition named often joins once."""
+    """If one partition is unknown, none is added (KIP-98). A partition that is named often is added once."""
     assert hostile.add(list(range(MANY))) == {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: MANY - PARTITIONS,
         ErrorCode.OPERATION_NOT_ATTEMPTED: PARTITIONS,
@@ -122,7 +122,7 @@ def test_more_partitions_than_there_are(hostile: Hostile) -> None:
 
 
 def test_offsets_that_fit_into_no_record_batch(hostile: Hostile) -> None:
-    """Offsets beyond an append to `__consumer_offsets` are refused as one, and the transaction goes on."""
+    """If the offsets of a TxnOffsetCommit exceed one append, all are refused. The transaction stays usable."""
     group = hostile.topic
     assert not hostile.client.request(AddOffsetsToTxnRequest(*hostile.producer, group), 3).error_code
 
@@ -138,14 +138,15 @@ def test_offsets_that_fit_into_no_record_batch(hostile: Hostile) -> None:
 
     assert commit(2_000) == {ErrorCode.INVALID_COMMIT_OFFSET_SIZE}
     assert commit(PARTITIONS) == {ErrorCode.NONE}
-    # An offset that is refused for its own metadata takes no room from the rest.
+    # Offsets that are refused for their metadata do not count for the size limit.
     longer = [TxnOffsetCommitRequestPartition(0, 5, -1, "m" * 30_000)] * 200
     assert commit(PARTITIONS, longer) == {ErrorCode.NONE, ErrorCode.OFFSET_METADATA_TOO_LARGE}
     assert not hostile.client.request(EndTxnRequest(*hostile.producer, True), 3).error_code
 
 
 def test_a_transaction_too_large_for_its_record(hostile: Hostile) -> None:
-    """As in Kafka, more partitions get UNKNOWN_SERVER_ERROR; what was taken is ended under limits lowered meanwhile."""
+    """When the transaction's record reaches the size limit, more partitions get UNKNOWN_SERVER_ERROR, as in Kafka. It
+    can still be ended, even under a lowered limit."""
     client = hostile.client
     more = CreatePartitionsTopic(hostile.topic, WIDE, None)
     assert not client.request(CreatePartitionsRequest([more], 10_000), 3).results[0].error_code
@@ -177,7 +178,8 @@ def test_a_transaction_too_large_for_its_record(hostile: Hostile) -> None:
 
 
 def test_clients_write_no_records_of_coordinators(hostile: Hostile) -> None:
-    """INVALID_TOPIC_EXCEPTION, also for the client id that Kafka trusts; nor does a transaction take such a partition."""
+    """Writes of clients to internal topics are refused, even with the client id that Kafka trusts. Transactions cannot
+    include these topics."""
     told = hostile.client.request(MetadataRequest([MetadataRequestTopic(name=name) for name in INTERNAL]), 12)
     for topic in told.topics:
         for version, client_id in product((9, 13), (b"raw", b"__admin_client", b"")):
@@ -193,7 +195,8 @@ def test_clients_write_no_records_of_coordinators(hostile: Hostile) -> None:
 
 
 def test_markers_of_producers_that_nobody_knows(hostile: Hostile) -> None:
-    """KIP-664: each is written once; those of no producer are refused and leave the others alone."""
+    """Markers of unknown producers are written (KIP-664). Those with producer id -1 are refused without affecting the
+    others."""
     topics = [WritableTxnMarkerTopic(hostile.topic, [0, 0, PARTITIONS])]
     producers = [-1, *range(1_000_000, 1_000_500)]
     markers = [WritableTxnMarker(producer, 0, False, topics, 0) for producer in producers]
@@ -213,7 +216,8 @@ def test_markers_of_producers_that_nobody_knows(hostile: Hostile) -> None:
 
 
 def test_a_marker_settles_offsets_before_it_is_answered(hostile: Hostile) -> None:
-    """KAFKA-17507: what the transaction committed is there for the very next request, pending for none."""
+    """After a marker is answered, the committed offsets are visible to the next request and no longer pending
+    (KAFKA-17507)."""
     client, group = hostile.client, hostile.topic
     index = coordinator_partition(
         group, len(client.request(MetadataRequest([OFFSETS]), 12).topics[0].partitions)
@@ -236,7 +240,8 @@ def test_a_marker_settles_offsets_before_it_is_answered(hostile: Hostile) -> Non
 
 
 def test_a_flood_of_new_transactional_ids(hostile: Hostile) -> None:
-    """Requests that are sent without waiting are answered in their order; each id gets a producer id of its own."""
+    """Thousands of pipelined InitProducerId requests with new ids are answered in order, each with a different producer
+    id."""
     found: dict[int, int] = {}
     deadline = time.monotonic() + SECONDS_MAX
     while asked := [number for number in range(IDS) if number not in found][:500]:

@@ -1,4 +1,4 @@
-"""Two-phase commit (KIP-939) by our client on a real node that is killed between the two phases."""
+"""Two-phase commit (KIP-939) with our client. The node is killed between the two phases."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ KEYS: dict[str, Any] = {"transactional.id": "ledger", "transaction.two.phase.com
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ServerProcess]:
-    """A node that serves two-phase commit, and allows other transactions a second."""
+    """A node with two-phase commit enabled. Other transactions time out after a second."""
     made = start_odradek(tmp_path / "node", settings=SETTINGS)
     try:
         with Client(made.bootstrap) as client:
@@ -50,14 +50,14 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
 
 
 def stable_end(bootstrap: str) -> int:
-    """The offset behind what committed readers may read."""
+    """Return the last stable offset."""
     with Client(bootstrap) as client:
         found = client.admin.list_offsets({(TOPIC, 0): -1}, isolation_level=READ_COMMITTED)
         return next(iter(found.values())).offset
 
 
 def prepared(server: ServerProcess) -> str:
-    """Prepare a transaction of one record; what its producer would store beside the other system's commit."""
+    """Prepare a transaction of one record; return the state that an application would store in the other system."""
     with Producer({"bootstrap.servers": server.bootstrap, **KEYS}) as producer:
         assert producer.resume() is None
         producer.begin_transaction()
@@ -68,7 +68,8 @@ def prepared(server: ServerProcess) -> str:
 def test_a_prepared_transaction_outlives_its_producer_and_kill_9_of_the_node(
     server: ServerProcess, tmp_path: Path
 ) -> None:
-    """It waits as long as it must. The producer that resumes it commits it, and fences the one before."""
+    """A prepared transaction survives a kill of the node and has no timeout. Another producer resumes and commits it,
+    and fences the first."""
     zombie = Producer({"bootstrap.servers": server.bootstrap, **KEYS})
     zombie.init_transactions()
     zombie.begin_transaction()
@@ -78,7 +79,7 @@ def test_a_prepared_transaction_outlives_its_producer_and_kill_9_of_the_node(
     again = launch_odradek(tmp_path / "node" / "server.properties")
     try:
         with Client(again.bootstrap) as client:
-            # One that has a timeout is aborted meanwhile: the coordinator has looked for late ones.
+            # Once this transaction has timed out, the coordinator has checked the prepared one, too.
             beside = Producer(
                 bootstrap_servers=again.bootstrap, transactional_id="beside", transaction_timeout_ms=100
             )
@@ -98,7 +99,9 @@ def test_a_prepared_transaction_outlives_its_producer_and_kill_9_of_the_node(
             heir.commit_transaction()
             with heir.transaction():
                 heir.send(TOPIC, b"next")
-        assert stable_end(again.bootstrap) == 6  # two of the ledger's, one too late, and their markers
+        assert (
+            stable_end(again.bootstrap) == 6
+        )  # two records of the ledger, one that timed out, and their markers
     finally:
         zombie.close(0)
         beside.close(0)
@@ -106,7 +109,7 @@ def test_a_prepared_transaction_outlives_its_producer_and_kill_9_of_the_node(
 
 
 def test_the_async_producer_resumes_and_aborts(server: ServerProcess) -> None:
-    """The other system has no commit for what was prepared."""
+    """If the other system did not commit, the async producer resumes the prepared transaction and aborts it."""
     stored = prepared(server)
 
     async def main() -> None:
@@ -123,7 +126,8 @@ def test_the_async_producer_resumes_and_aborts(server: ServerProcess) -> None:
 
 
 def test_version_6_is_advertised_where_two_phases_are_enabled(server: ServerProcess, tmp_path: Path) -> None:
-    """KIP-939. Elsewhere the answers are those of Kafka 4.3, which serves that version to nobody."""
+    """Version 6 of InitProducerId (KIP-939) is advertised only if two-phase commit is enabled. Kafka 4.3 never does
+    so."""
     plain = start_odradek(tmp_path / "plain")
     try:
         assert [newest_version(each) for each in (server, plain)] == [6, 5]
@@ -137,7 +141,7 @@ def test_version_6_is_advertised_where_two_phases_are_enabled(server: ServerProc
 
 
 def newest_version(server: ServerProcess) -> int:
-    """The newest InitProducerId that the node says it serves."""
+    """Return the newest version of InitProducerId that the node advertises."""
     with RawClient(server.bootstrap) as client:
         served = client.request(ApiVersionsRequest("s", "1"), 3).api_keys
     return next(int(each.max_version) for each in served if each.api_key == ApiKey.INIT_PRODUCER_ID)

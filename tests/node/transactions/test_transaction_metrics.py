@@ -1,4 +1,4 @@
-"""The values of transactions on the metrics page of a real node: open, ended, timed out, refused, and readers' lag."""
+"""Transaction metrics of a real node: open, ended, timed out and refused transactions, and the lag of readers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TOPIC = "orders"
 
 
 class Metered:
-    """A node, and the numbers on its metrics page."""
+    """A node and the numbers on its metrics page."""
 
     def __init__(self, bootstrap: str, address: str) -> None:
         self.bootstrap = bootstrap
@@ -36,7 +36,7 @@ class Metered:
         return [float(each) for each in re.findall(rf"^odradek_{name}(?:{{.*}})? (\S+)$", text, re.MULTILINE)]
 
     def value(self, name: str) -> float:
-        """Return the one sample of a metric."""
+        """Return the only sample of a metric."""
         (found,) = self.values(name)
         return found
 
@@ -54,7 +54,7 @@ class Metered:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Metered]:
-    """A node with a topic, which looks for transactions that are too late ten times a second."""
+    """A node with a topic. It checks for timed-out transactions ten times a second."""
     (port,) = free_ports(1)
     settings = {
         "odradek.metrics.listener": f"127.0.0.1:{port}",
@@ -70,7 +70,8 @@ def node(tmp_path: Path) -> Iterator[Metered]:
 
 
 def test_an_open_transaction_shows_with_its_age_and_what_it_keeps_from_readers(node: Metered) -> None:
-    """The gauges rise when a transaction opens, and fall when it ends; commits and aborts are told apart."""
+    """When a transaction opens, the gauges rise, and when it ends they fall. Commits and aborts are counted
+    separately."""
     with node.producer("one") as producer, node.producer("two"):
         assert node.value("transactional_ids") == 2
         assert node.value("transaction_shards") == 3
@@ -97,7 +98,8 @@ def test_an_open_transaction_shows_with_its_age_and_what_it_keeps_from_readers(n
 
 
 def test_late_fenced_and_prepared_transactions_are_counted(node: Metered) -> None:
-    """A coordinator gives a late transaction up and refuses its producer; a prepared one has its own age."""
+    """A timed-out transaction is aborted and its producer refused; both are counted. A prepared one has a separate
+    age."""
     late = node.producer("late", transaction_timeout_ms=500)
     late.begin_transaction()
     late.send(TOPIC, b"late").result(WAIT_SECONDS)

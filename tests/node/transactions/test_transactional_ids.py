@@ -1,4 +1,4 @@
-"""The keys of transaction coordinators, honoured by a whole node: the state topic, time-outs, ids that nobody uses."""
+"""Settings of transaction coordinators in a whole node: state topic, timeouts, and expiration of unused ids."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from testkit.virtual import Client
 STATE_TOPIC = "__transaction_state"
 IDS = 12
 AT_ONCE = 5
-"""Fewer than there are, so that several decisions are needed."""
+"""Fewer than the number of ids, so that one check needs several decisions."""
 INTERVAL_MS = 20_000
 SECONDS = INTERVAL_MS // 1000
 TIMEOUT_MS = 1_000
@@ -49,7 +49,7 @@ def run(script: Script, **settings: str) -> None:
 
 
 async def begin(world: World, client: Client, name: str) -> tuple[str, int, int]:
-    """A producer's transactional id, producer id and epoch."""
+    """Send InitProducerId until it succeeds; return the transactional id, producer id and epoch."""
     while (answer := await request(client, InitProducerIdRequest(name, TIMEOUT_MS), 4)).error_code in NOT_YET:
         await world.sleep(0.1)
     assert not answer.error_code
@@ -64,7 +64,7 @@ async def open_transaction(world: World, client: Client, name: str) -> None:
 
 
 async def until_it_changes(world: World, broker: Broker, figure: str) -> None:
-    """Wait for the first decision of a check, and for the others: another check is far away."""
+    """Wait until a statistic changes, and for the other decisions of the same check. The next check is far away."""
     before = broker.transactions.statistics()[figure]
     while broker.transactions.statistics()[figure] == before:
         await world.sleep(0.1)
@@ -72,7 +72,8 @@ async def until_it_changes(world: World, broker: Broker, figure: str) -> None:
 
 
 def test_ids_that_nobody_uses_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`transactional.id.expiration.ms` counts for all but those with an open transaction, in one check for all."""
+    """All ids older than `transactional.id.expiration.ms` expire in one check, except those with an open
+    transaction."""
     monkeypatch.setattr("odradek.data_plane.transactions.machine.CHECKED_MAX", AT_ONCE)
 
     async def script(world: World, client: Client, broker: Broker) -> None:
@@ -93,7 +94,7 @@ def test_ids_that_nobody_uses_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_transactions_that_time_out_together_end_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each has its own time-out, one check looks at all, and readers go on when their markers are written."""
+    """One check aborts all transactions that have timed out, and writes their markers."""
     monkeypatch.setattr("odradek.data_plane.transactions.machine.CHECKED_MAX", AT_ONCE)
 
     async def script(world: World, client: Client, broker: Broker) -> None:
@@ -111,7 +112,8 @@ def test_transactions_that_time_out_together_end_together(monkeypatch: pytest.Mo
 
 
 def test_the_state_topic_is_made_as_its_keys_say() -> None:
-    """`transaction.state.log.*`; a decision that is lost would break a promise, so no unclean leader."""
+    """The state topic gets the settings `transaction.state.log.*`. Unclean election is off, because a decision must not
+    be lost."""
 
     async def script(world: World, client: Client, broker: Broker) -> None:
         (topic,) = (

@@ -1,6 +1,6 @@
-"""Transactions on one partition of a whole node: appends that are verified, markers, committed readers.
+"""Transactions on one partition of a node: verified appends, markers and read_committed fetches (KIP-98, KIP-890).
 
-The coordinator is a double that answers what the test says. KIP-98, KIP-890.
+The coordinator is a stub whose answers the test sets.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ PRODUCER, EPOCH = 7, 3
 SINCE_ADDING, SINCE_ABORTABLE, OLD = 12, 11, 9
 SINCE_ADDING_OFFSETS = 5
 ATTEMPTS = 50
-"""Questions to a coordinator that loads, with a pause between them."""
+"""Attempts while a coordinator loads, with a pause between them."""
 COMMIT, ABORT = True, False
 
 
 class Coordinator:
-    """A `TransactionVerifier` that gives the next of its answers, the last one again and again."""
+    """A `TransactionVerifier` that gives its answers in turn, and repeats the last one."""
 
     def __init__(self, *codes: ErrorCode) -> None:
         self.codes = list(codes)
@@ -97,7 +97,7 @@ def produced(
     acks: int = -1,
     name: str = "an id",
 ) -> Any:
-    """A request with the transactional batch of two records for each partition."""
+    """Make a Produce request with a transactional batch of two records for each partition."""
     data = [
         PartitionProduceData(
             index,
@@ -111,18 +111,18 @@ def produced(
         )
         for index in partitions
     ]
-    assert version < 13, "later ones name topics by id"
+    assert version < 13, "newer versions name topics by id"
     return ProduceRequest(name, acks, 5000, [TopicProduceData("t", bytes(16), data)])
 
 
 async def produce(client: Client, sequence: int, *, version: int = OLD, **more: Any) -> list[Any]:
-    """Send it; (error, base offset) of each partition."""
+    """Send a transactional batch to each partition; return (error code, base offset) of each."""
     answer = await request(client, produced(sequence, version=version, **more), version)
     return [(each.error_code, each.base_offset) for each in answer.responses[0].partition_responses]
 
 
 async def end(client: Client, is_commit: bool, *, epoch: int = EPOCH, topic: str = "t") -> int:
-    """Send the marker for partition 0; its error."""
+    """Send the marker for partition 0; return its error code."""
     marker = WritableTxnMarker(PRODUCER, epoch, is_commit, [WritableTxnMarkerTopic(topic, [0])], 0)
     answer = await request(client, WriteTxnMarkersRequest([marker]), 1)
     code: int = answer.markers[0].topics[0].partitions[0].error_code
@@ -136,7 +136,8 @@ def committed_fetch(offset: int, **limits: int) -> FetchRequest:
 
 
 def test_the_coordinator_is_asked_before_the_first_append_of_a_transaction_only() -> None:
-    """KIP-890: what is open in the log was verified; a marker ends that."""
+    """Only a transaction's first append to a partition is verified with the coordinator (KIP-890). After a marker the
+    next one is verified again."""
     coordinator = Coordinator(ErrorCode.NONE)
 
     async def script(connect: Connect, client: Client) -> None:
@@ -166,7 +167,8 @@ TRANSLATED = [
 
 @pytest.mark.parametrize(("code", "version", "told"), TRANSLATED)
 def test_producers_hear_errors_that_they_know(code: ErrorCode, version: int, told: ErrorCode) -> None:
-    """Kafka's `ReplicaManager.handleProduceAppend`: old clients retry after NOT_ENOUGH_REPLICAS. Nothing is appended."""
+    """A coordinator's error reaches each producer version as an error that it knows, as in Kafka. Nothing is
+    appended."""
 
     async def script(connect: Connect, client: Client) -> None:
         assert await produce(client, 0, version=version) == [(told, -1)]
@@ -177,7 +179,7 @@ def test_producers_hear_errors_that_they_know(code: ErrorCode, version: int, tol
 
 
 def test_a_leader_that_adds_partitions_asks_again_while_the_last_transaction_ends() -> None:
-    """`add.partitions.to.txn.retry.backoff.ms`: for at most `add.partitions.to.txn.retry.backoff.max.ms`."""
+    """While the previous transaction still ends, the leader asks the coordinator repeatedly to add the partition."""
     coordinator = Coordinator(*[ErrorCode.CONCURRENT_TRANSACTIONS] * 3, ErrorCode.NONE)
 
     async def script(connect: Connect, client: Client) -> None:
@@ -188,7 +190,8 @@ def test_a_leader_that_adds_partitions_asks_again_while_the_last_transaction_end
 
 
 def test_a_marker_in_between_voids_the_verification() -> None:
-    """A coordinator's late answer lets no record in behind the marker that has ended its transaction."""
+    """If the marker arrives before the coordinator's answer, the batch is refused: its transaction has already
+    ended."""
     coordinator = Coordinator(ErrorCode.NONE)
 
     async def script(connect: Connect, client: Client) -> None:
@@ -206,7 +209,8 @@ def test_a_marker_in_between_voids_the_verification() -> None:
 
 
 def test_a_leader_that_adds_partitions_asks_again_after_the_marker_of_the_last_transaction() -> None:
-    """KIP-890: the producer hears of its commit before all markers are written; the next transaction takes no harm."""
+    """A producer may begin its next transaction before the last marker is written. If it arrives meanwhile, the leader
+    asks again (KIP-890)."""
     coordinator = Coordinator(ErrorCode.NONE)
 
     async def script(connect: Connect, client: Client) -> None:
@@ -226,7 +230,8 @@ def test_a_leader_that_adds_partitions_asks_again_after_the_marker_of_the_last_t
 
 
 def test_offsets_are_verified_again_after_the_marker_of_the_last_transaction() -> None:
-    """KIP-890: a group's coordinator adds its partition anew, as a refusal here would end the producer."""
+    """The same holds for TxnOffsetCommit: after the last marker, the group's coordinator asks again instead of failing
+    (KIP-890)."""
     coordinator = Coordinator(ErrorCode.NONE)
     offsets = TxnOffsetCommitRequest(
         "an id",
@@ -267,7 +272,8 @@ def test_offsets_are_verified_again_after_the_marker_of_the_last_transaction() -
 
 
 def test_later_requests_of_a_connection_wait_for_the_verification() -> None:
-    """Batches are appended in the order of their requests, also those whose transaction must be verified first."""
+    """A batch that waits for its verification delays later requests of its connection, so the order of appends is
+    kept."""
     coordinator = Coordinator(ErrorCode.NONE)
 
     async def script(connect: Connect, client: Client) -> None:
@@ -288,7 +294,8 @@ def test_later_requests_of_a_connection_wait_for_the_verification() -> None:
 
 @pytest.mark.parametrize("is_commit", [COMMIT, ABORT])
 def test_a_committed_reader_waits_for_the_marker(is_commit: bool) -> None:
-    """Its fetch waits below the last stable offset, whatever is appended; the marker wakes it, and aborts are told."""
+    """A read_committed fetch waits at the last stable offset. The marker completes it, and aborted transactions are
+    listed."""
 
     async def script(connect: Connect, client: Client) -> None:
         reader = await connect()
@@ -302,7 +309,7 @@ def test_a_committed_reader_waits_for_the_marker(is_commit: bool) -> None:
         found = (await answer_to(reader, waiting, 12)).responses[0].partitions[0]
         assert (found.high_watermark, found.last_stable_offset) == (5, 5)
         batches = [header.base_offset for _, header in iter_batches(bytes(found.records))]
-        # The marker's time is years later, so it begins a segment.
+        # The marker has a much later time, so it is in a new segment and not in this response.
         assert batches == [0, 2]
         aborted = [(each.producer_id, each.first_offset) for each in found.aborted_transactions]
         assert aborted == ([] if is_commit else [(PRODUCER, 0)])
@@ -311,7 +318,7 @@ def test_a_committed_reader_waits_for_the_marker(is_commit: bool) -> None:
 
 
 def test_without_verification_a_leader_takes_transactions_that_it_does_not_know() -> None:
-    """`transaction.partition.verification.enable=false`: only a leader that adds partitions asks the coordinator."""
+    """With `transaction.partition.verification.enable=false`, the coordinator is only asked to add partitions."""
     coordinator = Coordinator(ErrorCode.NONE)
 
     async def script(connect: Connect, client: Client) -> None:
@@ -324,7 +331,7 @@ def test_without_verification_a_leader_takes_transactions_that_it_does_not_know(
 
 
 def test_batches_of_a_transaction_that_no_coordinator_knows_are_refused() -> None:
-    """NOT_ENOUGH_REPLICAS, after which a client tries again: there may be a coordinator soon."""
+    """Without a coordinator a batch gets NOT_ENOUGH_REPLICAS, which a client retries."""
 
     async def script(connect: Connect, client: Client) -> None:
         assert await produce(client, 0) == [(ErrorCode.NOT_ENOUGH_REPLICAS, -1)]
@@ -333,7 +340,7 @@ def test_batches_of_a_transaction_that_no_coordinator_knows_are_refused() -> Non
 
 
 def test_transactional_batches_are_acknowledged_by_all_replicas() -> None:
-    """INVALID_REQUIRED_ACKS: what a transaction commits must not be lost with its leader."""
+    """Transactional batches need acks=all. With acks=1 they get INVALID_REQUIRED_ACKS."""
 
     async def script(connect: Connect, client: Client) -> None:
         assert await produce(client, 0, acks=1) == [(ErrorCode.INVALID_REQUIRED_ACKS, -1)]
@@ -344,7 +351,7 @@ def test_transactional_batches_are_acknowledged_by_all_replicas() -> None:
 
 
 def test_many_partitions_are_verified_with_one_question() -> None:
-    """A request of more partitions than one turn of the loop looks at is taken in pieces."""
+    """A request for 600 partitions is verified with a single request to the coordinator."""
     coordinator = Coordinator(ErrorCode.NONE)
     count = 600
 
@@ -354,7 +361,7 @@ def test_many_partitions_are_verified_with_one_question() -> None:
         plain = [PartitionProduceData(index, batch()) for index in range(count)]
         codes = {-1}
         while codes != {0}:
-            # The logs of a new topic are made one by one.
+            # The logs of a new topic are made step by step.
             sent = ProduceRequest(None, -1, 5000, [TopicProduceData("wide", bytes(16), plain)])
             answer = await request(client, sent, OLD)
             codes = {each.error_code for each in answer.responses[0].partition_responses}

@@ -1,8 +1,8 @@
-"""A member of a group of the consumer protocol by librdkafka, as a process that stalls, leaves and returns.
+"""A librdkafka member of a consumer-protocol group, in a process that can stall, leave and return.
 
     python -m tests.other_clients.consumer_protocol.librdkafka_member BOOTSTRAP GROUP TOPIC
 
-It commits what it has read after each batch. SIGTERM lets it leave. `programs.py` has the lines that it prints.
+It commits after each batch. On SIGTERM it leaves the group. `programs.py` describes the lines that it prints.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ RECORDS = 100
 
 
 def write(*event: object) -> None:
-    """Write one event, at once."""
+    """Print one event without buffering."""
     sys.stdout.write(json.dumps(event) + "\n")
     sys.stdout.flush()
 

@@ -1,7 +1,7 @@
-"""Unmodified clients as processes: how each is started as a member of a group, and what the lines that it prints say.
+"""Unmodified clients as processes: how each starts as a member of a group, and how to read the lines that it prints.
 
-A program of ours prints a JSON list a line: `["assigned" or "revoked", PARTITIONS]`, `["record", PARTITION, OFFSET, VALUE]`,
-`["refused", TEXT]` for a commit that was refused. SIGTERM lets each program leave its group.
+Our programs print one JSON list a line: `["assigned" or "revoked", PARTITIONS]`, `["record", PARTITION, OFFSET,
+VALUE]`, `["refused", TEXT]` for a refused commit. On SIGTERM each program leaves its group.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CONSOLE_LINE = re.compile(r"Partition:(\d+)\tOffset:(\d+)\t(\d+)$")
 
 @attrs.frozen
 class Place:
-    """The place of a member: the servers, its group, and the topic that it reads."""
+    """Where a member works: the servers, its group and its topic."""
 
     bootstrap: str
     group: str
@@ -49,7 +49,7 @@ class Record:
 
 @attrs.frozen
 class Owned:
-    """Partitions that a member has got (`gained`) or given up."""
+    """Partitions that a member was assigned (`gained`) or has given up."""
 
     partitions: frozenset[int]
     gained: bool
@@ -65,14 +65,14 @@ class Kind:
     name: str
     command: Callable[[Place], Sequence[str]]
     event: Callable[[str], Event]
-    """Read one line of its output."""
+    """Reads one line of the program's output as an event."""
     says_what_it_owns: bool = True
     stalls: bool = True
-    """SIGSTOP stops all of it; a program with a child goes on."""
+    """True if SIGSTOP stops the whole program, and False if it has a child process that goes on."""
 
 
 class Member:
-    """One running program, and what it has printed."""
+    """One running program, and the events that it has printed."""
 
     def __init__(self, kind: Kind, place: Place, directory: Path, number: int) -> None:
         self.kind = kind
@@ -105,7 +105,7 @@ class Member:
 
     @property
     def values(self) -> set[str]:
-        """The values of all records that it has read."""
+        """Return the values of all records that it has read."""
         return {each.value for each in list(self.records)}
 
     @property
@@ -113,7 +113,7 @@ class Member:
         return self._process.poll() is None
 
     def stall(self) -> None:
-        """Stop it by SIGSTOP: its connections stay, and it is silent."""
+        """Stop it by SIGSTOP. Its connections stay open, but it sends nothing."""
         self._process.send_signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
@@ -121,24 +121,24 @@ class Member:
         self._process.send_signal(signal.SIGCONT)
 
     def leave(self) -> None:
-        """Let it leave its group, and wait for its end."""
+        """Make it leave its group, and wait for the end of the process."""
         self._process.send_signal(signal.SIGTERM)
         self._process.wait(END_SECONDS)
         self._reader.join(END_SECONDS)
 
     def kill(self) -> None:
-        """End it by SIGKILL, if it still runs."""
+        """End it by SIGKILL if it still runs."""
         self._process.kill()
         self._process.wait()
         self._reader.join(END_SECONDS)
 
     def last_words(self) -> str:
-        """Return the end of what it wrote on standard error."""
+        """Return the end of its standard error."""
         return f"{self.name}: " + self._complaints.read_text(errors="replace")[-1500:]
 
 
 def our_event(line: str) -> Event:
-    """Read a line of a program of ours."""
+    """Read an event from a line of one of our programs."""
     kind, *rest = json.loads(line)
     if kind == "record":
         return Record(*rest)
@@ -148,7 +148,7 @@ def our_event(line: str) -> Event:
 
 
 def _verifiable_event(line: str) -> Event:
-    """Read a line of Kafka's verifiable consumer."""
+    """Read an event from a line of Kafka's verifiable consumer."""
     event = json.loads(line)
     match event["name"]:
         case "record_data":
@@ -160,7 +160,7 @@ def _verifiable_event(line: str) -> Event:
 
 
 def _console_event(line: str) -> Event:
-    """Read a line of Kafka's console consumer, which prints records alone."""
+    """Read an event from a line of Kafka's console consumer, which prints nothing but records."""
     found = CONSOLE_LINE.match(line)
     return None if found is None else Record(int(found[1]), int(found[2]), found[3])
 
@@ -201,4 +201,4 @@ LIBRDKAFKA = Kind("librdkafka", _librdkafka, our_event)
 VERIFIABLE = Kind("verifiable-consumer", _verifiable, _verifiable_event)
 CONSOLE = Kind("console-consumer", _console, _console_event, says_what_it_owns=False)
 JAVA = Kind("java", _java_member, our_event)
-"""KafkaConsumer with a SubscriptionPattern, by a program that `java` compiles as it starts it: a JDK is needed."""
+"""KafkaConsumer with a SubscriptionPattern. `java` compiles the program as it starts, so it needs a JDK."""

@@ -1,7 +1,7 @@
 """Members that join, stall, return and leave, while the group's coordinator and a partition's leader are killed.
 
-A producer with acks=all writes all the time. A witness asks for the committed offsets and the owners all the time: offsets only
-rise, and each partition has one owner at most. In the end each acknowledged record has been read, and each partition is owned.
+Meanwhile a producer writes with acks=all, and a witness checks the group: committed offsets only rise, and each
+partition has one owner at most. In the end each acknowledged record was read, and each partition has an owner.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ GROUPS: Mapping[str, str] = {
     "group.consumer.min.session.timeout.ms": "1000",
     "group.consumer.session.timeout.ms": "10000",
 }
-"""A member that stalls is fenced within seconds."""
+"""Settings with which a stalled member is fenced within seconds."""
 
 
 @contextmanager
 def three_nodes(directory: Path, system: System | None = None) -> Iterator[Cluster]:
-    """Run three nodes, with an empty topic of three replicas; no node may end by itself."""
+    """Run three nodes with an empty topic of three replicas. Fail if a node ends by itself."""
     found = Cluster(system or Odradek(), Loopback(), directory / "nodes", {**FASTER, **GROUPS})
     found.prepare()
     try:
@@ -57,7 +57,7 @@ def three_nodes(directory: Path, system: System | None = None) -> Iterator[Clust
 
 
 class Load:
-    """An idempotent producer that writes numbers to all partitions in turn, and knows which were acknowledged."""
+    """An idempotent producer that writes numbers to all partitions in turn, and records which were acknowledged."""
 
     def __init__(self, bootstrap: str) -> None:
         self.acknowledged: set[str] = set()
@@ -85,7 +85,7 @@ class Load:
             self.failures.append(error)
 
     def end(self) -> None:
-        """Write no more, and wait for the last acknowledgements."""
+        """Stop writing, and wait for the last acknowledgements."""
         self._ended.set()
         self._thread.join()
         self._producer.flush(PATIENCE_SECONDS)
@@ -93,7 +93,7 @@ class Load:
 
 @attrs.frozen
 class View:
-    """The members' partitions in an answer of the coordinator."""
+    """The partitions of each member, as the coordinator describes the group."""
 
     coordinator: int
     owners: Mapping[str, frozenset[int]]
@@ -109,9 +109,10 @@ class View:
 
 
 class Witness:
-    """A thread that looks at the group all the time, and keeps what must not be.
+    """A thread that observes the group all the time, and records each broken rule.
 
-    It uses our client: the process ends by an assertion where librdkafka's describes a group whose coordinator dies.
+    It uses our client, since librdkafka's ends the process by an assertion if the coordinator dies during a
+    description.
     """
 
     def __init__(self, bootstrap: str) -> None:
@@ -132,7 +133,7 @@ class Witness:
                     self._look_at_offsets(client)
                     self.looks += 1
                 except (KafkaError, ClientError):
-                    continue  # the coordinator is dead or has just begun
+                    continue  # the coordinator is dead or has just started
 
     def _look_at_owners(self, client: Client) -> None:
         (found,) = client.admin.describe_groups([GROUP])
@@ -162,7 +163,7 @@ class Witness:
 
 
 class _Run:
-    """One group at work on a cluster."""
+    """One group that works on a cluster."""
 
     def __init__(self, cluster: Cluster, directory: Path) -> None:
         self.cluster = cluster
@@ -173,7 +174,7 @@ class _Run:
         self._directory = directory
 
     def join(self, kind: Kind) -> Member:
-        """Start a member, and wait until the partitions are divided anew."""
+        """Start a member, and wait for the new assignment."""
         place = Place(self.cluster.bootstrap, GROUP, TOPIC)
         member = Member(kind, place, self._directory, len(self.members) + 1)
         self.members.append(member)
@@ -182,14 +183,14 @@ class _Run:
         return member
 
     def wait_for_shares(self, when: str) -> None:
-        """Wait until the members that are present have all partitions, evenly, and new records are read."""
+        """Wait until the present members share all partitions evenly and read new records."""
         count = len(self.present)
         even = sorted(PARTITIONS // count + (number < PARTITIONS % count) for number in range(count))
         self.wait(f"{when}: even shares", lambda: self.witness.view.shares == even)
         self.wait_for_progress(when)
 
     def wait_for_progress(self, when: str) -> None:
-        """Wait until a record of each partition that was written from now on has been read."""
+        """Wait until each partition has a record that was written after this call and has been read."""
         had = {each.value for member in self.members for each in list(member.records)}
         at = {partition: self._newest(partition) for partition in range(PARTITIONS)}
 
@@ -210,7 +211,7 @@ class _Run:
         )
 
     def wait(self, what: str, is_so: Callable[[], bool]) -> None:
-        """Ask until it is so. A member that is present may not end meanwhile."""
+        """Wait until a condition is true. Fail if a present member ends meanwhile."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not is_so():
             assert all(member.is_running for member in self.present), f"{what}\n{self.note()}"
@@ -218,7 +219,7 @@ class _Run:
             time.sleep(LOOK_SECONDS / 2)
 
     def note(self) -> str:
-        """Return the state of all parts, for a failure."""
+        """Describe the state of all parts, for an error message."""
         lines = [
             f"{len(self.load.acknowledged)} acknowledged; {self.witness.view}; committed {self.witness.committed}",
             f"{self.witness.looks} looks, faults: {self.witness.faults[:5]}",
@@ -229,7 +230,7 @@ class _Run:
         return "\n".join(lines)
 
     def stall_and_return(self, member: Member) -> None:
-        """Stop a member until others have its partitions; then let it return."""
+        """Stop a member until the others have its partitions, then let it go on."""
         member.stall()
         self.present.remove(member)
         self.wait_for_shares(f"{member.name} stalls")
@@ -244,7 +245,7 @@ class _Run:
         self.wait_for_shares(f"{member.name} left")
 
     def kill_and_restart(self, what: str, number: int) -> None:
-        """Kill a node by SIGKILL; the group goes on without it, and with it again."""
+        """Kill a node by SIGKILL and restart it. The group must work without it and with it."""
         self.cluster.kill(number)
         self.wait_for_progress(f"without {what}, node {number}")
         self.cluster.start(number)
@@ -255,7 +256,7 @@ class _Run:
         self.kill_and_restart("the coordinator", self.witness.view.coordinator)
 
     def kill_leader(self) -> None:
-        """Kill a leader of a partition; of some node that does not coordinate, where there is one."""
+        """Kill the leader of a partition, if possible on a node that does not coordinate the group."""
         admin = AdminClient({"bootstrap.servers": self.cluster.bootstrap})
         leaders = {each.leader for each in admin.list_topics(TOPIC, 10).topics[TOPIC].partitions.values()}
         leaders.discard(-1)
@@ -263,7 +264,7 @@ class _Run:
         self.kill_and_restart("a leader", min(others or leaders))
 
     def settle(self) -> None:
-        """End the load, and judge: all is read and committed, each partition has one owner."""
+        """Stop the producer and check: all records are read and committed, and each partition has one owner."""
         self.load.end()
         assert not self.load.failures, self.load.failures[:3]
 
@@ -281,7 +282,7 @@ class _Run:
         assert not self.witness.faults, self.witness.faults[:5]
 
     def close(self) -> None:
-        """End all that runs."""
+        """End all members and the producer."""
         self.load.end()
         self.witness.end()
         for each in self.members:
@@ -289,7 +290,7 @@ class _Run:
 
 
 def play(cluster: Cluster, kinds: Sequence[Kind], directory: Path, *, rounds: int = 1) -> None:
-    """Let members of these kinds share the topic through all that is said above, `rounds` times, and judge."""
+    """Let members of these kinds share the topic through all these events, `rounds` times, and check the result."""
     run = _Run(cluster, directory)
     try:
         members = [run.join(kind) for kind in kinds]

@@ -1,4 +1,4 @@
-"""Unmodified clients with `group.protocol=consumer` on three nodes: they stall and return, the coordinator and a leader die."""
+"""Unmodified clients with `group.protocol=consumer` on three nodes, while members stall and nodes are killed."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("setpriv") is None, reason="no setpriv (util-linux)"),
 ]
 ROUNDS = 3
-"""How often all of it happens in the long form."""
+"""How many rounds the long form has."""
 
 
 def share(kinds: Sequence[Kind], directory: Path, rounds: int) -> None:
-    """Let members of these kinds share a topic on nodes of their own."""
+    """Let members of these kinds share a topic on new nodes."""
     with three_nodes(directory) as cluster:
         play(cluster, kinds, directory, rounds=rounds)
 
 
 def test_clients_share_a_group(tmp_path: Path, whole_matrix: bool) -> None:
-    """librdkafka and Kafka's own consumers read each acknowledged record, and offsets only rise; without Java, librdkafka."""
+    """librdkafka and, with Java, Kafka's consumers read each acknowledged record, and committed offsets only rise."""
     try:
         ensure_jars()
     except KafkaUnavailable:
@@ -43,9 +43,9 @@ def test_clients_share_a_group(tmp_path: Path, whole_matrix: bool) -> None:
     ids=["librdkafka", "verifiable-consumer", "java-with-a-pattern", "console-consumer"],
 )
 def test_clients_of_a_kind(kinds: list[Kind], tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """Members of one kind do so as well; those of Java where a pattern is matched at the coordinator, too."""
+    """Members of one kind read each acknowledged record, Java's even with a pattern that the coordinator matches."""
     if not request.config.getoption("--matrix"):
-        pytest.skip("the long form: make test-groups")
+        pytest.skip("only in the long form: run make test-groups")
     if LIBRDKAFKA not in kinds:
         request.getfixturevalue("kafka_jars")
     if JAVA in kinds and shutil.which("javac") is None:

@@ -1,4 +1,4 @@
-"""The commands of controller scripts that are about partitions, and about who belongs to the cluster."""
+"""Commands of controller scripts about partitions, and about the nodes that belong to the cluster."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from odradek.wire.structure import Message
 
 
 class _Script(Protocol):
-    """The part of a script that its commands need."""
+    """The methods of a script that its commands use."""
 
     @property
     def image(self) -> MetadataImage: ...
@@ -49,7 +49,7 @@ class _Script(Protocol):
 
 
 class PartitionCommands:
-    """Mixed into `ControllerScript`."""
+    """The commands about partitions, mixed into `ControllerScript`."""
 
     def do_isr(self: _Script, words: list[str]) -> list[str]:
         name, _, number = words[0].rpartition("-")
@@ -92,7 +92,7 @@ class PartitionCommands:
         return lines
 
     def do_assign(self: _Script, words: list[str]) -> list[str]:
-        """Run `assign BROKER DIRECTORY PARTITION,...`: report the directories of a broker's replicas."""
+        """Run `assign BROKER DIRECTORY PARTITION,...`: report the directory that holds a broker's replicas."""
         broker_id = int(words[0])
         topics = [
             AssignReplicasToDirsRequestTopicData(
@@ -210,7 +210,7 @@ def _told(name: str, result: Any) -> str:
 
 
 def by_topic(partitions: list[str]) -> dict[str, list[int]]:
-    """Return `t-0` and `t-1` as the numbers of `t`."""
+    """Return partitions by topic: `t-0` and `t-1` become the numbers 0 and 1 of `t`."""
     topics: dict[str, list[int]] = {}
     for partition in partitions:
         name, _, number = partition.rpartition("-")
@@ -219,7 +219,7 @@ def by_topic(partitions: list[str]) -> dict[str, list[int]]:
 
 
 def options_of(words: list[str]) -> dict[str, str]:
-    """Parse `key=value` words; a word without a value has the empty one."""
+    """Parse `key=value` words. A word without `=` has an empty value."""
     options = {}
     for word in words:
         key, _, value = word.partition("=")
@@ -228,7 +228,7 @@ def options_of(words: list[str]) -> dict[str, str]:
 
 
 def numbers_of(text: str, separator: str = ",") -> tuple[int, ...]:
-    """Return the numbers of a list."""
+    """Parse a list of numbers."""
     return tuple(int(number) for number in text.split(separator) if number)
 
 

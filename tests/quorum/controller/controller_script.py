@@ -1,40 +1,40 @@
-"""Scripts for the controller that read aloud: a command, `----`, what it decides and answers, an empty line.
+"""Scripts for the controller. Each entry is a command, `----`, the command's output, and an empty line.
 
-Commands (times in milliseconds; names stand for ids, the first use of a name makes it):
+Commands (times are in milliseconds; a name stands for an id, which is made when the name is first used):
 
-    settings KEY=VALUE...                       before the first decision
-    wait MS [asleep]                            time passes; expired sessions are fenced as the timer would do,
-                                                unless the controller itself stands still
+    settings KEY=VALUE...                       set keys of the controller, before the first decision
+    wait MS [asleep]                            let time pass, and fence expired sessions as the timer does;
+                                                with asleep, the controller is paused and fences nothing
     register ID [incarnation=NAME] [dirs=A,B] [rack=R] [host=H] [previous=EPOCH] [cluster=ID] [level=N]
     heartbeat ID [epoch=N] [offset=N] [fence] [stop] [offline=A]
-    join ID[:OPTION+OPTION]...                  register and heartbeat each, without output
+    join ID[:OPTION+OPTION]...                  register each broker and send its heartbeat, without output
     create NAME [partitions=N] [rf=N] [assign=1,2/2,1] [KEY=VALUE...] [; NAME ...] [validate]
     grow NAME COUNT [assign=1/2] [; NAME COUNT ...] [validate]
     alter TYPE NAME KEY=VALUE|KEY-|KEY+=VALUE|KEY-=VALUE... [; TYPE NAME ...] [validate]
-                                                single keys; TYPE is topic, broker, group or metrics, '' is no name
+                                                change single keys; TYPE is topic, broker, group or metrics; '' is no NAME
     replace TYPE NAME [KEY=VALUE...] [; ...] [validate]
-                                                all overrides
-    configs                                     the stored values
+                                                replace all overrides of a resource
+    configs                                     show the stored values
     delete NAME|id:NAME|both:NAME|neither... [version=N]
     producer-ids ID [epoch=N]
     isr NAME-N LEADER REPLICA[@EPOCH],... [epoch=LEADER/PARTITION] [broker=EPOCH] [recovering] [version=N]
-                                                AlterPartition; a replica's broker epoch is the current one by default
-    partitions [NAME]                           the state of partitions
-    brokers                                     the state of brokers
+                                                AlterPartition; by default, a replica's broker epoch is the current one
+    partitions [NAME]                           show the state of partitions
+    brokers                                     show the state of brokers
     elect NAME-N,...|all preferred|unclean      ElectLeaders
     reassign NAME-N REPLICA,...|cancel [NAME-N ...] [keep-factor]
                                                 AlterPartitionReassignments
     reassignments [NAME-N,...]                  ListPartitionReassignments
-    balance | elect-leaderless                     what the controller's own timers ask
+    balance | elect-leaderless                  do as the controller's own timers do
     unregister ID
     controller ID [host=H] [level=N] [incarnation=NAME]
                                                 ControllerRegistration
     features NAME=LEVEL[!|!!]... [validate] [version=N]
-                                                UpdateFeatures; ! is a safe downgrade, !! an unsafe one
-    resign                                      a new leader takes over: soft state is gone
+                                                UpdateFeatures; ! allows a safe downgrade, !! an unsafe one
+    resign                                      make another controller active, without soft state
 
-Output: the records of the decision, one a line with the fields that differ from their defaults, then `->` and the
-response. Very long output is cut in the middle. The high watermark is at the end of the log at once.
+The output has the records of the decision, one on each line with the fields that differ from their defaults. Then come
+`->` and the response. Very long output is cut in the middle. Records are committed as soon as they are appended.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ from tests.quorum.controller.controller_commands import PartitionCommands, optio
 CLUSTER = "cluster"
 LINES_MAX = 30
 LEVELS = {"metadata.version": 30, "eligible.leader.replicas.version": 1}
-"""The feature levels that the scripts begin with: their offsets are counted from these records on."""
+"""The feature levels at the beginning of each script. Their records have the first offsets of the log."""
 
 
 class InstantLog:
@@ -476,7 +476,7 @@ def blocks(text: str) -> Iterator[tuple[str, list[str], list[str]]]:
 
 
 def run_script(text: str) -> str:
-    """Return the script with the output that its commands really have."""
+    """Run a script, and return it with the output that its commands now have."""
     script = ControllerScript()
     out = []
     for command, comments, _ in blocks(text):

@@ -1,8 +1,8 @@
-"""Three brokers with one partition, as the controller's machine sees them, and what each disk holds. PURE.
+"""A model of three brokers, their disks and one partition, under the real state machine of the controller. PURE.
 
-The machine is the product's; brokers are a model. A replica is a list of (leader epoch, record). A leader acts by the
-metadata that it has seen, which may be old. What all members of its ISR have is acknowledged. A loss of power takes the
-records behind the last sync, or a part of them.
+A replica is a list of (leader epoch, record). A leader acts by the metadata that it has seen, which may be old. A
+record is acknowledged when all members of its ISR have it. A loss of power removes some or all records after the last
+sync.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Record = tuple[int, int]
 
 @attrs.define
 class Replica:
-    """One broker and its log."""
+    """A broker with its replica's log."""
 
     node_id: int
     log: list[Record] = attrs.Factory(list)
@@ -56,11 +56,11 @@ class Replica:
     lives: bool = False
     broker_epoch: int = -1
     previous: int = -1
-    """The broker epoch in the file of its last clean stop."""
+    """The broker epoch of its last clean stop, which a file on its disk remembers."""
     seen: PartitionImage | None = None
     offset: int = -1
     promised: dict[int, int] = attrs.Factory(dict)
-    """On a leader: what each follower has, in the leader epoch that was seen last."""
+    """On a leader: the number of records that each follower has, in the leader epoch that was seen last."""
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -68,7 +68,7 @@ class Replica:
 
 
 class PowerWorld:
-    """One history. Times are milliseconds."""
+    """A random history of the cluster. Times are in milliseconds."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class PowerWorld:
     ) -> None:
         self.random, self.release, self.settings = random, release, settings
         self.is_mixed = False
-        """True if nodes of several releases come and go: then the longest log need not lead."""
+        """True if nodes of several releases come and go. Then a shorter log may be elected."""
         self.now_ms = 0
         self.log = InstantLog()
         self.uuids = 0
@@ -89,9 +89,9 @@ class PowerWorld:
         self.acknowledged: list[Record] = []
         self.nodes = {node_id: Replica(node_id) for node_id in NODES}
         self.unclean: list[tuple[PartitionImage, PartitionImage]] = []
-        """Elections of leaders that may lack records: the partition before and after."""
+        """Elections of leaders that may lack records, as the partition before and after."""
         self.checked_epoch = -1
-        """The newest leader epoch whose leader has been compared with what was acknowledged."""
+        """The newest leader epoch whose leader was checked against the acknowledged records."""
         self.machine = self._activate(MetadataImage.empty("c"))
         request = controllers.ControllerRegistrationRequest(
             9,
@@ -157,14 +157,14 @@ class PowerWorld:
         return image
 
     def fail_over(self) -> None:
-        """Let another controller take over, without soft state."""
+        """Replace the controller by another one, which has no soft state."""
         image = self.image
         self.machine.resign()
         self.log.epoch += 1
         self._activate(image)
 
     def tick(self, milliseconds: int) -> None:
-        """Let time pass, and check sessions as the timer does."""
+        """Let time pass, and check sessions as the controller's timer does."""
         end_ms = self.now_ms + milliseconds
         while self.now_ms < end_ms:
             self.now_ms = min(end_ms, self.now_ms + 500)
@@ -177,7 +177,7 @@ class PowerWorld:
         return [node for node in self.nodes.values() if node.lives]
 
     def start(self, node_id: int) -> None:
-        """Start a process, and register it."""
+        """Start a broker's process, and register it."""
         node = self.nodes[node_id]
         assert not node.lives
         request = BrokerRegistrationRequest(
@@ -198,7 +198,7 @@ class PowerWorld:
         self.see(node_id)
 
     def see(self, node_id: int) -> None:
-        """Have a broker take over the newest metadata."""
+        """Let a broker apply the newest metadata."""
         node = self.nodes[node_id]
         newest = self._partition()
         node.offset = self.image.offset
@@ -214,7 +214,7 @@ class PowerWorld:
             self._check_leader(node)
 
     def beat(self, node_id: int, *, stop: bool = False) -> bool:
-        """Send the heartbeat of a broker that has seen everything; true if it may stop."""
+        """Send a heartbeat of a broker that has applied all metadata. Return True if the broker may stop."""
         self.see(node_id)
         node = self.nodes[node_id]
         infos = []
@@ -231,20 +231,20 @@ class PowerWorld:
         return bool(response.should_shut_down)
 
     def lose_power(self, node_id: int) -> None:
-        """Cut a machine's power: it loses the records that it had not synced, or a part of them."""
+        """Cut the power of a broker's machine: some or all of the records after the last sync are lost."""
         node = self.nodes[node_id]
         del node.log[self.random.randint(node.synced, len(node.log)) :]
         self._die(node)
 
     def kill(self, node_id: int) -> None:
-        """Kill a process; its page cache stays."""
+        """Kill a broker's process. Unsynced records survive, since the machine keeps its page cache."""
         self._die(self.nodes[node_id])
 
     def _die(self, node: Replica) -> None:
         node.lives, node.synced, node.seen, node.promised = False, len(node.log), None, {}
 
     def stop(self, node_id: int, *, announced: bool = False, patience: int = 3) -> None:
-        """Stop a process cleanly, with or without a controller that hears of it."""
+        """Stop a broker cleanly. With `announced` it first asks the controller, up to `patience` times."""
         node = self.nodes[node_id]
         for _ in range(patience if announced else 0):
             if self.beat(node_id, stop=True):
@@ -260,14 +260,14 @@ class PowerWorld:
     # --- records
 
     def leader(self) -> Replica | None:
-        """Choose a living broker that leads as far as it knows; there may be several."""
+        """Choose a living broker that believes it leads, or None. There may be several."""
         leaders = [
             each for each in self.living() if each.seen is not None and each.seen.leader == each.node_id
         ]
         return self.random.choice(leaders) if leaders else None
 
     def produce(self) -> None:
-        """Have a leader append a record."""
+        """Let a leader append a record."""
         leader = self.leader()
         if leader is not None and leader.seen is not None:
             self.records += 1
@@ -275,7 +275,10 @@ class PowerWorld:
             self._acknowledge(leader)
 
     def fetch(self, node_id: int) -> None:
-        """Cut a follower where it differs from its leader, have it copy the rest, and promise all of it."""
+        """Truncate a follower's log where it diverges from its leader's, and copy the rest.
+
+        The leader then knows what it has.
+        """
         node = self.nodes[node_id]
         if not node.lives or node.seen is None or node.seen.leader in (NO_LEADER, node_id):
             return
@@ -307,7 +310,7 @@ class PowerWorld:
         return int(self.image.topic_configs("t")["min.insync.replicas"])
 
     def propose(self) -> None:
-        """Have a leader propose its ISR: the living replicas that are in it, or have all that it has."""
+        """Let a leader propose its ISR: the living replicas that are in it, or have all of its records."""
         leader = self.leader()
         if leader is None or leader.seen is None:
             return
@@ -323,21 +326,26 @@ class PowerWorld:
         data = AlterPartitionRequestPartitionData(0, seen.leader_epoch, [], states, 0, seen.partition_epoch)
         topics = [AlterPartitionRequestTopicData(self.image.topics["t"].topic_id, [data])]
         self.ask(AlterPartitionRequest(leader.node_id, leader.broker_epoch, topics))
-        # A larger set counts as soon as it is decided, a smaller one when the metadata shows it.
+        # The leader uses a larger ISR at once, and a smaller one only when its metadata shows it.
         if set(isr) >= set(seen.isr) and self.partition.leader_epoch == seen.leader_epoch:
             self.see(leader.node_id)
 
-    # --- what must hold
+    # --- invariants
 
     def _check_leader(self, node: Replica) -> None:
-        """Assert that a clean leader has all that was acknowledged; an unclean one ends the promise of what it lacks."""
+        """Check that a cleanly elected leader has all acknowledged records.
+
+        After an unclean election, forget those that it lacks.
+        """
         known = len(self.acknowledged)
         epoch = self.partition.leader_epoch
-        # A broker may hear of its unclean election late, when it has been elected once more.
+        # An elected broker may learn of an earlier unclean election only after its own, later one.
         is_unclean = any(self.checked_epoch < after.leader_epoch <= epoch for _, after in self.unclean)
         self.checked_epoch = epoch
         if not is_unclean:
-            assert node.log[:known] == self.acknowledged, f"{node.node_id} leads cleanly, and lacks records"
+            assert node.log[:known] == self.acknowledged, (
+                f"node {node.node_id} was elected cleanly, and lacks acknowledged records"
+            )
             return
         same = 0
         while same < min(known, len(node.log)) and node.log[same] == self.acknowledged[same]:
@@ -345,17 +353,19 @@ class PowerWorld:
         del self.acknowledged[same:]
 
     def _check_least_loss(self, before: PartitionImage, after: PartitionImage) -> None:
-        """Assert that no replica that is back, and was in sync last, has more than the new leader."""
+        """Check that no living replica of the last known ELR has a longer log than the new leader."""
         if self.is_mixed or THIS_RELEASE is not self.release:
             return
         chosen = self.nodes[after.leader]
         for node_id in before.last_known_elr:
             broker = self.image.brokers[node_id]
             if self.nodes[node_id].lives and broker.is_active:
-                assert chosen.rank >= self.nodes[node_id].rank, "a longer log was passed over"
+                assert chosen.rank >= self.nodes[node_id].rank, (
+                    f"node {node_id} has a longer log than the elected leader {after.leader}"
+                )
 
     def heal(self) -> None:
-        """Bring all back, and let them hear each other until somebody leads and all are in sync."""
+        """Start all brokers, and let them fetch until all are in sync."""
         for node_id, node in self.nodes.items():
             if not node.lives:
                 self.start(node_id)
@@ -368,4 +378,4 @@ class PowerWorld:
             if sorted(self.partition.isr) == list(NODES):
                 return
             self.tick(500)
-        raise AssertionError(f"the replicas do not come together: {self.partition}")
+        raise AssertionError(f"not all replicas are in sync after 40 rounds: {self.partition}")

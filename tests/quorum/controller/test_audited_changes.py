@@ -1,4 +1,7 @@
-"""The audit log's lines about the metadata log: each record has one line, by epoch and offset, also when a lead is lost."""
+"""The audit log's lines about changes of metadata.
+
+Each record belongs to one line, by epoch and offset, even after a lost lead.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ ALICE = Sender("User:alice", "laptop", "10.0.0.9")
 
 
 class Lines:
-    """An audit log in a list."""
+    """An audit log that keeps its lines in a list."""
 
     def __init__(self) -> None:
         self.all: list[dict[str, Any]] = []
@@ -26,11 +29,11 @@ class Lines:
         self.all.append(fields)
 
     def put(self, line: PreparedLine, count: int = 1) -> None:
-        raise AssertionError("only refusals are prepared")
+        raise AssertionError("a prepared line was written, but only refusals prepare lines")
 
 
 def audited(member: Member) -> list[dict[str, Any]]:
-    """Return the lines that a controller writes from now on."""
+    """Return a list that receives the audit lines of a controller from now on."""
     lines = Lines()
     member.service.auditor = Auditor(member.node_id)
     member.service.auditor.lines = lines
@@ -38,7 +41,10 @@ def audited(member: Member) -> list[dict[str, Any]]:
 
 
 def test_each_decision_has_a_line_with_its_offsets() -> None:
-    """Those of clients name them; what a controller asks itself is its own."""
+    """A decision's line has its first and last offset.
+
+    A client's decision names the client, and the controller's own names the node.
+    """
 
     async def script(world: World, controllers: Controllers) -> None:
         leader = await controllers.leader()
@@ -67,7 +73,10 @@ def test_each_decision_has_a_line_with_its_offsets() -> None:
 
 
 def test_a_lost_lead_leaves_the_outcome_unknown() -> None:
-    """The offset has another record then, in another epoch: so nobody is blamed for what another one did."""
+    """A controller loses its lead before a decision is committed.
+
+    The line's outcome is unknown, since the offset later holds another record.
+    """
 
     async def script(world: World, controllers: Controllers) -> None:
         old = await controllers.leader()
@@ -91,7 +100,7 @@ def test_a_lost_lead_leaves_the_outcome_unknown() -> None:
 
 
 def test_a_change_of_the_voters_has_a_line() -> None:
-    """Voters are control records (KIP-853): their line has the offset of the set that the request has made."""
+    """A change of the voters has a line with the offset of its VotersRecord (KIP-853)."""
 
     async def script(world: World, controllers: Controllers) -> None:
         leader = await controllers.leader()

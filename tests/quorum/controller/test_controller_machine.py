@@ -1,9 +1,9 @@
-"""The controller under any sequence of events: who leads and who is in sync always makes sense, nothing committed is lost.
+"""The controller under random events: leaders and in-sync replicas are always valid, and no committed record is lost.
 
-Brokers come, fall silent, stop, lose disks and come back with or without their data. Leaders report who is in sync;
-clients move replicas, hold elections and change the rules. A model follows which replicas certainly hold every
-committed record. While the ISR has at least `min.insync.replicas` members, records are committed all the time: only
-those in sync hold everything for certain. Below that number nothing is committed (the gate on the high watermark).
+Brokers register, fall silent, stop, lose disks, and return with or without their data. Leaders report in-sync replicas.
+Clients move replicas, hold elections and change configurations. A model knows which replicas certainly have every
+committed record. While the ISR has at least `min.insync.replicas` members, records are committed all the time, so only
+in-sync replicas have all of them. With fewer members nothing is committed.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ PARTITION = st.integers(0, 2)
 
 
 class ControllerMachine(RuleBasedStateMachine):
-    """One controller, five brokers, one topic of three partitions."""
+    """A controller, five brokers, and a topic of three partitions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,9 +88,9 @@ class ControllerMachine(RuleBasedStateMachine):
             broker_id: [bytes([65 + broker_id, number]) * 8 for number in (1, 2)] for broker_id in BROKERS
         }
         self.empty: dict[int, set[int]] = {}
-        """The replicas of each partition on disks that took the place of others, which nobody has filled yet."""
+        """The replicas of each partition that are on a new, empty disk and have fetched nothing yet."""
         self.may_lose = False
-        """True if this step may elect a replica that holds nothing."""
+        """True if this step may elect an empty replica."""
 
     def _lead(self, image: MetadataImage) -> ReplicatedStateMachine[Any, Any]:
         self.controller = Controller(self.settings)
@@ -129,7 +129,7 @@ class ControllerMachine(RuleBasedStateMachine):
 
     @rule(broker_id=BROKER, clean=st.booleans())
     def register(self, broker_id: int, clean: bool) -> None:
-        """Register a new incarnation with the disks that the broker has now."""
+        """Register a new incarnation of a broker with its present disks."""
         known = self.image.brokers.get(broker_id)
         response = self.ask(
             BrokerRegistrationRequest(
@@ -148,7 +148,7 @@ class ControllerMachine(RuleBasedStateMachine):
             )
         )
         if known is not None and set(known.log_dirs).isdisjoint(self.disks[broker_id]):
-            # All its disks are others: it may be a stranger, as long as the session of the old one lasts.
+            # All of the broker's disks are new, so it may be another node: it is refused while the old session lasts.
             assert response.error_code in (ErrorCode.NONE, ErrorCode.DUPLICATE_BROKER_REGISTRATION)
         else:
             assert response.error_code == ErrorCode.NONE
@@ -174,7 +174,7 @@ class ControllerMachine(RuleBasedStateMachine):
 
     @rule(broker_id=BROKER, number=PARTITION, disk=st.integers(1, 2))
     def assign(self, broker_id: int, number: int, disk: int) -> None:
-        """Report the disk on which a broker has put a replica. The disk that held it may be gone from the broker."""
+        """Report the disk to which a broker has assigned a replica. The replica's old disk may be gone."""
         known = self.image.brokers.get(broker_id)
         if known is None:
             return
@@ -191,9 +191,7 @@ class ControllerMachine(RuleBasedStateMachine):
 
     @rule(broker_id=BROKER, disk=st.integers(0, 1), clean=st.booleans())
     def replace_disk(self, broker_id: int, disk: int, clean: bool) -> None:
-        """Replace a disk, on which its replicas begin anew; the other disk may say that the broker was stopped
-        cleanly.
-        """
+        """Replace a broker's disk by an empty one. With `clean`, its other disk still proves a clean stop."""
         self.disks[broker_id][disk] = b"d" + self._new_uuid()[1:]
         self.register(broker_id, clean)
         self.heartbeat(broker_id, want="run", loses=False)
@@ -227,7 +225,7 @@ class ControllerMachine(RuleBasedStateMachine):
 
     @rule(number=PARTITION, members=SUBSET, late=st.booleans())
     def alter_isr(self, number: int, members: set[int], late: bool) -> None:
-        """Report a leader's in-sync replicas; only replicas that have caught up with it, itself among them."""
+        """Report a leader's in-sync replicas: the leader, and replicas that have caught up with it."""
         topic = self.image.topics[TOPIC]
         partition = topic.partitions[number]
         leader = self.image.brokers.get(partition.leader)
@@ -248,7 +246,7 @@ class ControllerMachine(RuleBasedStateMachine):
             assert answer.error_code == ErrorCode.INVALID_UPDATE_VERSION
         elif answer.error_code in (ErrorCode.NONE, ErrorCode.NEW_LEADER_ELECTED):
             self.empty.setdefault(number, set()).difference_update(state.broker_id for state in states)
-            # Whoever came in has everything that the leader has.
+            # A replica that joins the ISR has all records of the leader.
             if partition.leader in self.complete[number]:
                 self.complete[number].update(state.broker_id for state in states)
         else:
@@ -290,11 +288,11 @@ class ControllerMachine(RuleBasedStateMachine):
         response = self.ask(IncrementalAlterConfigsRequest([resource]))
         assert response.responses[0].error_code == ErrorCode.NONE
 
-    # -- what must hold ---------------------------------------------------------------------------------------------
+    # -- invariants -------------------------------------------------------------------------------------------------
 
     @invariant()
     def check(self) -> None:
-        """Check the rules after every step."""
+        """Check the invariants after every step."""
         if TOPIC in self.image.topics:
             self.note()
 
@@ -315,13 +313,13 @@ class ControllerMachine(RuleBasedStateMachine):
         self.may_lose = False
 
     def _check_empty(self, number: int, partition: PartitionImage, unclean_election: bool) -> None:
-        """Check that an empty replica leads only by an unclean election."""
+        """Check that only an unclean election makes an empty replica the leader."""
         empty = self.empty.setdefault(number, set())
         empty &= set(partition.replicas)
         assert empty.isdisjoint(partition.elr)
         assert empty.isdisjoint(partition.last_known_elr)
         if not empty.isdisjoint(partition.isr):
-            assert self.may_lose or unclean_election, "an empty replica was elected"
+            assert self.may_lose or unclean_election, f"an empty replica of partition {number} was elected"
             empty -= set(partition.isr)
 
     def _check_shape(self, partition: PartitionImage, min_isr: int) -> None:
@@ -336,7 +334,7 @@ class ControllerMachine(RuleBasedStateMachine):
         assert set(partition.adding_replicas) <= replicas
         assert set(partition.removing_replicas) <= replicas
         able = {each for each in isr if acceptable(partition, each)}
-        # A broker that left keeps its place until those that stay have been heard.
+        # A broker that has stopped stays in the ISR until the remaining brokers have sent heartbeats.
         assert all(self.controller.sessions.waits_since(each) != NEVER for each in isr - able)
         assert (partition.leader in able) == (partition.leader != NO_LEADER) == bool(able)
         if not isr:
@@ -357,7 +355,9 @@ class ControllerMachine(RuleBasedStateMachine):
     ) -> None:
         complete = self.complete[number]
         if after.leader != NO_LEADER and after.leader not in complete:
-            assert after.leader_recovery_state == RECOVERING, "elected cleanly, and may have lost records"
+            assert after.leader_recovery_state == RECOVERING, (
+                "the leader may lack records, but its partition is not RECOVERING"
+            )
             self.complete[number] = complete = {after.leader}
         assert set(after.isr) <= complete
         assert set(after.elr) <= complete
@@ -365,7 +365,7 @@ class ControllerMachine(RuleBasedStateMachine):
             self.complete[number] = set(after.isr)
 
     def teardown(self) -> None:
-        """Check that replay is all: the log alone gives the same image."""
+        """Check that replaying the whole log gives the same image."""
         builder = ImageBuilder(MetadataImage.empty("c"))
         for offset, record in enumerate(self.log.records):
             builder.replay(offset, record, 1)

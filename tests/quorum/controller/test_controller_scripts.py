@@ -1,7 +1,7 @@
-"""The controller by scripts that read aloud: commands, the records decided, the answers.
+"""Scripts of a controller: commands, the records that it decides, and its answers.
 
-`pytest tests/quorum --rewrite` regenerates the expected output, to be reviewed as a difference. Error codes and
-messages were compared with what Apache Kafka 4.3 answers to the same requests.
+`pytest tests/quorum --rewrite` writes the expected output anew; review the difference. Error codes and messages were
+compared with the answers of Apache Kafka 4.3 to the same requests.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SCRIPTS = sorted((Path(__file__).parent / "scripts").rglob("*.txt"))
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 def test_script(path: Path, rewrite: bool) -> None:
-    """Each command of the script decides and answers what stands below it."""
+    """Each command of the script gives the output that follows it."""
     text = path.read_text()
     actual = run_script(text)
     if rewrite:
@@ -26,5 +26,5 @@ def test_script(path: Path, rewrite: bool) -> None:
 
 
 def test_scripts_exist() -> None:
-    """An empty folder would pass every test."""
+    """There are scripts: with an empty folder nothing would be tested."""
     assert len(SCRIPTS) >= 6

@@ -1,4 +1,4 @@
-"""Rights and quotas while a decision is in flight: decided, and in no image that anybody else sees yet."""
+"""Rights and quotas while a decision is in flight: it is decided, but no committed image shows it yet."""
 
 from __future__ import annotations
 
@@ -46,21 +46,21 @@ NOTHING: dict[bytes, Acl] = {}
 
 
 def reads(name: str) -> dict[bytes, Acl]:
-    """Return the rules of a user who may READ, and so DESCRIBE, topics with this prefix."""
+    """Return ACLs of a user who may READ topics with this prefix. READ implies DESCRIBE."""
     return {b"1" * 16: Acl(ResourceType.TOPIC, name, 4, READER.principal, "*", Operation.READ, 3)}
 
 
 async def as_client(
     service: MetadataService, env: Env, sender: Sender, request: Any, version: int | None = None
 ) -> Any:
-    """Return the answer to a request that a broker forwards for a client."""
+    """Send a client's request as a broker forwards it, and return the answer."""
     return await begun(service, env, sender, request, version)()
 
 
 def begun(
     service: MetadataService, env: Env, sender: Sender, request: Any, version: int | None = None
 ) -> Callable[[], Any]:
-    """Let a client's request in and decide it now; its answer is waited for later."""
+    """Start a client's request, which is decided now. The returned function waits for the answer."""
     version = type(request).VALID_VERSIONS[1] if version is None else version
     admitted = let_in(service, sender, request, version)
     log_denials(service)
@@ -83,14 +83,14 @@ def begun(
 
 
 async def in_flight(service: MetadataService, env: Env, name: str) -> Callable[[], Any]:
-    """Begin the creation of a topic that is decided and not committed."""
+    """Start the creation of a topic, which is decided but not committed."""
     creating = begun(service, env, ADMIN, create(name))
     assert name not in service.committed_image.topics
     return creating
 
 
 def quota_of_reader(rate: float) -> AlterClientQuotasRequest:
-    """Make a quota of changes, with a burst of a second in these tests."""
+    """Make a request that sets the reader's quota of changes."""
     change = OpData("controller_mutation_rate", rate, False)
     entry = AlterClientQuotasRequestEntryData([EntityData("user", "reader")], [change])
     return AlterClientQuotasRequest([entry], False)
@@ -104,7 +104,10 @@ def guarded(service: MetadataService, acls: dict[bytes, Acl]) -> None:
 
 @pytest.mark.parametrize("version", [5, 6])
 def test_a_reader_does_not_delete_a_topic_that_is_being_made(version: int) -> None:
-    """A client without DELETE hears that such a topic is unknown. The creation is committed, and the topic stays."""
+    """A client without DELETE deletes a topic whose creation is in flight.
+
+    It gets UNKNOWN_TOPIC_OR_PARTITION, and the topic is created.
+    """
 
     async def main(env: Env) -> None:
         async with running_controller(env) as service:
@@ -131,7 +134,10 @@ def test_a_reader_does_not_delete_a_topic_that_is_being_made(version: int) -> No
 
 
 def test_a_deletion_with_the_right_finds_what_is_being_made() -> None:
-    """Rights are about names: who may delete a topic may do so as soon as it is decided, as without an authorizer."""
+    """A client with DELETE deletes a topic whose creation is in flight.
+
+    It succeeds, since rights depend only on the name.
+    """
 
     async def main(env: Env) -> None:
         async with running_controller(env) as service:
@@ -147,7 +153,7 @@ def test_a_deletion_with_the_right_finds_what_is_being_made() -> None:
 
 
 def test_a_quota_counts_partitions_of_a_topic_that_is_being_made() -> None:
-    """KIP-599: a client that does not wait for the creation pays for the partitions that it adds and deletes."""
+    """The quota counts partitions that are added to, or deleted with, a topic whose creation is in flight (KIP-599)."""
 
     async def main(env: Env) -> None:
         async with running_controller(env, quota_windows=1, quota_window_seconds=1) as service:
@@ -165,13 +171,18 @@ def test_a_quota_counts_partitions_of_a_topic_that_is_being_made() -> None:
             assert not (await growing()).results[0].error_code
             told = await deleting()
             assert told.responses[0].error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
-            assert told.throttle_time_ms > 8_000, "91 of 10 a second are owed"
+            assert told.throttle_time_ms > 8_000, (
+                f"{told.throttle_time_ms} ms are too short for an excess of 91 mutations at 10 per second"
+            )
 
     _play(main)
 
 
 def test_a_quota_counts_what_each_part_of_a_long_request_finds() -> None:
-    """A topic that comes while a long request waits for its turn is grown at the client's expense."""
+    """A topic is created while a long request waits for its turn.
+
+    The request grows this topic, and its client's quota is charged.
+    """
 
     async def main(env: Env) -> None:
         async with running_controller(env, quota_windows=1, quota_window_seconds=1) as service:
@@ -196,7 +207,7 @@ def test_a_quota_counts_what_each_part_of_a_long_request_finds() -> None:
 
 
 def test_the_parts_of_a_long_request_share_a_quota() -> None:
-    """What one part has spent the next one lacks, and the answer has the longest wait."""
+    """The parts of a long request share one quota. The answer has the longest throttle time of all parts."""
 
     async def main(env: Env) -> None:
         async with running_controller(env, quota_windows=1, quota_window_seconds=1) as service:
@@ -218,7 +229,10 @@ def test_the_parts_of_a_long_request_share_a_quota() -> None:
 
 
 def test_a_quota_counts_changes_of_tokens() -> None:
-    """A client in debt is refused with the time to wait, whatever it wants with a token; others go on."""
+    """A client that exceeds its quota is refused all changes of tokens, with a throttle time.
+
+    Other clients are not affected.
+    """
 
     async def main(env: Env) -> None:
         secrets = TokenSecrets.of_key("a secret of all nodes")
@@ -246,7 +260,7 @@ def test_a_quota_counts_changes_of_tokens() -> None:
 
 
 def _play(main: Callable[[Env], Any]) -> None:
-    """Run in a world, to the end."""
+    """Run a simulated world to its end."""
     world, ends = make_world(), []
 
     async def to_the_end(env: Env) -> None:

@@ -1,4 +1,7 @@
-"""AssignReplicasToDirs: what the controller makes of a broker's word, and the broker's persistence in giving it."""
+"""AssignReplicasToDirs: how the controller uses a broker's report.
+
+The broker repeats the report until it is accepted.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,7 @@ def broker(broker_id: int, *log_dirs: bytes) -> BrokerImage:
 
 
 def image(partition: PartitionImage, min_isr: int = 0) -> MetadataImage:
-    """With `min_isr` also of a cluster that keeps eligible replicas."""
+    """Make an image of two brokers and one partition. With `min_isr`, the cluster keeps eligible leader replicas."""
     topic = TopicImage("t", TOPIC_ID, {0: partition})
     topics_by_id: LayeredMap[bytes, TopicImage] = LayeredMap({TOPIC_ID: topic})
     found = MetadataImage(
@@ -79,7 +82,7 @@ def ask(
     epoch: int = EPOCH,
     min_isr: int = 0,
 ) -> tuple[ErrorCode, PartitionImage | None]:
-    """The error code, and the partition after the decision (None: no record)."""
+    """Decide one assignment. Return the error code, and the partition after it, or None if there is no record."""
     topic = AssignReplicasToDirsRequestTopicData(topic_id, [AssignReplicasToDirsRequestPartitionData(number)])
     request = AssignReplicasToDirsRequest(
         broker_id, epoch, [AssignReplicasToDirsRequestDirectoryData(directory, [topic])]
@@ -101,7 +104,7 @@ NEW = PartitionImage(1, 0, 0, (1, 2), (1, 2), (UNASSIGNED_DIRECTORY, b"x" * 16))
 
 
 def test_the_word_is_recorded() -> None:
-    """An assignment changes only the replica's directory; the same assignment again makes no record."""
+    """An assignment changes only the replica's directory. If it is repeated, no record is written."""
     code, after = ask(NEW, TWO)
     assert (code, after) == (
         ErrorCode.NONE,
@@ -113,7 +116,10 @@ def test_the_word_is_recorded() -> None:
 
 @pytest.mark.parametrize("directory", [GONE, LOST_DIRECTORY])
 def test_a_replica_outside_the_registration_is_offline(directory: bytes) -> None:
-    """It leaves the ISR and the lead, which goes to the next in sync; the last in sync stays, without leading."""
+    """The new directory is not registered, so the replica is offline.
+
+    It leaves the ISR and the lead, or the partition has no leader if it was alone.
+    """
     code, after = ask(NEW, directory)
     assert code is ErrorCode.NONE
     assert after is not None
@@ -124,7 +130,10 @@ def test_a_replica_outside_the_registration_is_offline(directory: bytes) -> None
 
 
 def test_a_lost_replica_is_not_eligible_and_its_fetches_count_no_more() -> None:
-    """It will begin anew: neither a clean leader any more, nor may what it fetched before let it into the ISR."""
+    """A replica's directory is lost, so it will be empty.
+
+    It loses its eligibility, and a new leader epoch makes the leader forget its fetches.
+    """
     followed = attrs.evolve(NEW, leader=2, isr=(2, 1))
     for directory, elr, leader_epoch in ((GONE, (1,), 0), (LOST_DIRECTORY, (), 1)):
         _, after = ask(followed, directory, min_isr=2)
@@ -134,8 +143,10 @@ def test_a_lost_replica_is_not_eligible_and_its_fetches_count_no_more() -> None:
 
 @pytest.mark.parametrize("before", [UNASSIGNED_DIRECTORY, LOST_DIRECTORY, MIGRATING_DIRECTORY, TWO])
 def test_a_replica_that_is_found_leads_again(before: bytes) -> None:
-    """A partition that waits for its last replica gets its leader, when the replica was nowhere, or in a directory that the
-    broker still has."""
+    """A partition waits for its last in-sync replica, and the broker reports it in a valid directory.
+
+    The replica leads again.
+    """
     waiting = attrs.evolve(NEW, leader=NO_LEADER, isr=(1,), directories=(before, b"x" * 16))
     _, after = ask(waiting, ONE)
     assert after is not None
@@ -143,8 +154,11 @@ def test_a_replica_that_is_found_leads_again(before: bytes) -> None:
 
 
 def test_a_replica_in_the_place_of_one_that_is_gone_begins_anew() -> None:
-    """A replica that begins anew in another directory is empty: it leaves every set, and nobody is elected in its
-    place. Where another replica leads, a new leader epoch makes that one forget what this one fetched."""
+    """A replica's directory is gone, and it is assigned to another one. It is empty, so it leaves every set.
+
+    It is not elected in place of the lost replica. If another replica leads, its leader epoch rises, so that it forgets
+    the fetches of this one.
+    """
     waiting = attrs.evolve(NEW, leader=NO_LEADER, isr=(1,), directories=(GONE, b"x" * 16))
     _, after = ask(waiting, ONE)
     assert after is not None
@@ -169,7 +183,7 @@ def test_a_replica_in_the_place_of_one_that_is_gone_begins_anew() -> None:
     ],
 )
 def test_what_is_not_there_is_refused(asked: dict[str, Any], code: ErrorCode) -> None:
-    """Each with its own code, and without a record."""
+    """An unknown topic, partition, broker or replica gets its own error code, and no record is written."""
     assert ask(NEW, ONE, **asked) == (code, None)
     assert ask(attrs.evolve(NEW, replicas=(2,), directories=(b"x" * 16,)), ONE) == (
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -178,11 +192,14 @@ def test_what_is_not_there_is_refused(asked: dict[str, Any], code: ErrorCode) ->
 
 
 class Stop(Exception):
-    """The script of answers is over."""
+    """Raised when all scripted answers are used."""
 
 
 class Controller:
-    """A `PeerChannel` with a script: an exception, a refusal of all, or the code that each partition gets."""
+    """A `PeerChannel` with scripted answers.
+
+    Each is an exception, an error code of the request, or a function from partition to error code.
+    """
 
     def __init__(self, *script: Exception | ErrorCode | Callable[[int], ErrorCode]) -> None:
         self.script = list(script)
@@ -229,10 +246,10 @@ class Controller:
 
 
 class Flag:
-    """An event that ends the loop which waits for it."""
+    """An event that ends the tested loop when the loop waits for it."""
 
     def set(self) -> None:
-        """Noted by the pending replicas themselves."""
+        """Do nothing. The loop finds its work without this event."""
 
     def is_set(self) -> bool:
         return False
@@ -242,7 +259,7 @@ class Flag:
 
 
 def tell(controller: Controller, noted: dict[tuple[bytes, int], bytes]) -> DirectoryAssignments:
-    """Run until all is told or the script ends."""
+    """Run the assignments until all are reported or the script ends."""
     assignments = DirectoryAssignments(
         1, controller, ManualClock(), Flag, NewestImage(image(NEW)), request_timeout_ms=1000, log=KeptLog()
     )
@@ -255,7 +272,10 @@ def tell(controller: Controller, noted: dict[tuple[bytes, int], bytes]) -> Direc
 
 @pytest.mark.reaches("disks.assignments_not_sent")
 def test_it_is_told_until_the_controller_has_it() -> None:
-    """Lost connections, a stale epoch and errors that pass are tried again; a replica that is gone is forgotten."""
+    """An assignment is repeated after a lost connection, a stale epoch or another passing error.
+
+    It is dropped if its partition is gone.
+    """
     noted = {(TOPIC_ID, index): ONE for index in range(3)}
     codes = {0: ErrorCode.NONE, 1: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 2: ErrorCode.NOT_CONTROLLER}
     controller = Controller(
@@ -270,7 +290,7 @@ def test_it_is_told_until_the_controller_has_it() -> None:
 
 
 def test_one_request_has_a_limit() -> None:
-    """Kafka's: 2250 replicas."""
+    """A request has at most 2250 replicas, as in Kafka."""
     controller = Controller(lambda index: ErrorCode.NONE, lambda index: ErrorCode.NONE)
     tell(controller, {(TOPIC_ID, index): TWO for index in range(ASSIGNMENTS_PER_REQUEST + 3)})
     assert [len(asked) for asked in controller.asked] == [ASSIGNMENTS_PER_REQUEST, 3]

@@ -1,4 +1,4 @@
-"""Elections after losses of power: the replica that has everything leads, in each order of the brokers' return.
+"""Elections after losses of power. The replica with all records must lead, in whichever order the brokers return.
 
 docs/internals/replication.md has the argument. The model of brokers and disks is in `power_world.py`.
 """
@@ -19,11 +19,11 @@ from tests.schedule import seeds
 
 ORDERS = tuple(permutations(NODES))
 OTHER_RELEASE = Release(SUPPORTED_FEATURES)
-"""Nodes that report no logs, like those of Apache Kafka."""
+"""A release whose nodes report no ends of logs, like Apache Kafka's."""
 
 
 def write(world: PowerWorld, records: int = 10) -> None:
-    """Acknowledge some records, none of which is synced."""
+    """Acknowledge some records before any of them is synced."""
     for _ in range(records):
         world.produce()
         for node_id in NODES:
@@ -35,8 +35,10 @@ def write(world: PowerWorld, records: int = 10) -> None:
 @pytest.mark.parametrize("order", ORDERS, ids=str)
 @pytest.mark.parametrize("clean", NODES)
 def test_the_replica_that_stopped_cleanly_leads(clean: int, order: tuple[int, ...], release: Release) -> None:
-    """Two lose power and the third stops cleanly, all without a quorum. In each order of return, and with pauses that
-    outlast sessions between them, the third leads cleanly with everything."""
+    """Two brokers lose power, and the third stops cleanly.
+
+    The third has all records and leads, after any order of return and any pauses.
+    """
     for pauses in ((0, 0), (0, 12_000), (12_000, 0), (4_000, 6_000), (9_500, 9_500)):
         for leads_first in permutations(NODES):
             world = PowerWorld(Random(3), assignment=leads_first, release=release)
@@ -64,7 +66,10 @@ def test_the_replica_that_stopped_cleanly_leads(clean: int, order: tuple[int, ..
 @pytest.mark.parametrize("order", ORDERS, ids=str)
 @pytest.mark.parametrize("best", NODES)
 def test_when_all_lose_power_the_longest_log_leads(best: int, order: tuple[int, ...]) -> None:
-    """Each disk keeps another part of what was acknowledged. Nobody leads before all are back, then the longest log."""
+    """All brokers lose power, and each disk keeps a different part of the acknowledged records.
+
+    The longest log leads, after all are back.
+    """
     for min_isr in (1, 2, 3):
         for leads_first in permutations(NODES):
             world = PowerWorld(Random(3), assignment=leads_first, min_isr=min_isr)
@@ -92,9 +97,11 @@ def test_when_all_lose_power_the_longest_log_leads(best: int, order: tuple[int, 
 def test_a_broker_that_has_registered_is_waited_for(
     fails_over: bool, starts: tuple[int, ...], beats: tuple[int, ...]
 ) -> None:
-    """All register after a loss of all power, before any is unfenced. The first to register left an ISR that was still
-    large enough, so it is not among the last known. The longest log leads although others are unfenced earlier, also
-    where a new controller has not heard of it yet."""
+    """All brokers lose power and register, before any is unfenced. The longest log leads, however late it reports.
+
+    The first broker to register left an ISR that was still large enough, so it is missing in the last known ELR. It is
+    waited for all the same, even by a new controller.
+    """
     for best in NODES:
         world = PowerWorld(Random(3))
         write(world)
@@ -116,7 +123,7 @@ def test_a_broker_that_has_registered_is_waited_for(
 
 
 def stricken(order: tuple[int, ...], settings: ControllerSettings = ControllerSettings()) -> PowerWorld:  # noqa: B008
-    """Make a world in which all have lost power, and the brokers of `order` are back. Higher ids have longer logs."""
+    """Make a world in which all brokers have lost power, and those of `order` are back. Higher ids have longer logs."""
     world = PowerWorld(Random(3), settings=settings)
     write(world)
     for node_id in NODES:
@@ -138,18 +145,18 @@ def beat_all(world: PowerWorld) -> None:
 
 
 def wait(world: PowerWorld, milliseconds: int) -> None:
-    """Let time pass; living brokers send heartbeats."""
+    """Let time pass, in which living brokers send heartbeats."""
     for _ in range(milliseconds // 1000):
         world.tick(1000)
         beat_all(world)
 
 
 def test_a_broker_that_never_returns_is_waited_for_no_longer_than_the_bound() -> None:
-    """Then the longest log of those that are back leads."""
+    """A broker does not return. After `unclean.recovery.timeout.ms` the longest log of the returned brokers leads."""
     world = stricken((1, 2, 3), ControllerSettings(unclean_recovery_timeout_ms=60_000))
     assert world.partition.leader == 3
     world = stricken((1, 2), ControllerSettings(unclean_recovery_timeout_ms=60_000))
-    wait(world, 9_000)  # broker 3 still has the session that the new controller gave it
+    wait(world, 9_000)  # broker 3 still has a session at the new controller
     world.start(3)
     world.kill(3)
     wait(world, 20_000)
@@ -159,7 +166,7 @@ def test_a_broker_that_never_returns_is_waited_for_no_longer_than_the_bound() ->
 
 
 def test_a_new_controller_hears_everything_again() -> None:
-    """The reports are soft state: what one controller has heard, the next one waits for."""
+    """Reports of logs are soft state. A new controller waits until all brokers have reported again."""
     world = stricken((3, 2))
     world.start(1)
     world.fail_over()
@@ -172,7 +179,10 @@ def test_a_new_controller_hears_everything_again() -> None:
 
 
 def test_a_report_of_a_former_registration_is_void() -> None:
-    """A broker that lost power once more reports the log that is left."""
+    """A broker loses power again after its report.
+
+    The old report is dropped, and the broker reports its shorter log.
+    """
     world = stricken((3, 2))
     node = world.nodes[3]
     node.synced = 1
@@ -188,7 +198,7 @@ def test_a_report_of_a_former_registration_is_void() -> None:
 
 
 def test_without_the_manager_the_last_leader_leads() -> None:
-    """`unclean.recovery.manager.enabled=false` is Kafka's rule: the last known leader, as soon as it is back."""
+    """With `unclean.recovery.manager.enabled=false`, the last known leader leads as soon as it returns, as in Kafka."""
     for settings in (ControllerSettings(unclean_recovery_manager_enabled=False),):
         world = stricken((1, 2, 3), settings)
         (before, after), *_ = world.unclean
@@ -197,7 +207,10 @@ def test_without_the_manager_the_last_leader_leads() -> None:
 
 
 def test_a_node_that_reports_nothing_joins_while_the_last_leader_is_away() -> None:
-    """The last leader was eligible, so nobody was noted as the last known one. It leads when it is back, as in Kafka."""
+    """The last leader was eligible and is away.
+
+    Nodes that report no logs return, and the last leader leads when it is back, as in Kafka.
+    """
     world = PowerWorld(Random(3), min_isr=1, assignment=(3, 1, 2))
     write(world)
     for node_id in (1, 2):
@@ -215,8 +228,10 @@ def test_a_node_that_reports_nothing_joins_while_the_last_leader_is_away() -> No
 
 @pytest.mark.parametrize("seed", seeds(30))
 def test_no_partition_waits_for_ever_while_releases_are_mixed(seed: int) -> None:
-    """Nodes go from one release to another and back in a random history. A clean leader has all that was acknowledged. In
-    the end somebody leads."""
+    """Nodes switch between releases in a random history.
+
+    Clean leaders have all acknowledged records, and in the end there is a leader.
+    """
     random = Random(seed)
     world = PowerWorld(random, min_isr=random.choice((1, 2, 3)), assignment=random.sample(NODES, 3))
     write(world, 3)
@@ -228,7 +243,7 @@ def test_no_partition_waits_for_ever_while_releases_are_mixed(seed: int) -> None
 
 
 def test_an_operator_who_wants_a_leader_at_once_gets_one() -> None:
-    """An unclean election waits for nobody, and takes the longest log that has been reported."""
+    """An unclean election by an operator waits for no broker. It elects the longest log that has been reported."""
     world = stricken((1, 2))
     wait(world, 12_000)
     world.start(3)
@@ -241,8 +256,10 @@ def test_an_operator_who_wants_a_leader_at_once_gets_one() -> None:
 
 @pytest.mark.parametrize("seed", seeds(40))
 def test_no_history_loses_more_than_it_must(seed: int) -> None:
-    """Random losses of power, kills, stops, returns and failovers: a clean leader has all that was acknowledged. An unclean
-    one has the longest log of the replicas that were in sync last and are back."""
+    """Random losses of power, kills, stops, returns and failovers. A clean leader has all acknowledged records.
+
+    An unclean leader has the longest log of the returned replicas that were last in sync.
+    """
     random = Random(seed)
     world = PowerWorld(random, min_isr=random.choice((1, 2, 2, 3)), assignment=random.sample(NODES, 3))
     write(world, 3)
@@ -254,7 +271,7 @@ def test_no_history_loses_more_than_it_must(seed: int) -> None:
 
 
 def step(world: PowerWorld, random: Random) -> None:
-    """Do something by chance."""
+    """Do a random step."""
     node_id = random.choice(NODES)
     lives = world.nodes[node_id].lives
     kind = random.choices(

@@ -1,4 +1,4 @@
-"""The bound on the things that one request of an administrator may name."""
+"""The limit on the number of things that one request of an administrator may contain."""
 
 from __future__ import annotations
 
@@ -69,19 +69,19 @@ def decided(request: Any) -> Any:
     ],
 )
 def test_what_names_too_much_is_refused_as_a_whole(request_: Any, field: str) -> None:
-    """POLICY_VIOLATION for everything, as for a request that would write too much; nothing else is looked at."""
+    """A request above the limit is refused as a whole. Everything in it gets POLICY_VIOLATION, before other checks."""
     results = getattr(decided(request_), field)
     assert {each.error_code for each in results} == {ErrorCode.POLICY_VIOLATION}
 
 
 def test_partitions_of_one_topic_count() -> None:
-    """A bare list of partitions is so many things."""
+    """Each partition in a bare list counts towards the limit."""
     request = electing.ElectLeadersRequest(0, [electing.TopicPartitions("t", list(range(BEYOND)))], 1000)
     assert decided(request).error_code == ErrorCode.POLICY_VIOLATION
 
 
 def test_as_much_as_a_decision_may_write_is_not_too_much() -> None:
-    """Each record is about one thing, and its replicas are none of their own."""
+    """A request that is exactly at the limit of records is accepted. Replicas do not count separately."""
     assignments = [
         creating.CreatableReplicaAssignment(number, [1, 2, 3]) for number in range(RECORDS_PER_REQUEST_MAX)
     ]
@@ -91,6 +91,9 @@ def test_as_much_as_a_decision_may_write_is_not_too_much() -> None:
 
 
 def test_lists_are_combined_item_by_item() -> None:
-    """Appending adds missing items, once and in order; subtracting takes one of each that is named."""
+    """Appending to a list adds only missing items, once and in order.
+
+    Subtracting removes one item for each given one.
+    """
     assert combine_items(Operation.APPEND, "a,b,a", "c,b,c,d") == ["a", "b", "a", "c", "d"]
     assert combine_items(Operation.SUBTRACT, "a,b,a,c", "a,c,x") == ["b", "a"]

@@ -1,7 +1,7 @@
 """A partition's state as brokers come and go: properties over random histories of one partition.
 
 The rules are those of metadata_quorum/controller/README.md ("Eligible leader replicas"). A leader is always in sync and
-acceptable. The last in-sync replica is given up only after its unclean restart; then only its return elects it again.
+acceptable. The last in-sync replica leaves the ISR only after its unclean restart. It is elected again when it returns.
 """
 
 from __future__ import annotations
@@ -52,8 +52,10 @@ def image_with(active: set[int]) -> MetadataImage:
 def test_no_history_elects_a_replica_that_may_have_lost_data(
     steps: list[tuple[str, int]], order: list[int], factor: int
 ) -> None:
-    """A model follows which replicas certainly hold everything, and only such a replica may lead. When there is none,
-    the replica that led or was in sync last may lead."""
+    """Brokers come and go.
+
+    Only a replica that certainly has all records leads, or, if there is none, the last leader or last in-sync replica.
+    """
     replicas = tuple(order[:factor])
     partition = PartitionImage(
         replicas[0], 0, 0, replicas, replicas, tuple(directory(number) for number in replicas)
@@ -80,7 +82,7 @@ def test_no_history_elects_a_replica_that_may_have_lost_data(
         if verb == "unclean":
             complete.discard(broker)
         if partition.isr != before.isr and len(partition.isr) < len(before.isr) and partition.isr:
-            # A replica that left the ISR misses the records written from now on.
+            # A replica outside the ISR misses the records that are written from now on.
             complete &= set(partition.isr)
         check(before, partition, active, complete)
         if not partition.isr and len(before.isr) == 1:
@@ -104,7 +106,7 @@ def check(before: PartitionImage, after: PartitionImage, active: set[int], compl
 
 
 def test_a_replica_on_an_unknown_directory_is_not_elected() -> None:
-    """A broker that comes back with another disk does not hold what the old one held."""
+    """A broker returns with another disk. Its replica is not elected, since the records were on the old disk."""
     partition = PartitionImage(-1, 1, 1, (1,), (), (directory(3),), (), (1,))
     assert change_partition(TOPIC, 0, partition, acceptable_leaders(image_with({1}))) is None
     own = PartitionImage(-1, 1, 1, (1,), (), (directory(1),), (), (1,))
@@ -114,7 +116,10 @@ def test_a_replica_on_an_unknown_directory_is_not_elected() -> None:
 
 
 def test_eligible_leader_replicas_are_elected_before_the_last_known_leader() -> None:
-    """KIP-966: a replica that left the ISR cleanly below min ISR still has everything committed."""
+    """An eligible replica is elected before the last known leader (KIP-966).
+
+    It left the ISR cleanly below min ISR, so it has all committed records.
+    """
     partition = PartitionImage(-1, 1, 1, (1, 2), (), (directory(1), directory(2)), (2,), (1,))
     change = change_partition(TOPIC, 0, partition, acceptable_leaders(image_with({1, 2})))
     assert change is not None
@@ -148,9 +153,10 @@ def test_a_replica_that_begins_anew_is_in_no_set(
     election: Election,
     min_isr: int,
 ) -> None:
-    """A replica that begins anew leaves the ISR, the eligible replicas and the last known leader, whatever the
-    partition was. Only an unclean election that finds nobody else may choose it, and the partition is then
-    RECOVERING."""
+    """A replica becomes empty. It leaves the ISR, the eligible replicas and the last known leaders, in any state.
+
+    Only an unclean election without another candidate may elect it. Then the partition is RECOVERING.
+    """
     replicas = tuple(order)
     leader = next((each for each in isr if each in active), -1)
     partition = PartitionImage(
@@ -183,7 +189,10 @@ def test_a_replica_that_begins_anew_is_in_no_set(
 
 
 def test_no_record_has_others_than_replicas_in_sync() -> None:
-    """A decision that would put a stranger into the ISR is a bug, and ends the controller before the record is made."""
+    """A decision puts a broker without a replica into the ISR.
+
+    This is a bug, which ends the controller before the record is written.
+    """
     image = image_with({0, 1, 2})
     partition = PartitionImage(0, 0, 0, (0, 1), (0, 1), (directory(0), directory(1)))
     with pytest.raises(AssertionError, match="without a replica"):

@@ -1,4 +1,4 @@
-"""Long requests are decided in parts: decisions and answers are those of a single decision."""
+"""Long requests are decided in parts. The result must equal that of a single decision."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def topic_id(number: int) -> bytes:
 
 
 def small_cluster() -> MetadataImage:
-    """Make topics t0 and on; every second partition has another leader than its preferred one."""
+    """Make topics t0, t1 and so on. Every second partition has another leader than the preferred one."""
     builder = ImageBuilder(MetadataImage.empty("c"))
     records: list[Any] = [
         RegisterBrokerRecord(
@@ -90,7 +90,7 @@ SMALL = small_cluster()
 
 
 class Cluster:
-    """A controller of its own over the image."""
+    """A controller with an image, and a log that commits at once."""
 
     def __init__(self, image: MetadataImage = SMALL) -> None:
         self.controller = Controller(ControllerSettings(has_authorizer=True))
@@ -108,7 +108,7 @@ class Cluster:
         return deferred.response
 
     def decide_in_parts(self, request: Any, weight_max: int = parts.PART_WEIGHT_MAX) -> Any:
-        """Decide as a node does it; None where the request is short."""
+        """Decide a request in parts, as a node does. Return None if the request is short."""
         long = self.controller.long_request(self.machine.state, request, weight_max)
         if long is None:
             return None
@@ -122,7 +122,7 @@ class Cluster:
 
     @property
     def contents(self) -> dict[str, Any]:
-        """The contents of the metadata, without ids, offsets, and the random places of new partitions."""
+        """The contents of the metadata, without ids, offsets and the random placement of new partitions."""
         image: MetadataImage = self.machine.state
         kept = {topic_id(number) for number in range(TOPICS)}
         return {
@@ -327,8 +327,9 @@ REQUESTS: dict[str, st.SearchStrategy[Any]] = {
 
 
 def told(response: Any) -> Any:
-    """Remove the random parts of the response: ids of new topics, and the order of results where Kafka leaves it
-    open.
+    """Remove the random parts of a response.
+
+    These are ids of new topics, and the order of results where Kafka leaves it open.
     """
     if isinstance(response, creating.CreateTopicsResponse):
         return sorted(
@@ -345,7 +346,7 @@ def told(response: Any) -> Any:
 
 
 def test_every_request_that_is_divided_is_tried() -> None:
-    """The property below is about each API whose requests are cut into parts."""
+    """The property below is tested for every API whose requests are divided."""
     tried = [api_key for api_key in parts._KINDS if api_name(api_key) in REQUESTS]
     assert tried == list(parts._KINDS)
     assert len(REQUESTS) == len(tried)
@@ -354,7 +355,10 @@ def test_every_request_that_is_divided_is_tried() -> None:
 @pytest.mark.parametrize("name", REQUESTS)
 @given(data=st.data())
 def test_parts_joined_are_the_whole(name: str, data: st.DataObject) -> None:
-    """The same answers and state, with one result per thing. Things may be named twice, or all be refused at once."""
+    """A request is decided in parts.
+
+    Answer and state equal those of one decision, even with duplicates or a refusal of everything.
+    """
     request = data.draw(REQUESTS[name])
     whole, parted = Cluster(), Cluster()
     joined = parted.decide_in_parts(request, data.draw(st.integers(0, 6)))
@@ -364,7 +368,7 @@ def test_parts_joined_are_the_whole(name: str, data: st.DataObject) -> None:
 
 
 def is_cut(request: Any) -> int:
-    """Return into how many parts a request is cut."""
+    """Return the number of parts of a request, or 0 if it is short."""
     cluster = Cluster()
     long = cluster.controller.long_request(cluster.machine.state, request, parts.PART_WEIGHT_MAX)
     return 0 if long is None else len(long.split().requests)
@@ -376,7 +380,7 @@ def new_topics_named(names: Sequence[str], partitions: int = 1, configs: Any = (
 
 
 def test_what_is_short_is_decided_at_once() -> None:
-    """A hundred topics are no matter."""
+    """A request for 100 topics is short, and is decided at once. A request for 1000 topics is divided."""
     assert is_cut(new_topics_named([f"n{number}" for number in range(100)])) == 0
     assert is_cut(new_topics_named([f"n{number}" for number in range(1000)])) > 4
 
@@ -399,7 +403,7 @@ def test_what_is_short_is_decided_at_once() -> None:
     ids=["topics", "names", "partitions of one topic"],
 )
 def test_no_part_holds_more_than_its_share(request_: Any) -> None:
-    """Topics are shared out, and so are the partitions of one."""
+    """No part exceeds its share of work. Topics are divided among parts, and so are the partitions of one topic."""
     long = Cluster().controller.long_request(SMALL, request_, parts.PART_WEIGHT_MAX)
     assert long is not None
     for part in long.split().requests:
@@ -415,7 +419,10 @@ KEYS = [creating.CreatableTopicConfig(key, "1") for key in ("retention.ms", "seg
 
 @pytest.mark.parametrize("validate_only", [False, True])
 def test_what_would_write_too_much_writes_nothing(validate_only: bool) -> None:
-    """The limit is the whole request's, in whatever parts it comes; so it is where nothing is to be written."""
+    """A long request would write too many records in all of its parts together.
+
+    It is refused, and nothing is written.
+    """
     cluster = Cluster()
     names = [f"n{number}" for number in range(2001)]
     request = attrs.evolve(new_topics_named(names, 1, KEYS), validate_only=validate_only)
@@ -425,7 +432,10 @@ def test_what_would_write_too_much_writes_nothing(validate_only: bool) -> None:
 
 
 def test_what_is_refused_does_not_count_as_written() -> None:
-    """As many records as may be, and topics beside them that exist already."""
+    """Topics that are refused, as they exist already, do not count towards the limit of records.
+
+    The new ones may reach it exactly.
+    """
     cluster = Cluster()
     names = [f"n{number}" for number in range(2000)]
     request = new_topics_named([*names, *(f"t{number}" for number in range(TOPICS))], 1, KEYS)
@@ -437,7 +447,7 @@ def test_what_is_refused_does_not_count_as_written() -> None:
 
 
 def test_a_topic_that_grows_beyond_the_limit_leaves_the_others_alone() -> None:
-    """CreatePartitions refuses those with which it would write too much, and tries those after them."""
+    """CreatePartitions refuses the topics that would exceed the limit of records. Later topics that fit are grown."""
     cluster = Cluster()
     asked = [("t0", 6003), ("t1", 6003), ("t2", 4003), ("t3", 4)]
     topics = [growing.CreatePartitionsTopic(name, count, None) for name, count in asked]
@@ -458,7 +468,10 @@ def test_a_topic_that_grows_beyond_the_limit_leaves_the_others_alone() -> None:
 
 
 def test_a_controller_that_is_lost_in_between_is_told_for_the_rest() -> None:
-    """Topics committed by then are answered; those that are decided no more have Kafka's error for it."""
+    """The controller loses its lead between two parts.
+
+    Committed topics are answered, and the rest gets NOT_CONTROLLER.
+    """
     cluster = Cluster()
     request = new_topics_named([f"n{number}" for number in range(1000)])
     long = cluster.controller.long_request(cluster.machine.state, request, parts.PART_WEIGHT_MAX)

@@ -1,4 +1,4 @@
-"""The placement of replicas: "spread over (rack, host); first replica round robin, others shifted"."""
+"""The placement of replicas: over racks and hosts, with first replicas round robin and the others shifted."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ BROKERS = st.lists(
 def test_replicas_are_distinct_and_led_by_active_brokers(
     places: list[tuple[str | None, str, bool]], partitions: int, factor: int, seed: int
 ) -> None:
-    """For every cluster: distinct replicas, an active leader, leaderships even to one, racks used evenly."""
+    """In every cluster a partition's replicas are distinct and its leader is active.
+
+    Brokers lead equally many, and racks are used evenly.
+    """
     brokers = [broker(number, rack, host, fenced) for number, (rack, host, fenced) in enumerate(places)]
     active = [each for each in brokers if not each.fenced]
     if not active or factor > len(brokers):
@@ -53,7 +56,10 @@ def test_replicas_are_distinct_and_led_by_active_brokers(
 
 
 def test_replicas_are_in_different_racks_then_on_different_hosts() -> None:
-    """Two racks with two hosts of two nodes each: two replicas cross racks, four are on four hosts."""
+    """There are two racks, each with two hosts of two nodes.
+
+    The first two replicas are in both racks, and all four on different hosts.
+    """
     brokers = [broker(number, "ab"[number // 4], f"h{number // 2}") for number in range(8)]
     for replicas in place_replicas(brokers, 32, 4, Random(5)):
         assert len({brokers[replica].rack for replica in replicas[:2]}) == 2
@@ -61,7 +67,7 @@ def test_replicas_are_in_different_racks_then_on_different_hosts() -> None:
 
 
 def test_a_dead_brokers_load_spreads_over_all_survivors() -> None:
-    """The second replicas of one broker's partitions are on every other broker."""
+    """If a broker dies, its leaderships go in equal shares to all other brokers."""
     brokers = [broker(number) for number in range(5)]
     assignments = place_replicas(brokers, 40, 3, Random(2))
     for dead in range(5):
@@ -70,7 +76,7 @@ def test_a_dead_brokers_load_spreads_over_all_survivors() -> None:
 
 
 def test_fenced_brokers_help_only_when_they_must() -> None:
-    """A factor above the number of active brokers takes fenced ones as followers."""
+    """Fenced brokers get replicas only if there are too few active ones, and never as the first replica."""
     brokers = [broker(0), broker(1, fenced=True), broker(2)]
     for replicas in place_replicas(brokers, 6, 3, Random(1)):
         assert replicas[-1] == 1

@@ -1,4 +1,4 @@
-"""Producer ids are given out once: by any controller in blocks, and by brokers one by one (KIP-730)."""
+"""Producer ids are never given out twice, by any controller in blocks or by brokers one by one (KIP-730)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def ids_of(answer: AllocateProducerIdsResponse) -> range:
 
 
 def test_blocks_asked_for_before_one_is_committed_are_different() -> None:
-    """A decision sees what was decided before it, committed or not."""
+    """Several blocks are requested before one is committed. They differ, since each decision sees the earlier ones."""
 
     async def script(world: World, controllers: Controllers) -> None:
         epoch = (await controllers.ask(register(100))).broker_epoch
@@ -40,7 +40,10 @@ def test_blocks_asked_for_before_one_is_committed_are_different() -> None:
 
 @pytest.mark.parametrize("keep", ["all", "synced"])
 def test_a_new_controller_gives_no_block_again(keep: str) -> None:
-    """An answer is released when its record is committed, and a new leader has all that is committed."""
+    """Controllers die and others take over.
+
+    No block is given out twice, since a block is answered only after its record is committed.
+    """
 
     async def script(world: World, controllers: Controllers) -> None:
         epoch = (await controllers.ask(register(100))).broker_epoch
@@ -49,7 +52,7 @@ def test_a_new_controller_gives_no_block_again(keep: str) -> None:
         for _ in range(4):
             leader = await controllers.leader()
             given += ids_of(await controllers.ask(AllocateProducerIdsRequest(100, epoch)))
-            # Some are under way when it dies: they may have been decided, but without an answer.
+            # These requests may have been decided when the controller dies, but have no answer.
             for _ in range(3):
                 leader.service.submit(AllocateProducerIdsRequest(100, epoch)).on_release(answers.append)
             await world.sleep(0.003)

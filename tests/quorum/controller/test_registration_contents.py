@@ -1,4 +1,4 @@
-"""Bounds on a registration: it goes to every node's memory and disk as it comes, and to all who ask for metadata."""
+"""Limits on the contents of a registration, which every node keeps in memory and on disk, and sends in metadata."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ BROKERS: dict[str, tuple[dict[str, Any], ErrorCode]] = {
 
 
 def controller(**changes: Any) -> ControllerRegistrationRequest:
-    """Make a valid registration of controller 7, but for the changes."""
+    """Make a valid registration of controller 7, with these changes."""
     fields: dict[str, Any] = {
         "controller_id": 7,
         "incarnation_id": b"incarnation of 7",
@@ -72,7 +72,7 @@ def controller(**changes: Any) -> ControllerRegistrationRequest:
 
 
 def of_controllers(changes: dict[str, Any]) -> dict[str, Any]:
-    """Convert a broker's absurdity for a controller."""
+    """Translate the invalid fields of a broker's registration to those of a controller's."""
     if "broker_id" in changes:
         return {"controller_id": changes["broker_id"]}
     if "listeners" in changes:
@@ -92,7 +92,10 @@ def of_controllers(changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_absurd_registrations_are_refused() -> None:
-    """Each by its code, and nothing of it is written; sound ones go on being taken."""
+    """Each invalid registration is refused with its error code, and nothing of it is written.
+
+    Valid ones are accepted before and after.
+    """
 
     async def script(world: World, controllers: Controllers) -> None:
         assert (await controllers.ask(register(100))).error_code == 0
@@ -114,7 +117,7 @@ def test_absurd_registrations_are_refused() -> None:
 
 
 def test_the_most_that_is_taken() -> None:
-    """The bounds are beyond what anybody configures."""
+    """A registration with all fields at their limits is accepted."""
     request = attrs.evolve(
         register(101),
         listeners=[

@@ -1,4 +1,4 @@
-"""A controller leaves values in the log that it cannot read, and a change takes them away."""
+"""The log has configuration values that a controller cannot parse. It keeps them until the key is changed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def replayed(image: MetadataImage, *records: Any) -> tuple[MetadataImage, Metada
 
 
 def decided(request: Any) -> tuple[int, MetadataImage]:
-    """Return the error code, and the image afterwards."""
+    """Decide a request, and return the error code and the image after it."""
     log = InstantLog()
     before, _ = replayed(MetadataImage.empty("c"), *TOLD)
     machine = ReplicatedStateMachine(
@@ -59,7 +59,10 @@ def decided(request: Any) -> tuple[int, MetadataImage]:
 def test_a_change_of_the_key_takes_the_text_away(
     operation: int, value: str | None, left: dict[str, str]
 ) -> None:
-    """Also one to the value that is in force: another program would act by the text, not by that value."""
+    """A change of the key removes the unreadable value, even if the new value is the one in effect.
+
+    Another release may read the old text.
+    """
     config = incremental.AlterableConfig("retention.ms", operation, value)
     code, image = decided(
         incremental.IncrementalAlterConfigsRequest([incremental.AlterConfigsResource(TOPIC, "t", [config])])
@@ -70,14 +73,17 @@ def test_a_change_of_the_key_takes_the_text_away(
 
 @pytest.mark.parametrize("configs", [[], [absolute.AlterableConfig("retention.ms", "5")]])
 def test_replacing_all_values_takes_the_text_away(configs: list[absolute.AlterableConfig]) -> None:
-    """AlterConfigs names all that is to be left."""
+    """AlterConfigs lists all values that remain, so it removes an unreadable one."""
     code, image = decided(absolute.AlterConfigsRequest([absolute.AlterConfigsResource(TOPIC, "t", configs)]))
     assert (code, dict(image.topic_configs("t"))) == (0, {each.name: each.value for each in configs})
     assert (TOPIC, "t") not in image.unreadable_configs
 
 
 def test_an_unreadable_minimum_is_none() -> None:
-    """A new controller writes its own, which then holds for all."""
+    """An unreadable cluster-wide `min.insync.replicas` counts as missing.
+
+    A new controller writes its default for all brokers.
+    """
     image, _ = replayed(MetadataImage.empty("c"), *TOLD)
     records = cluster_wide_min_isr(image, SETTINGS)
     assert records == [ConfigRecord(BROKER, "", "min.insync.replicas", "2")]
@@ -86,7 +92,7 @@ def test_an_unreadable_minimum_is_none() -> None:
 
 
 def test_a_deleted_topic_leaves_nothing() -> None:
-    """A new one of its name begins without them."""
+    """Deleting a topic removes its unreadable values, so a new topic of this name begins without them."""
     image, _ = replayed(MetadataImage.empty("c"), *TOLD)
     image, delta = replayed(image, RemoveTopicRecord(TOPIC_ID))
     assert (TOPIC, "t") not in image.unreadable_configs
@@ -94,7 +100,10 @@ def test_a_deleted_topic_leaves_nothing() -> None:
 
 
 def test_each_is_told_and_counted_once() -> None:
-    """An unreadable value is logged once, whether it comes in the log, at a start or with a leader's snapshot."""
+    """An unreadable value is logged and counted once.
+
+    It may come in the log, at a start or with a leader's snapshot.
+    """
 
     class Lines:
         def __init__(self) -> None:

@@ -1,14 +1,14 @@
-"""Scripts for Raft clusters that read aloud, in the manner of etcd's interaction tests.
+"""Scripts for Raft clusters, in the style of etcd's interaction tests.
 
-A script is a text file: comments (`#`), commands, and below each command the lines (`  > ...`) that say what came of it.
-`pytest --rewrite` writes those lines anew; without it a script that says something else fails.
+A script is a text file of comments (`#`), commands, and output lines (`  > ...`) below each command. A test fails if
+the output differs. `pytest --rewrite` writes the output lines anew.
 
     cluster 1 2 3 [observers 4]   tick N SECONDS     deliver A->B     drop A->B      deliver all
     append N [count]              flush N            crash N          start N        snapshot N
-    replace N (an empty disk)     give-up N (its requests to the dead run out of time)
+    replace N (by an empty disk)  give-up N (its requests to dead nodes time out)
     add LEADER N                  remove LEADER N    resign N         status
-    doubt N (a copy of its directory may run)        trust N (none does)
-    run SECONDS (a quiet network: everything arrives, everything is synced)
+    doubt N (a copy of its directory may be running) trust N (no copy is running)
+    run SECONDS (without trouble: every message arrives, and every disk syncs)
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from sim.alone.raft_cluster import Cluster, Letter, Question
 
 
 def run_script(path: Path) -> str:
-    """Run the commands of a script; the script as it should be."""
+    """Run the commands of a script, and return the script with the output that they now have."""
     runner = _Runner()
     lines: list[str] = []
     for line in path.read_text().splitlines():
@@ -88,7 +88,7 @@ class _Runner:
             case ["resign", node]:
                 self._resign(int(node))
             case _:
-                raise ValueError(f"no such command: {' '.join(words)}")
+                raise ValueError(f"unknown command in the Raft script: {' '.join(words)}")
         return self._news()
 
     def _letter(self, verb: str, ends: str) -> list[str]:
@@ -99,7 +99,7 @@ class _Runner:
         return [f"({_said(letter)})", *self._news()]
 
     def _deliver_all(self) -> list[str]:
-        """Until nobody says anything new but fetches; disks sync at once."""
+        """Deliver all letters until only fetches without news remain. Disks sync at once."""
         for _ in range(200):
             for node_id in self.cluster.nodes:
                 self.cluster.flush(node_id)
@@ -135,7 +135,7 @@ class _Runner:
         core.abstain(abstains, self.cluster.now)
         self.cluster.tick(node_id, 0)
 
-    # -- what came of it --------------------------------------------------------------------------------------
+    # -- output -----------------------------------------------------------------------------------------------
 
     def _news(self) -> list[str]:
         lines = self._roles_news()

@@ -1,8 +1,8 @@
-"""Raft under everything that networks and disks do: Hypothesis explores, the cluster checks its promises at every step.
+"""Raft under arbitrary networks and disks. Hypothesis draws events, and the cluster checks its invariants at each step.
 
-The promises are those of figure 3 of the Raft paper, and that epochs and high watermarks never fall. Figure 3 has
-election safety, leader append-only, log matching, leader completeness and state machine safety. At the end of each run
-the network heals, and a leader must come and commit.
+The invariants are those of figure 3 of the Raft paper: election safety, leader append-only, log matching, leader
+completeness and state machine safety. Also, epochs and high watermarks never fall. At the end of each run the network
+heals, and a leader must be elected and commit.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PLACES = st.integers(0, 30)
 
 
 class RaftMachine(RuleBasedStateMachine):
-    """Up to five voters and two observers."""
+    """A cluster of up to five voters and two observers."""
 
     @initialize(voters=st.sampled_from([1, 2, 3, 3, 3, 5]), observers=st.sampled_from([0, 0, 1, 2]))
     def start(self, voters: int, observers: int) -> None:
@@ -39,7 +39,7 @@ class RaftMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.cluster.letters)
     @rule(places=st.lists(PLACES, min_size=1, max_size=8), keep=st.booleans())
     def deliver(self, places: list[int], keep: bool) -> None:
-        """Deliver letters in any order, some of them twice."""
+        """Deliver messages in any order, some of them twice."""
         for place in places:
             if self.cluster.letters:
                 self.cluster.deliver(place % len(self.cluster.letters), keep=keep)
@@ -51,7 +51,7 @@ class RaftMachine(RuleBasedStateMachine):
 
     @rule()
     def quiet_moment(self) -> None:
-        """Let time pass: most runs need a few of these to elect a leader."""
+        """Let time pass without trouble. Most runs need a few such rules to elect a leader."""
         self.cluster.settle(0.3)
 
     @rule(number=NODES)
@@ -78,7 +78,7 @@ class RaftMachine(RuleBasedStateMachine):
 
     @rule(number=NODES)
     def change_voters(self, number: int) -> None:
-        """Add an observer, or remove a voter: the leader, too."""
+        """Add an observer as a voter, or remove a voter, which may be the leader."""
         leader = self.cluster.leader()
         if leader is None or leader.core is None:
             return
@@ -102,8 +102,9 @@ class RaftMachine(RuleBasedStateMachine):
             self.cluster.check_log_matching()
 
     def teardown(self) -> None:
-        """Check that with all nodes up and nothing lost a leader is elected, and its appends are committed
-        everywhere.
+        """Check that a leader is elected when all nodes are up and no messages are lost.
+
+        Its records must be committed everywhere.
         """
         if not hasattr(self, "cluster"):
             return
@@ -113,7 +114,7 @@ class RaftMachine(RuleBasedStateMachine):
                 cluster.start(node_id)
         cluster.settle(20)
         leader = cluster.leader()
-        assert leader is not None, "no leader in a healed network"
+        assert leader is not None, "no leader was elected after the network had healed"
         cluster.append(leader.key.node_id)
         cluster.settle(5)
         leader = cluster.leader()

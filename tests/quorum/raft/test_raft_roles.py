@@ -1,4 +1,4 @@
-"""Changes of role: the table of `raft/roles.py`, its picture, and what a replica refuses to become."""
+"""Changes of role: the table of `raft/roles.py`, the diagram of it, and changes that a replica refuses."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RISES = {EpochRule.SAME: {0}, EpochRule.NEXT: {1}, EpochRule.LATER: {1, 2}, Epoc
 
 
 def role_of(kind: type[Role], epoch: int) -> Role:
-    """Return a role in which this replica has voted for itself."""
+    """Make a role of this kind, in which the replica has voted for itself."""
     me = key(1)
     if kind is Unattached:
         return Unattached(epoch, me, None, 1.0)
@@ -46,7 +46,7 @@ def role_of(kind: type[Role], epoch: int) -> Role:
 
 
 def test_the_picture_has_the_arrows_of_the_table() -> None:
-    """docs/internals/quorum.md draws every legal change of role, with its epoch and its occasion, and no other."""
+    """The diagram in docs/internals/quorum.md has exactly the legal changes of role, with their epochs and reasons."""
     drawn = ARROW.findall(PAGE.read_text())
     table = [
         (before.__name__, after.__name__, rule.value, why)
@@ -58,7 +58,10 @@ def test_the_picture_has_the_arrows_of_the_table() -> None:
 @pytest.mark.parametrize("before", ROLES)
 @pytest.mark.parametrize("after", ROLES)
 def test_a_change_of_role_is_in_the_table_or_a_bug(before: type[Role], after: type[Role]) -> None:
-    """A replica leads only after it stood, stands only in a new epoch, and leads no epoch twice."""
+    """A change of role that the table lacks is a bug.
+
+    A replica leads only as a candidate, becomes a candidate only in a new epoch, and leads no epoch twice.
+    """
     rule, _ = TRANSITIONS.get((before, after), (None, ""))
     for rise in (-1, 0, 1, 2):
         allowed = rule is not None and rise in RISES[rule]
@@ -70,7 +73,7 @@ def test_a_change_of_role_is_in_the_table_or_a_bug(before: type[Role], after: ty
 
 
 def test_a_core_holds_the_table_at_each_change() -> None:
-    """A leader that would follow somebody in its own epoch ends the node instead."""
+    """A leader would become a follower in its own epoch. This is a bug, which ends the node."""
     leader = Replica.leader()
     with pytest.raises(AssertionError, match="Leader of epoch 1 cannot become a Follower of epoch 1"):
         leader.core.enter(Follower(1, key(1), 2, 9.0))
@@ -78,7 +81,7 @@ def test_a_core_holds_the_table_at_each_change() -> None:
 
 
 def test_a_vote_is_for_one() -> None:
-    """Raft 5.2: a replica votes for at most one candidate in an epoch; in the next it is free again."""
+    """A replica votes for at most one candidate in an epoch (Raft 5.2). In the next epoch it is free again."""
     voted = Unattached(5, key(2), None, 1.0)
     with pytest.raises(AssertionError, match="voted for"):
         check_transition(voted, Follower(5, key(3), 3, 1.0))
@@ -88,7 +91,10 @@ def test_a_vote_is_for_one() -> None:
 
 
 def test_an_epoch_has_one_leader() -> None:
-    """A follower that the leader has answered never follows another one in that epoch; hearsay may be corrected."""
+    """A follower that has had an answer from its leader follows no other one in that epoch.
+
+    Without an answer it may still change.
+    """
     heard, answered = Follower(5, None, 2, 1.0), Follower(5, None, 2, 1.0, has_fetched=True)
     other = Follower(5, None, 3, 1.0)
     check_transition(heard, other)
@@ -98,8 +104,9 @@ def test_an_epoch_has_one_leader() -> None:
 
 
 def test_a_leader_commits_nothing_that_it_lacks() -> None:
-    """A leader whose state claims to have synced more than its log holds stops, instead of committing missing
-    records.
+    """A leader's state claims more synced records than its log has.
+
+    The leader stops, and commits none of the missing records.
     """
     leader = Replica.of(key(1), VoterSet.of([Voter(key(1))]))
     leader.core.append(Batch(0, 2, leader.core.epoch), leader.now)

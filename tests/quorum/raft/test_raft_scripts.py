@@ -1,4 +1,4 @@
-"""The scripts of `scripts/`: figures and rules of the Raft paper, of its thesis and of Kafka's KIPs, step by step."""
+"""Runs the scripts of `scripts/`: figures and rules of the Raft paper and thesis, and of Kafka's KIPs, step by step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SCRIPTS = sorted((Path(__file__).parent / "scripts").glob("*.txt"))
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 def test_script(path: Path, rewrite: bool) -> None:
-    """A script's lines are what happens (`--rewrite` writes it anew: read the difference)."""
+    """A script's output is what its commands do. `--rewrite` writes the output anew; review the difference."""
     happened = run_script(path)
     if rewrite:
         path.write_text(happened)

@@ -1,4 +1,7 @@
-"""A replica meets a quorum whose log was recovered meanwhile: an answer stops it, a request never does."""
+"""A replica meets a quorum whose log was recovered in the meantime.
+
+An answer stops the replica, but a request never does.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ EPOCH = 5
 
 
 def replica(*, end_offset: int = 10) -> RaftCore:
-    """Make voter 1 of three, in epoch 5, with a log of `end_offset` records, and no leader."""
+    """Make voter 1 of three, in epoch 5, with a log of `end_offset` records and without a leader."""
     voters = VoterSet.of(Voter(each) for each in KEYS)
     log = LogState(voter_history=[(-1, voters)])
     if end_offset:
@@ -40,20 +43,23 @@ def replica(*, end_offset: int = 10) -> RaftCore:
 
 
 def asked(core: RaftCore, kind: type) -> tuple[int, Fetch | Vote]:
-    """Let time pass until the replica asks another one."""
+    """Let time pass until the replica sends a request of this kind. Return the receiver and the request."""
     for at in range(1, 100):
         for effect in core.effects():
             if isinstance(effect, Send) and isinstance(effect.request, kind):
                 assert isinstance(effect.request, Fetch | Vote)
                 return effect.node_id, effect.request
         core.tick(at * 0.1)
-    raise AssertionError("it asks nobody")
+    raise AssertionError(f"the replica has sent no {kind.__name__} in 10 s")
 
 
 @pytest.mark.parametrize("kind", [Fetch, Vote])
 @pytest.mark.parametrize("ahead", [RECOVERY_EPOCHS_MIN, RECOVERY_EPOCHS_MIN + 7])
 def test_an_answer_of_a_recovered_quorum_stops_a_replica_with_a_log(kind: type, ahead: int) -> None:
-    """The line names the log that is here, and the command. The log stays as it is."""
+    """An answer shows an epoch so high that the log was recovered.
+
+    A replica with a log stops, and the error names its log and the command.
+    """
     core = replica()
     node_id, request = asked(core, kind)
     epoch = EPOCH + ahead
@@ -68,7 +74,10 @@ def test_an_answer_of_a_recovered_quorum_stops_a_replica_with_a_log(kind: type, 
 
 
 def test_an_old_leader_stops_as_well() -> None:
-    """Old voters may return together and elect: the leader meets the recovered quorum when it announces itself."""
+    """Old voters elect a leader among themselves.
+
+    It stops when a node of the recovered quorum answers its BeginQuorumEpoch.
+    """
     core = replica()
     for at in range(1, 100):
         for effect in core.effects():
@@ -84,11 +93,14 @@ def test_an_old_leader_stops_as_well() -> None:
                     core.receive_response(effect.node_id, effect.request, far, at * 0.1)
                 return
         core.tick(at * 0.1)
-    raise AssertionError("it leads nobody")
+    raise AssertionError("the replica has not become a leader in 10 s")
 
 
 def test_a_replica_without_a_log_follows_a_recovered_quorum() -> None:
-    """It has nothing to lose. One election less than a recovery is an ordinary life, also with a log."""
+    """A replica with an empty log follows a recovered quorum, since it can lose nothing.
+
+    A replica with a log also follows if the gap between the epochs is too small for a recovery.
+    """
     core = replica(end_offset=0)
     node_id, request = asked(core, Fetch)
     core.receive_response(node_id, request, FetchAnswer(EPOCH + 2_000_000, 3), 20.0)
@@ -101,7 +113,10 @@ def test_a_replica_without_a_log_follows_a_recovered_quorum() -> None:
 
 @pytest.mark.parametrize("end_offset", [0, 10])
 def test_no_request_stops_a_replica_or_raises_its_epoch_so_far(end_offset: int) -> None:
-    """Anybody may send one."""
+    """A request with an epoch that only a recovery reaches is refused, since anybody may send it.
+
+    The replica's epoch stays.
+    """
     core = replica(end_offset=end_offset)
     far = EPOCH + RECOVERY_EPOCHS_MIN
     for number, request in enumerate(
@@ -117,7 +132,10 @@ def test_no_request_stops_a_replica_or_raises_its_epoch_so_far(end_offset: int) 
 
 
 def test_a_leader_that_lacks_committed_records_cuts_nothing() -> None:
-    """Voters that lost committed records in another way are met with a line, too."""
+    """A leader's log diverges below the high watermark, so it lacks committed records.
+
+    The replica stops, and truncates nothing.
+    """
     core = replica()
     node_id, request = asked(core, Fetch)
     core.receive_response(node_id, request, FetchAnswer(EPOCH + 1, 3), 20.0)

@@ -1,4 +1,4 @@
-"""Metadata logs as bytes: a history of batches, nodes with parts of it, and what a recovery makes of them."""
+"""Metadata logs as bytes: a history of batches, nodes that have parts of it, and the recoveries planned from them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def topic_id(number: int) -> bytes:
 
 @attrs.frozen
 class Written:
-    """A batch of the log: its bytes, and where the log ends with it."""
+    """A batch of the log: its bytes, and the end of the log after it."""
 
     data: bytes
     records: tuple[Message, ...]
@@ -59,7 +59,7 @@ class Written:
 
 
 def write(before: Sequence[Written], epoch: int, *records: Message, is_control: bool = False) -> Written:
-    """Make the batch that follows."""
+    """Make the next batch of a log."""
     base = before[-1].end.offset if before else 0
     if is_control:
         data = batch_of_control_records(records, base, epoch, 1)
@@ -103,7 +103,7 @@ def filler() -> Message:
 
 
 def copy_of(log: Sequence[Written], snapshot_at: int = 0, voters: VoterSet | None = None) -> CopyFiles:
-    """Return a node's files: a snapshot of the first `snapshot_at` batches, and all batches behind it."""
+    """Return a node's files: a snapshot of the first `snapshot_at` batches, and a log of the later ones."""
     if not snapshot_at:
         return CopyFiles(None, b"", b"".join(each.data for each in log))
     builder = ImageBuilder(MetadataImage.empty(CLUSTER))

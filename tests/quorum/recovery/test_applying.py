@@ -1,4 +1,4 @@
-"""A plan carried out on simulated disks: deaths between any two operations, errors, and directories of other nodes."""
+"""Recovery plans on simulated disks: crashes and errors at any operation, and directories of other nodes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def facts_of(node_id: int) -> NodeFacts:
 
 
 def formatted(node_id: int, voters: VoterSet = VOTERS) -> SimDisk:
-    """Make the disk of a node that has a short metadata log, durable."""
+    """Make the disk of a node with a short, durable metadata log."""
     disk = SimDisk(Random(0))
     directories = [disk.open_dir(path, create=True) for path in (RECORDS, METADATA)]
     format_storage(
@@ -82,7 +82,7 @@ def without_metadata(node_id: int) -> SimDisk:
 
 
 def planned(*disks: SimDisk) -> RecoveryPlan:
-    """Plan the recovery of nodes 1, 2, ... with these disks; 1 and 2 have lost their metadata."""
+    """Plan the recovery of nodes 1, 2 and so on with these disks. Nodes 1 and 2 have lost their metadata."""
     nodes = [read_node(facts_of(node_id), disk) for node_id, disk in enumerate(disks, 1)]
     choice = choose(nodes, Named(lost=(key_of(1), key_of(2))))
     assert choice.refusals == ()
@@ -105,7 +105,7 @@ def plan_for(nodes: Sequence[FoundNode], choice: Choice) -> RecoveryPlan:
 
 @cache
 def stopped() -> tuple[list[SimDisk], RecoveryPlan]:
-    """Make the disks of three nodes, and the plan for them."""
+    """Return the disks of three stopped nodes, and the plan for them."""
     disks = [without_metadata(1), without_metadata(2), formatted(3)]
     plan = planned(*disks)
     for disk in disks:
@@ -114,7 +114,7 @@ def stopped() -> tuple[list[SimDisk], RecoveryPlan]:
 
 
 def world(node_id: int, seed: int = 0) -> tuple[SimDisk, RecoveryPlan]:
-    """Return the disk of one node of three, and the plan."""
+    """Return a copy of the disk of one of the three nodes, and the plan."""
     disks, plan = stopped()
     disk = SimDisk(Random(seed))
     disk.copy_files(disks[node_id - 1])
@@ -145,7 +145,10 @@ def operations(node_id: int) -> int:
 @pytest.mark.parametrize("keep", ["all", "synced", "random"])
 @pytest.mark.parametrize("node_id", [1, 3])
 def test_a_death_at_any_operation_is_gone_on_from(node_id: int, keep: Keep) -> None:
-    """The same plan goes on. Without it the node has the old log, the new one, or a refusal that names the way."""
+    """The recovery crashes at any disk operation.
+
+    A node then has the old log, the new log, or a refusal that names `--from`. Repeating the plan completes it.
+    """
     for number in range(1, operations(node_id) + 1):
         disk, plan = world(node_id, number)
         before = read_node(facts_of(node_id), disk)
@@ -156,23 +159,23 @@ def test_a_death_at_any_operation_is_gone_on_from(node_id: int, keep: Keep) -> N
         except PowerCut:
             pass
         else:
-            disk.crash_at(0)  # the draft of an earlier try took fewer operations
+            disk.crash_at(0)  # this run took fewer operations, as a draft of an earlier run was there
         disk.crash(keep)
         left = read_node(facts_of(node_id), disk)
         if left.copy is None and before.copy is not None:
-            assert left.copy_problem == BROKEN_OFF, f"operation {number}"
+            assert left.copy_problem == BROKEN_OFF, f"wrong state after a crash at operation {number}"
             for refusals in (choose([left], Named()).refusals, rebuild([left], Named()).refusals):
                 assert any(each.startswith(f"node {node_id} {BROKEN_OFF}") for each in refusals)
         elif left.copy != before.copy:
             assert left.copy is not None
-            assert left.copy.snapshot == plan.snapshot, f"operation {number}"
+            assert left.copy.snapshot == plan.snapshot, f"wrong state after a crash at operation {number}"
         apply_plan(plan, facts_of(node_id), disk)
         check_done(disk, node_id, plan)
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
 def test_an_error_of_the_disk_at_any_operation_is_gone_on_from(number: int) -> None:
-    """After one error the plan goes on as soon as the disk works again."""
+    """A disk operation fails during a recovery. Repeating the plan completes it when the disk works again."""
     for at in range(1, operations(3) + 1):
         disk, plan = world(3)
         disk.operation_count = 0
@@ -185,7 +188,7 @@ def test_an_error_of_the_disk_at_any_operation_is_gone_on_from(number: int) -> N
 
 
 def test_a_disk_without_room_keeps_the_old_log() -> None:
-    """The new log is complete before the old one is touched."""
+    """The disk is full. The old log remains, since the new log is written completely before the old one is moved."""
     disk, plan = world(3)
     before = read_node(facts_of(3), disk)
     disk.capacity_bytes = disk.used_bytes + len(plan.snapshot) // 2
@@ -198,7 +201,10 @@ def test_a_disk_without_room_keeps_the_old_log() -> None:
 
 
 def test_numbers_are_checked_again_where_the_plan_is_carried_out() -> None:
-    """The second of the pair of checks: a disk that has greater numbers than the plan's ends the command by an assertion."""
+    """A node's epochs or ids exceed those of the plan.
+
+    The last check before the plan is carried out raises AssertionError.
+    """
     disks, plan = stopped()
     node = read_node(facts_of(3), disks[2])
     check_node(plan, node)
@@ -212,7 +218,10 @@ def test_numbers_are_checked_again_where_the_plan_is_carried_out() -> None:
 
 
 def test_a_directory_with_a_draft_starts_no_node() -> None:
-    """The start names the command that goes on; after that command the node starts, with the new log."""
+    """A node whose recovery was interrupted does not start.
+
+    The error names the command, after which the node starts with the new log.
+    """
     disk, plan = world(3)
     disk.open_dir(METADATA).subdir(DRAFT_DIRECTORY, create=True)
     with pytest.raises(RecoveryBrokenOff, match="odradek quorum recover --from PLAN"):
@@ -226,13 +235,13 @@ def test_a_directory_with_a_draft_starts_no_node() -> None:
 
 
 def open_log(disk: SimDisk) -> MetadataLog:
-    """Open the metadata log as the start of a controller does."""
+    """Open the metadata log as a starting controller does."""
     clock = World(0).node_env("node").clock
     return MetadataLog.open(disk.open_dir(METADATA), clock=clock, logger=KeptLog(), may_vote=True)
 
 
 def test_the_old_log_is_kept_as_it_was() -> None:
-    """It is renamed as a whole, by the epoch of the recovery."""
+    """The old log is renamed as a whole. Its new name contains the epoch of the recovery."""
     disk, plan = world(3)
     before = disk.peek(f"{METADATA}/{METADATA_LOG_DIRECTORY}")
     apply_plan(plan, facts_of(3), disk)
@@ -240,7 +249,10 @@ def test_the_old_log_is_kept_as_it_was() -> None:
 
 
 def test_the_directories_of_another_node_are_refused() -> None:
-    """Wrong files of properties or exchanged disks change nothing."""
+    """A plan is applied with the properties of another node, or to exchanged disks.
+
+    It is refused, and nothing changes.
+    """
     disk, plan = world(3)
     wrong = attrs.evolve(facts_of(3), node_id=1)
     with pytest.raises(NotReadable, match=r"belongs to node 3, and node\.id is 1"):
@@ -251,7 +263,7 @@ def test_the_directories_of_another_node_are_refused() -> None:
 
 
 def test_a_node_that_runs_is_refused() -> None:
-    """Its directories are locked, each by itself."""
+    """A recovery is refused while the node runs, since each of its directories is locked."""
     for path in (RECORDS, METADATA):
         disk, plan = world(3)
         running = disk.open_dir(path)
@@ -263,7 +275,7 @@ def test_a_node_that_runs_is_refused() -> None:
 
 
 def test_a_second_plan_is_refused_where_the_first_was_carried_out() -> None:
-    """Both begin far above the old log, and only one of them may be in force."""
+    """A second plan is refused where the first was carried out, since only one of them may be in force."""
     disks = [without_metadata(1), without_metadata(2), formatted(3)]
     one, other = planned(*disks), planned(*disks)
     other = attrs.evolve(other, recovery_id="A" * 22)
@@ -274,7 +286,7 @@ def test_a_second_plan_is_refused_where_the_first_was_carried_out() -> None:
 
 
 def test_a_node_that_was_set_aside_begins_without_a_log() -> None:
-    """`begin-anew` keeps the old log under another name, also at the second time."""
+    """`begin-anew` keeps the old log under another name, even if it is run twice."""
     disk = formatted(9)
     for names in (1, 2):
         begin_anew(facts_of(9), disk, has_no_vote=names == 2)

@@ -1,4 +1,4 @@
-"""The choice of a copy, the reasons against a recovery, and its plan: over sets of copies, stale and torn ones."""
+"""The choice of a copy for a recovery, the reasons to refuse it, and the plan: over sets of stale and torn copies."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def images_of(plan: RecoveryPlan) -> MetadataImage:
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Written]:
-    """Draw a log: topics, producer ids and fillers in epochs that grow."""
+    """Draw a log: topics, producer ids and no-op records in rising epochs."""
     log = beginning(VOTERS)
     epoch = 1
     for number in range(draw(st.integers(1, 8))):
@@ -86,7 +86,10 @@ def histories(draw: st.DrawFn) -> list[Written]:
 
 @st.composite
 def copies(draw: st.DrawFn) -> tuple[list[Written], dict[int, tuple[OffsetAndEpoch, CopyFiles]]]:
-    """Draw a history, and up to four nodes with parts of it; some have a tail of their own, from a leader that nobody heard."""
+    """Draw a history, and up to four nodes with parts of it.
+
+    Some also have uncommitted records of their own at the end.
+    """
     log = draw(histories())
     held: dict[int, tuple[OffsetAndEpoch, CopyFiles]] = {}
     for node_id in draw(st.lists(st.integers(3, 8), min_size=1, max_size=4, unique=True)):
@@ -105,7 +108,10 @@ def copies(draw: st.DrawFn) -> tuple[list[Written], dict[int, tuple[OffsetAndEpo
 def test_the_greatest_copy_counts_and_no_number_is_given_twice(
     drawn: tuple[list[Written], dict[int, tuple[OffsetAndEpoch, CopyFiles]]],
 ) -> None:
-    """The greatest by epoch, then by end, counts. The new log lies above all of them."""
+    """The copy with the highest epoch, then the highest end, is chosen.
+
+    The new log has higher numbers than all copies.
+    """
     _, held = drawn
     nodes = [
         found(node_id, files, quorum_epoch=end.epoch + node_id, producer_id=5000 * node_id)
@@ -118,7 +124,7 @@ def test_the_greatest_copy_counts_and_no_number_is_given_twice(
             absent=tuple(each for each in (1, 2, 3) if each not in held),
         ),
     )
-    # Parts with tails of their own may differ from the history at one offset of one epoch: that is damage.
+    # Copies with tails of their own may differ from the history at the same offset and epoch, which is damage.
     damaged = [each for each in choice.refusals if "different records" in each]
     assert [each for each in choice.refusals if each not in damaged] == []
     assert choice.chosen is not None
@@ -140,7 +146,7 @@ def test_the_greatest_copy_counts_and_no_number_is_given_twice(
 
 @given(histories(), st.sets(st.integers(1, 3)))
 def test_a_recovery_is_refused_exactly_while_a_majority_is_left(log: list[Written], lost: set[int]) -> None:
-    """With two or three of three voters left, starting them is the way."""
+    """If two or three of three voters are left, a recovery is refused. The refusal asks the operator to start them."""
     nodes = [
         found(each, None, is_blank=True) if each in lost else found(each, copy_of(log)) for each in (1, 2, 3)
     ]
@@ -151,7 +157,10 @@ def test_a_recovery_is_refused_exactly_while_a_majority_is_left(log: list[Writte
 
 
 def test_each_set_of_voters_that_may_hold_is_judged() -> None:
-    """The last change of the voters may be uncommitted: then a majority of the set before it is left, and elects."""
+    """The last change of the voters may be uncommitted.
+
+    If a majority of the set before it is left, it can elect, so the recovery is refused.
+    """
     log = beginning(VOTERS)
     log.append(write(log, 2, voters_of(1, 2, 3, 4).to_record(), is_control=True))
     log.append(write(log, 2, voters_of(1, 2, 3, 4, 5).to_record(), is_control=True))
@@ -164,7 +173,7 @@ def test_each_set_of_voters_that_may_hold_is_judged() -> None:
 
 
 def test_a_voter_is_read_or_named_and_what_is_read_is_not_lost() -> None:
-    """The reasons name the voter as the option takes it."""
+    """Each voter must be read or named by an option. The refusal names the voter in the form that the option takes."""
     log = beginning(VOTERS)
     log.append(write(log, 1, *topic(1)))
     alone = [found(3, copy_of(log))]
@@ -179,7 +188,10 @@ def test_a_voter_is_read_or_named_and_what_is_read_is_not_lost() -> None:
 
 
 def test_copies_that_differ_in_one_epoch_are_damaged() -> None:
-    """Two leaders of one epoch cannot be: the offset is named."""
+    """Two copies differ within one epoch, which no correct cluster can do.
+
+    The refusal names the offset and how to continue.
+    """
     log = beginning(VOTERS)
     one, other = [*log, write(log, 2, filler())], [*log, write(log, 2, producer_ids(7))]
     nodes = [found(3, copy_of(one)), found(4, copy_of(other))]
@@ -195,7 +207,10 @@ def test_copies_that_differ_in_one_epoch_are_damaged() -> None:
 
 
 def test_replicas_are_found_where_they_lie() -> None:
-    """A reassignment that ended after the copy, a topic that the copy lacks, a later leader epoch: all are in the new log."""
+    """Replicas are found on disks though the copy of the metadata lacks them.
+
+    The partition was reassigned later, its topic is newer, or it had a later leader epoch. The new log has them all.
+    """
     log = beginning(VOTERS)
     log.append(write(log, 1, *topic(1), *topic(2)))
     nodes = [
@@ -226,7 +241,7 @@ def test_replicas_are_found_where_they_lie() -> None:
 
 @pytest.mark.parametrize("trouble", ["directory", "replica", "topic id"])
 def test_a_partition_waits_for_a_replica_that_could_not_be_read(trouble: str) -> None:
-    """An unmounted disk, or an unreadable replica, may hold the longest log: it is waited for."""
+    """A directory or a replica could not be read, and may have the longest log. Its partition waits for it."""
     log = beginning(VOTERS)
     log.append(write(log, 1, *topic(1, (2, 3))))
     partly = found(2, None)
@@ -244,7 +259,10 @@ def test_a_partition_waits_for_a_replica_that_could_not_be_read(trouble: str) ->
 
 
 def test_a_topic_that_was_made_anew_takes_the_place_of_the_one_in_the_copy() -> None:
-    """Only the new one lies on disks. Where both do, an operator chooses."""
+    """A topic was deleted and created again after the copy.
+
+    The topic that is found on disks counts; if both are found, an operator chooses.
+    """
     log = beginning(VOTERS)
     log.append(write(log, 1, *topic(1)))
     anew = attrs.evolve(replica(1, 3), topic_id=topic_id(77))
@@ -259,7 +277,10 @@ def test_a_topic_that_was_made_anew_takes_the_place_of_the_one_in_the_copy() -> 
 
 
 def test_lost_voters_get_new_directory_ids_and_their_partitions_follow() -> None:
-    """A voter whose log is lost while its directory is there gets another id, and so do its partitions."""
+    """Voters lost their logs, while their directories remain.
+
+    They get new directory ids, and their partitions are assigned to these.
+    """
     log = beginning(VOTERS)
     log.append(write(log, 1, *topic(1)))
     nodes = [
@@ -280,7 +301,7 @@ def test_lost_voters_get_new_directory_ids_and_their_partitions_follow() -> None
 def test_reports_and_plans_are_what_was_written(
     drawn: tuple[list[Written], dict[int, tuple[OffsetAndEpoch, CopyFiles]]],
 ) -> None:
-    """Both are read as they were written. A file that was cut or changed is refused."""
+    """Reports and plans are decoded to equal objects. A file that was cut or changed is refused."""
     _, held = drawn
     nodes = [found(node_id, files, replica(1, node_id)) for node_id, (_, files) in held.items()]
     data = encode_report(nodes)
@@ -300,7 +321,10 @@ def test_reports_and_plans_are_what_was_written(
 
 
 def test_a_backup_is_one_more_copy() -> None:
-    """It counts where no node has a better one, or where the operator says so; its numbers are above all copies all the same."""
+    """A backup is one more copy.
+
+    It is used if no node has a better one, or if the operator allows an older one. Its numbers exceed all copies.
+    """
     log = beginning(VOTERS)
     log.append(write(log, 1, *topic(1)))
     older, backup = [*log, write(log, 2, *topic(2))], ("b.tar.gz", copy_of(log))
@@ -318,7 +342,10 @@ def test_a_backup_is_one_more_copy() -> None:
 
 
 def test_without_any_copy_the_disks_say_what_there_was() -> None:
-    """Names, ids, counts and replicas come from directories. Topics keep everything, and no number is given twice."""
+    """Without any copy, topics are rebuilt from directories: names, ids, partitions and replicas.
+
+    Topics keep all records, and no number is reused.
+    """
     log = beginning(VOTERS)
     nodes = [
         found(1, None, replica(1, 1, leader_epoch=3), producer_id=7000),
@@ -354,7 +381,10 @@ def test_without_any_copy_the_disks_say_what_there_was() -> None:
 
 
 def test_a_recovery_that_was_broken_off_is_not_begun_again_from_nothing() -> None:
-    """Between its last two renames a node has a log under another name: both commands refuse to take it for lost."""
+    """A recovery was interrupted between its last two renames, so the node seems to have no log.
+
+    Both commands refuse, and name `--from`.
+    """
     nodes = [attrs.evolve(found(1, None), copy_problem=BROKEN_OFF), found(2, None), found(3, None)]
     for refusals in (choose(nodes, Named()).refusals, rebuild(nodes, Named()).refusals):
         assert [each for each in refusals if each.startswith("node 1 has a recovery") and "`--from`" in each]
@@ -363,7 +393,10 @@ def test_a_recovery_that_was_broken_off_is_not_begun_again_from_nothing() -> Non
 
 
 def test_a_node_that_votes_by_its_own_log_may_not_lose_it_unasked() -> None:
-    """The copy says who votes; without a readable copy a controller may."""
+    """`begin-anew` must not set aside the log of a voter.
+
+    The copy says who votes, and without a readable copy any controller may.
+    """
     log = beginning(VOTERS)
     assert may_vote(found(1, copy_of(log)))
     assert not may_vote(found(9, copy_of(log)))

@@ -1,4 +1,4 @@
-"""Replicas that were moving between the directories of a node when it stopped."""
+"""Replicas that were being moved between the directories of a node when it stopped."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def read(disk: SimDisk, *log_dirs: str) -> FoundNode:
 
 
 def write_log(disk: SimDisk, name: str, batches: int) -> None:
-    """Make a replica's directory with so many records."""
+    """Write a replica's directory with this number of records."""
     directory = disk.open_dir(RECORDS).subdir(name, create=True)
     write_topic_id(directory, TOPIC_ID)
     log = open_log(directory)
@@ -39,7 +39,7 @@ def moving(*, is_complete: bool) -> SimDisk:
 
 
 def test_a_complete_copy_without_its_log_is_the_replica() -> None:
-    """A start gives it the log's name, so it counts: else its ISR would seem to lack this node."""
+    """A completed copy without the old log counts as the replica. A start would rename it."""
     found = read(moving(is_complete=True))
     (replica,) = found.replicas
     assert (replica.topic_id, replica.leader_epoch, replica.end_offset) == (TOPIC_ID, 4, 5)
@@ -48,7 +48,7 @@ def test_a_complete_copy_without_its_log_is_the_replica() -> None:
 
 @pytest.mark.parametrize("is_complete", [False, True])
 def test_beside_its_log_a_copy_does_not_count(is_complete: bool) -> None:
-    """The live log is the truth until the swap."""
+    """If the log is still there, its copy does not count: until the swap the log is the replica."""
     disk = moving(is_complete=is_complete)
     write_log(disk, "t-0", 6)
     found = read(disk)
@@ -58,7 +58,10 @@ def test_beside_its_log_a_copy_does_not_count(is_complete: bool) -> None:
 
 
 def test_an_unfinished_copy_shows_that_the_log_is_missing() -> None:
-    """The log may lie on a disk that was not read, so its partition waits for this node."""
+    """A directory has an unfinished copy and no log.
+
+    The log may be on an unread disk, so the partition waits for this node.
+    """
     found = read(moving(is_complete=False))
     assert found.replicas == ()
     assert found.may_hold("t", 0)
@@ -67,7 +70,10 @@ def test_an_unfinished_copy_shows_that_the_log_is_missing() -> None:
 
 
 def test_a_complete_copy_beside_an_unread_directory_may_be_out_of_date() -> None:
-    """The log may be there, and have grown since."""
+    """A completed copy, and a directory that was not read.
+
+    The log may be there and be longer, so the partition waits for this node.
+    """
     found = read(moving(is_complete=True), RECORDS, "/not-mounted")
     assert found.replicas == ()
     assert found.may_hold("t", 0)

@@ -1,7 +1,7 @@
-"""Random histories of a partition, a copy of the metadata log from some moment before, and a recovery with it.
+"""Random histories of a partition, an older copy of the metadata log, and a recovery with it.
 
-Brokers, their disks and the controller's machine are those of `power_world.py`. The copy may miss ISRs, leaders and eligible
-replicas that came after it.
+Brokers, disks and the controller are those of `power_world.py`. The copy may lack later ISRs, leaders and eligible
+replicas.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def node(world: PowerWorld, node_id: int) -> FoundNode:
 
 
 def recover(world: PowerWorld, image: MetadataImage, read: list[int], absent: list[int]) -> RecoveryPlan:
-    """Begin the controller's log anew with this image, all brokers being stopped."""
+    """Recover the metadata from this image while all brokers are stopped, and begin the controller's new log."""
     copy = MetadataCopy(
         "node 9", CONTROLLER, OffsetAndEpoch(image.offset + 1, max(image.epoch, 0)), (), image
     )
@@ -91,7 +91,7 @@ def recover(world: PowerWorld, image: MetadataImage, read: list[int], absent: li
 
 
 def step(world: PowerWorld, random: Random) -> None:
-    """Do something by chance. Processes die, and no machine loses power."""
+    """Do a random step in which processes may die, but no machine loses power."""
     node_id = random.choice(NODES)
     lives = world.nodes[node_id].lives
     kind = random.choices(
@@ -115,9 +115,9 @@ def step(world: PowerWorld, random: Random) -> None:
 
 
 def stopped(random: Random) -> tuple[PowerWorld, MetadataImage]:
-    """Run a history, stop all brokers; return it with a copy of the metadata from some moment.
+    """Run a random history, and stop all brokers. Return the world and a copy of the metadata from a random moment.
 
-    The premise of a recovery is that the lost part of the log held no unclean election.
+    Histories with an unclean election are skipped, since a recovery assumes that the lost part of the log has none.
     """
     while True:
         world = PowerWorld(random, min_isr=random.choice((1, 2, 2, 3)), assignment=random.sample(NODES, 3))
@@ -133,7 +133,10 @@ def stopped(random: Random) -> tuple[PowerWorld, MetadataImage]:
 
 @pytest.mark.parametrize("seed", seeds(60))
 def test_what_was_acknowledged_outlives_a_stale_copy(seed: int) -> None:
-    """While one in-sync replica is left, all that was acknowledged is on the elected leader, in each order of return."""
+    """At least one in-sync replica is left.
+
+    The elected leader has all acknowledged records, after any order of return.
+    """
     random = Random(seed)
     world, image = stopped(random)
     true = world.partition
@@ -145,9 +148,10 @@ def test_what_was_acknowledged_outlives_a_stale_copy(seed: int) -> None:
     plan = recover(world, image, sorted(left), [])
     assert plan.end.offset > world.image.offset
     for node_id in left:
-        # Once a replica leads, the topic's own rule holds again: so the last to come is not fenced.
+        # After a leader is elected, the topic's own rule for unclean elections applies again. So the last broker to
+        # return must not be fenced.
         world.tick(random.choice((0, 500, 20_000)))
-        assert world.partition.leader == NO_LEADER, "somebody leads before all have answered"
+        assert world.partition.leader == NO_LEADER, "a leader was elected before all brokers had reported"
         world.start(node_id)
         for living in world.living():
             world.beat(living.node_id)
@@ -161,7 +165,7 @@ def test_what_was_acknowledged_outlives_a_stale_copy(seed: int) -> None:
 
 
 def absent_world(random: Random) -> PowerWorld:
-    """Recover while the replica that has everything is absent, and bring the others back."""
+    """Recover while the replica with all records is absent, and start the other brokers."""
     world = PowerWorld(random)
     for _ in range(3):
         world.produce()
@@ -186,7 +190,10 @@ def absent_world(random: Random) -> PowerWorld:
 
 
 def test_an_absent_node_is_waited_for_without_a_limit() -> None:
-    """Neither `unclean.leader.election.enable` nor `unclean.recovery.timeout.ms` lets a shorter log lead before it is back."""
+    """A complete replica is absent.
+
+    No shorter log leads before it is back, whatever the keys for unclean elections say.
+    """
     world = absent_world(Random(1))
     assert world.partition.leader == NO_LEADER
     world.start(3)
@@ -197,7 +204,10 @@ def test_an_absent_node_is_waited_for_without_a_limit() -> None:
 
 
 def test_an_operator_may_call_the_rest_lost() -> None:
-    """An election that an operator asks for waits for nobody: the longest log of those that are back leads."""
+    """The operator asks for an unclean election.
+
+    It waits for no replica, and the longest log of the returned ones leads.
+    """
     world = absent_world(Random(1))
     assert not world.ask(ElectLeadersRequest(1, None)).error_code
     assert world.partition.leader == 2

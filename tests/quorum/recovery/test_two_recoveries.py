@@ -1,4 +1,4 @@
-"""Two recoveries: in a row, side by side, and a backup beside voters that came after it."""
+"""Several recoveries: one after another, or side by side, and a backup that is older than the present voters."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def after(node: FoundNode, plan: RecoveryPlan) -> FoundNode:
 
 
 def test_two_plans_from_the_same_reports_differ() -> None:
-    """Each has an id of its own, and begins its log at an offset and an epoch of its own."""
+    """Two plans from equal reports differ in their ids, and their logs begin at different offsets and epochs."""
     nodes = stopped_nodes()
     one, other = planned(nodes, 1), planned(nodes, 100)
     assert one.voters != other.voters
@@ -82,7 +82,10 @@ def test_two_plans_from_the_same_reports_differ() -> None:
 
 
 def test_logs_that_were_recovered_side_by_side_are_refused_together() -> None:
-    """Neither has the recovery of the other, so an operator has to choose."""
+    """Nodes have logs of two recoveries that were made side by side.
+
+    A further recovery is refused, since an operator has to choose.
+    """
     nodes = stopped_nodes()
     one, other = planned(nodes, 1), planned(nodes, 100)
     mixed = [after(nodes[0], one), after(nodes[1], other), after(nodes[2], other)]
@@ -92,7 +95,7 @@ def test_logs_that_were_recovered_side_by_side_are_refused_together() -> None:
 
 
 def test_recoveries_in_a_row_are_one_history() -> None:
-    """The second has the ids of both, and its numbers are above those of the first."""
+    """A second recovery follows the first. Its log has the ids of both, and its numbers exceed those of the first."""
     nodes = stopped_nodes()
     first = planned(nodes, 1)
     again = [after(each, first) for each in nodes]
@@ -112,7 +115,10 @@ def test_recoveries_in_a_row_are_one_history() -> None:
 
 
 def test_a_partition_without_records_is_raised_by_a_second_rebuild_too() -> None:
-    """No disk shows its leader epoch. Those of other partitions show how often all have been raised."""
+    """A partition's directory has no leader epoch.
+
+    A second rebuild raises its epoch as far as that of the other partitions.
+    """
     written = replica(1, 3, leader_epoch=LEADER_EPOCHS_AHEAD + 5)
     nodes = [found(1, None), found(2, None), found(3, None, written, replica(2, 3, leader_epoch=-1))]
     image = images_of(plan_of(rebuild(nodes, Named()), nodes))
@@ -123,7 +129,7 @@ def test_a_partition_without_records_is_raised_by_a_second_rebuild_too() -> None
 
 
 def test_what_any_copy_knows_is_raised_too() -> None:
-    """A backup of before a recovery counts, and the better copy knows how far that recovery has raised leader epochs."""
+    """A recovery uses an older backup. Leader epochs are raised as far as the newest copy requires."""
     log = beginning(VOTERS)
     log.append(write(log, 1, *topic(1)))
     later = [*log, write(log, 2, *topic(2, leader_epoch=LEADER_EPOCHS_AHEAD + 1))]
@@ -134,7 +140,10 @@ def test_what_any_copy_knows_is_raised_too() -> None:
 
 
 def test_another_copy_may_know_a_later_epoch_of_a_partition() -> None:
-    """Its end was never committed. The new leader epoch is above it all the same, and the recovery is not refused."""
+    """A copy that was never committed has a higher leader epoch of a partition.
+
+    The new leader epoch is higher still.
+    """
     log = beginning(VOTERS)
     log.append(write(log, 1, *topic(1, leader_epoch=3)))
     abandoned = [*log, write(log, 1, *topic(2, leader_epoch=9))]
@@ -147,7 +156,10 @@ def test_another_copy_may_know_a_later_epoch_of_a_partition() -> None:
 
 
 def test_a_recovery_that_reached_only_some_nodes_is_continued() -> None:
-    """The refusal names the command with `--from`, where to find the plan, and the nodes that lack it."""
+    """A recovery has reached only some nodes.
+
+    The refusal of another one names `--from`, the file of the plan, and the nodes that lack it.
+    """
     nodes = stopped_nodes()
     plan = planned(nodes, 1)
     partly = [after(nodes[0], plan), *nodes[1:]]
@@ -157,7 +169,10 @@ def test_a_recovery_that_reached_only_some_nodes_is_continued() -> None:
 
 
 def test_a_backup_is_judged_by_the_voters_that_came_after_it_too() -> None:
-    """The backup's voters may be lost, while a majority of the present ones is left: it elects a leader by itself."""
+    """A backup's voters are lost, but a majority of the later voters is left.
+
+    The recovery is refused, since they can elect a leader.
+    """
     log = beginning(VOTERS)
     backup = ("b.tar.gz", copy_of(log))
     later = [*log, write(log, 2, voters_of(3, 4, 5).to_record(), is_control=True)]

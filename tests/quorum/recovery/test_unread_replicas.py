@@ -1,4 +1,4 @@
-"""Replicas that could not be read: on absent nodes, or on disks that are away."""
+"""Replicas that could not be read, on absent nodes or on missing disks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ LOST = (key_of(1), key_of(2))
 
 
 def test_an_absent_node_may_hold_any_partition() -> None:
-    """A reassignment may have ended after the copy. So each partition waits for it; it leaves once the others are in sync."""
+    """An absent node may have a replica of any partition, by a later reassignment.
+
+    Each partition waits for it, and drops it when the others are in sync.
+    """
     log = beginning(VOTERS)
     log.append(write(log, 1, *topic(1, (2, 3)), *topic(2, (3, 4))))
     nodes = [found(1, None), found(2, None, replica(1, 2)), found(3, copy_of(log), replica(1, 3))]
@@ -45,7 +48,7 @@ def test_an_absent_node_may_hold_any_partition() -> None:
 
 
 def test_an_absent_node_that_is_only_a_controller_is_not_waited_for() -> None:
-    """It has no partitions to report."""
+    """An absent node is only a controller, so it has no replicas. Partitions do not wait for it."""
     log = beginning(VOTERS)
     log.append(write(log, 1, *topic(1, (2, 3)), RegisterControllerRecord(9, bytes(16), 1)))
     nodes = [found(1, None), found(2, None), found(3, copy_of(log), replica(1, 3))]
@@ -55,7 +58,7 @@ def test_an_absent_node_that_is_only_a_controller_is_not_waited_for() -> None:
 
 
 def test_a_disk_that_is_away_may_hold_any_partition() -> None:
-    """A single unreadable replica may be of its own partition only."""
+    """A missing disk may hold a replica of any partition. An unreadable replica holds up only its own partition."""
     log = beginning(VOTERS)
     log.append(write(log, 1, *topic(1, (2, 3)), *topic(2, (2, 3))))
     unreadable = attrs.evolve(found(1, None), unreadable=("/data/t1-0: I/O error",), missing=(("t1", 0),))

@@ -1,4 +1,4 @@
-"""Controllers without brokers in the virtual world: each has a disk, a listener and a `MetadataService`."""
+"""Controllers without brokers in the simulator: each has a disk, a listener and a `MetadataService`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Script = Callable[[World, "Controllers"], Awaitable[None]]
 
 @attrs.define(eq=False)
 class Member:
-    """One life of a node."""
+    """A running node: its parts from one start to the next."""
 
     node_id: int
     env: SimEnv
@@ -60,7 +60,7 @@ class Member:
 
 
 def register(broker_id: int) -> BrokerRegistrationRequest:
-    """The simplest decision that leaves a trace of its own: a broker that nobody hears of again."""
+    """Make a request for a decision with a visible result: the registration of a broker that sends no heartbeats."""
     return BrokerRegistrationRequest(
         broker_id,
         CLUSTER_ID,
@@ -75,7 +75,10 @@ def register(broker_id: int) -> BrokerRegistrationRequest:
 
 
 class Controllers:
-    """`voters` of a world's machines `c1`, `c2`, ..., formatted; `start` them. `observers` are no controllers."""
+    """Controllers on the machines `c1`, `c2` and so on. They are formatted at once, and started by `start`.
+
+    `voters` are the voters. `observers` are not controllers.
+    """
 
     def __init__(
         self,
@@ -98,7 +101,7 @@ class Controllers:
         self.segment_bytes = segment_bytes
         self.controllers = {*voters, *more_controllers}
         self.more_endpoints: dict[int, tuple[tuple[str, str, int], ...]] = {}
-        """The further endpoints that a node registers."""
+        """Further endpoints that a node registers."""
         self.ports: dict[int, int] = {}
         """The ports of nodes that have moved."""
         self.bootstrap = tuple((host_of(each), PORT) for each in voters)
@@ -111,14 +114,14 @@ class Controllers:
             self.format(node_id)
 
     def format(self, node_id: int) -> None:
-        """A new disk's directory; a voter's has the id that the voters know."""
+        """Format a new disk's directory. A voter's directory gets the id that the set of voters has."""
         root = self.world.machine(host_of(node_id)).disk.open_dir(PATH, create=True)
         is_voter = node_id in self.voters.node_ids
         voters = self.voters if is_voter and not self.static else None
         format_directory(root, node_id, directory_of(node_id), cluster_id=CLUSTER_ID, voters=voters)
 
     def _static_voters(self) -> VoterSet:
-        """The voters as a configuration names them: without directories."""
+        """Return the voters as static configuration has them, without directory ids."""
         if not self.static:
             return NO_VOTERS
         return VoterSet.of(
@@ -188,7 +191,7 @@ class Controllers:
             nursery.cancel_scope.cancel()
 
     def port_of(self, node_id: int) -> int:
-        """Return the port of a node's listener in its next life."""
+        """Return the port of a node's listener at its next start."""
         return self.ports.get(node_id, PORT)
 
     def _listen(
@@ -207,7 +210,8 @@ class Controllers:
             idle_ms_max=60_000,
         )
 
-    # -- what a test does ---------------------------------------------------------------------------------------------
+    # -- actions of tests
+    # -------------------------------------------------------------------------------------------------
 
     def start_all(self) -> None:
         for node_id, machine in [(each, self.world.machine(host_of(each))) for each in self.node_ids]:
@@ -222,22 +226,24 @@ class Controllers:
         self.world.crash(host_of(node_id), keep)
 
     async def stop(self, node_id: int) -> None:
-        """A clean stop."""
+        """Stop a node cleanly."""
         member = self.members[node_id]
         assert member.running is not None
         member.stop.set()
         await member.running.ended.wait()
 
     async def until(self, condition: Callable[[], Any], seconds: float = 30.0) -> Any:
-        """Wait for something to become true; its value. Fails when it does not within the virtual time."""
+        """Wait until the call returns a true value, and return it. Fail after this virtual time."""
         deadline = self.world.now + seconds
         while not (found := condition()):
-            assert self.world.now < deadline, f"not within {seconds} s"
+            assert self.world.now < deadline, (
+                f"the condition did not become true within {seconds} s of virtual time"
+            )
             await self.world.sleep(0.005)
         return found
 
     def active(self) -> Member | None:
-        """The active controller of the newest epoch."""
+        """Return the active controller of the newest epoch, or None."""
         found = [each for each in self.members.values() if each.env.alive and each.is_active]
         return max(found, key=lambda each: each.service.quorum.leader_epoch, default=None)
 
@@ -246,7 +252,7 @@ class Controllers:
         return member
 
     async def ask(self, request: Any, seconds: float = 30.0) -> Any:
-        """Ask the active controller until somebody answers with something else than NOT_CONTROLLER."""
+        """Send a request to the active controller, until the answer is not NOT_CONTROLLER."""
         deadline = self.world.now + seconds
         while True:
             member = await self.leader(deadline - self.world.now)
@@ -271,7 +277,7 @@ class Controllers:
         await self.until(all_there, seconds)
 
     async def ask_quorum(self, node_id: int, request: Any, seconds: float = 30.0) -> Any:
-        """The answer of a node's quorum, over its listener."""
+        """Send a request to a node's listener for the quorum, and return the answer."""
         asking = self.world.node_env("client")
         peers = PeerConnections(asking, self.world.tasks, client_id="test", log=KeptLog())
         answer = await peers.channel(host_of(node_id), self.port_of(node_id)).request(
@@ -281,7 +287,7 @@ class Controllers:
         return answer
 
     def log_of(self, node_id: int) -> list[MetadataBatch]:
-        """The batches on the disk of a node."""
+        """Return the batches on a node's disk."""
         directory = self.world.machine(host_of(node_id)).disk.open_dir(PATH).subdir("__cluster_metadata-0")
         batches: list[MetadataBatch] = []
         for name in directory.list():
@@ -310,7 +316,7 @@ def calm_world(seed: int = 1) -> World:
 
 
 def play(script: Script, world: World | None = None, **options: Any) -> None:
-    """Start all nodes and run the script."""
+    """Start all nodes, and run the script."""
     world = world or calm_world()
     controllers = Controllers(world, **options)
 

@@ -1,4 +1,4 @@
-"""A controller node without a broker in the virtual world: format, start, ask. Shared by the tests of this folder."""
+"""A controller node without a broker in the simulator: functions that format and start it, and send requests."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DIRECTORY_ID = b"directory-number"
 NODE_ID = 1
 PATH = "/data"
 NODE = "n1"
-"""The machine of a lone controller."""
+"""The machine of the only controller."""
 
 
 def format_node(root: Dir) -> None:
@@ -49,12 +49,12 @@ def make_world(seed: int = 1, weather: Weather | None = None) -> World:
 
 
 async def run(world: World, main: Callable[[Env], Awaitable[Any]]) -> None:
-    """Start a process on the machine and wait for its end."""
+    """Start a process on the machine, and wait for its end."""
     await world.start(NODE, main).ended.wait()
 
 
 def again(world: World) -> World:
-    """A new world with the same disk: each world runs once."""
+    """Make a new world with the same disk, since each world runs once."""
     other = World(world.seed + 1, Weather())
     other.machine(NODE).disk = world.machine(NODE).disk
     return other
@@ -64,7 +64,7 @@ def again(world: World) -> World:
 async def running_controller(
     env: Env, journal: KeptLog | None = None, *, path: str = PATH, **settings: Any
 ) -> AsyncIterator[MetadataService]:
-    """A controller that leads; on a normal exit it stops cleanly."""
+    """Run a controller that leads. It stops cleanly when the block ends normally."""
     logger = journal or KeptLog()
     root = env.open_dir(path)
     meta = find_meta_properties(root)
@@ -128,12 +128,12 @@ def producer_ids(broker_epoch: int) -> AllocateProducerIdsRequest:
 
 
 async def ask(service: MetadataService, env: Env, request: Any) -> Any:
-    """The response, over the loopback channel."""
+    """Send a request over the loopback channel, and return the response."""
     return await service.channel().request(request, env.clock.monotonic() + 60)
 
 
 async def join(service: MetadataService, env: Env) -> int:
-    """Register as a new incarnation and be unfenced; the broker epoch."""
+    """Register a new incarnation of a broker, wait until it is unfenced, and return its epoch."""
     epoch: int = (await ask(service, env, registration(env.new_uuid()))).broker_epoch
     response = await ask(service, env, heartbeat(service, epoch))
     assert not response.is_fenced

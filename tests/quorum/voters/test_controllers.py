@@ -1,4 +1,7 @@
-"""Controllers over a simulated network: elections, commits, deaths, cuts. The drivers at work, not only the core."""
+"""Controllers over a simulated network: elections, commits, deaths and cut links.
+
+The drivers of the quorum are at work.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,10 @@ def logs_are_equal(controllers: Controllers, node_ids: tuple[int, ...] = (1, 2, 
 
 @pytest.mark.parametrize("static", [False, True])
 def test_three_voters_elect_a_leader_and_commit(static: bool) -> None:
-    """One of them leads; what it decides is on every disk, in the same batches. Voters in the log or in the file."""
+    """One of three voters leads, and its decisions are on every disk in equal batches.
+
+    The voters are in the log or in the configuration.
+    """
 
     async def script(world: World, controllers: Controllers) -> None:
         assert (await controllers.ask(register(100))).error_code == 0
@@ -70,7 +76,7 @@ def test_three_voters_elect_a_leader_and_commit(static: bool) -> None:
 
 
 def test_an_observer_finds_the_leader_by_the_bootstrap_servers() -> None:
-    """An observer follows the same log, and finds the leader although it does not know the voters at first."""
+    """An observer that knows no voters finds the leader through the bootstrap servers, and follows the log."""
 
     async def script(world: World, controllers: Controllers) -> None:
         await controllers.ask(register(100))
@@ -86,7 +92,11 @@ def test_an_observer_finds_the_leader_by_the_bootstrap_servers() -> None:
 
 
 def test_a_new_leader_takes_over_when_the_old_one_dies() -> None:
-    """Its peers see the broken connection and vote at once; what was committed is there, the old one follows."""
+    """A leader dies.
+
+    Its peers see the broken connections and elect another one within a second. Committed records remain, and the old
+    leader follows.
+    """
 
     async def script(world: World, controllers: Controllers) -> None:
         await controllers.ask(register(100))
@@ -107,7 +117,7 @@ def test_a_new_leader_takes_over_when_the_old_one_dies() -> None:
 
 
 def test_an_election_is_counted_with_its_time() -> None:
-    """Kafka's election-latency: only who asked for votes counts, and only where an election came of it."""
+    """Kafka's election-latency counts an election only on the node that was elected."""
 
     async def script(world: World, controllers: Controllers) -> None:
         old = await controllers.leader()
@@ -130,7 +140,10 @@ def test_an_election_is_counted_with_its_time() -> None:
 
 
 def test_a_leader_that_is_cut_off_resigns_and_its_decisions_are_taken_back() -> None:
-    """Check quorum (thesis, 6.2): it answers nobody, hears of the new epoch when the cut heals, and cuts its log."""
+    """A leader is cut off and resigns (check quorum; thesis, 6.2).
+
+    When the network is healed, it learns of the new epoch and truncates its log.
+    """
 
     async def script(world: World, controllers: Controllers) -> None:
         await controllers.ask(register(100))
@@ -156,7 +169,7 @@ def test_a_leader_that_is_cut_off_resigns_and_its_decisions_are_taken_back() -> 
 
 
 def test_a_minority_decides_nothing() -> None:
-    """With two of three voters dead no answer is given; with one of them back all goes on."""
+    """Two of three voters are dead, and nothing is committed. When one returns, requests are answered again."""
 
     async def script(world: World, controllers: Controllers) -> None:
         await controllers.ask(register(100))
@@ -177,7 +190,7 @@ def test_a_minority_decides_nothing() -> None:
 
 
 def test_a_clean_stop_hands_over() -> None:
-    """EndQuorumEpoch names whom to elect: the next leader is there at once."""
+    """A leader stops cleanly. Its EndQuorumEpoch names the preferred successor, which leads within 0.2 seconds."""
 
     async def script(world: World, controllers: Controllers) -> None:
         await controllers.ask(register(100))
@@ -193,7 +206,7 @@ def test_a_clean_stop_hands_over() -> None:
 
 @pytest.mark.long
 def test_followers_that_lag_fetch_many_batches_at_once() -> None:
-    """Hundreds of batches in a few answers, each synced before the next is asked for."""
+    """A follower that lags fetches hundreds of batches in a few answers. It syncs each before the next fetch."""
 
     async def script(world: World, controllers: Controllers) -> None:
         leader = await controllers.leader()
@@ -210,7 +223,10 @@ def test_followers_that_lag_fetch_many_batches_at_once() -> None:
 
 
 def test_a_follower_that_is_too_far_behind_loads_a_snapshot() -> None:
-    """KIP-630: the log below a snapshot is gone, so a replica that needs it gets the snapshot, then the log behind it."""
+    """The leader's log begins above a follower's end.
+
+    The follower fetches a snapshot, and then the later log (KIP-630).
+    """
 
     async def script(world: World, controllers: Controllers) -> None:
         leader = await controllers.leader()
@@ -238,7 +254,10 @@ def test_a_follower_that_is_too_far_behind_loads_a_snapshot() -> None:
 
 
 def test_snapshots_bound_the_log() -> None:
-    """Segments are large (1 GiB), but what a snapshot covers is gone when the next one comes, on every node."""
+    """A new snapshot removes the part of the log that the previous one covers, on every node.
+
+    The log stays short though segments are 1 GiB.
+    """
 
     async def script(world: World, controllers: Controllers) -> None:
         for number in range(150):
@@ -254,7 +273,7 @@ def test_snapshots_bound_the_log() -> None:
 
 
 def test_an_observer_with_an_empty_disk_begins_with_a_snapshot() -> None:
-    """Brokers use the same path."""
+    """An observer with an empty disk fetches a snapshot first, as brokers do."""
 
     async def script(world: World, controllers: Controllers) -> None:
         controllers.crash(4)
@@ -278,7 +297,10 @@ def describe() -> DescribeQuorumRequest:
 
 
 def test_the_leader_describes_the_quorum() -> None:
-    """DescribeQuorum: voters and observers with their offsets and times, and how to reach the voters; others refuse."""
+    """DescribeQuorum at the leader returns voters and observers with offsets and times, and the voters' endpoints.
+
+    Other nodes refuse it.
+    """
 
     async def script(world: World, controllers: Controllers) -> None:
         leader = await controllers.leader()
@@ -313,7 +335,10 @@ def test_the_leader_describes_the_quorum() -> None:
 
 
 def test_static_voters_are_described_without_directories() -> None:
-    """As Kafka does at kraft.version 0, the leader included; what only follows has its own."""
+    """With static voters, DescribeQuorum shows no directory ids of voters, as Kafka does at kraft.version 0.
+
+    Observers have theirs.
+    """
 
     async def script(world: World, controllers: Controllers) -> None:
         leader = await controllers.leader()
@@ -346,7 +371,10 @@ def group_timeouts(groups: Iterable[int], timeout_ms: int) -> IncrementalAlterCo
 
 
 def test_a_long_request_and_the_next_of_its_connection_keep_their_order() -> None:
-    """A request that follows a long one is decided after all of its parts."""
+    """A connection sends a long request and then a short one.
+
+    The short one is decided after all parts of the long one.
+    """
 
     async def script(world: World, controllers: Controllers) -> None:
         leader = await controllers.leader()
@@ -369,7 +397,10 @@ def test_a_long_request_and_the_next_of_its_connection_keep_their_order() -> Non
 
 
 def test_a_leader_that_is_lost_halfway_says_so_for_all_that_is_not_committed() -> None:
-    """A deposed leader takes uncommitted decisions back, and decides no more. The answer is one, and complete."""
+    """The leader is deposed in the middle of a long request.
+
+    The answer is complete, and has NOT_CONTROLLER for everything uncommitted.
+    """
 
     async def script(world: World, controllers: Controllers) -> None:
         leader = await controllers.leader()
@@ -400,13 +431,19 @@ def test_a_leader_that_is_lost_halfway_says_so_for_all_that_is_not_committed() -
 
 @pytest.mark.parametrize("seed", [20166, 20346])
 def test_storms_that_found_something(seed: int) -> None:
-    """A removed voter that knew only a leader of before; a disk that was full between two segments of one write."""
+    """Random histories that found bugs.
+
+    A removed voter knew only an old leader, and a disk filled up between two segments of one write.
+    """
     options = {"snapshots": SnapshotSettings(bytes_between_max=2000), "segment_bytes": 1500}
     storm(seed, observers=(4, 5), more_controllers=(4,), **options)
 
 
 def test_readers_that_are_no_replicas_see_what_is_committed() -> None:
-    """A Fetch with replica id -1: the committed log, waiting for more if asked to; any controller answers."""
+    """A client fetches with replica id -1 from any controller.
+
+    It gets only the committed log, and may wait for more.
+    """
 
     async def script(world: World, controllers: Controllers) -> None:
         await controllers.ask(register(100))
@@ -439,7 +476,7 @@ def test_readers_that_are_no_replicas_see_what_is_committed() -> None:
 
 
 def test_requests_that_are_not_about_this_quorum_are_refused() -> None:
-    """Another cluster, another log, a vote for somebody else: Kafka's codes, and nothing changes."""
+    """Requests for another cluster, another log or another voter are refused with Kafka's codes, and change nothing."""
 
     async def script(world: World, controllers: Controllers) -> None:
         leader = await controllers.leader()
@@ -485,19 +522,19 @@ def read(offset: int, wait_ms: int = 0) -> FetchRequest:
 
 @pytest.mark.parametrize("seed", seeds(6))
 def test_crashes_power_cuts_and_bad_weather_lose_no_answer(seed: int) -> None:
-    """An answer holds for ever after, whatever it was; in the end all logs agree."""
+    """Nodes crash, lose power and have bad networks. Every answer remains valid, and in the end all logs are equal."""
     storm(seed)
 
 
 @pytest.mark.parametrize("seed", seeds(6))
 def test_storms_over_controllers_that_write_snapshots(seed: int) -> None:
-    """The same with logs that are cut behind snapshots all the time, and an observer."""
+    """As above, with observers, and with logs that snapshots truncate all the time."""
     options = {"snapshots": SnapshotSettings(bytes_between_max=2000), "segment_bytes": 1500}
     storm(1000 + seed, observers=(4, 5), more_controllers=(4,), **options)
 
 
 def storm(seed: int, **options: Any) -> None:
-    """Make decisions, while nodes die with and without their power, links are cut and disks are full."""
+    """Make decisions while nodes die with or without their power, links are cut, and disks are full."""
     world = World(seed, Weather.draw(World(seed)._stream("weather")))
     random = world.random
 
@@ -572,7 +609,7 @@ def storm(seed: int, **options: Any) -> None:
 
 
 async def change_voters(controllers: Controllers, node_id: int) -> None:
-    """Add a node that does not vote, or remove a voter; whatever comes of it."""
+    """Add a node as a voter, or remove a voter. The request may fail."""
     leader = controllers.active()
     if leader is None or node_id not in controllers.controllers:
         return
@@ -582,7 +619,7 @@ async def change_voters(controllers: Controllers, node_id: int) -> None:
 
 
 def logs_agree(controllers: Controllers) -> None:
-    """Check that logs hold the same batches as far as they overlap, and end at the same offset."""
+    """Check that logs have equal batches where they overlap, and equal ends."""
     known: dict[int, Any] = {}
     ends = set()
     for node_id in controllers.node_ids:

@@ -1,4 +1,4 @@
-"""Controllers that write snapshots all the time: logs stay short, and who lags or begins anew loads what it missed."""
+"""Controllers that write snapshots all the time. Logs stay short, and nodes that lag or begin anew fetch a snapshot."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def decide(controllers: Controllers, first: int, count: int) -> None:
 
 
 def test_every_node_writes_its_own_and_lets_the_log_go() -> None:
-    """KIP-630: leader and followers alike; what a snapshot covers leaves the log, and older snapshots the disk."""
+    """Leader and followers write snapshots (KIP-630). A snapshot removes the covered log and older snapshots."""
 
     async def script(world: World, controllers: Controllers) -> None:
         await decide(controllers, 100, 60)
@@ -45,7 +45,7 @@ def test_every_node_writes_its_own_and_lets_the_log_go() -> None:
 
 @pytest.mark.parametrize("static", [False, True])
 def test_who_was_away_for_long_loads_the_leaders_snapshot(static: bool) -> None:
-    """Its log ends below the leader's beginning; afterwards it votes like the others."""
+    """A voter was away, and the leader's log begins above its end. It fetches a snapshot, and then votes as before."""
 
     async def script(world: World, controllers: Controllers) -> None:
         leader = await controllers.leader()
@@ -67,7 +67,7 @@ def test_who_was_away_for_long_loads_the_leaders_snapshot(static: bool) -> None:
 
 
 def test_all_start_again_from_their_snapshots() -> None:
-    """The image is the one of before; voters and epochs too."""
+    """All nodes restart from their snapshots. The image, the voters and the epoch are as before."""
 
     async def script(world: World, controllers: Controllers) -> None:
         await decide(controllers, 100, 60)
@@ -89,9 +89,9 @@ def test_all_start_again_from_their_snapshots() -> None:
 
 
 def test_voters_that_joined_later_are_told_by_their_own_snapshots() -> None:
-    """KIP-853: a snapshot holds the voters, also on a node that was formatted without any and read of them in the log.
+    """A node was formatted without voters, and the log named them later. Its own snapshot contains them, too (KIP-853).
 
-    Otherwise such a node would not know after a restart that it votes, and who else does.
+    Otherwise the node would not know after a restart whether it votes, and who else does.
     """
 
     async def script(world: World, controllers: Controllers) -> None:
@@ -121,7 +121,7 @@ def test_voters_that_joined_later_are_told_by_their_own_snapshots() -> None:
 
 @pytest.mark.parametrize("seed", seeds(6))
 def test_crashes_in_bad_weather_lose_no_answer(seed: int) -> None:
-    """With a snapshot every few decisions, written, fetched and installed whenever the power may fail."""
+    """Nodes crash in bad weather while snapshots are written, fetched and installed. Every answer remains valid."""
     world = World(seed, Weather.draw(World(seed)._stream("weather")))
 
     async def script(world: World, controllers: Controllers) -> None:

@@ -1,4 +1,7 @@
-"""Forged requests to a controller's listener: none ends a node, fills its memory or spoils an election for long."""
+"""Forged requests to a controller's listener.
+
+None of them ends a node, fills its memory, or disturbs elections for long.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +77,7 @@ def follower_of(controllers: Controllers, leader: Member) -> Member:
 
 @pytest.mark.reaches("raft.second_leader_refused")
 def test_an_epoch_has_one_leader_whatever_is_said() -> None:
-    """BeginQuorumEpoch of another leader in an epoch whose leader is known is refused, and nobody dies of it."""
+    """BeginQuorumEpoch names another leader of an epoch whose leader is known. It is refused, and all nodes go on."""
 
     async def script(world: World, controllers: Controllers) -> None:
         await controllers.ask(register(100))
@@ -93,7 +96,10 @@ def test_an_epoch_has_one_leader_whatever_is_said() -> None:
 
 
 def test_leaders_that_do_not_exist_are_got_over() -> None:
-    """Each follower is told of another leader of the next epoch: they ask in vain, ask each other, and elect one."""
+    """Each node gets a BeginQuorumEpoch of another nonexistent leader.
+
+    After failed fetches the nodes elect a real one.
+    """
 
     async def script(world: World, controllers: Controllers) -> None:
         await controllers.ask(register(100))
@@ -113,7 +119,10 @@ def test_leaders_that_do_not_exist_are_got_over() -> None:
 @pytest.mark.parametrize("kind", ["vote", "begin", "end"])
 @pytest.mark.reaches("raft.epoch_far_ahead_refused")
 def test_one_packet_does_not_use_up_the_epochs(kind: str) -> None:
-    """An epoch of 2^31 - 1 would be the last: Kafka's controllers end there, and at every start again."""
+    """A request with an epoch near 2^31 - 1 is refused.
+
+    It would use up the epochs, and Kafka's controllers end at such an epoch.
+    """
 
     async def script(world: World, controllers: Controllers) -> None:
         await controllers.ask(register(100))
@@ -136,7 +145,10 @@ def test_one_packet_does_not_use_up_the_epochs(kind: str) -> None:
 
 
 def test_addresses_of_leaders_that_are_none_are_forgotten() -> None:
-    """Addresses that strangers announce neither fill the memory nor send other nodes to a wrong place."""
+    """BeginQuorumEpoch requests announce addresses of leaders that do not exist.
+
+    They are neither kept in memory nor passed on.
+    """
 
     async def script(world: World, controllers: Controllers) -> None:
         await controllers.ask(register(100))
@@ -156,8 +168,10 @@ def test_addresses_of_leaders_that_are_none_are_forgotten() -> None:
 
 
 def test_a_replica_with_the_id_of_a_voter_does_not_stand_in_for_it() -> None:
-    """A voter is a node with a disk (KIP-853). With one voter dead, a stranger fetches under the other's id: it neither
-    commits anything nor unseats the leader."""
+    """A stranger fetches under a voter's node id, but from another disk (KIP-853).
+
+    The leader does not count its fetches, and stays.
+    """
 
     async def script(world: World, controllers: Controllers) -> None:
         await controllers.ask(register(100))
@@ -188,7 +202,10 @@ def test_a_replica_with_the_id_of_a_voter_does_not_stand_in_for_it() -> None:
 
 @pytest.mark.reaches("raft.observer_forgotten")
 def test_fetches_that_would_wait_for_ever_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their connections may be long gone: they are few, and wait for half a minute at most."""
+    """Many fetches wait for data, and their connections may be gone.
+
+    Only a limited number is kept, for half a minute at most.
+    """
     monkeypatch.setattr("odradek.metadata_quorum.raft.replication.REPLICAS_MAX", 20)
     monkeypatch.setattr("odradek.metadata_quorum.replica.quorum_requests.READERS_MAX", 30)
 
@@ -215,7 +232,7 @@ def test_fetches_that_would_wait_for_ever_do_not_pile_up(monkeypatch: pytest.Mon
 
 
 def test_odd_numbers_are_answered() -> None:
-    """Positions, sizes and offsets that no sound replica sends are answered, and the node goes on."""
+    """Fetches with extreme positions, sizes and offsets are answered, and the node goes on."""
 
     async def script(world: World, controllers: Controllers) -> None:
         await controllers.ask(register(100))
@@ -253,7 +270,7 @@ def test_odd_numbers_are_answered() -> None:
 
 
 def test_a_leader_that_hears_of_the_next_one_stops_deciding() -> None:
-    """Requests between the loss of the lead and the next leader's first commit are answered NOT_CONTROLLER."""
+    """A leader gets BeginQuorumEpoch of its successor. It answers requests with NOT_CONTROLLER from then on."""
 
     async def script(world: World, controllers: Controllers) -> None:
         await controllers.ask(register(100))

@@ -1,4 +1,4 @@
-"""A quorum's leader whose disk is late: decisions go on, another voter leads, and that is rare."""
+"""The disk of the quorum's leader is late. Decisions go on, and another voter takes over, but not too often."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.schedule import seeds
 
 
 def quiet(cluster: Cluster, seconds: float, late: tuple[int, ...]) -> None:
-    """Let everything arrive for so long, while these nodes sync nothing."""
+    """Let all messages arrive for some time, while these nodes sync nothing."""
     until = cluster.now + seconds
     while cluster.now < until:
         for _ in range(20):
@@ -43,21 +43,23 @@ def leader_of(cluster: Cluster) -> int:
 
 
 def led(voters: tuple[int, ...] = (1, 2, 3)) -> Cluster:
-    """Make a quorum with a leader that has committed in its epoch."""
+    """Make a quorum whose leader has committed records of its epoch."""
     cluster = Cluster.of(voters)
     cluster.settle(5.0)
     return cluster
 
 
 def test_a_leader_that_never_syncs_is_replaced() -> None:
-    """Its followers hear it, so none of them would ask for votes."""
+    """A leader's disk never syncs. The leader resigns, since its followers hear it and would not ask for votes."""
     cluster = led()
     late = leader_of(cluster)
     cluster.append(late)
     quiet(cluster, 1.5, (late,))
     core = cluster.nodes[late].core
     assert core is not None
-    assert core.high_watermark == core.log.end_offset, "the others have committed what it has not synced"
+    assert core.high_watermark == core.log.end_offset, (
+        "the followers have not committed the record that the leader has not synced"
+    )
     assert leader_of(cluster) == late
     quiet(cluster, 3.0, (late,))
     assert leader_of(cluster) != late
@@ -67,7 +69,7 @@ def test_a_leader_that_never_syncs_is_replaced() -> None:
 
 @pytest.mark.parametrize("late_followers", [1, 2])
 def test_a_leader_stays_while_no_majority_has_synced_more(late_followers: int) -> None:
-    """Another leader would be no better. It resigns only when nobody fetches from it (check quorum)."""
+    """A majority, with the leader, has late disks. The leader stays, since another voter would be no better."""
     cluster = led()
     first = leader_of(cluster)
     late = (first, *[each for each in cluster.nodes if each != first][:late_followers])
@@ -77,11 +79,11 @@ def test_a_leader_stays_while_no_majority_has_synced_more(late_followers: int) -
     quiet(cluster, 2.5, late)
     assert core.resigned_late_at == float("-inf")
     assert isinstance(core.role, Leader)
-    assert core.high_watermark < core.log.end_offset, "a minority has it"
+    assert core.high_watermark < core.log.end_offset, "a record was committed that only a minority has synced"
 
 
 def test_voters_with_late_disks_do_not_take_turns() -> None:
-    """Each resigns for its disk at most once a minute, however often it is elected."""
+    """All voters have late disks. Each resigns at most once a minute for that, so leaders do not alternate."""
     cluster = led()
     resigned: dict[int, list[float]] = {1: [], 2: [], 3: []}
     until = cluster.now + 4 * LATE_SYNC_RESIGNATION_SECONDS
@@ -97,14 +99,16 @@ def test_voters_with_late_disks_do_not_take_turns() -> None:
         assert leader.core is not None
         if leader.core.resigned_late_at != before:
             resigned[node_id].append(leader.core.resigned_late_at)
-    assert sum(map(bool, resigned.values())) > 1, "the lead goes from one to another"
+    assert sum(map(bool, resigned.values())) > 1, (
+        f"fewer than two leaders have resigned for late disks: {resigned}"
+    )
     for times in resigned.values():
         for first, second in pairwise(times):
             assert second - first >= LATE_SYNC_RESIGNATION_SECONDS
 
 
 def test_two_voters_wait_for_both_disks() -> None:
-    """A commit needs this disk where the other voters are no majority, so its leader stays."""
+    """With two voters, a commit needs both disks. So a leader with a late disk stays."""
     cluster = led((1, 2))
     first = leader_of(cluster)
     cluster.append(first)
@@ -118,7 +122,8 @@ def test_two_voters_wait_for_both_disks() -> None:
     assert core.high_watermark == core.log.end_offset
 
 
-# -- the driver ---------------------------------------------------------------------------------------------------------
+# -- the driver of the quorum
+# ------------------------------------------------------------------------------------------------
 
 
 def has(member: Member, broker_id: int) -> bool:
@@ -133,7 +138,10 @@ def submit(leader: Member, broker_id: int) -> list[Any]:
 
 @pytest.mark.reaches("quorum.wrote_ahead_of_disk", "quorum.tail_came_to_disk")
 def test_decisions_do_not_wait_for_the_leaders_disk() -> None:
-    """Each is answered before the disk has answered, and the log of the leader has them all in the end."""
+    """The leader's disk is late.
+
+    Decisions are answered once its followers have synced, and in the end its own log has them all.
+    """
 
     async def script(world: World, controllers: Controllers) -> None:
         await controllers.ask(register(100))
@@ -151,7 +159,7 @@ def test_decisions_do_not_wait_for_the_leaders_disk() -> None:
         await controllers.until(lambda: world.now > ends_at + 0.5)
         await controllers.agree()
         later = [each.base_offset for each in controllers.log_of(leader.node_id)]
-        assert len(later) > len(on_disk), "the file gets them when the sync has ended"
+        assert len(later) > len(on_disk), "the file has no further batches after the sync has ended"
         core = leader.service.quorum.core
         assert core.log.flushed_offset == core.log.end_offset == leader.log.log_end_offset
         assert "metadata.disk_late" in leader.journal.events
@@ -165,7 +173,10 @@ def test_decisions_do_not_wait_for_the_leaders_disk() -> None:
 
 
 def test_another_leads_when_the_disk_is_late_by_the_fetch_timeout() -> None:
-    """Decisions go on under the next leader, and the old one follows when its disk answers."""
+    """The leader's disk is late by the fetch timeout.
+
+    Another voter leads, and the old leader follows when its disk works again.
+    """
 
     async def script(world: World, controllers: Controllers) -> None:
         await controllers.ask(register(100))
@@ -187,7 +198,10 @@ def test_another_leads_when_the_disk_is_late_by_the_fetch_timeout() -> None:
 
 @pytest.mark.parametrize("keep", ["all", "synced", "random"])
 def test_a_leader_that_dies_with_a_late_disk_takes_nothing_along(keep: str) -> None:
-    """What the others have committed without it is in the log of each later leader, and comes back to it."""
+    """A leader dies, and its disk lacks committed records.
+
+    Later leaders have these records, and the old leader gets them back.
+    """
 
     async def script(world: World, controllers: Controllers) -> None:
         await controllers.ask(register(100))
@@ -208,7 +222,7 @@ def test_a_leader_that_dies_with_a_late_disk_takes_nothing_along(keep: str) -> N
 
 
 def test_a_snapshot_that_waits_for_the_disk_silences_no_leader() -> None:
-    """What removes old snapshots waits for the sync, and the answers to followers do not."""
+    """The removal of old snapshots waits for a late disk. The leader still answers its followers."""
 
     async def script(world: World, controllers: Controllers) -> None:
         await controllers.ask(register(100))
@@ -229,7 +243,10 @@ def test_a_snapshot_that_waits_for_the_disk_silences_no_leader() -> None:
 
 @pytest.mark.parametrize("voters", [(1, 2, 3), (1, 2), (1,)])
 def test_a_disk_that_hangs_for_a_minute_ends_the_node_where_others_can_go_on(voters: tuple[int, ...]) -> None:
-    """As a failed sync does. A node that alone can commit waits for its disk."""
+    """A leader's disk hangs for a minute.
+
+    The node ends as after a failed sync, if the other voters can commit alone.
+    """
 
     async def script(world: World, controllers: Controllers) -> None:
         await controllers.ask(register(100))
@@ -249,7 +266,7 @@ def test_a_disk_that_hangs_for_a_minute_ends_the_node_where_others_can_go_on(vot
 
 
 def test_a_disk_that_is_full_behind_a_late_sync_does_not_hang() -> None:
-    """The batches in memory wait for room, for as long as that takes: a full disk ends no node."""
+    """The leader's disk is late and then full. Batches in memory wait for room, and the node does not end."""
 
     async def script(world: World, controllers: Controllers) -> None:
         await controllers.ask(register(100))
@@ -274,7 +291,10 @@ def test_a_disk_that_is_full_behind_a_late_sync_does_not_hang() -> None:
 
 
 def test_the_tail_reads_as_the_log_does() -> None:
-    """Whole batches, at least one, none that ends at the bound or behind it; what the file has is left to the file."""
+    """A read from the log's tail in memory returns whole batches, at least one, below the bound.
+
+    Batches in the file are left to the file.
+    """
     tail = LogTail()
     assert tail.read(5, 100, None) is None
     for base, last, data in ((5, 6, b"56"), (7, 7, b"7"), (8, 10, b"8-10")):
@@ -294,7 +314,10 @@ def test_the_tail_reads_as_the_log_does() -> None:
 
 @pytest.mark.reaches("quorum.disk_seen_hanging")
 def test_a_process_that_was_paused_does_not_blame_its_disk() -> None:
-    """The sync may have ended during the pause: the end comes to the loop after the clock."""
+    """A process is paused for longer than the limit of a sync.
+
+    The node does not end, since the sync may have ended during the pause.
+    """
 
     async def script(world: World, controllers: Controllers) -> None:
         await controllers.ask(register(100))
@@ -305,7 +328,7 @@ def test_a_process_that_was_paused_does_not_blame_its_disk() -> None:
         world.hang(host_of(leader.node_id), 1.0)
         submit(leader, 200)
         await controllers.until(lambda: decisions.next_deadline() < float("inf"))
-        # As a clock that finds a minute gone at its first look.
+        # The clock jumps by the limit, as after a pause.
         clock = leader.env.clock
         monotonic = clock.monotonic
         clock.monotonic = lambda: monotonic() + SYNC_SECONDS_MAX  # type: ignore[method-assign]
@@ -321,7 +344,7 @@ def test_a_process_that_was_paused_does_not_blame_its_disk() -> None:
 
 @pytest.mark.parametrize("seed", seeds(6))
 def test_hangs_and_crashes_lose_no_answer(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The disk of the active controller hangs again and again, and often its node dies then, with or without its power."""
+    """The active controller's disk hangs again and again, and its node often dies then. Every answer remains valid."""
     world = World(seed, Weather())
     random = world.random
     ahead: list[int] = []
@@ -362,7 +385,7 @@ def test_hangs_and_crashes_lose_no_answer(seed: int, monkeypatch: pytest.MonkeyP
         await controllers.until(lambda: len(controllers.members) == 3, 60.0)
         await controllers.agree(60.0)
         assert len(told) > 50
-        assert ahead, "groups have gone to the followers before the leader's disk had them"
+        assert ahead, "no batches were sent to followers before the leader had written them"
         for member in controllers.members.values():
             assert all(has(member, number) for number in told)
         logs_agree(controllers)

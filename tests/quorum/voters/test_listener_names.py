@@ -1,4 +1,4 @@
-"""A node reaches controllers at the listener of the name that it has itself, whatever others name."""
+"""A node connects to controllers by the listener whose name is the first of its own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PLAIN, SECURED = ("CONTROLLER", "two", 9093), ("CONTROLLER_SSL", "two", 9097)
 
 
 def peers(listener: str | None, *endpoints: tuple[str, str, int]) -> QuorumPeers:
-    """The view of node 1, where node 2 votes and listens there."""
+    """Make node 1's view of the quorum, in which node 2 votes and has these endpoints."""
     voters = VoterSet.of([Voter(ReplicaKey(1)), Voter(ReplicaKey(2), endpoints)])
     driver = SimpleNamespace(
         settings=QuorumSettings(ReplicaKey(1), "cluster", listener=listener),
@@ -23,17 +23,20 @@ def peers(listener: str | None, *endpoints: tuple[str, str, int]) -> QuorumPeers
 
 
 def test_the_endpoint_of_the_own_listener() -> None:
-    """The endpoint counts whose name is the first of the node's own listeners; else the first one."""
+    """The endpoint with the name of the node's first listener is used. If there is none, the first endpoint is used."""
     assert peers("CONTROLLER_SSL", PLAIN, SECURED).leader_address() == ("two", 9097)
     assert peers("CONTROLLER", PLAIN, SECURED).leader_address() == ("two", 9093)
     assert peers("OTHER", PLAIN, SECURED).leader_address() == ("two", 9093)
 
 
 def test_an_address_that_others_name() -> None:
-    """A node that comes by plaintext names the plaintext endpoint: it is read as the node's, not as the address."""
+    """Another node announces a voter's plaintext address.
+
+    It identifies the voter, and the voter's own secured endpoint is still used.
+    """
     known = peers("CONTROLLER_SSL", PLAIN, SECURED)
     known.note_address(2, ("two", 9093))
     assert known.leader_address() == ("two", 9097)
-    # A voter that listens elsewhere than the log says is believed.
+    # An address that the log lacks is used as it is.
     known.note_address(2, ("two", 9999))
     assert known.leader_address() == ("two", 9999)

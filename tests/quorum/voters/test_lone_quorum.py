@@ -1,4 +1,4 @@
-"""The quorum of one in the virtual world: what it has answered survives, and who is refused."""
+"""A quorum of one voter in the simulator: answers survive crashes, and damaged or foreign logs are refused."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ LOG = f"{PATH}/__cluster_metadata-0/00000000000000000000.log"
 
 @attrs.define
 class Told:
-    """The answers that a client has had; they must hold for ever after."""
+    """The answers that a client has received, which must remain valid."""
 
     topics: dict[str, bytes] = attrs.Factory(dict)
     deleted: list[bytes] = attrs.Factory(list)
@@ -57,7 +57,7 @@ class Told:
 
 
 async def workload(env: Env, told: Told) -> None:
-    """Two starts' worth of decisions, each noted when its answer has arrived."""
+    """Make the decisions of two starts, and note each answer when it arrives."""
     for life in ("a", "b"):
         async with running_controller(env) as service:
             epoch = await join(service, env)
@@ -94,7 +94,7 @@ def assert_holds(image: Any, told: Told) -> None:
 
 @functools.cache
 def operation_count() -> int:
-    """Disk operations of the workload without trouble."""
+    """Count the disk operations of the workload without trouble."""
     world = make_world()
     disk = world.machine(NODE).disk
     before = disk.operation_count
@@ -106,8 +106,10 @@ def operation_count() -> int:
 
 @pytest.mark.parametrize("part", seeds(4, quick=1))
 def test_a_power_cut_at_every_operation_keeps_every_answer(part: int) -> None:
-    """The power is cut at each disk operation of two starts with decisions. After the next start everything that a
-    client was told still holds, and ids and epochs never repeat."""
+    """The power is cut at each disk operation of two starts. After the next start every answer is still valid.
+
+    Ids and epochs are never used again.
+    """
     for number in range(1 + part, operation_count() + 1, 4):
         world = make_world(number)
         disk = world.machine(NODE).disk
@@ -125,8 +127,10 @@ def test_a_power_cut_at_every_operation_keeps_every_answer(part: int) -> None:
 
 @pytest.mark.parametrize("seed", seeds(6))
 def test_rough_weather_and_crashes_at_any_time(seed: int) -> None:
-    """Slow disks and crashes between operations: a process that dies keeps what was written, a power loss what was
-    synced, and both keep every answer."""
+    """Disks are slow, and nodes crash between operations.
+
+    A killed process keeps all written data, a power cut keeps all synced data. Every answer remains valid.
+    """
     world = make_world(seed, Weather.draw(World(seed)._stream("weather")))
     told = Told()
 
@@ -164,8 +168,10 @@ def test_what_is_committed_stays_so_and_no_epoch_is_led_twice() -> None:
 
 
 def test_each_start_is_a_new_epoch_with_its_leader_in_the_log() -> None:
-    """A leader change record opens every epoch, and `quorum-state` knows it before anything is written in it. The
-    first one brings the voters of the formatted snapshot into the log."""
+    """Each start begins an epoch. `quorum-state` has it before a LeaderChangeMessage is written.
+
+    At the first start, the voters of the formatted snapshot are also written to the log.
+    """
     world = make_world()
 
     async def main(env: Env) -> None:
@@ -183,14 +189,17 @@ def test_each_start_is_a_new_epoch_with_its_leader_in_the_log() -> None:
         assert all(isinstance(records[0], LeaderChangeMessage) for _, records in control)
         assert [len(records) for _, records in control] == [3, 1, 1]
         assert isinstance(control[0][1][2], VotersRecord)
-        # A new leader has nothing to decide but the bootstrap of an empty log.
+        # A new leader decides only the bootstrap of an empty log.
         assert len(batches) == 4
 
     world.run(run, world, main)
 
 
 def test_a_cluster_without_bootstrap_records_begins_with_our_levels() -> None:
-    """`bootstrap.checkpoint` may be missing (Kafka's older tools did not write one)."""
+    """`bootstrap.checkpoint` is missing, as Kafka's older tools did not write it.
+
+    The cluster begins with our feature levels.
+    """
     world = make_world()
     world.machine(NODE).disk.open_dir(PATH).remove("bootstrap.checkpoint")
 
@@ -208,7 +217,7 @@ def test_a_cluster_without_bootstrap_records_begins_with_our_levels() -> None:
 
 
 def test_decisions_that_wait_for_one_sync_share_a_batch() -> None:
-    """Group commit: while a sync is under way, what is decided gathers; one batch and one sync take it all."""
+    """Decisions that are made during a sync share the next batch and the next sync (group commit)."""
     world = make_world()
 
     async def main(env: Env) -> None:
@@ -230,8 +239,10 @@ def test_decisions_that_wait_for_one_sync_share_a_batch() -> None:
 
 @pytest.mark.parametrize("commit_seconds", [0.1, 2.6, 3.5])
 def test_a_dead_broker_is_fenced_however_slow_commits_are(commit_seconds: float) -> None:
-    """A session ends `broker.session.timeout.ms` after the last heartbeat, whatever is not committed yet; the broker that
-    is heard of stays."""
+    """Commits are slow.
+
+    A dead broker is fenced `broker.session.timeout.ms` after its last heartbeat, and a living one is not.
+    """
     world = make_world(weather=Weather(worker_seconds=(commit_seconds, commit_seconds)))
 
     async def main(env: Env) -> None:
@@ -247,7 +258,7 @@ def test_a_dead_broker_is_fenced_however_slow_commits_are(commit_seconds: float)
                 await world.sleep(0.1)
             while service.committed_image.brokers[2].is_active:
                 assert env.clock.monotonic() < heard_at + 9.0 + 2 * commit_seconds + 1.0
-                # There is always something that is not committed yet.
+                # At any time, some decision has yet to be committed.
                 service.submit(heartbeat(service, alive)).on_release(answers.append)
                 service.submit(producer_ids(alive)).on_release(answers.append)
                 await world.sleep(0.5)
@@ -257,8 +268,11 @@ def test_a_dead_broker_is_fenced_however_slow_commits_are(commit_seconds: float)
 
 
 def test_a_controller_that_was_paused_fences_nobody_for_it() -> None:
-    """While a process stands still nobody could have been heard: brokers that were alive before have a session's time to tell.
-    Those that stay silent are fenced then."""
+    """A controller is paused.
+
+    Living brokers are not fenced for the pause: they have a session's time to send heartbeats. Silent ones are fenced
+    then.
+    """
     world = make_world()
     active: list[Any] = []
 
@@ -285,7 +299,7 @@ def test_a_controller_that_was_paused_fences_nobody_for_it() -> None:
 
 
 def test_a_failed_sync_ends_the_node() -> None:
-    """ "A failed fsync takes the directory offline (the node, for the metadata directory) and is never retried"."""
+    """A sync of the metadata log fails. The node ends, and does not repeat the sync."""
     world = make_world()
     answers: list[Any] = []
 
@@ -304,8 +318,11 @@ def test_a_failed_sync_ends_the_node() -> None:
 def test_a_decision_that_cannot_be_replayed_ends_the_node_and_is_never_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A bug of the controller must not be committed: it would stop every other node and each restart. The caller may
-    catch what it hears (a connection does), so the node ends by its own task; a restart finds what was before."""
+    """A decision cannot be replayed. The node ends without writing it, as every other node and each restart would fail.
+
+    The caller may catch the error, as a connection does. So the node ends through a task of its own, and a restart has
+    the earlier state.
+    """
     world = make_world()
 
     async def main(env: Env) -> None:
@@ -319,7 +336,7 @@ def test_a_decision_that_cannot_be_replayed_ends_the_node_and_is_never_written(
                 service.submit(create("never"))
             monkeypatch.undo()
             await world.sleep(60.0)
-            raise AssertionError("the node goes on")
+            raise AssertionError("the node is still running 60 s after the failed decision")
 
     with pytest.raises(AssertionError, match="no topic has the topic id"):
         world.run(run, world, main)
@@ -333,7 +350,7 @@ def test_a_decision_that_cannot_be_replayed_ends_the_node_and_is_never_written(
 
 
 def test_a_full_disk_is_waited_out() -> None:
-    """Decisions wait while the disk is full; when there is room, they are written and answered."""
+    """The disk is full. Decisions wait, and are written and answered when there is room."""
     world = make_world()
     journal = KeptLog()
 
@@ -361,7 +378,7 @@ def test_a_full_disk_is_waited_out() -> None:
 
 
 def test_a_want_of_descriptors_is_waited_out() -> None:
-    """EMFILE at any step of a write, a sync or a snapshot of the metadata log: refused, tried again, nothing lost."""
+    """Writes, syncs and snapshots of the metadata log fail with EMFILE. They are repeated, and nothing is lost."""
     for operation in ("open", "create", "append", "list", "read"):
         world = make_world()
         names = ["one", "two", "three"]
@@ -385,8 +402,7 @@ def test_a_want_of_descriptors_is_waited_out() -> None:
 
 
 def test_a_node_stops_though_its_disk_is_full() -> None:
-    """A node stops in time although its disk is full. Clients whose decisions were not written are told
-    NOT_CONTROLLER."""
+    """A node with a full disk stops in time. Clients whose decisions were not written get NOT_CONTROLLER."""
     world = make_world()
     answers: list[Any] = []
 
@@ -406,7 +422,10 @@ def test_a_node_stops_though_its_disk_is_full() -> None:
 
 
 def test_no_room_for_the_synced_offset_is_no_failure() -> None:
-    """It is only a lower bound: the older one stays true."""
+    """The file of the synced offset cannot be written.
+
+    The node goes on, since the older offset is still a valid lower bound.
+    """
     world = make_world()
     journal = KeptLog()
 
@@ -422,7 +441,10 @@ def test_no_room_for_the_synced_offset_is_no_failure() -> None:
 
 
 def test_a_broker_that_falls_silent_is_fenced_by_the_timer() -> None:
-    """`broker.session.timeout.ms` on the node's monotonic clock; its next heartbeat unfences it."""
+    """A broker sends no heartbeat for `broker.session.timeout.ms` on the node's monotonic clock.
+
+    It is fenced, and its next heartbeat unfences it.
+    """
     world = make_world()
     journal = KeptLog()
 
@@ -443,7 +465,7 @@ def test_a_broker_that_falls_silent_is_fenced_by_the_timer() -> None:
 
 
 def test_after_stop_requests_are_refused() -> None:
-    """A clean stop commits what was decided; later requests get NOT_CONTROLLER."""
+    """A clean stop commits what was decided. Later requests get NOT_CONTROLLER."""
     world = make_world()
 
     async def main(env: Env) -> None:
@@ -457,7 +479,7 @@ def test_after_stop_requests_are_refused() -> None:
 
 
 def test_a_cluster_with_features_that_we_lack_is_refused() -> None:
-    """The writer of a log states its feature levels; a version that lacks one of them must refuse to serve."""
+    """A log requires a feature level that this version does not support. The node refuses to start."""
     world = make_world()
     root = world.machine(NODE).disk.open_dir(PATH)
     records = bootstrap_records({"metadata.version": 30, "share.version": 1})
@@ -465,7 +487,9 @@ def test_a_cluster_with_features_that_we_lack_is_refused() -> None:
 
     async def first_start(env: Env) -> None:
         async with running_controller(env):
-            raise AssertionError("the bootstrap records were accepted")
+            raise AssertionError(
+                "the node started, although its bootstrap records have an unsupported feature"
+            )
 
     with pytest.raises(
         InvalidMetadata,
@@ -475,7 +499,10 @@ def test_a_cluster_with_features_that_we_lack_is_refused() -> None:
 
 
 def test_a_failed_quorum_waits_quietly_for_a_call_to_its_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The failure ends the node when the call that is under way returns. Until then its clock does not spin."""
+    """The quorum fails while a disk call hangs.
+
+    The node ends when the call returns, and until then its clock does not spin.
+    """
     world = make_world()
     timeouts: list[float] = []
 

@@ -1,4 +1,4 @@
-"""A controller whose metadata log is gone does not start: it may have voted by it, and promised to keep it."""
+"""A controller whose metadata log is lost does not start: it may have voted, and acknowledged records, by that log."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Script = Callable[[World, Controllers], Awaitable[None]]
 
 
 def play(script: Script, **options: Any) -> None:
-    """Three voters that have committed something."""
+    """Run a script with three voters that have committed something."""
     world = calm_world()
     controllers = Controllers(world, **options)
 
@@ -47,7 +47,10 @@ def open_log(world: World, node_id: int, *, may_vote: bool = True) -> MetadataLo
 @pytest.mark.parametrize("clean", [False, True])
 @pytest.mark.parametrize("lost", ["directory", "contents", "log", QUORUM_STATE_FILE])
 def test_a_metadata_log_that_is_gone_is_missed(static: bool, clean: bool, lost: str) -> None:
-    """Its directory id and name are as before, so without a word it would vote again, in epochs in which it has voted."""
+    """A voter's log is gone, but its directory id is as before.
+
+    It refuses to start, since it might vote twice in an epoch.
+    """
 
     async def script(world: World, controllers: Controllers) -> None:
         await controllers.stop(3) if clean else controllers.crash(3)
@@ -64,7 +67,7 @@ def test_a_metadata_log_that_is_gone_is_missed(static: bool, clean: bool, lost: 
         assert "\n" not in said
         assert f"{PATH}/{LOG}" in said
         assert ("has synced" if lost == "log" else f"remove {PATH}/{BEGUN_FILE}") in said
-        # What the documentation says, done: it comes back with all that is committed.
+        # Follow the documentation. The voter comes back with all committed records.
         root.remove_tree(LOG)
         root.remove(BEGUN_FILE)
         controllers.start(3)
@@ -78,8 +81,10 @@ def test_a_metadata_log_that_is_gone_is_missed(static: bool, clean: bool, lost: 
 @pytest.mark.long
 @pytest.mark.parametrize(("static", "keep"), [(False, "synced"), (True, "all")])
 def test_a_crash_at_any_moment_of_the_first_start_is_no_loss(static: bool, keep: str) -> None:
-    """The proof that a log existed is written after the log, so a crash of the first start is never taken for a lost
-    log."""
+    """Nodes crash during their first start.
+
+    The proof that a log existed is written after the log, so this is not taken for a lost log.
+    """
     for moment in range(16):
         world = calm_world(moment + 1)
         controllers = Controllers(world, static=static)
@@ -100,7 +105,7 @@ def test_a_crash_at_any_moment_of_the_first_start_is_no_loss(static: bool, keep:
 
 
 def test_a_broker_without_its_metadata_log_fetches_it_again() -> None:
-    """An observer has promised nothing to anybody."""
+    """An observer's log is gone. It fetches the log again, since it has no vote."""
 
     async def script(world: World, controllers: Controllers) -> None:
         await controllers.until(lambda: root_of(world, 4).exists(BEGUN_FILE))

@@ -1,4 +1,4 @@
-"""The files of a lone voter's metadata log: damage stops it loudly, torn ends and power cuts do not."""
+"""The files of a single voter's metadata log. Damage stops the node with an error; torn ends and power cuts do not."""
 
 from __future__ import annotations
 
@@ -48,8 +48,10 @@ def refused(world: World) -> str:
 
 
 def test_rot_below_the_synced_point_stops_the_node() -> None:
-    """Detected rot in any batch of the metadata log, also in the last one, stops the voter. The message names file and
-    position, and nothing is cut off."""
+    """A synced batch of the metadata log is damaged. The node does not start, and the error names file and position.
+
+    This holds even for the last batch. The file is not truncated.
+    """
     probe = make_world()
     probe.run(run, probe, write_some)
     data = probe.machine(NODE).disk.open_dir(PATH).read_bytes(LOG.removeprefix(PATH + "/"))
@@ -68,7 +70,10 @@ def test_rot_below_the_synced_point_stops_the_node() -> None:
 
 
 def test_a_log_that_was_cut_stops_the_node() -> None:
-    """The end of the file is gone although it was synced: no crash does that."""
+    """The end of the file is missing, although it was synced.
+
+    This is no effect of a crash, and the node refuses to start.
+    """
     world = make_world()
     world.run(run, world, write_some)
     disk = world.machine(NODE).disk
@@ -79,7 +84,7 @@ def test_a_log_that_was_cut_stops_the_node() -> None:
 
 
 def test_a_torn_tail_is_cut_off_silently() -> None:
-    """The remains of a batch that was never synced are cut off: it was still unanswered."""
+    """Part of a batch follows the synced log. It was never answered, so it is cut off."""
     world = make_world()
     world.run(run, world, write_some)
     file = world.machine(NODE).disk.open_dir(PATH).open(LOG.removeprefix(PATH + "/"))
@@ -97,7 +102,10 @@ def test_a_torn_tail_is_cut_off_silently() -> None:
 
 @pytest.mark.parametrize("text", [b'{"leaderId":1', b"[" * 100_000])
 def test_a_damaged_quorum_state_stops_the_node(text: bytes) -> None:
-    """A voter that forgot its epoch might vote twice."""
+    """The file `quorum-state` is damaged.
+
+    The node does not start, since a voter that forgot its epoch might vote twice.
+    """
     world = make_world()
     world.run(run, world, write_some)
     directory = world.machine(NODE).disk.open_dir(PATH).subdir("__cluster_metadata-0")
@@ -106,7 +114,10 @@ def test_a_damaged_quorum_state_stops_the_node(text: bytes) -> None:
 
 
 def test_the_quorum_state_of_static_voters_is_read() -> None:
-    """Version 0, as Kafka writes it for `controller.quorum.voters`; the epoch goes on from there."""
+    """Version 0 of `quorum-state`, as Kafka writes it with `controller.quorum.voters`, is read.
+
+    The next epoch follows its epoch.
+    """
     world = make_world()
     directory = world.machine(NODE).disk.open_dir(PATH).subdir("__cluster_metadata-0")
     directory.write_atomic(
@@ -123,7 +134,7 @@ def test_the_quorum_state_of_static_voters_is_read() -> None:
 
 
 def test_the_synced_offset_is_a_lower_bound() -> None:
-    """Written when the node stops cleanly, so that nothing behind it can vanish unnoticed."""
+    """The synced offset is written when the node stops cleanly, so that a later loss of records is noticed."""
     world = make_world()
 
     async def main(env: Env) -> None:
@@ -138,7 +149,10 @@ def test_the_synced_offset_is_a_lower_bound() -> None:
 
 @pytest.mark.parametrize("at", range(4))
 def test_a_torn_write_of_several_batches_is_cut_where_it_is_torn(at: int) -> None:
-    """A follower writes many batches at once: a power loss may tear any of them and keep a later one. That is no rot."""
+    """A write of several batches is torn by a power loss, which may keep a later batch.
+
+    The log is truncated at the first damaged one.
+    """
     world = make_world()
     directory = world.machine(NODE).disk.open_dir(PATH).subdir("__cluster_metadata-0")
     log = open_log(world)
@@ -152,7 +166,7 @@ def test_a_torn_write_of_several_batches_is_cut_where_it_is_torn(at: int) -> Non
 
 @pytest.mark.parametrize("at", range(5))
 def test_rot_in_a_write_of_several_batches_is_found_when_it_was_synced(at: int) -> None:
-    """A damaged write is told as rot if records lie behind it: they could only be written once it was synced."""
+    """A batch of a synced write is damaged. It is reported, since later records prove that the write was synced."""
     world = make_world()
     directory = world.machine(NODE).disk.open_dir(PATH).subdir("__cluster_metadata-0")
     log = open_log(world)
@@ -168,7 +182,7 @@ def test_rot_in_a_write_of_several_batches_is_found_when_it_was_synced(at: int) 
 
 
 def test_a_truncation_survives_a_power_cut_at_any_operation() -> None:
-    """A truncation stays once `truncate_to` has returned; until then all that it cut may come back."""
+    """A truncation is durable when `truncate_to` returns. After a crash before that, all records may be back."""
     for number in range(1, 40):
         world = make_world(number)
         disk = world.machine(NODE).disk
@@ -189,14 +203,15 @@ def test_a_truncation_survives_a_power_cut_at_any_operation() -> None:
             disk.crash_at(0)
             assert open_log(world).log_end_offset == 4
             return
-    raise AssertionError("the truncation never ended")
+    raise AssertionError("the truncation was not complete after 39 operations")
 
 
 @pytest.mark.parametrize("end_offset", [4, 9])
 def test_installing_a_snapshot_survives_a_power_cut_at_any_operation(end_offset: int) -> None:
-    """The snapshot is durable before the log goes: whatever is left of that log is no damage, but what it stands for.
+    """Installing a snapshot crashes at any operation. The next start finds the old log or the snapshot, and no damage.
 
-    Also when the log was longer, with records that were never committed.
+    The snapshot is durable before the log is removed. The log may be longer than the snapshot, with records that were
+    never committed.
     """
     snapshot = encode_snapshot((), epoch=2, timestamp_ms=1)
     for number in range(1, 60):
@@ -229,11 +244,11 @@ def test_installing_a_snapshot_survives_a_power_cut_at_any_operation(end_offset:
             disk.crash_at(0)
             assert open_log(world).log_end_offset == end_offset + 1
             return
-    raise AssertionError("the installation never ended")
+    raise AssertionError("the installation was not complete after 59 operations")
 
 
 def test_a_full_disk_delays_the_installation_of_a_snapshot() -> None:
-    """`ReplicatedLog.install`: a full disk is weather, and the node goes on."""
+    """Installing a snapshot fails on a full disk. It succeeds when there is room, and the node goes on."""
     world = make_world()
     disk = world.machine(NODE).disk
     log = open_log(world)
@@ -254,7 +269,7 @@ def open_log(world: World) -> MetadataLog:
 
 
 def batches(offset: int, count: int, epoch: int = 1) -> bytearray:
-    """`count` batches of one record each."""
+    """Make `count` batches of one record each."""
     values = [[b"value %d" % number] for number in range(offset, offset + count)]
     return bytearray().join(
         batch_of_values(each, number, epoch, 1) for number, each in enumerate(values, offset)
@@ -262,8 +277,10 @@ def batches(offset: int, count: int, epoch: int = 1) -> bytearray:
 
 
 def test_records_that_a_snapshot_has_replaced_are_out_of_range() -> None:
-    """A reader below the log's start gets OFFSET_OUT_OF_RANGE, and goes on with the snapshot. The error has no cause: a chain
-    that leads back to itself once held the reader for ever."""
+    """A read below the log's start raises OFFSET_OUT_OF_RANGE, and the reader continues with the snapshot.
+
+    The error has no `__cause__`, since a cycle of causes once hung the reader.
+    """
 
     async def main(env: Env) -> None:
         directory = env.open_dir(PATH, create=True)

@@ -1,4 +1,4 @@
-"""Voters that answer elsewhere than the log says (KIP-853): controllers over a simulated network."""
+"""Voters that listen at other addresses than the log says (KIP-853), in controllers over a simulated network."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ VOTERS = (1, 2, 3)
 
 
 def move(controllers: Controllers, *node_ids: int) -> None:
-    """Restart these nodes at another port; all bootstrap servers of later starts are right."""
+    """Move these nodes to another port at their next start. Bootstrap servers of later starts are correct."""
     for node_id in node_ids:
         controllers.ports[node_id] = NEW_PORT
     controllers.bootstrap = tuple((host_of(each), controllers.port_of(each)) for each in VOTERS)
@@ -45,7 +45,7 @@ def crash_all(controllers: Controllers) -> None:
 
 
 def addresses(controllers: Controllers) -> list[set[tuple[str, int]]]:
-    """Return the voters' addresses, as each node's log names them."""
+    """Return the voters' addresses as each node's log has them."""
     return [
         {voter.endpoints[0][1:] for voter in member.service.quorum.voters.voters}
         for member in controllers.members.values()
@@ -58,8 +58,10 @@ async def all_entries_are_new(controllers: Controllers) -> None:
 
 
 def test_all_voters_move_at_once() -> None:
-    """The log names only old addresses. Within a minute one leads and every entry is new, the leader's too; then the
-    entries alone do, with bootstrap servers that lead nowhere."""
+    """All voters move at once. Within a minute a leader is elected, and the log has the new addresses of all.
+
+    Then the log alone is enough: the nodes start again with useless bootstrap servers.
+    """
 
     async def script(world: World, controllers: Controllers) -> None:
         await controllers.ask(register(100))
@@ -81,7 +83,10 @@ def test_all_voters_move_at_once() -> None:
 
 @pytest.mark.parametrize("dead", [(), (3,)], ids=["all", "a majority"])
 def test_old_addresses_are_silent(dead: tuple[int, ...]) -> None:
-    """A renumbered network: what goes to an old address is lost, and so is what goes to a dead voter at its new one."""
+    """A network is renumbered, and nothing answers at old addresses.
+
+    The voters find each other, even if one of them is dead.
+    """
     world = calm_world()
     world.machine("renumbered").host.up = False
 
@@ -96,7 +101,7 @@ def test_old_addresses_are_silent(dead: tuple[int, ...]) -> None:
 
 
 def test_an_observer_follows_voters_that_have_moved() -> None:
-    """A node without a vote starts with an old log, and finds the leader by the right bootstrap servers."""
+    """All voters move. An observer with an old log finds the leader through correct bootstrap servers."""
 
     async def script(world: World, controllers: Controllers) -> None:
         await controllers.ask(register(100))
@@ -116,7 +121,7 @@ def test_an_observer_follows_voters_that_have_moved() -> None:
 
 
 def test_voters_move_one_by_one() -> None:
-    """A rolling move: each restarts at its new address while the others run with the bootstrap servers of before."""
+    """Voters move one by one, while the others run with old bootstrap servers."""
 
     async def script(world: World, controllers: Controllers) -> None:
         for count, node_id in enumerate(VOTERS):
@@ -132,7 +137,10 @@ def test_voters_move_one_by_one() -> None:
 
 
 def test_addresses_that_were_exchanged() -> None:
-    """At each old address another voter answers: INVALID_VOTER_KEY is neither a vote nor a warning."""
+    """Voters exchange their addresses, so another voter answers at each.
+
+    INVALID_VOTER_KEY does not count as a vote or as a warning.
+    """
 
     async def script(world: World, controllers: Controllers) -> None:
         await controllers.ask(register(100))
@@ -162,7 +170,7 @@ def test_addresses_that_were_exchanged() -> None:
 
 
 def test_a_name_that_leads_to_all_controllers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All addresses of a bootstrap name are asked, each for the voter that is looked for."""
+    """A bootstrap name has the addresses of all controllers. Each address is asked for each voter."""
     found = SimNetwork.addresses_of
 
     async def addresses_of(network: SimNetwork, host: str, port: int) -> tuple[str, ...]:
@@ -185,7 +193,10 @@ def test_a_name_that_leads_to_all_controllers(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_static_voters_are_looked_for_nowhere() -> None:
-    """kraft.version 0: the configuration says where voters are, and they have no directories to be known by."""
+    """Static voters have moved (kraft.version 0).
+
+    The nodes do not search for them, since the configuration names their addresses.
+    """
 
     async def script(world: World, controllers: Controllers) -> None:
         await controllers.ask(register(100))
@@ -211,7 +222,10 @@ def update(node_id: int, port: int, epoch: int) -> UpdateRaftVoterRequest:
 
 
 def test_the_leader_reaches_a_new_address_before_the_log_names_it() -> None:
-    """KAFKA-20661: an address that leads nowhere, or to another voter, is refused, and the log keeps the old one."""
+    """A voter reports an address that leads nowhere, or to another voter.
+
+    The leader refuses it, and the log is not changed (KAFKA-20661).
+    """
 
     async def script(world: World, controllers: Controllers) -> None:
         await controllers.ask(register(100))
@@ -235,7 +249,10 @@ def test_the_leader_reaches_a_new_address_before_the_log_names_it() -> None:
 
 @pytest.mark.parametrize("is_vote", [True, False])
 def test_another_cluster_teaches_nothing(is_vote: bool) -> None:
-    """INCONSISTENT_CLUSTER_ID, also as the error of the partition: its epoch and its leader are another cluster's."""
+    """A node of another cluster answers INCONSISTENT_CLUSTER_ID, even in the partition.
+
+    Its epoch and leader are ignored.
+    """
     answer: vote.VoteResponse | begin_quorum_epoch.BeginQuorumEpochResponse
     if is_vote:
         voted = vote.VoteResponsePartitionData(0, ErrorCode.INCONSISTENT_CLUSTER_ID, 7, 99, False)
@@ -252,7 +269,10 @@ def test_another_cluster_teaches_nothing(is_vote: bool) -> None:
 
 
 def test_a_short_patience_finds_moved_voters_too() -> None:
-    """The window is that of `controller.quorum.fetch.timeout.ms`, also where that is long."""
+    """Voters have moved, and `controller.quorum.fetch.timeout.ms` is long compared to the request timeout.
+
+    They are found all the same.
+    """
 
     async def script(world: World, controllers: Controllers) -> None:
         await controllers.ask(register(100))
@@ -265,7 +285,10 @@ def test_a_short_patience_finds_moved_voters_too() -> None:
 
 
 def test_an_address_in_the_log_that_leads_to_the_voter_itself_is_no_doubt() -> None:
-    """The log has an alias (here localhost) of this node: it recognizes its own question, and waits for nobody."""
+    """The log has another name of this node, `localhost`.
+
+    The node recognizes its own request, and elects without a delay.
+    """
     patience = 60.0
 
     async def script(world: World, controllers: Controllers) -> None:

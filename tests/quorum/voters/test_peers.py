@@ -1,4 +1,4 @@
-"""Connections to other nodes in a simulated world: pipelining, broken links, silence, deadlines."""
+"""Connections to other nodes in the simulator: pipelining, broken links, silence and deadlines."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from testkit.by_hand import KeptLog
 PORT = 9093
 FLOOD_BYTES = 8 << 20
 MUTE = 1000
-"""Heartbeats of brokers from this number on are never answered."""
+"""Heartbeats of brokers with this id or a higher one are never answered."""
 
 
 def heartbeat(broker_id: int) -> BrokerHeartbeatRequest:
@@ -33,7 +33,7 @@ def heartbeat(broker_id: int) -> BrokerHeartbeatRequest:
 
 
 async def serve(env: Env) -> None:
-    """Answer heartbeats: the broker's number comes back as the throttle time."""
+    """Answer heartbeats with the broker's id as the throttle time."""
     listener = env.network.listen("server", PORT)
     while True:
         await serve_one(await listener.accept())
@@ -65,7 +65,7 @@ Script = Callable[[World, PeerConnections, Peer], Awaitable[None]]
 
 
 def play(script: Script, *, served: bool = True) -> None:
-    """Run the script with connections from `client` to `server`."""
+    """Run a script with connections from `client` to `server`."""
     world = World(1, Weather())
 
     async def main() -> None:
@@ -81,7 +81,7 @@ def play(script: Script, *, served: bool = True) -> None:
 
 
 async def ask(world: World, peer: Peer, number: int, seconds: float = 5.0) -> Any:
-    """The throttle time in the answer, or what was raised."""
+    """Send a heartbeat. Return the throttle time of the answer, or the exception that was raised."""
     clock = world.node_env("client").clock
     try:
         response = await peer.request(heartbeat(number), clock.monotonic() + seconds)
@@ -102,7 +102,7 @@ async def ask_together(world: World, peer: Peer, numbers: list[int], seconds: fl
 
 
 def test_requests_share_a_connection_and_each_gets_its_answer() -> None:
-    """Also those that came before the connection was there."""
+    """Requests share one connection, even those that were made before it was open. Each gets its own answer."""
 
     async def script(world: World, connections: PeerConnections, peer: Peer) -> None:
         assert await ask_together(world, peer, list(range(20))) == list(range(20))
@@ -114,7 +114,7 @@ def test_requests_share_a_connection_and_each_gets_its_answer() -> None:
 
 
 class Endless:
-    """A connection whose peer always has more of one large answer; it counts receives without a wait."""
+    """A connection whose peer sends one endless answer. It counts consecutive receives without a wait."""
 
     peer_host = "server"
     peer_port = 0
@@ -143,11 +143,11 @@ class Endless:
         return sum(map(len, chunks))
 
     def close(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 def test_an_answer_without_end_leaves_the_loop_to_others() -> None:
-    """However fast a peer sends, others have their turn after a few receives."""
+    """A peer sends an endless answer. Other tasks run after a few receives, and in the end the connection is closed."""
     conn = Endless()
 
     class Network:
@@ -164,7 +164,7 @@ def test_an_answer_without_end_leaves_the_loop_to_others() -> None:
 
 
 def test_who_is_not_there_has_not_seen_the_request() -> None:
-    """A refused connection raises `NeverSent`, for all that wait for it; the next request connects anew."""
+    """A connection is refused. All waiting requests raise `NeverSent`, and the next request connects again."""
 
     async def script(world: World, connections: PeerConnections, peer: Peer) -> None:
         world.machine("server")
@@ -180,7 +180,10 @@ def test_who_is_not_there_has_not_seen_the_request() -> None:
 
 
 def test_a_crash_of_the_peer_breaks_what_is_under_way_and_nothing_later() -> None:
-    """A request that was sent may have been acted on: `ConnectionLost`, not `NeverSent`."""
+    """A peer crashes.
+
+    Requests under way raise `ConnectionLost`, as they may have been performed. Later ones use a new connection.
+    """
 
     async def script(world: World, connections: PeerConnections, peer: Peer) -> None:
         assert await ask(world, peer, 1) == 1
@@ -204,7 +207,10 @@ def test_a_crash_of_the_peer_breaks_what_is_under_way_and_nothing_later() -> Non
 
 
 def test_a_silent_connection_is_given_up_with_the_first_overdue_request() -> None:
-    """Behind a cut cable the old connection may look healthy for a quarter of an hour; a new one may get through."""
+    """A request gets no answer by its deadline.
+
+    The connection is closed, since it may be dead for a quarter of an hour before TCP notices.
+    """
 
     async def script(world: World, connections: PeerConnections, peer: Peer) -> None:
         assert await ask(world, peer, 1) == 1
@@ -223,7 +229,10 @@ def test_a_silent_connection_is_given_up_with_the_first_overdue_request() -> Non
 
 
 def test_a_short_deadline_does_not_break_the_connection_of_others() -> None:
-    """A client may give its request a millisecond; what others have under way goes on, and a late answer is dropped."""
+    """A request with a very short deadline times out.
+
+    Other requests continue on the connection, and the late answer is dropped.
+    """
 
     async def script(world: World, connections: PeerConnections, peer: Peer) -> None:
         assert await ask(world, peer, 1) == 1
@@ -236,7 +245,7 @@ def test_a_short_deadline_does_not_break_the_connection_of_others() -> None:
 
 
 def test_nothing_is_asked_after_the_end() -> None:
-    """`close` fails what is under way and what comes later."""
+    """`close` fails requests under way, and refuses later ones."""
 
     async def script(world: World, connections: PeerConnections, peer: Peer) -> None:
         answers: list[Any] = []
@@ -256,7 +265,7 @@ def test_nothing_is_asked_after_the_end() -> None:
 
 
 async def count_attempts(world: World, seconds: float, peers: list[Peer]) -> int:
-    """Ask without a pause over all of them, as callers in a hurry do; how often that tries to connect."""
+    """Send requests in all channels without a pause for some time. Return the number of connection attempts."""
     env = world.node_env("client")
     until = env.clock.monotonic() + seconds
     connect, attempts, answers = env.network.connect, 0, []
@@ -280,7 +289,7 @@ async def count_attempts(world: World, seconds: float, peers: list[Peer]) -> int
 
 
 async def hang_up(env: Env) -> None:
-    """Take connections and close them, as a forwarder does whose target is away."""
+    """Accept connections and close them at once, as a forwarder does whose target is down."""
     listener = env.network.listen("server", PORT)
     while True:
         (await listener.accept()).close()
@@ -288,7 +297,10 @@ async def hang_up(env: Env) -> None:
 
 @pytest.mark.parametrize("lanes", [("", "clients"), ("",)], ids=["refused", "taken and closed"])
 def test_a_dead_peer_is_tried_twice_a_second_at_most(lanes: tuple[str, ...]) -> None:
-    """However many ask for it, in whatever lane where it refuses them; one that is back is reached within a second."""
+    """Many callers in several lanes send to a dead peer.
+
+    It is tried at most twice a second, and reached within a second after its return.
+    """
 
     async def script(world: World, connections: PeerConnections, peer: Peer) -> None:
         world.machine("server")
@@ -311,7 +323,10 @@ def test_a_dead_peer_is_tried_twice_a_second_at_most(lanes: tuple[str, ...]) -> 
 
 
 def test_all_connections_of_a_node_know_who_is_away() -> None:
-    """Those of the quorum and those of the broker together try a dead peer twice a second at most."""
+    """The quorum's and the broker's connections of one node send to a dead peer.
+
+    Together they try it at most twice a second.
+    """
 
     async def script(world: World, connections: PeerConnections, peer: Peer) -> None:
         world.machine("server")

@@ -1,4 +1,7 @@
-"""From the committed log to images: whole transactions only, snapshots in between, every image once and in order."""
+"""The publisher turns the committed log into images.
+
+It publishes whole transactions only, and each image once and in order.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ CLUSTER_ID = "cluster"
 
 
 class Log:
-    """Batches in memory, each of them committed."""
+    """A log in memory, whose batches are all committed."""
 
     def __init__(self) -> None:
         self.batches: list[tuple[int, bytes]] = []
@@ -52,7 +55,7 @@ class Log:
         self.end_offset += len(records)
 
     def read(self, offset: int, bytes_max: int) -> bytes:
-        """Read from the batch that holds `offset` on; one batch at a time, to have many reads."""
+        """Read the batch that contains `offset`. Only one batch is returned, so that there are many reads."""
         found = [data for base, data in self.batches if base <= offset]
         return found[-1]
 
@@ -86,7 +89,10 @@ def topic(name: str, leader: int = 1) -> list[Message]:
 
 
 def test_each_read_is_an_image_and_control_records_only_move_the_offset() -> None:
-    """Observers see every image once, in order; records beyond the high watermark are not read."""
+    """Observers see every image once and in order.
+
+    Control records only advance the offset, and nothing above the high watermark is read.
+    """
 
     async def script(log: Log, publisher: MetadataPublisher, seen: list[Any]) -> None:
         log.append([LeaderChangeMessage(0, 1)], control=True)
@@ -105,7 +111,10 @@ def test_each_read_is_an_image_and_control_records_only_move_the_offset() -> Non
 
 @pytest.mark.reaches("quorum.image_waits_for_transaction")
 def test_a_transaction_becomes_visible_as_a_whole() -> None:
-    """KIP-868: records between Begin and End become visible together at the End, and aborted ones never do."""
+    """Records between BeginTransaction and EndTransaction become visible together (KIP-868).
+
+    Aborted records never become visible.
+    """
 
     async def script(log: Log, publisher: MetadataPublisher, seen: list[Any]) -> None:
         log.append([BeginTransactionRecord("many topics"), *topic("a")])
@@ -126,7 +135,10 @@ def test_a_transaction_becomes_visible_as_a_whole() -> None:
 
 
 def test_a_snapshot_takes_the_place_of_what_was_not_replayed() -> None:
-    """Observers get one image with the difference, and the log goes on behind it."""
+    """A snapshot replaces records that were not replayed.
+
+    Observers get one image with its difference, and the log continues after it.
+    """
 
     async def script(log: Log, publisher: MetadataPublisher, seen: list[Any]) -> None:
         log.append([*topic("kept"), *topic("gone"), *topic("changed")])
@@ -148,7 +160,7 @@ def test_a_snapshot_takes_the_place_of_what_was_not_replayed() -> None:
 
 
 def test_the_difference_to_nothing_is_everything() -> None:
-    """Both ways of looking at an image for the first time agree."""
+    """The difference between an image and the empty one lists everything, as `MetadataDelta.everything` does."""
 
     async def script(log: Log, publisher: MetadataPublisher, seen: list[Any]) -> None:
         log.append([FeatureLevelRecord("metadata.version", 30), *topic("a"), ConfigRecord(2, "a", "k", "v")])

@@ -1,4 +1,4 @@
-"""Snapshots: an image as records, whole files or none, the way from one node to another, and when they are due."""
+"""Snapshots: an image as records, whole files or none, the transfer between nodes, and when they are written."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def replay(*messages: Message, offset: int = 0, epoch: int = 3) -> MetadataImage
 
 
 def image_of(topics: int) -> MetadataImage:
-    """Ends at END when it is of 6 topics."""
+    """Make an image of topics. With 6 topics it ends at END."""
     history: list[Message] = [records.FeatureLevelRecord(*BOOTSTRAP_FEATURES.copy().popitem())]
     history += [records.TopicRecord(f"t{number}", number.to_bytes(16, "big")) for number in range(topics)]
     return replay(*history)
@@ -106,7 +106,7 @@ def in_world(main: Callable[[Env], Any], seed: int = 1) -> None:
 @given(st.randoms(use_true_random=False), st.integers(1, 120))
 @settings(max_examples=examples(100), deadline=None)
 def test_the_records_of_an_image_give_it_back(random: Random, length: int) -> None:
-    """A snapshot of any history tells the state, and nothing of the way to it."""
+    """An image is written as records and replayed. The result is equal, whatever the history was."""
     image = replay(*random_history(random, length))
     again = replay(*records_of(image))
     assert attrs.evolve(again, offset=image.offset, epoch=image.epoch) == image
@@ -115,7 +115,7 @@ def test_the_records_of_an_image_give_it_back(random: Random, length: int) -> No
 
 
 def test_every_field_of_brokers_controllers_and_partitions_is_kept() -> None:
-    """Fields that the random histories leave at their defaults are kept."""
+    """Fields that random histories leave at their defaults are kept in a snapshot."""
     listener = records.BrokerEndpoint("PLAINTEXT", "b1", 9092, 0)
     image = replay(
         records.FeatureLevelRecord("group.version", 1),
@@ -172,7 +172,10 @@ def test_every_field_of_brokers_controllers_and_partitions_is_kept() -> None:
 
 
 def test_a_snapshot_is_there_whole_or_not_at_all() -> None:
-    """A power cut at every operation of writing the second one: the newest is the first or the second, and whole."""
+    """The power is cut at each operation of writing a second snapshot.
+
+    The newest complete one is the first or the second.
+    """
     first, second = image_of(1), image_of(6)
     for number in range(1, 40):
         world = World(1)
@@ -202,12 +205,12 @@ def test_a_snapshot_is_there_whole_or_not_at_all() -> None:
         if finished:
             assert number > 5
             return
-    raise AssertionError("writing a snapshot does not end")
+    raise AssertionError("writing a snapshot was not complete after 39 operations")
 
 
 @pytest.mark.parametrize("cut", [1, 75, 200])
 def test_a_draft_that_is_not_whole_is_refused_and_removed(cut: int) -> None:
-    """A draft that is incomplete never becomes a snapshot, and its file is removed."""
+    """A draft that lacks its end is refused, and its file is removed."""
 
     async def main(env: Env) -> None:
         store = await write(env, image_of(6))
@@ -225,7 +228,7 @@ def test_a_draft_that_is_not_whole_is_refused_and_removed(cut: int) -> None:
 
 @pytest.mark.parametrize("count", [-1, 1000, 2**31 - 1])
 def test_a_snapshot_that_counts_more_records_than_it_has_bytes_for_is_refused(count: int) -> None:
-    """Records are counted before they are read, so no memory is taken for a number that a damaged header claims."""
+    """A damaged header claims more records than the snapshot has. It is refused before memory is allocated for them."""
     chunks = list(snapshot_chunks([records.FeatureLevelRecord("a", 1)], epoch=0, timestamp_ms=1))
     damaged = (
         bytearray(HEADER.pack(*parse_header(chunks[1])._replace(record_count=count)))
@@ -238,7 +241,7 @@ def test_a_snapshot_that_counts_more_records_than_it_has_bytes_for_is_refused(co
 
 
 def test_a_full_disk_leaves_no_draft() -> None:
-    """ENOSPC while writing: the draft goes, the older snapshot stays."""
+    """The disk is full while a snapshot is written. Its draft is removed, and the older snapshot remains."""
     world = World(1)
     disk = world.machine("n1").disk
 
@@ -263,7 +266,7 @@ LEADER = LeaderView(1, CLUSTER_ID, 5, 1, ("one", 9093))
 
 @attrs.define
 class Channel:
-    """To a leader that sends little at a time; what is in between is bytes."""
+    """A channel to a leader that sends a few bytes at a time, encoded as on the wire."""
 
     store: FileSnapshotStore
     leader: LeaderView = LEADER
@@ -294,7 +297,7 @@ async def load(env: Env, channel: Channel, end: OffsetAndEpoch = END, epoch: int
 
 
 def test_a_snapshot_arrives_as_it_was_sent() -> None:
-    """KIP-630: chunks by position, which are not aligned to anything; the files are equal."""
+    """A snapshot is fetched in chunks that are not aligned to batches (KIP-630). The copy equals the original file."""
 
     async def main(env: Env) -> None:
         image = image_of(6)
@@ -354,7 +357,7 @@ def _gone(response: FetchSnapshotResponse, count: int) -> None:
     ],
 )
 def test_nothing_is_left_of_a_snapshot_that_did_not_arrive(spoil: Any, code: ErrorCode) -> None:
-    """A leader that stops, or answers nonsense in the middle: the follower has what it had."""
+    """A leader stops, or sends nonsense, in the middle of a snapshot. The follower keeps nothing of it."""
 
     async def main(env: Env) -> None:
         channel = Channel(
@@ -385,7 +388,10 @@ def ask(
 
 
 def test_a_snapshot_that_is_removed_while_it_is_served_is_not_found() -> None:
-    """The leader may have opened the file already: SNAPSHOT_NOT_FOUND, and no failure of its disk. EMFILE is none either."""
+    """A snapshot is removed while it is served.
+
+    The answer is SNAPSHOT_NOT_FOUND, and the disk is not marked as failed. The same holds for EMFILE.
+    """
     world = World(1)
     disk = world.machine("n1").disk
 
@@ -426,7 +432,10 @@ def test_a_snapshot_that_is_removed_while_it_is_served_is_not_found() -> None:
 def test_refusals_come_in_kafkas_order(
     request_: FetchSnapshotRequest, leader_id: int | None, top: ErrorCode, inner: ErrorCode | None
 ) -> None:
-    """Cluster, partition, epoch, leadership, snapshot, position; who leads is told unless the partition is unknown."""
+    """FetchSnapshot checks cluster, partition, epoch, leadership, snapshot and position, in this order.
+
+    A refusal names the leader if the partition is known.
+    """
 
     async def main(env: Env) -> None:
         store = await write(env, image_of(6))
@@ -449,7 +458,7 @@ def test_refusals_come_in_kafkas_order(
 
 
 class Watched:
-    """A snapshotter over the simulated disk, and what it has told."""
+    """A snapshotter over the simulated disk, with the snapshots and failures that it reports."""
 
     def __init__(self, env: Env, settings: SnapshotSettings) -> None:
         self.store = FileSnapshotStore(env.open_dir("/a", create=True))
@@ -475,7 +484,10 @@ class Watched:
 
 
 def test_a_snapshot_is_due_by_bytes_and_ends_where_the_last_image_of_the_turn_does() -> None:
-    """`metadata.log.max.record.bytes.between.snapshots`; images of one batch are noted together."""
+    """A snapshot is written after `metadata.log.max.record.bytes.between.snapshots`.
+
+    It contains the last image that was noted in that turn of the loop.
+    """
     world = World(1)
 
     async def main(env: Env) -> None:
@@ -501,7 +513,10 @@ def test_a_snapshot_is_due_by_bytes_and_ends_where_the_last_image_of_the_turn_do
 
 
 def test_a_snapshot_is_due_by_time_only_when_something_has_changed() -> None:
-    """`metadata.log.max.snapshot.interval.ms` is looked at with every committed change, as in Kafka."""
+    """A snapshot's age is checked when something is committed, as in Kafka.
+
+    The limit is `metadata.log.max.snapshot.interval.ms`.
+    """
     world = World(1)
 
     async def main(env: Env) -> None:
@@ -523,7 +538,7 @@ def test_a_snapshot_is_due_by_time_only_when_something_has_changed() -> None:
 
 @pytest.mark.reaches("quorum.no_room_for_snapshot")
 def test_a_full_disk_is_waited_for_and_a_broken_one_is_not() -> None:
-    """A snapshot can wait; a disk that fails ends the task, and with it the node."""
+    """A snapshot fails on a full disk, and is written later. On a failed disk the task ends, and so does the node."""
     world = World(1)
     disk = world.machine("n1").disk
 
@@ -547,7 +562,7 @@ def test_a_full_disk_is_waited_for_and_a_broken_one_is_not() -> None:
 
 
 def test_a_power_cut_is_no_clean_up() -> None:
-    """The draft of a node that dies stays on its disk, and the next start removes it."""
+    """A node dies while it writes a snapshot. The draft remains on the disk, and the next start removes it."""
     disk = SimDisk()
     store = FileSnapshotStore(disk.open_dir("/a", create=True))
     draft = store.begin(END)

@@ -1,4 +1,4 @@
-"""The files that formatting writes, and the cases that it refuses."""
+"""The files that formatting writes, and the cases in which it refuses."""
 
 from __future__ import annotations
 
@@ -49,7 +49,10 @@ def directories() -> tuple[Dir, Dir]:
 
 
 def test_a_formatted_node_has_an_identity_features_and_a_voter() -> None:
-    """`storage format --standalone` of Kafka 4.3: meta.properties everywhere, voters and features in one place."""
+    """Directories are formatted as by `storage format --standalone` of Kafka 4.3.
+
+    Each has meta.properties, and one of them has voters and features.
+    """
     first, second = directories()
     assert format_all(first, second) == ["/a", "/b"]
     for directory, directory_id in ((first, DIRECTORY_ID), (second, OTHER_ID)):
@@ -77,7 +80,10 @@ def test_a_formatted_node_has_an_identity_features_and_a_voter() -> None:
 
 
 def test_formatting_twice_is_refused_and_can_be_ignored() -> None:
-    """`--ignore-formatted` formats the others only, and never a directory of another node."""
+    """Formatting again is refused.
+
+    With `--ignore-formatted` only new directories are formatted, and those of another node are refused.
+    """
     first, second = directories()
     format_all(first)
     with pytest.raises(StorageError, match=r"/a is already formatted.*--ignore-formatted"):
@@ -89,7 +95,7 @@ def test_formatting_twice_is_refused_and_can_be_ignored() -> None:
 
 
 def test_foreign_files_are_never_touched() -> None:
-    """A directory that holds foreign files is refused, and then no directory is formatted."""
+    """One directory has foreign files. It is refused, and no directory is formatted."""
     first, second = directories()
     second.open("holiday.jpg", create=True).append(b"sun")
     with pytest.raises(StorageError, match=r"/b is not empty and not formatted: it holds holiday\.jpg"):
@@ -98,7 +104,7 @@ def test_foreign_files_are_never_touched() -> None:
 
 
 def test_a_format_that_a_crash_interrupted_can_be_repeated() -> None:
-    """At every operation: afterwards the directory is formatted, or formatting it again succeeds."""
+    """Formatting crashes at any operation. Then the directory is formatted, or formatting it again succeeds."""
     probe = SimDisk()
     format_all(probe.open_dir("/a", create=True))
     for number in range(1, probe.operation_count + 1):
@@ -128,7 +134,7 @@ def test_a_format_that_a_crash_interrupted_can_be_repeated() -> None:
     ],
 )
 def test_a_cluster_id_is_any_text(text: str) -> None:
-    """As Kafka 4.3's tool takes it: the text is read back unchanged, however the file has to write it."""
+    """A cluster id may be any text, as in Kafka 4.3. It is read back unchanged, although the file has to escape it."""
     first, _ = directories()
     format_all(first, cluster_id=text)
     meta = storage_info(first).meta
@@ -146,7 +152,7 @@ def test_a_cluster_id_is_any_text(text: str) -> None:
     ],
 )
 def test_a_cluster_id_that_no_request_could_name(text: str, sentence: str) -> None:
-    """One line that says what to do."""
+    """A cluster id that no request can contain is refused by one line that says what to do."""
     first, _ = directories()
     with pytest.raises(StorageError, match=sentence):
         format_all(first, cluster_id=text)
@@ -162,7 +168,7 @@ def test_a_cluster_id_that_no_request_could_name(text: str, sentence: str) -> No
     ],
 )
 def test_a_damaged_identity_is_told(contents: str, problem: str) -> None:
-    """`storage info` says which file and why."""
+    """`storage info` reports a damaged meta.properties with its path and the reason."""
     first, _ = directories()
     first.write_atomic("meta.properties", contents.encode())
     info = storage_info(first)
@@ -172,7 +178,7 @@ def test_a_damaged_identity_is_told(contents: str, problem: str) -> None:
 
 
 def test_an_unfinished_snapshot_is_told_apart() -> None:
-    """A snapshot that lacks its footer was left unfinished: no state is read from such a half."""
+    """A snapshot without its footer is unfinished, and is refused. A damaged one gives another error."""
     first, _ = directories()
     format_all(first)
     data = first.read_bytes("bootstrap.checkpoint")
@@ -208,7 +214,10 @@ def format_node(node_id: int, controllers: str | None) -> Dir:
 
 
 def test_initial_controllers_are_equal_on_every_node_and_name_the_directory() -> None:
-    """KIP-853: "the same values must be used to format all nodes"; a voter's metadata directory has the given id."""
+    """`--initial-controllers` writes the same voters on all nodes (KIP-853).
+
+    A voter's metadata directory gets the given id.
+    """
     nodes = {node_id: format_node(node_id, f"{TWO},{ONE}") for node_id in (1, 2, 3)}
     snapshots = {directory.read_bytes(SNAPSHOT) for directory in nodes.values()}
     assert len(snapshots) == 1
@@ -228,7 +237,10 @@ def test_initial_controllers_are_equal_on_every_node_and_name_the_directory() ->
 
 
 def test_a_node_that_joins_is_told_nothing_about_voters() -> None:
-    """`--no-initial-controllers`, static voters, brokers: the first records, and an empty metadata log."""
+    """With `--no-initial-controllers`, static voters, or a broker, only the first records are written.
+
+    The metadata log is empty.
+    """
     directory = format_node(4, None)
     assert directory.exists("bootstrap.checkpoint")
     assert directory.subdir("__cluster_metadata-0").list() == []
@@ -253,13 +265,16 @@ def test_a_node_that_joins_is_told_nothing_about_voters() -> None:
     ],
 )
 def test_initial_controllers_that_make_no_sense_are_refused(text: str, problem: str) -> None:
-    """One line that names the entry; nothing is written."""
+    """A bad `--initial-controllers` is refused by one line that names the entry, and nothing is written."""
     with pytest.raises(StorageError, match=problem):
         initial_voters(text, "CONTROLLER")
 
 
 def test_features_are_chosen_among_those_of_this_version() -> None:
-    """`--feature`: unknown ones and levels are refused, kraft.version follows from the voters."""
+    """`--feature` accepts only features and levels of this version.
+
+    kraft.version cannot be chosen, since it follows from the voters.
+    """
     assert bootstrap_features({}) == BOOTSTRAP_FEATURES
     with pytest.raises(
         StorageError, match=r"Unsupported feature: a\. Supported features are: .*metadata\.version"

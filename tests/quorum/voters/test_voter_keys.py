@@ -1,4 +1,7 @@
-"""A voter is a node with a disk (KIP-853): a replica with its node id, but another disk or none, is a stranger."""
+"""A voter is a node with a certain disk (KIP-853).
+
+A replica with its node id but another disk, or none, is a stranger.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ class Replica:
 
     @classmethod
     def leader(cls, voters: VoterSet = VOTERS) -> Replica:
-        """Make a leader, elected by the others, with its first two records on its disk."""
+        """Make a leader, elected by the others, that has synced its first two records."""
         replica = cls.of(key(1), voters)
         replica.tick(5.0)
         while not isinstance(replica.core.role, Leader):
@@ -63,7 +66,7 @@ class Replica:
         self.core.receive_request(1, Fetch(self.core.epoch, who, 2, self.core.epoch, 0, 0), self.now)
 
     def answer(self) -> VoteAnswer | EpochAnswer:
-        """Return the answer to its last request."""
+        """Return the answer to the last request."""
         (response,) = [each.response for each in self.core.effects() if isinstance(each, Answer)]
         assert isinstance(response, VoteAnswer | EpochAnswer)
         return response
@@ -71,7 +74,10 @@ class Replica:
 
 @pytest.mark.parametrize("stranger", STRANGERS)
 def test_a_promise_is_the_voters_own(stranger: ReplicaKey) -> None:
-    """Kafka's ReplicaState.matchesKey: a voter that has a directory id promises under that id alone."""
+    """A fetch counts for a commit only if its node id and directory id are a voter's.
+
+    Kafka's ReplicaState.matchesKey does the same.
+    """
     leader = Replica.leader()
     leader.fetch(stranger)
     assert leader.core.high_watermark == 0
@@ -80,7 +86,7 @@ def test_a_promise_is_the_voters_own(stranger: ReplicaKey) -> None:
 
 
 def test_voters_without_directories_are_their_nodes() -> None:
-    """A voter of a configuration that names node ids alone is any replica of its node."""
+    """Static voters have only node ids, so any replica with this node id counts."""
     leader = Replica.leader(VoterSet.of_ids([1, 2, 3]))
     leader.fetch(key(2))
     assert leader.core.high_watermark == 2
@@ -88,7 +94,7 @@ def test_voters_without_directories_are_their_nodes() -> None:
 
 @pytest.mark.parametrize("stranger", STRANGERS)
 def test_a_leader_that_only_strangers_fetch_from_resigns(stranger: ReplicaKey) -> None:
-    """Check-quorum (thesis, 6.2) counts voters: with strangers the leader is alone."""
+    """Only strangers fetch from a leader. It resigns, since check quorum counts voters (thesis, 6.2)."""
     leader = Replica.leader()
     for _ in range(20):
         leader.tick(leader.now + 0.5)
@@ -98,7 +104,10 @@ def test_a_leader_that_only_strangers_fetch_from_resigns(stranger: ReplicaKey) -
 
 @pytest.mark.parametrize("me", STRANGERS)
 def test_only_the_voter_that_is_meant_votes_and_hears_of_an_epoch(me: ReplicaKey) -> None:
-    """A vote is counted by node id, so a voter with another directory than the named one, or with none, refuses."""
+    """A vote or BeginQuorumEpoch names a voter's directory.
+
+    A replica with another directory, or none, answers INVALID_VOTER_KEY.
+    """
     asked = Replica.of(me)
     for pre_vote in (True, False):
         asked.core.receive_request(1, Vote(1, key(1), key(2), OffsetAndEpoch(9, 1), pre_vote), 0.0)

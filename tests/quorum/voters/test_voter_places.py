@@ -1,4 +1,4 @@
-"""Where voters answer: a voter is its id and its directory, and answers at one place."""
+"""The addresses at which voters answer. A voter, known by id and directory, must answer at one place only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def places() -> VoterPlaces:
 
 
 def test_a_voter_that_answers_at_two_places_is_noticed() -> None:
-    """Within the window an answer at another place names the place before; each of the two names the other."""
+    """Within the window a voter answers at two places. Each answer is reported with the other place."""
     known = places()
     assert known.note_answer(ONE, OLD, 10.0) is None
     assert known.note_answer(ONE, NEW, 11.9) == OLD
@@ -23,7 +23,7 @@ def test_a_voter_that_answers_at_two_places_is_noticed() -> None:
 
 
 def test_a_voter_that_has_moved_answers_at_one_place_after_the_window() -> None:
-    """Once the old place has been silent for the window, the new one is the voter's."""
+    """A voter is silent for the window, and then answers at another place. This is a move, and nothing is reported."""
     known = places()
     assert known.note_answer(ONE, OLD, 10.0) is None
     assert known.note_answer(ONE, NEW, 12.0) is None
@@ -31,7 +31,7 @@ def test_a_voter_that_has_moved_answers_at_one_place_after_the_window() -> None:
 
 
 def test_voters_are_judged_each_by_itself() -> None:
-    """Another voter, and another directory of the same node, are other replicas."""
+    """Places are compared only within one voter. Another directory of the same node is another voter."""
     known = places()
     assert known.note_answer(ONE, OLD, 10.0) is None
     assert known.note_answer(TWO, NEW, 10.0) is None
@@ -39,7 +39,7 @@ def test_voters_are_judged_each_by_itself() -> None:
 
 
 def test_a_name_and_its_address_are_one_place() -> None:
-    """The log names a host, the bootstrap servers its address: that is the same process."""
+    """A host name, an alias and its address are the same place. Another port is another one."""
     known = places()
     known.note_addresses("old", ("10.0.0.1",))
     known.note_addresses("alias", ("10.0.0.1",))
@@ -50,7 +50,7 @@ def test_a_name_and_its_address_are_one_place() -> None:
 
 
 def test_a_host_with_two_families_is_one_place_and_two_hosts_of_one_name_are_two() -> None:
-    """IPv4 and IPv6 of one name lead to one host; two addresses of one family are two hosts."""
+    """An IPv4 and an IPv6 address of one name are the same host. Two IPv4 addresses of one name are two hosts."""
     known = places()
     first, second = Place("voters", 9093, "10.0.0.1"), Place("voters", 9093, "10.0.0.2")
     assert known.note_answer(ONE, first, 10.0) is None
@@ -59,7 +59,10 @@ def test_a_host_with_two_families_is_one_place_and_two_hosts_of_one_name_are_two
 
 
 def test_a_voter_is_found_until_the_log_names_another_address() -> None:
-    """What was found is a hint beside the log's: a newer entry takes its place, and so does a failure."""
+    """A found address is used while the log's entry stays the same and no request fails.
+
+    A newer entry in the log replaces it.
+    """
     known = places()
     assert known.note_found(ONE, NEW, ("old", 9093))
     assert not known.note_found(ONE, NEW, ("old", 9093))
@@ -70,7 +73,10 @@ def test_a_voter_is_found_until_the_log_names_another_address() -> None:
 
 
 def test_a_place_at_which_another_voter_answers_is_not_asked() -> None:
-    """Only as long as that voter has answered there lately: it may move, too."""
+    """A voter is not searched at a place where another voter has answered lately.
+
+    After the window it may have moved there.
+    """
     known = places()
     known.note_answer(ONE, OLD, 10.0)
     assert known.is_another(TWO, OLD, 11.0)

@@ -1,4 +1,4 @@
-"""A request to a voter that is not where the log says: which addresses hear it, and which answer counts."""
+"""Requests to a voter that is not at the address in the log: which addresses are asked, and which answer counts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EPOCH = 4
 
 @attrs.define
 class Driver:
-    """A driver whose peers are a table: what answers at each address. It keeps the reports to its core."""
+    """A driver whose peers are a table of answers by address. It keeps the reports to its core."""
 
     answers: dict[tuple[str, int], ErrorCode]
     nursery: trio.Nursery
@@ -80,7 +80,7 @@ class Driver:
 
 @attrs.frozen
 class Channel:
-    """The way to one address."""
+    """A channel to one address."""
 
     driver: Driver
     host: str
@@ -99,7 +99,7 @@ class Channel:
 
 
 async def ask(driver: Driver, *requests: Request) -> QuorumPeers:
-    """Ask voter 2, again and again."""
+    """Send requests to voter 2, one after another."""
     peers = driver.peers()
     for request in requests:
         await peers.ask(2, request)
@@ -108,7 +108,7 @@ async def ask(driver: Driver, *requests: Request) -> QuorumPeers:
 
 @pytest.mark.trio
 async def test_the_address_in_the_log_comes_first(nursery: trio.Nursery) -> None:
-    """A voter that answers there is looked for nowhere else."""
+    """A voter answers at its address in the log. No other address is asked."""
     driver = Driver({OLD: ErrorCode.NONE, FIRST: ErrorCode.NONE}, nursery)
     await ask(driver, PRE_VOTE)
     assert driver.heard == [(*OLD, None)]
@@ -117,7 +117,10 @@ async def test_the_address_in_the_log_comes_first(nursery: trio.Nursery) -> None
 
 @pytest.mark.trio
 async def test_all_bootstrap_servers_are_asked_and_the_voter_is_kept(nursery: trio.Nursery) -> None:
-    """The voter answers at one of them, and the next request goes there. INVALID_VOTER_KEY leaves no line."""
+    """All bootstrap servers are asked, and the voter answers at one of them.
+
+    The next request goes there, and INVALID_VOTER_KEY logs nothing.
+    """
     driver = Driver({FIRST: ErrorCode.INVALID_VOTER_KEY, SECOND: ErrorCode.NONE}, nursery)
     peers = await ask(driver, PRE_VOTE, PRE_VOTE)
     assert sorted(driver.heard[1:3]) == [(*FIRST, None), (*SECOND, None)]
@@ -129,7 +132,10 @@ async def test_all_bootstrap_servers_are_asked_and_the_voter_is_kept(nursery: tr
 
 @pytest.mark.trio
 async def test_every_address_of_a_name_is_asked(nursery: trio.Nursery) -> None:
-    """A name that leads to all controllers: the connection goes to one address, by the name."""
+    """A bootstrap name has several addresses.
+
+    Each is asked under this name, and the next request goes to the one of the voter.
+    """
     found = {
         ("10.0.0.1", 9093): ErrorCode.INVALID_VOTER_KEY,
         ("10.0.0.2", 9093): ErrorCode.NONE,
@@ -144,7 +150,7 @@ async def test_every_address_of_a_name_is_asked(nursery: trio.Nursery) -> None:
 
 @pytest.mark.trio
 async def test_a_voter_that_answers_at_two_addresses_has_no_vote(nursery: trio.Nursery) -> None:
-    """Neither answer reaches the core, and one error names both addresses."""
+    """A voter answers at two addresses. No answer reaches the core, and one error names both."""
     driver = Driver({FIRST: ErrorCode.NONE, SECOND: ErrorCode.NONE}, nursery)
     peers = await ask(driver, PRE_VOTE, PRE_VOTE)
     assert [(name, options) for name, _, options in driver.reports] == [("failed", {"broken": False})] * 2
@@ -157,7 +163,10 @@ async def test_a_voter_that_answers_at_two_addresses_has_no_vote(nursery: trio.N
 
 @pytest.mark.trio
 async def test_an_answer_elsewhere_soon_after_one_at_the_logs_address(nursery: trio.Nursery) -> None:
-    """Within a fetch timeout these are two processes: the second answer does not count."""
+    """A voter answers at its address in the log, and soon after elsewhere.
+
+    These are two processes, so the second answer fails.
+    """
     driver = Driver({OLD: ErrorCode.NONE}, nursery)
     peers = await ask(driver, PRE_VOTE)
     driver.answers = {SECOND: ErrorCode.NONE}
@@ -168,7 +177,10 @@ async def test_an_answer_elsewhere_soon_after_one_at_the_logs_address(nursery: t
 
 @pytest.mark.trio
 async def test_a_stranger_at_the_old_address_is_no_refusal(nursery: trio.Nursery) -> None:
-    """A node of another cluster has the address now. The voter is found, and the start goes on."""
+    """A node of another cluster answers at the voter's old address.
+
+    The voter is found elsewhere, and nothing is refused.
+    """
     driver = Driver({OLD: ErrorCode.INCONSISTENT_CLUSTER_ID, SECOND: ErrorCode.NONE}, nursery)
     peers = await ask(driver, PRE_VOTE)
     assert [answer.granted for _, answer, _ in driver.reports] == [True]
@@ -178,7 +190,10 @@ async def test_a_stranger_at_the_old_address_is_no_refusal(nursery: trio.Nursery
 
 @pytest.mark.trio
 async def test_strangers_everywhere_are_a_refusal(nursery: trio.Nursery) -> None:
-    """Where all bootstrap servers belong to another cluster, this node is the wrong one."""
+    """All addresses answer that they belong to another cluster.
+
+    The start is refused, since this node is the wrong one.
+    """
     code = ErrorCode.INCONSISTENT_CLUSTER_ID
     driver = Driver({OLD: code, FIRST: code, SECOND: code}, nursery)
     peers = await ask(driver, PRE_VOTE)
@@ -196,7 +211,10 @@ async def test_strangers_everywhere_are_a_refusal(nursery: trio.Nursery) -> None
 async def test_only_requests_that_name_their_voter_go_elsewhere(
     request_: Request, nursery: trio.Nursery
 ) -> None:
-    """Any node could take the others for its own."""
+    """Only requests that contain the voter's key are sent to other addresses.
+
+    Any node might answer the rest as its own.
+    """
     driver = Driver({FIRST: ErrorCode.NONE, SECOND: ErrorCode.NONE}, nursery)
     await ask(driver, request_)
     assert driver.heard == [(*OLD, None)]
@@ -205,7 +223,7 @@ async def test_only_requests_that_name_their_voter_go_elsewhere(
 
 @pytest.mark.trio
 async def test_static_voters_are_asked_at_their_addresses_only(nursery: trio.Nursery) -> None:
-    """kraft.version 0: the configuration names the voters, and no directory."""
+    """Static voters are asked only at their configured addresses (kraft.version 0). They have no directory ids."""
     driver = Driver({FIRST: ErrorCode.NONE}, nursery, has_dynamic_voters=False)
     await ask(driver, PRE_VOTE)
     assert driver.heard == [(*OLD, None)]

@@ -1,4 +1,4 @@
-"""Voters of a quorum come, go and move (KIP-853): controllers over a simulated network."""
+"""Voters of a quorum are added, removed and moved (KIP-853), in controllers over a simulated network."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from tests.quorum.voters.controllers import Controllers, add, host_of, play, reg
 
 
 def test_voters_come_and_go_one_at_a_time() -> None:
-    """KIP-853: an observer that has the log joins, a voter leaves, the leader too; refusals have Kafka's codes."""
+    """An observer with the whole log is added, and voters are removed, even the leader.
+
+    Refusals have Kafka's codes (KIP-853).
+    """
 
     async def script(world: World, controllers: Controllers) -> None:
         leader = await controllers.leader()
@@ -47,8 +50,11 @@ def test_voters_come_and_go_one_at_a_time() -> None:
 
 
 def test_a_voter_that_cannot_be_reached_is_not_added() -> None:
-    """Kafka's AddVoterHandler asks the new voter ApiVersions under the endpoints given: a wrong port would stand in the log,
-    and count for majorities. REQUEST_TIMED_OUT; the next request may be right."""
+    """A voter is added with a wrong port. The request fails with REQUEST_TIMED_OUT, and a correct one succeeds.
+
+    As Kafka's AddVoterHandler, the leader sends ApiVersions to the endpoint first. Else the wrong port would be in the
+    log, and the voter would count for majorities.
+    """
 
     async def script(world: World, controllers: Controllers) -> None:
         leader = await controllers.leader()
@@ -67,7 +73,10 @@ def test_a_voter_that_cannot_be_reached_is_not_added() -> None:
 
 
 def test_a_voter_that_speaks_another_level_is_not_added(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A voter must support kraft.version 1 to read who votes; INVALID_REQUEST is the answer for any other."""
+    """A new voter does not support kraft.version 1, which it needs to read the voters.
+
+    It is refused with INVALID_REQUEST.
+    """
 
     async def script(world: World, controllers: Controllers) -> None:
         leader = await controllers.leader()
@@ -83,7 +92,7 @@ def test_a_voter_that_speaks_another_level_is_not_added(monkeypatch: pytest.Monk
 
 
 def test_a_voter_that_answers_with_a_number_of_its_own_is_not_added() -> None:
-    """A request for a voter says where it listens, so anything may answer there: no number ends the controller."""
+    """A new voter's endpoint answers with an unknown error code. The voter is refused, and the controller goes on."""
     strange = 9999
 
     async def answer(env: Env) -> None:
@@ -114,7 +123,7 @@ def test_a_voter_that_answers_with_a_number_of_its_own_is_not_added() -> None:
 
 
 def test_static_voters_cannot_be_changed() -> None:
-    """kraft.version 0."""
+    """Static voters cannot be changed (kraft.version 0)."""
 
     async def script(world: World, controllers: Controllers) -> None:
         leader = await controllers.leader()
@@ -125,7 +134,7 @@ def test_static_voters_cannot_be_changed() -> None:
 
 
 def test_a_voter_that_moved_tells_the_leader() -> None:
-    """UpdateRaftVoter: the voters in the log say how to reach each; a node with another address has it changed."""
+    """A voter restarts with other endpoints. It sends UpdateRaftVoter, and the leader changes its entry in the log."""
 
     async def script(world: World, controllers: Controllers) -> None:
         await controllers.ask(register(100))
@@ -136,7 +145,7 @@ def test_a_voter_that_moved_tells_the_leader() -> None:
         controllers.start(moved)
         quorum = leader.service.quorum
         await controllers.until(lambda: len(quorum.voters.get(moved).endpoints) == 2)
-        # A leader sends its endpoints to no leader: it writes them with the first records of its epoch.
+        # A leader does not send UpdateRaftVoter: it writes its own endpoints at the beginning of its epoch.
         await controllers.stop(leader.node_id)
         controllers.more_endpoints[leader.node_id] = (("OTHER", "elsewhere", 9094),)
         for node_id in (1, 2, 3):

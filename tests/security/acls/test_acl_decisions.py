@@ -22,7 +22,7 @@ READ, ALLOW = 3, 3
 
 
 class Decider:
-    """A controller that knows nothing but ACLs."""
+    """A controller whose image has only ACLs."""
 
     def __init__(self, *, has_authorizer: bool = True) -> None:
         self.image = MetadataImage.empty("cluster")
@@ -31,7 +31,7 @@ class Decider:
         self._random = Random(7)
 
     def decide(self, request: Any) -> Decision:
-        """Decide and replay."""
+        """Decide a request, and replay the records."""
         context = DecisionContext(0, 3, 0, 1, self._random, lambda: self._random.randbytes(16))
         function = create_acls if isinstance(request, CreateAclsRequest) else delete_acls
         decision = function(self.image, request, context, self._basis)
@@ -43,17 +43,17 @@ class Decider:
 
 
 def create(*names: str) -> CreateAclsRequest:
-    """Make a right to read each topic."""
+    """Make a request that allows User:a to read each topic."""
     return CreateAclsRequest([AclCreation(2, name, 3, "User:a", "*", READ, ALLOW) for name in names])
 
 
 def delete(*names: str | None) -> DeleteAclsRequest:
-    """Make filters for all rules about each name, or about all (None)."""
+    """Make a request that deletes all ACLs about each name, or about any name (None)."""
     return DeleteAclsRequest([DeleteAclsFilter(1, name, 1, None, None, 1, 1) for name in names])
 
 
 def test_an_acl_is_written_once() -> None:
-    """Creating it again succeeds without a record, in one request and in the next."""
+    """An ACL is created twice, in one request or in two. Both creations succeed, and one record is written."""
     decider = Decider()
     assert len(decider.decide(create("t", "t", "u")).records) == 2
     assert len(decider.delta.changed_acls) == 2
@@ -63,7 +63,7 @@ def test_an_acl_is_written_once() -> None:
 
 
 def test_an_acl_goes_with_the_first_filter_that_means_it() -> None:
-    """Later filters of the request no longer find it; then it can be made anew."""
+    """Several filters of a request match an ACL. It is in the answer of the first, and can then be created again."""
     decider = Decider()
     decider.decide(create("t", "u"))
     gone = decider.decide(delete("t", None, "t"))
@@ -74,7 +74,7 @@ def test_an_acl_goes_with_the_first_filter_that_means_it() -> None:
 
 
 def test_an_exact_filter_finds_its_acl_without_a_search() -> None:
-    """A filter with all parts means one rule; another principal's stays."""
+    """A filter that names all parts of an ACL matches only this one. An ACL of another principal stays."""
     decider = Decider()
     decider.decide(create("t"))
     other = DeleteAclsFilter(2, "t", 3, "User:b", "*", READ, ALLOW)
@@ -84,7 +84,7 @@ def test_an_exact_filter_finds_its_acl_without_a_search() -> None:
 
 
 def test_too_much_is_refused_as_a_whole() -> None:
-    """POLICY_VIOLATION, and nothing is written."""
+    """A request about too many ACLs is refused as a whole with POLICY_VIOLATION, and nothing is written."""
     decider = Decider()
     names = [f"t{number}" for number in range(1_000)]
     decider.decide(create(*names))
@@ -100,7 +100,7 @@ def test_too_much_is_refused_as_a_whole() -> None:
 
 @pytest.mark.parametrize("request_of", [lambda: create("t"), lambda: delete("t")])
 def test_without_an_authorizer_nobody_makes_rules(request_of: Any) -> None:
-    """SECURITY_DISABLED: a rule that nobody enforces would be a lie."""
+    """Changes of ACLs need an authorizer that enforces them. Otherwise they get SECURITY_DISABLED."""
     response = Decider(has_authorizer=False).decide(request_of()).response
     results = getattr(response, "results", None) or response.filter_results
     assert [each.error_code for each in results] == [ErrorCode.SECURITY_DISABLED]

@@ -1,4 +1,4 @@
-"""The index of ACLs decides as a look at every rule does, whatever came and went before (KIP-290, KIP-679, KIP-801)."""
+"""The index of ACLs decides as a scan of all ACLs does, after any changes (KIP-290, KIP-679, KIP-801)."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ batches = st.lists(st.dictionaries(st.integers(0, 30), st.one_of(st.none(), rule
 
 
 def context() -> DecisionContext:
-    """Make the facts of a decision; ids of rules are random."""
+    """Make the context of a decision. Ids of ACLs are random."""
     random = Random(1)
     return DecisionContext(0, 3, 0, 1, random, lambda: random.randbytes(16))
 
 
 def told(acl: DeleteAclsMatchingAcl) -> Acl:
-    """Return the rule in an answer."""
+    """Return the ACL in an answer."""
     return Acl(
         acl.resource_type,
         acl.resource_name,
@@ -71,7 +71,7 @@ def told(acl: DeleteAclsMatchingAcl) -> Acl:
 
 
 def is_about(acl: Acl, kind: int, name: str) -> bool:
-    """True if a rule is about a resource."""
+    """True if an ACL is about this resource."""
     if acl.resource_type != kind:
         return False
     if acl.pattern_type == PatternType.PREFIXED:
@@ -80,12 +80,12 @@ def is_about(acl: Acl, kind: int, name: str) -> bool:
 
 
 def is_for(acl: Acl, principal: str, host: str) -> bool:
-    """True if a rule is about a client."""
+    """True if an ACL is for this client."""
     return acl.principal in (principal, "User:*") and acl.host in (host, "*")
 
 
 def answer(acls: Iterable[Acl], principal: str, operation: Operation, kind: int, name: str) -> str:
-    """Decide by a look at every rule: a denial, a permission, rules of others alone (`none`), or a free resource."""
+    """Decide by a scan of all ACLs: denied, allowed, only others' ACLs (`none`), or no ACL about it (`free`)."""
     about = [acl for acl in acls if is_about(acl, kind, name)]
     mine = [acl for acl in about if is_for(acl, principal, HOST)]
     if any(
@@ -99,7 +99,7 @@ def answer(acls: Iterable[Acl], principal: str, operation: Operation, kind: int,
 
 
 def may_any(acls: Iterable[Acl], principal: str, operation: Operation, kind: int) -> bool:
-    """True if a permission for some resource is left when all that denials cover is taken out."""
+    """True if some resource is allowed and no denial covers it."""
     mine = [
         acl
         for acl in acls
@@ -125,7 +125,7 @@ def may_any(acls: Iterable[Acl], principal: str, operation: Operation, kind: int
 
 
 def replayed(changes: list[dict[int, Acl | None]]) -> tuple[AclIndex, dict[bytes, Acl]]:
-    """Return the index after these batches, and the remaining rules."""
+    """Return the index after these batches of changes, and the remaining ACLs."""
     index, known = AclIndex(), LayeredMap[bytes, Acl]()
     for batch in changes:
         by_id = {bytes([number]) * 16: acl for number, acl in batch.items()}
@@ -137,7 +137,7 @@ def replayed(changes: list[dict[int, Acl | None]]) -> tuple[AclIndex, dict[bytes
 def test_the_index_decides_like_a_look_at_every_rule(
     changes: list[dict[int, Acl | None]], principal: str, operation: Operation, name: str, is_open: bool
 ) -> None:
-    """After any batches of changes, each question gets the answer of the plain definition."""
+    """After any batches of changes, the index answers each question as a scan of all ACLs does."""
     index, known = replayed(changes)
     acls = list(known.values())
     assert len(index) == len(acls)
@@ -163,7 +163,7 @@ def test_the_index_decides_like_a_look_at_every_rule(
 
 @given(batches, rules)
 def test_an_older_index_stays_as_it_was(changes: list[dict[int, Acl | None]], rule: Acl) -> None:
-    """A worker that decides by one index is not disturbed by the next."""
+    """A change of the index makes a new one. The old index still answers as before, for a worker that uses it."""
     index, known = replayed(changes)
     question = ("User:alice", HOST, Operation.READ, ResourceType.TOPIC, "ab")
     before = index.find(*question), len(index)
@@ -185,7 +185,7 @@ filters = st.builds(
 
 
 def is_meant(asked: AclFilter, acl: Acl) -> bool:
-    """True if a filter means a rule, part by part (KIP-290)."""
+    """True if a filter matches an ACL, part by part (KIP-290)."""
     name = asked.resource_name
     if asked.pattern_type == PatternType.MATCH and name is not None:
         is_named = is_about(acl, acl.resource_type, name)
@@ -208,7 +208,7 @@ def is_meant(asked: AclFilter, acl: Acl) -> bool:
 def test_a_deletion_finds_what_its_filters_mean(
     changes: list[dict[int, Acl | None]], asked: list[AclFilter]
 ) -> None:
-    """Each rule goes with the first filter that means it, also where the log has a rule twice."""
+    """A deletion returns each ACL with the first filter that matches it, even if the log has the ACL twice."""
     _, known = replayed(changes)
     acls: LayeredMap[bytes, Acl] = LayeredMap(known)
     ids: LayeredMap[Acl, bytes] = LayeredMap({acl: acl_id for acl_id, acl in known.items()})
@@ -224,7 +224,7 @@ def test_a_deletion_finds_what_its_filters_mean(
 
 
 def test_thousands_of_filters_by_name_are_no_work_for_all_rules() -> None:
-    """A request that removes the rules of 2,000 topics by name is taken, however many other rules there are."""
+    """A request deletes the ACLs of 2,000 topics by name. It is accepted however many other ACLs there are."""
     builder = ImageBuilder(MetadataImage.empty("c"))
     request = CreateAclsRequest(
         [AclCreation(2, f"t{number}", 3, "User:a", "*", 3, 3) for number in range(MANY)]
@@ -240,7 +240,7 @@ def test_thousands_of_filters_by_name_are_no_work_for_all_rules() -> None:
 
 
 class CountingRule(Acl):
-    """A rule that counts how often its permission is looked at."""
+    """An ACL that counts the reads of its permission."""
 
     looked = 0
 
@@ -256,7 +256,10 @@ class CountingRule(Acl):
 def test_a_decision_does_not_look_at_the_rules_of_others(
     name: str, pattern: PatternType, of_one: str
 ) -> None:
-    """With 10,000 rules about one resource a decision looks at a handful, and so does one about any resource."""
+    """There are 10,000 ACLs about one resource.
+
+    A decision about it, or about any resource, reads only a few of them.
+    """
     acls = {}
     for number in range(MANY):
         principal = f"User:app-{number}" if of_one == "principal" else "User:alice"
@@ -277,7 +280,7 @@ def test_a_decision_does_not_look_at_the_rules_of_others(
 def test_ten_thousand_rules_about_one_resource_come_and_go_in_linear_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A batch copies each table once, so that the entries that are copied are as many as the rules."""
+    """A batch of 10,000 changes about one resource copies each table once, so the work grows linearly."""
     copied = 0
 
     class CountingDict(dict[object, object]):

@@ -1,5 +1,6 @@
-"""The authorizer: deciding rules, remembered decisions, the ACLs that a filter means (KIP-11, KIP-290, KIP-679,
-KIP-801).
+"""The authorizer's rules, its remembered decisions, and the ACLs that a filter matches.
+
+See KIP-11, KIP-290, KIP-679 and KIP-801.
 """
 
 from __future__ import annotations
@@ -36,19 +37,19 @@ def rule(
     host: str = "*",
     kind: ResourceType = TOPIC,
 ) -> Acl:
-    """Make a rule about a topic."""
+    """Make an ACL about a topic."""
     return Acl(kind, name, pattern, principal, host, operation, permission)
 
 
 def authorizer(acls: Iterable[Acl], settings: AuthorizerSettings | None = None) -> Authorizer:
-    """Make an authorizer that has read these rules."""
+    """Make an authorizer that has read these ACLs."""
     made = Authorizer(settings or AuthorizerSettings())
     made.apply(AclIndex.of({number.to_bytes(16, "big"): acl for number, acl in enumerate(acls)}))
     return made
 
 
 def allows(acls: Iterable[Acl], operation: Operation = Operation.READ, name: str = "t") -> bool:
-    """True if alice may do this to the topic."""
+    """True if alice may perform this operation on the topic."""
     return authorizer(acls).judge(ALICE, HOST, operation, TOPIC, name).is_allowed
 
 
@@ -71,13 +72,13 @@ def allows(acls: Iterable[Acl], operation: Operation = Operation.READ, name: str
     ],
 )
 def test_a_rule_matches_by_name_principal_host_and_operation(acl: Acl, expected: bool) -> None:
-    """All four have to fit; `*` fits everything."""
+    """An ACL applies if name, principal, host and operation match. `*` matches everything."""
     assert allows([acl]) is expected
 
 
 @pytest.mark.parametrize("denial", [rule(), rule("*"), rule("t", pattern=PatternType.PREFIXED)])
 def test_a_denial_wins(denial: Acl) -> None:
-    """Whatever kind of name the denial has, and however many rules allow."""
+    """A denial wins over any number of permissions, whether its name is literal, prefixed or `*`."""
     denied = Acl(TOPIC, denial.resource_name, denial.pattern_type, ALICE, "*", Operation.ALL, Permission.DENY)
     permits = [rule(), rule("*", Operation.ALL), rule("", pattern=PatternType.PREFIXED)]
     judged = authorizer([*permits, denied]).judge(ALICE, HOST, Operation.READ, TOPIC, "t")
@@ -87,7 +88,10 @@ def test_a_denial_wins(denial: Acl) -> None:
 
 @pytest.mark.parametrize("operation", list(Operation)[2:])
 def test_permissions_imply_descriptions_and_denials_imply_nothing(operation: Operation) -> None:
-    """READ, WRITE, DELETE and ALTER imply DESCRIBE; ALTER_CONFIGS implies DESCRIBE_CONFIGS."""
+    """READ, WRITE, DELETE and ALTER imply DESCRIBE, and ALTER_CONFIGS implies DESCRIBE_CONFIGS.
+
+    Denials imply nothing.
+    """
     describes = {Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER, Operation.DESCRIBE}
     assert allows([rule(operation=operation)], Operation.DESCRIBE) is (
         operation in describes | {Operation.ALL}
@@ -102,7 +106,7 @@ def test_permissions_imply_descriptions_and_denials_imply_nothing(operation: Ope
 
 
 def test_without_rules_the_default_decides() -> None:
-    """`allow.everyone.if.no.acl.found` holds only for a resource about which there is no rule for anybody."""
+    """`allow.everyone.if.no.acl.found` applies to a resource only if no ACL is about it, for any principal."""
     open_door = AuthorizerSettings(allow_everyone=True)
     assert authorizer([], open_door).judge(ALICE, HOST, Operation.READ, TOPIC, "t").is_allowed
     assert not authorizer([]).judge(ALICE, HOST, Operation.READ, TOPIC, "t").is_allowed
@@ -112,7 +116,7 @@ def test_without_rules_the_default_decides() -> None:
 
 
 def test_before_the_rules_are_read_only_super_users_may_act() -> None:
-    """An early start refuses all others, whatever the default says (KIP-801)."""
+    """Before the ACLs are read at a start, only super users are allowed (KIP-801), whatever the default is."""
     fresh = Authorizer(AuthorizerSettings(frozenset({"User:root"}), allow_everyone=True))
     assert fresh.judge("User:root", HOST, Operation.ALTER, TOPIC, "t").is_allowed
     judged = fresh.judge(ALICE, HOST, Operation.READ, TOPIC, "t")
@@ -145,12 +149,12 @@ def test_before_the_rules_are_read_only_super_users_may_act() -> None:
     ],
 )
 def test_a_right_to_any_topic_is_one_that_no_denial_covers(acls: list[Acl], expected: bool) -> None:
-    """WRITE on any topic is enough for an idempotent producer (KIP-679)."""
+    """WRITE on any topic, which an idempotent producer needs (KIP-679), must not be covered by a denial."""
     assert authorizer(acls).judge_any(ALICE, HOST, Operation.WRITE, TOPIC).is_allowed is expected
 
 
 def test_a_connection_forgets_its_decisions_when_an_acl_changes() -> None:
-    """A right that is given or taken counts for the next request."""
+    """A right is given and taken. Each change applies to the next request of an open connection."""
     held = authorizer([])
     rights = Rights(held, ALICE, HOST)
     assert not rights.allows(Operation.READ, TOPIC, "t")
@@ -161,7 +165,7 @@ def test_a_connection_forgets_its_decisions_when_an_acl_changes() -> None:
 
 
 def test_a_connection_remembers_a_thousand_decisions() -> None:
-    """Remembered ones are asked once, and the oldest make room for new ones."""
+    """A connection remembers a thousand decisions, and does not ask for them again. New ones replace the oldest."""
     held = authorizer([rule("*")])
     rights = Rights(held, ALICE, HOST)
     for _ in range(2):
@@ -187,7 +191,7 @@ def test_a_connection_remembers_a_thousand_decisions() -> None:
     ],
 )
 def test_a_bad_acl_gets_kafkas_words(creation: AclCreation, text: str) -> None:
-    """INVALID_REQUEST and the reason, as `AclControlManager` words it."""
+    """A malformed ACL is refused with INVALID_REQUEST, in the words of Kafka's `AclControlManager`."""
     with pytest.raises(KafkaError) as refused:
         checked_acl(creation)
     assert refused.value.code is ErrorCode.INVALID_REQUEST
@@ -208,14 +212,17 @@ def test_a_bad_acl_gets_kafkas_words(creation: AclCreation, text: str) -> None:
 def test_a_filter_means_names_by_the_kind_of_name(
     pattern: PatternType, name: str | None, expected: set[str]
 ) -> None:
-    """MATCH means all rules about a name; the others compare the rule's own name (KIP-290)."""
+    """A filter with MATCH finds all ACLs about a name.
+
+    Other pattern types compare the name of the ACL itself (KIP-290).
+    """
     acls = {"ab": rule("ab"), "a...": rule("a", pattern=PatternType.PREFIXED), "*": rule("*")}
     matches = AclFilter(ResourceType.ANY, name, pattern, None, None, Operation.ANY, Permission.ANY).matcher()
     assert {shown for shown, acl in acls.items() if matches(acl)} == expected
 
 
 def test_super_users_are_types_and_names() -> None:
-    """Semicolons separate them, since names may have commas."""
+    """Super users are `type:name`, separated by semicolons, since names may contain commas."""
     assert parse_principals(" User:a ;User:CN=b,O=c;") == {"User:a", "User:CN=b,O=c"}
     with pytest.raises(ValueError, match="principalType:principalName"):
         parse_principals("alice")

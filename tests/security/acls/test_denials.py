@@ -1,4 +1,4 @@
-"""Refusals for the audit log: each one that a door makes, and none that only chooses what to show."""
+"""Refusals for the audit log: every refusal of a request, but not what a list leaves out."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Topics:
 
 
 class Heard:
-    """Keeps what an authorizer tells."""
+    """An auditor that keeps the denials that an authorizer reports."""
 
     def __init__(self) -> None:
         self.denials: list[tuple[int, str, str | None]] = []
@@ -50,7 +50,7 @@ class Heard:
 
 
 def judged(*acls: Acl, settings: AuthorizerSettings | None = None) -> tuple[Authorizer, Heard]:
-    """An authorizer with these rules, and who hears of its refusals."""
+    """Make an authorizer with these ACLs, and an auditor that gets its denials."""
     made, heard = Authorizer(settings or AuthorizerSettings()), Heard()
     made.apply(AclIndex.of({bytes([number]) * 16: acl for number, acl in enumerate(acls)}))
     made.auditor = heard
@@ -58,12 +58,12 @@ def judged(*acls: Acl, settings: AuthorizerSettings | None = None) -> tuple[Auth
 
 
 def may(kind: ResourceType, name: str, operation: Operation) -> Acl:
-    """A rule that allows."""
+    """Make an ACL that allows alice to do this."""
     return Acl(kind, name, 3, ALICE, "*", operation, 3)
 
 
 def ask(authorizer: Authorizer, api: ApiKey, request: Any, answer: Any = None, *, version: int = 0) -> Any:
-    """Ask through a broker's door."""
+    """Send a request through a broker's door, and return the answer."""
     door = APIS[api].door
     handler = GuardedHandler(lambda context, request: answer, door, authorizer, Topics, api_key=api)
     context = Context("SASL", HOST)
@@ -72,7 +72,7 @@ def ask(authorizer: Authorizer, api: ApiKey, request: Any, answer: Any = None, *
 
 
 def test_each_refused_resource_is_told_once() -> None:
-    """A door may look at a topic several times; the refusal is one."""
+    """A request names a refused topic twice. One denial is reported for it."""
     authorizer, heard = judged(may(ResourceType.GROUP, "g", Operation.READ))
     topics = [OffsetCommitRequestTopic(name=name) for name in ("a", "b", "a")]
     ask(authorizer, ApiKey.OFFSET_COMMIT, OffsetCommitRequest(group_id="g", topics=topics), OffsetAnswer())
@@ -80,13 +80,13 @@ def test_each_refused_resource_is_told_once() -> None:
 
 
 class OffsetAnswer:
-    """An answer that refusals are added to."""
+    """An answer to which refusals are added."""
 
     topics: Any = ()
 
 
 def test_a_remembered_refusal_is_told_again() -> None:
-    """The decision is remembered, and each request that meets it is a refusal of its own."""
+    """A decision is remembered by the connection. Each request that is refused by it is still reported."""
     authorizer, heard = judged()
     handler = GuardedHandler(
         lambda context, request: None, APIS[ApiKey.OFFSET_COMMIT].door, authorizer, Topics, api_key=8
@@ -99,7 +99,7 @@ def test_a_remembered_refusal_is_told_again() -> None:
 
 
 def test_lists_and_alternatives_tell_nothing() -> None:
-    """Hidden topics and groups, and a right that another one replaces, are no refusals."""
+    """Topics and groups that a list hides are not reported as denials. Neither is a right if another one suffices."""
     authorizer, heard = judged(may(ResourceType.TOPIC, "t", Operation.WRITE))
     hidden = MetadataResponse(topics=[MetadataResponseTopic(0, "secret")])
     shown = ask(authorizer, ApiKey.METADATA, MetadataRequest(None), hidden, version=9)
@@ -116,22 +116,26 @@ def test_lists_and_alternatives_tell_nothing() -> None:
 
 
 def test_what_passes_all_doors_leaves_nothing_behind() -> None:
-    """A refusal that stayed would be told with the next request. One right of several is asked of the cluster."""
+    """Requests that pass all doors leave no denial behind, which would be reported with the next request."""
     authorizer, heard = judged(may(ResourceType.CLUSTER, CLUSTER_NAME, Operation.CLUSTER_ACTION))
     for api, request in ((ApiKey.WRITE_TXN_MARKERS, None), (ApiKey.ADD_PARTITIONS_TO_TXN, None)):
         asked = Asked(Rights(authorizer, ALICE, HOST), 5, Topics())
         assert APIS[api].door(asked, request) is None
         asked.rights.log_denials(api)
-    for api in CONTROLLER_DOORS:
-        if CONTROLLER_DOORS[api].__doc__ == "CLUSTER_ACTION on the cluster.":
+    of_nodes = [
+        door for door in CONTROLLER_DOORS.values() if door.__doc__ == "CLUSTER_ACTION on the cluster."
+    ]
+    assert of_nodes
+    for api, door in CONTROLLER_DOORS.items():
+        if door in of_nodes:
             asked = Asked(Rights(authorizer, ALICE, HOST), 0, Topics())
-            assert CONTROLLER_DOORS[api](asked, None) is None
+            assert door(asked, None) is None
             asked.rights.log_denials(api)
     assert heard.denials == []
 
 
 def test_the_controller_tells_the_client_of_an_envelope() -> None:
-    """The doors of the controller tell when they are asked to, since they may judge in a worker."""
+    """The controller's doors report denials only when `log_denials` is called, since they may run in a worker."""
     authorizer, heard = judged()
     doors = ControllerDoors(authorizer, Topics)
     admitted = doors.admit(ALICE, HOST, CreateTopicsRequest([CreatableTopic("t", 1, 1)]), 7)
@@ -142,7 +146,7 @@ def test_the_controller_tells_the_client_of_an_envelope() -> None:
 
 
 def test_one_request_tells_so_much() -> None:
-    """A request may name thousands of resources: some are told, the others counted."""
+    """A request names hundreds of refused topics. Some denials are reported, and the others counted."""
     authorizer, heard = judged(may(ResourceType.GROUP, "g", Operation.READ))
     topics = [OffsetCommitRequestTopic(name=f"t{number}") for number in range(500)]
     ask(authorizer, ApiKey.OFFSET_COMMIT, OffsetCommitRequest(group_id="g", topics=topics), OffsetAnswer())
@@ -150,7 +154,7 @@ def test_one_request_tells_so_much() -> None:
 
 
 class KeptLines:
-    """An audit log in a list."""
+    """An audit log that keeps its lines in a list."""
 
     def __init__(self, lines: list[dict[str, Any]]) -> None:
         self._lines = lines
@@ -162,11 +166,11 @@ class KeptLines:
         self._lines.append(json.loads(b"{%b}" % line.body))
 
     def note(self, event: str, /, payer: Payer | None = None, count: int = 1, **fields: Value) -> None:
-        raise AssertionError("no request here has further refusals")
+        raise AssertionError("a request in these tests has denials that were only counted")
 
 
 def test_the_line_says_why() -> None:
-    """A line names the rule that denies, or says that there is none, or that rules are still to be read."""
+    """A denial's line says why: the ACL that denies, a missing ACL, or ACLs that are still to be read."""
     denies = Acl(ResourceType.TOPIC, "orders-", 4, ALICE, "10.0.0.1", Operation.ALL, 2)
     authorizer, _ = judged(denies)
     auditor, lines = Auditor(1), list[dict[str, Any]]()

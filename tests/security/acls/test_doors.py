@@ -1,4 +1,7 @@
-"""Doors: every served API has one; parked requests are judged again; the recorded answers of Kafka under ACLs."""
+"""Doors check the rights of every served API.
+
+Parked requests are checked again, and answers equal Kafka's recorded ones.
+"""
 
 from __future__ import annotations
 
@@ -46,11 +49,11 @@ BETWEEN_NODES_ALONE = {
     ApiKey.END_QUORUM_EPOCH,
     ApiKey.ENVELOPE,
 }
-"""Controllers' APIs without a recorded case: each has the same door as Vote, which has some."""
+"""Controllers' APIs without a recorded case. Each has the same door as Vote, which has recorded cases."""
 
 
 WITH_A_PLUGIN_ALONE = {ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY}
-"""Kafka serves them with a plugin alone, and to everybody. tests/telemetry has the right of our own field."""
+"""Kafka serves these APIs only with a plugin, and to all clients. tests/telemetry tests the right for our own field."""
 
 
 class Topics:
@@ -61,7 +64,7 @@ class Topics:
 
 
 def test_every_recorded_case_is_asked() -> None:
-    """The recording is of these questions, and there are enough of them."""
+    """The recording has exactly the present cases, and at least 400 of them."""
     assert list(load()) == [case.name for case in all_cases()]
     assert len(load()) >= 400
     assert SEAL.read_text().strip() == seal(), (
@@ -70,13 +73,16 @@ def test_every_recorded_case_is_asked() -> None:
 
 
 def test_every_api_with_a_door_has_questions() -> None:
-    """Whatever is judged on a broker or a controller was asked of Kafka with and without rights."""
+    """For every API with a door, there are recorded answers of Kafka with and without rights."""
     asked = {api_of(question) for question in QUESTIONS}
     assert {*APIS, *CONTROLLER_DOORS} - asked == BETWEEN_NODES_ALONE | WITH_A_PLUGIN_ALONE
 
 
 def test_what_a_refusal_looks_like_is_known_of_every_api_with_a_door() -> None:
-    """An API has a row, or one error for all, or a reason why its refusals are code."""
+    """For every API with a door, the form of a refusal is known.
+
+    It is a row, one error for all, or a reason for its own code.
+    """
     served = {*APIS, *CONTROLLER_DOORS}
     assert [
         api for api in served - ROWS.keys() - ODD.keys() if not hasattr(response_class(api)(), "error_code")
@@ -84,7 +90,7 @@ def test_what_a_refusal_looks_like_is_known_of_every_api_with_a_door() -> None:
 
 
 def test_what_brokers_pass_on_is_judged_by_controllers() -> None:
-    """A broker lets in what it forwards; then the controller has a door that is not open to all."""
+    """A broker forwards some requests unchecked. The controller's door for each of them is not open to all."""
     forwarded = [key for key, api in APIS.items() if api.is_forwarded]
     assert len(forwarded) > 10
     for key in forwarded:
@@ -92,7 +98,7 @@ def test_what_brokers_pass_on_is_judged_by_controllers() -> None:
 
 
 def test_what_only_nodes_send_needs_cluster_action() -> None:
-    """Another right to the cluster is no use to an impostor, and CLUSTER_ACTION is enough for a node."""
+    """An API that only nodes use needs CLUSTER_ACTION. No other right to the cluster suffices."""
     held = Authorizer(AuthorizerSettings())
     acl_id = b"1" * 16
     for operation in SUPPORTED[ResourceType.CLUSTER]:
@@ -110,7 +116,7 @@ def test_what_only_nodes_send_needs_cluster_action() -> None:
 @pytest.mark.parametrize("written", [False, True])
 @pytest.mark.parametrize("asked_for", [False, True])
 def test_two_phases_need_a_right_of_their_own(asked_for: bool, written: bool, two_phase: bool) -> None:
-    """KIP-939: `enable2Pc` takes TWO_PHASE_COMMIT on the transactional id, beside the WRITE that each producer needs."""
+    """InitProducerId with `enable2Pc` needs TWO_PHASE_COMMIT on the transactional id, and WRITE (KIP-939)."""
     held = Authorizer(AuthorizerSettings())
     granted = [Operation.WRITE] * written + [Operation.TWO_PHASE_COMMIT] * two_phase
     acls = {
@@ -133,7 +139,7 @@ def _rights(authorizer: Authorizer) -> Any:
 
 
 def test_a_parked_answer_is_judged_again() -> None:
-    """A right that is taken while a request waits is gone before it is answered; the door's `again` decides."""
+    """A right is taken while a request is parked. The door's `again` refuses the answer."""
     held = Authorizer(AuthorizerSettings())
     rule = Acl(ResourceType.TOPIC, "t", 3, "User:ANONYMOUS", "*", Operation.WRITE, 3)
     held.apply(AclIndex.of({b"1" * 16: rule}))
@@ -156,7 +162,7 @@ def test_a_parked_answer_is_judged_again() -> None:
 
 
 class Beside:
-    """Stands for the turns of long work; nothing takes one here."""
+    """A replacement for the turns of long work, which gives no turns."""
 
     def begin(self) -> Beside:
         return self
@@ -164,7 +170,7 @@ class Beside:
 
 @pytest.mark.parametrize("count", [DECISIONS_AT_ONCE, DECISIONS_AT_ONCE + 1])
 def test_many_decisions_are_made_beside_the_loop(count: int) -> None:
-    """A door that decides thousands of times does not do so in one turn of a connection."""
+    """A door that needs many decisions is run as long work, so that it does not hold up the loop."""
     judged: list[Any] = []
     long_work: Any = Beside()
     handler = GuardedHandler(
@@ -180,7 +186,10 @@ def test_many_decisions_are_made_beside_the_loop(count: int) -> None:
 
 
 def test_all_topics_with_operations_count_as_many_decisions() -> None:
-    """A question of some bytes stands for each topic and each operation; one about a few topics stays at once."""
+    """A short request for all topics with their operations counts as many decisions.
+
+    A request for few topics does not.
+    """
     held = Authorizer(AuthorizerSettings())
     topics: Any = SimpleNamespace(topics=dict.fromkeys(f"t{number}" for number in range(500)))
     asked = Asked(_rights(held), 12, topics)
@@ -201,7 +210,7 @@ def test_all_topics_with_operations_count_as_many_decisions() -> None:
 
 @pytest.fixture(scope="module")
 def judging_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A node with an authorizer and no rules yet."""
+    """A node with an authorizer and without ACLs."""
     place = Place.of({**BASE, **SETTINGS})
     server = start_odradek(tmp_path_factory.mktemp("acls"), port=place.port, settings=place.settings)
     try:
@@ -213,26 +222,26 @@ def judging_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def answers(judging_node: str) -> dict[str, Any]:
-    """What the node answered to each case. From the first case on it has rules."""
+    """The node's answers to all recorded cases. The first case adds ACLs to the node."""
     return answers_of(judging_node, "abcdef")
 
 
 def test_every_served_api_has_a_door(judging_node: str) -> None:
-    """A node under an authorizer advertises exactly the APIs that have a door."""
+    """A node with an authorizer advertises exactly the APIs that have a door."""
     with RawClient(judging_node) as client:
         told = client.request(ApiVersionsRequest("s", "1"), 3).api_keys
     assert {ApiKey(each.api_key) for each in told} == {*APIS}
 
 
 def test_we_judge_like_kafka(answers: dict[str, Any]) -> None:
-    """Every answer to a client without rights, with the least right, and with a wrong one."""
+    """We answer as Kafka does to a client without rights, with the smallest right, and with a wrong one."""
     differences = compare(answers)
     assert not differences, "\n".join(differences[:40])
 
 
 @pytest.mark.attack
 def test_we_judge_alike_on_every_listener_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same questions at listeners of TLS, of TLS with logins, and of controllers with TLS, get the same answers."""
+    """The cases get the same answers on TLS listeners, TLS listeners with logins, and controllers' TLS listeners."""
     make_certificates(tmp_path)
     (begin,) = free_ports(1)
     place = Place.of({**BASE, **SETTINGS})
@@ -266,7 +275,10 @@ def test_we_judge_alike_on_every_listener_in_full(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.usefixtures("answers")
 def test_a_forged_envelope_is_refused(judging_node: str) -> None:
-    """An envelope needs CLUSTER_ACTION, whatever principal it names: the door comes before the content."""
+    """A client without CLUSTER_ACTION sends an envelope in another principal's name.
+
+    It is refused before its contents are read.
+    """
     from odradek.wire.principal import encode_principal
     from testkit.raw_requests import frame
     from tests.conformance.acls.asking import _Client, _Stage
@@ -280,7 +292,7 @@ def test_a_forged_envelope_is_refused(judging_node: str) -> None:
     assert (answer.error_code, answer.response_data) == (31, None)
     with _Client(judging_node, "127.9.9.9") as forger:
         assert forger.request(MetadataRequest(None, False), 12).topics == []
-    # With CLUSTER_ACTION (as 127.0.0.1 has it) the principal and address inside are judged: these may nothing.
+    # 127.0.0.1 has CLUSTER_ACTION, so its envelopes are opened. The principal and address inside have no rights.
     poor = EnvelopeRequest(inner, encode_principal("User:mallory"), bytes([127, 9, 9, 9]))
     with _Client(stage.controller, "127.0.0.1") as broker:
         answer = broker.request(poor, 0)
@@ -289,6 +301,6 @@ def test_a_forged_envelope_is_refused(judging_node: str) -> None:
 
 
 def test_the_table_of_rights_is_made_from_the_doors() -> None:
-    """docs/acls.md names the right that each served API needs: `python -m tests.security.table` writes it."""
+    """docs/acls.md lists the right for each served API. `python -m tests.security.table` writes the table."""
     assert all(text for text, _ in rights().values())
     assert PATH.read_text() == render()

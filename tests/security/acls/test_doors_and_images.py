@@ -1,4 +1,7 @@
-"""Whatever a door lets in, the client may do: also if the handler or the decision finds other topics than the door."""
+"""A request passes its door, and is then decided by an image with other topics.
+
+The client must have the rights in that image, too.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ NAMES = Names(
 
 @attrs.frozen
 class Image:
-    """The part of an image that doors look at: these topics, with one partition each."""
+    """The part of an image that doors read: these topics, with one partition each."""
 
     ids: dict[str, bytes]
 
@@ -59,7 +62,7 @@ MADE_ANEW = Image({"known": b"K" * 16, "other": b"O" * 16})
 
 
 class Heard:
-    """Keeps the refusals of one door."""
+    """Keeps the denials of one door."""
 
     def __init__(self) -> None:
         self.denials: list[Denial] = []
@@ -88,7 +91,10 @@ def door_of(question: Question) -> Door:
 
 
 def some_rights(question: Question) -> Iterator[tuple[Right, ...]]:
-    """All choices of the rights that matter to a question; of very many, those with one and those without one."""
+    """Yield the combinations of rights that matter to a question.
+
+    If there are many rights, only the extreme ones are used.
+    """
     rights = question.rights
     sizes = range(len(rights) + 1) if len(rights) <= 5 else (0, 1, len(rights) - 1, len(rights))
     for size in sizes:
@@ -96,7 +102,7 @@ def some_rights(question: Question) -> Iterator[tuple[Right, ...]]:
 
 
 def refusals(question: Question, authorizer: Authorizer, request: Any, image: Image) -> list[Denial]:
-    """The rights that a client lacks for a request that has gone in, if these are the topics."""
+    """Return the rights that a client lacks for a request, if the cluster has the topics of this image."""
     rights = Rights(authorizer, ALICE, HOST)
     door_of(question)(Asked(rights, question.version, image), request)
     rights.log_denials(api_of(question))
@@ -108,7 +114,10 @@ def refusals(question: Question, authorizer: Authorizer, request: Any, image: Im
 @pytest.mark.parametrize("images", [(NOTHING, ALL), (ALL, NOTHING), (ALL, MADE_ANEW)], ids=str)
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda each: each.name)
 def test_what_goes_in_is_allowed_in_any_image(question: Question, images: tuple[Image, Image]) -> None:
-    """A topic that is made, deleted or made anew behind the door gives the client no right that it lacks."""
+    """A topic is created, deleted or recreated after the door.
+
+    The admitted request still needs no right that the client lacks.
+    """
     seen, found = images
     for rights in some_rights(question):
         asked = Asked(Rights(authorizer_of(rights), ALICE, HOST), question.version, seen)
@@ -122,13 +131,17 @@ def test_what_goes_in_is_allowed_in_any_image(question: Question, images: tuple[
             continue
         lacking = refusals(question, authorizer_of(rights), inner, found)
         if api_of(question) is ApiKey.METADATA:
-            # The broker asks the controller in the client's name, whose door judges CREATE again.
+            # The broker sends a request to the controller in the client's name. The controller's door checks CREATE
+            # again.
             lacking = [each for each in lacking if each.operation != Operation.CREATE]
         assert lacking == [], [f"{each.operation.name} {each.on}" for each in rights]
 
 
 def test_nothing_of_a_deletion_goes_in_without_the_right() -> None:
-    """A name or id that stands twice, or that is unknown, is answered by the door: none of it reaches the decision."""
+    """A deletion names topics twice, or by unknown ids.
+
+    The door answers these, and the decision gets only allowed topics.
+    """
     from odradek.wire.messages.delete_topics import (
         DeleteTopicsRequest,
         DeleteTopicsResponse,

@@ -1,4 +1,4 @@
-"""Rights on a live node: given, used, taken; the command line and Kafka's own tool."""
+"""Rights on a running node are given, used and taken: by requests, by the command line, and by Kafka's tool."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ READ, WRITE = 3, 4
 
 @pytest.fixture(scope="module")
 def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A node whose clients may do everything from 127.0.0.1, and nothing from elsewhere."""
+    """A node on which clients from 127.0.0.1 may do everything, and other clients nothing."""
     server = start_odradek(tmp_path_factory.mktemp("rights"), settings={**BASE, **SETTINGS})
     try:
         with RawClient(server.bootstrap) as admin:
@@ -43,19 +43,19 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def give(admin: RawClient, topic: str, operation: int) -> None:
-    """Give the stranger a right."""
+    """Give the stranger this right."""
     rule = AclCreation(2, topic, 3, ANONYMOUS, STRANGER, operation, 3)
     assert not admin.request(CreateAclsRequest([rule]), 3).results[0].error_code
 
 
 def take(admin: RawClient, topic: str, operation: int) -> int:
-    """Take it; how many rules went."""
+    """Take this right from the stranger. Return the number of removed ACLs."""
     rule = DeleteAclsFilter(2, topic, 3, ANONYMOUS, STRANGER, operation, 1)
     return len(admin.request(DeleteAclsRequest([rule]), 3).filter_results[0].matching_acls)
 
 
 def test_a_connection_loses_its_right_with_the_next_request(bootstrap: str) -> None:
-    """What a connection remembers ends with the answer to the change."""
+    """A right is taken. The next request of an open connection is refused."""
     with RawClient(bootstrap) as admin, _Client(bootstrap, STRANGER) as stranger:
         denied = stranger.produce("given", batch(1)).error_code
         assert denied == ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -67,7 +67,7 @@ def test_a_connection_loses_its_right_with_the_next_request(bootstrap: str) -> N
 
 
 def test_a_parked_fetch_loses_its_right(bootstrap: str) -> None:
-    """A fetch that waits for records when its right is taken gets none of them."""
+    """A right to read is taken while a fetch waits for records. The fetch returns none."""
     partition = FetchPartition(0, -1, 0, -1, -1, 1_000)
     topics = [FetchTopic("watched", bytes(16), [partition])]
     fetch = FetchRequest(None, -1, ReplicaState(-1, -1), 60_000, 1, 1_000, 0, 0, -1, topics, [], "")
@@ -81,7 +81,7 @@ def test_a_parked_fetch_loses_its_right(bootstrap: str) -> None:
 
 
 def test_the_command_line_gives_shows_explains_and_takes(bootstrap: str) -> None:
-    """`odradek acl add --user U --operation write --topic T` is a right, and `check` says why."""
+    """`odradek acl add --user U --operation write --topic T` gives a right. `acl check` explains the decision."""
     rule = ("--user", "alice", "--operation", "write", "--topic", "t")
     assert odradek_here("acl", "add", *rule, "--dry-run", "--json", bootstrap=bootstrap).code == 0
     check = ("acl", "check", *rule, "--json")
@@ -103,7 +103,7 @@ def test_the_command_line_gives_shows_explains_and_takes(bootstrap: str) -> None
 
 
 def test_one_rule_of_several_alike_is_removed(bootstrap: str) -> None:
-    """`acl remove --exact` takes the rule that `add` makes of the same options, and leaves its likes."""
+    """`acl remove --exact` removes only the ACL that `acl add` makes of the same options, and no similar ones."""
     rule = ("--user", "erin", "--operation", "read", "--topic", "alike")
     for more in ((), ("--prefixed",), ("--deny",)):
         assert odradek_here("acl", "add", *rule, *more, bootstrap=bootstrap).code == 0
@@ -115,7 +115,7 @@ def test_one_rule_of_several_alike_is_removed(bootstrap: str) -> None:
 
 
 def test_an_operation_that_a_resource_has_not_is_refused(bootstrap: str) -> None:
-    """A typing error ends with usage, before it becomes a rule without effect."""
+    """An operation that does not exist for a resource type is refused as a usage error."""
     wrong = odradek_here(
         "acl", "add", "--user", "a", "--operation", "create", "--group", "g", bootstrap=bootstrap
     )
@@ -125,7 +125,7 @@ def test_an_operation_that_a_resource_has_not_is_refused(bootstrap: str) -> None
 
 @pytest.mark.java
 def test_kafkas_own_tool_works(bootstrap: str, kafka_jars: object) -> None:
-    """kafka-acls adds, lists and removes what our command sees."""
+    """Kafka's kafka-acls adds, lists and removes ACLs, and our command shows the same ones."""
     tool = ("org.apache.kafka.tools.AclCommand", "--bootstrap-server", bootstrap)
     rule = ("--allow-principal", "User:carol", "--producer", "--topic", "pre")
     run_tool_here(*tool, "--add", *rule, "--resource-pattern-type", "prefixed")

@@ -1,4 +1,4 @@
-"""The audit log under load: bytes of each principal and address, two rings of files, and what is said of the rest."""
+"""The audit log under load: byte limits for each principal and address, two sets of files, counts of omitted lines."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ APIS = (ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.METADATA, ApiK
 
 
 class HeldEnv:
-    """The real machine but for its clock."""
+    """The real machine, with a clock that the test sets."""
 
     def __init__(self) -> None:
         self._real = RealEnv()
@@ -44,13 +44,14 @@ class HeldEnv:
 
 
 class Place:
-    """An audit log whose clock a test holds, and the auditor that writes to it."""
+    """An audit log with a clock that the test sets, and the auditor that writes to it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         env = HeldEnv()
         self.clock = env.clock
-        self.log = AuditLog(env, None, env.open_dir(str(path), create=True), AuditSettings())  # type: ignore[arg-type]  # no trouble is told
+        # no trouble is reported here
+        self.log = AuditLog(env, None, env.open_dir(str(path), create=True), AuditSettings())
         self.auditor = Auditor(1)
         self.auditor.lines = self.log
         self.authorizer = Authorizer(AuthorizerSettings())
@@ -60,7 +61,7 @@ class Place:
     def deny(
         self, name: str, principal: str = ALICE, host: str = "10.0.0.1", *, api: int = ApiKey.METADATA
     ) -> None:
-        """Refuse somebody the description of a topic."""
+        """Refuse a principal the description of a topic."""
         rights = Rights(self.authorizer, principal, host, listener="SASL")
         assert not rights.allows(Operation.DESCRIBE, ResourceType.TOPIC, name)
         rights.log_denials(api)
@@ -80,7 +81,7 @@ class Place:
         )
 
     def write(self) -> None:
-        """Write what waits."""
+        """Write the waiting lines."""
         taken = self.log._take()
         assert self.log._write(taken)
 
@@ -99,7 +100,7 @@ def place(tmp_path: Path) -> Place:
 
 
 def test_refusals_displace_no_changes_and_logins(place: Place) -> None:
-    """Denials and failed logins have files of their own, whatever number of them comes."""
+    """Any number of denials and failed logins comes. They have their own files, so changes and logins stay."""
     place.auditor.logged_in("SASL", "10.0.0.1", ALICE, "PLAIN")
     place.change(7)
     for number in range(3000):
@@ -111,7 +112,7 @@ def test_refusals_displace_no_changes_and_logins(place: Place) -> None:
 
 
 def test_a_principal_has_so_many_bytes_from_all_addresses(place: Place) -> None:
-    """What goes beyond is counted in one line that names the principal; others have theirs."""
+    """A principal has a limit of bytes for all its addresses. Further lines are counted in one line with its name."""
     for number in range(5000):
         place.deny(f"{number}" + EMOJI * 900, host=f"10.0.{number % 200}.1")
     place.deny("t", "User:bob", "10.9.0.1")
@@ -125,13 +126,13 @@ def test_a_principal_has_so_many_bytes_from_all_addresses(place: Place) -> None:
 
 
 def test_an_address_has_so_many_bytes_for_all_its_names(place: Place) -> None:
-    """Many principals at one address share its bytes; a line names the address."""
+    """Many principals of one address share a limit of bytes. Further lines are counted in one line with the address."""
     for number in range(5000):
         place.deny("t" * 200, f"User:{number % 1000}", api=APIS[number // 1000])
     place.write()
     found = place.lines("audit-refusals.log")
     assert sum(line.get("count", 1) for line in found) == 5000
-    # Each of the thousand has shown some kinds for the first time. All else is counted for the address.
+    # The first line of each kind of each principal is written. All others are counted for the address.
     firsts = [line for line in found if not line.get("further")]
     assert len({(line["principal"], line["api"]) for line in firsts}) == len(firsts) == 5000
     for number in range(1000):
@@ -142,7 +143,7 @@ def test_an_address_has_so_many_bytes_for_all_its_names(place: Place) -> None:
 
 
 def test_a_network_of_ipv6_counts_as_one_address(place: Place) -> None:
-    """One host has all of its 2^64 addresses."""
+    """All addresses of an IPv6 network of 64 bits share a limit, since one host may use them all."""
     for number in range(3000):
         place.fail_login(f"{number}" + "x" * 240, f"2001:db8::{number:x}")
     place.write()
@@ -154,7 +155,7 @@ def test_a_network_of_ipv6_counts_as_one_address(place: Place) -> None:
 
 
 def test_strangers_from_everywhere_share_what_they_have(place: Place) -> None:
-    """Failed logins from a thousand addresses write no faster than all strangers may, and each is counted."""
+    """Failed logins come from a thousand addresses. All strangers share a limit of bytes, and each login is counted."""
     for number in range(10_000):
         place.fail_login(f"{number}" + EMOJI * 250, f"10.1.{number % 1000 // 250}.{number % 250}")
     place.write()
@@ -164,7 +165,7 @@ def test_strangers_from_everywhere_share_what_they_have(place: Place) -> None:
 
 
 def test_who_is_anonymous_is_a_stranger(place: Place) -> None:
-    """A name that everybody has keeps no account."""
+    """Denials of User:ANONYMOUS are counted as those of strangers, since everybody has this name."""
     for number in range(6000):
         place.deny(f"{number}" + "x" * 200, "User:ANONYMOUS", f"10.1.{number % 500 // 250}.{number % 250}")
     place.write()
@@ -174,7 +175,7 @@ def test_who_is_anonymous_is_a_stranger(place: Place) -> None:
 
 
 def test_changes_are_bounded_too(place: Place) -> None:
-    """Every client may make tokens: each is a change, and has the same bounds."""
+    """Changes have the same limits, since every client may create delegation tokens."""
     for number in range(20_000):
         place.change(number, client_id=EMOJI * 500, api="CreateDelegationToken")
     place.change(20_000, "User:bob")
@@ -188,7 +189,7 @@ def test_changes_are_bounded_too(place: Place) -> None:
 
 
 def test_logins_are_bounded_too(place: Place) -> None:
-    """A client may log in from many places, by names that hold what a certificate may say."""
+    """Logins have the same limits, since a client may log in often and with long certificate names."""
     for number in range(3000):
         place.auditor.logged_in("TLS", "10.0.0.1", ALICE, "TLS", tls_subject=f"CN={number}" + "x" * 900)
     place.write()
@@ -197,7 +198,7 @@ def test_logins_are_bounded_too(place: Place) -> None:
 
 
 def test_a_flood_hides_nothing_new_of_its_author(place: Place) -> None:
-    """The first line of a kind is written for a principal, whatever it did before."""
+    """A principal floods the log. Its first denial of another kind is still written."""
     for number in range(5000):
         place.deny(f"{number}" + "x" * 200)
     place.deny("secrets", api=ApiKey.DELETE_TOPICS)
@@ -210,7 +211,7 @@ def test_a_flood_hides_nothing_new_of_its_author(place: Place) -> None:
 
 
 def test_what_was_only_counted_is_told_at_once_and_then_each_minute(place: Place) -> None:
-    """An account's further lines are one line a minute. No count is lost by a stop."""
+    """Omitted lines of a principal are counted in a line at once, and then once a minute. A stop loses no count."""
     told = []
     for number in range(3000):
         place.deny(f"{number}" + "x" * 240)
@@ -235,7 +236,7 @@ def test_what_was_only_counted_is_told_at_once_and_then_each_minute(place: Place
 
 
 def test_an_account_fills_again(place: Place) -> None:
-    """After a while a line has room; so a flood is seen as long as it lasts."""
+    """A limit is refilled with time. So some lines of a long flood are written all the time."""
     for number in range(5000):
         place.deny(f"{number}" + "x" * 200)
     place.clock.now_ms += 10_000
@@ -250,7 +251,7 @@ def test_an_account_fills_again(place: Place) -> None:
 
 
 def test_names_are_cut(place: Place) -> None:
-    """A name that a client makes up has 256 characters in the file; a principal, which was given to it, has 1,000."""
+    """A name of a client's choice is cut at 256 characters, and a principal at 1,000."""
     place.deny(EMOJI * 1000, "User:" + "p" * 2000)
     place.fail_login("n" * 1000, "10.0.0.1")
     place.change(1, client_id="i" * 1000)
@@ -263,7 +264,7 @@ def test_names_are_cut(place: Place) -> None:
 
 
 def test_the_bytes_of_the_file_are_what_is_charged(place: Place) -> None:
-    """A letter that JSON writes in twelve bytes costs twelve."""
+    """The limit counts the bytes of the file: a character that JSON writes in twelve bytes counts as twelve."""
     place.deny(EMOJI * 100)
     place.write()
     line = prepared("denied", None, resource=EMOJI * 100)
@@ -274,7 +275,7 @@ def test_the_bytes_of_the_file_are_what_is_charged(place: Place) -> None:
 
 
 def test_accounts_are_bounded() -> None:
-    """Beyond so many, full accounts are forgotten, and where none is full the new ones share one."""
+    """The number of accounts is limited. Unused ones are forgotten, and if there are none, new principals share one."""
     budgets = Budgets()
     for number in range(3 * ACCOUNTS_MAX):
         line = prepared("denied", Payer(f"User:{number}", f"a{number}", (number,)), number=number)
@@ -287,7 +288,7 @@ def test_accounts_are_bounded() -> None:
 
 
 def test_kinds_are_bounded() -> None:
-    """A principal that shows ever new kinds writes no more than its bytes, and a bounded number of first ones."""
+    """A principal that makes ever new kinds of lines writes at most its bytes, and a limited number of first lines."""
     budgets = Budgets()
     admitted = sum(
         budgets.admits(prepared("login", Payer(ALICE, "a", (number,)), number=number, text="x" * 900), 1, 0.0)

@@ -1,4 +1,4 @@
-"""The audit log: each line is there once, in bounded memory and files, and a bad disk stops nobody."""
+"""The audit log: each line is written once, memory and files are limited, and a failing disk stops nothing else."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ async def test_the_task_writes_by_itself(tmp_path: Path) -> None:
 
 
 class FullDisk:
-    """A directory whose files take only half of what comes, as on a full disk, until `has_room`."""
+    """A directory whose files accept only half of each write, as on a full disk, until `has_room` is set."""
 
     def __init__(self, real: Dir) -> None:
         self._real = real
@@ -145,7 +145,7 @@ def test_a_full_disk_leaves_no_half_line(tmp_path: Path) -> None:
 
 
 def test_half_a_line_of_a_killed_process_spoils_no_other(tmp_path: Path) -> None:
-    """A process that dies within a write leaves half a line, and the next one begins behind it."""
+    """A killed process has left half a line. The next line begins on a new line."""
     (tmp_path / "audit-refusals.log").write_bytes(b'{"event": "denied", "princ')
     audit, _ = audit_log(tmp_path)
     audit.note("denied", principal="User:bob")
@@ -156,7 +156,10 @@ def test_half_a_line_of_a_killed_process_spoils_no_other(tmp_path: Path) -> None
 
 
 def test_lines_that_are_lost_twice_count_once(tmp_path: Path) -> None:
-    """The line that tells of missing ones may be lost itself; the next one tells of all, and the metric counts each once."""
+    """The line that counts missing lines is lost itself.
+
+    The next such line has the whole count, and the metric counts each line once.
+    """
     env, notes = RealEnv(), KeptLog()
     disk = FullDisk(env.open_dir(str(tmp_path), create=True))
     audit = AuditLog(env, notes, disk, AuditSettings())  # type: ignore[arg-type]
@@ -171,7 +174,7 @@ def test_lines_that_are_lost_twice_count_once(tmp_path: Path) -> None:
 
 @pytest.mark.trio
 async def test_a_stop_writes_the_rest(tmp_path: Path) -> None:
-    """A line that was put down just before the stop is in the file, and the task ends."""
+    """A line is noted just before the stop. It is in the file, and the task ends."""
     audit, _ = audit_log(tmp_path)
     with trio.fail_after(10):
         async with trio.open_nursery() as nursery:

@@ -1,4 +1,4 @@
-"""The audit log of a running node: who came in, who was refused what, who changed the metadata (real clients)."""
+"""The audit log of a running node with real clients: logins, denials, and changes of the metadata."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SUPER = "User:admin;User:ANONYMOUS"
 
 
 class AuditedNode:
-    """A node with an authorizer and an audit log: its addresses and its lines."""
+    """A node with an authorizer and an audit log."""
 
     def __init__(self, directory: Path, ports: list[int], metrics_port: int) -> None:
         self.directory = directory
@@ -35,19 +35,19 @@ class AuditedNode:
         self.metrics_port = metrics_port
 
     def lines(self) -> list[dict[str, Any]]:
-        """All lines so far."""
+        """Return all lines so far."""
         paths = (self.directory / "data" / name for name in ("audit.log", "audit-refusals.log"))
         return [json.loads(line) for path in paths if path.exists() for line in path.read_text().splitlines()]
 
     def wait_line(self, is_wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """The first line that is wanted, as soon as it is written."""
+        """Wait for a line that is wanted, and return it."""
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
             for line in self.lines():
                 if is_wanted(line):
                     return line
             time.sleep(0.05)
-        raise AssertionError(f"no such line among {self.lines()}")
+        raise AssertionError(f"the wanted line was not written within 30 s: {self.lines()}")
 
     def metrics(self) -> str:
         with urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics") as page:
@@ -56,7 +56,7 @@ class AuditedNode:
 
 @pytest.fixture(scope="module")
 def audited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AuditedNode]:
-    """The node, for all tests here."""
+    """The node, which all tests of this file share."""
     directory = tmp_path_factory.mktemp("audited")
     *ports, metrics_port = free_ports(7)
     make_certificates(directory)
@@ -75,7 +75,7 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AuditedNode]:
 
 
 def alice(address: str, password: str = "alice-secret", **keys: str) -> AdminClient:
-    """A client that logs in as alice."""
+    """Make a client that logs in as alice."""
     return AdminClient(
         {
             "bootstrap.servers": address,
@@ -89,12 +89,12 @@ def alice(address: str, password: str = "alice-secret", **keys: str) -> AdminCli
 
 
 def odradek(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run the command."""
+    """Run the `odradek` command."""
     return subprocess.run([ODRADEK, *map(str, arguments)], capture_output=True, text=True, check=False)
 
 
 def test_a_login_is_told_with_its_mechanism_and_certificate(audited: AuditedNode) -> None:
-    """Who came in, from where, at which listener, by which mechanism; the name in a certificate as it stands there."""
+    """A login's line has principal, address, listener and mechanism, and the name in the client's certificate."""
     alice(audited.sasl).list_topics(timeout=10)
     line = audited.wait_line(lambda line: line["event"] == "login" and line["listener"] == "SASL")
     assert (line["principal"], line["address"], line["mechanism"]) == (
@@ -120,7 +120,7 @@ def test_a_login_is_told_with_its_mechanism_and_certificate(audited: AuditedNode
 
 
 def test_a_failed_login_names_who_was_claimed_and_no_password(audited: AuditedNode) -> None:
-    """The reason is the node's; what the client sent as a password stands nowhere."""
+    """A failed login's line has the claimed name and the node's reason, and never the password."""
     with pytest.raises(KafkaException):
         alice(audited.sasl, "a-wrong-password-7391").list_topics(timeout=2)
     line = audited.wait_line(lambda line: line["event"] == "login.failed")
@@ -130,7 +130,7 @@ def test_a_failed_login_names_who_was_claimed_and_no_password(audited: AuditedNo
 
 
 def test_a_stranger_who_is_no_kafka_client_is_told(audited: AuditedNode) -> None:
-    """Bytes that are no TLS, and a request before the login, are failed logins with their reasons."""
+    """A client sends bytes that are not TLS, or a request before its login. Both are failed logins, with the reason."""
     with RawClient(audited.tls) as raw, pytest.raises(ConnectionError):
         raw.request(MetadataRequest(None), 9)
     line = audited.wait_line(
@@ -148,7 +148,7 @@ def test_a_stranger_who_is_no_kafka_client_is_told(audited: AuditedNode) -> None
 
 
 def test_a_renewed_login_is_told(audited: AuditedNode) -> None:
-    """KIP-368: each renewal is a line, as the first login is."""
+    """Each renewal of a login has a line (KIP-368)."""
     client = alice(audited.renewing)
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline and not any(
@@ -161,7 +161,10 @@ def test_a_renewed_login_is_told(audited: AuditedNode) -> None:
 
 
 def test_a_denial_names_the_right_and_the_rule(audited: AuditedNode) -> None:
-    """Judged by the broker or by the controller: API, operation, resource, and why; equal ones have a count."""
+    """A denial's line has API, operation, resource and reason, whether a broker or a controller refused.
+
+    Equal denials are counted in one line.
+    """
     root = AdminClient({"bootstrap.servers": audited.plaintext})
     root.create_topics([NewTopic("private", 1)])["private"].result()
     client = alice(audited.sasl)
@@ -190,7 +193,7 @@ def test_a_denial_names_the_right_and_the_rule(audited: AuditedNode) -> None:
 
 
 def test_lists_deny_nothing(audited: AuditedNode) -> None:
-    """Kafka asks without logIfDenied what to list, and so do we; the same holds for a right that another one replaces."""
+    """A list that hides topics is no denial, as in Kafka. Neither is a missing right if another one suffices."""
     client = alice(audited.sasl)
     client.list_topics(timeout=10)
     client.list_consumer_groups().result()
@@ -201,7 +204,7 @@ def test_lists_deny_nothing(audited: AuditedNode) -> None:
 
 
 def test_metrics_count_logins_and_denials(audited: AuditedNode) -> None:
-    """By listener and mechanism, by API."""
+    """Metrics count logins by listener and mechanism, and denials by API."""
     client = alice(audited.sasl)
     client.list_topics("hidden", timeout=10)
     with pytest.raises(KafkaException):
@@ -214,7 +217,7 @@ def test_metrics_count_logins_and_denials(audited: AuditedNode) -> None:
 
 
 def test_events_tell_who_asked(audited: AuditedNode) -> None:
-    """`cluster events --by` finds the changes of a user by the offsets in the audit log."""
+    """`cluster events --by` finds a user's changes by the offsets in the audit log."""
     rights = (
         "acl",
         "add",
@@ -251,7 +254,7 @@ def test_events_tell_who_asked(audited: AuditedNode) -> None:
 
 
 def test_events_say_what_nobody_can_know(audited: AuditedNode, tmp_path: Path) -> None:
-    """An audit log that lacks lines, or that of another controller, is no proof of anything: the command says so."""
+    """The audit log lacks lines, or is that of another controller. `cluster events` says so, and names no author."""
     lines = (audited.directory / "data" / "audit.log").read_text().splitlines()
     later = [line for line in lines if '"Activate"' not in line]
     (tmp_path / "audit.log").write_text("\n".join([*later, '{"event": "metadata.changed", "epo']) + "\n")

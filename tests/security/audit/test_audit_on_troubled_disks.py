@@ -1,4 +1,4 @@
-"""The audit log on a real disk that is full, that hangs, and that dies: the node serves, and no line is missing silently."""
+"""The audit log is on a real disk that is full, hangs, or fails. The node serves, and missing lines are counted."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WAIT_SECONDS = 60
 
 @attrs.frozen
 class Audited:
-    """A node whose audit log lies on a disk of its own."""
+    """A node whose audit log is on its own disk."""
 
     disk: RealDisk
     server: ServerProcess
@@ -38,7 +38,7 @@ class Audited:
     metrics: str
 
     def fail_logins(self, prefix: str) -> None:
-        """Fail that many logins of so many names; each is answered."""
+        """Fail a number of logins with different names. Each is answered."""
         for number in range(LOGINS):
             assert (
                 self._log_in(f"{prefix}-{number}-{'x' * 200}", "wrong")
@@ -56,22 +56,22 @@ class Audited:
         return code
 
     def told(self, prefix: str) -> int:
-        """Failed logins of `fail_logins` that the file has."""
+        """Return the number of failed logins with this prefix in the file."""
         return sum(
             line.get("count", 1) for line in self.lines() if (line.get("claimed") or "").startswith(prefix)
         )
 
     def told_missing(self) -> int:
-        """Lines that the file says it lacks."""
+        """Return the number of missing lines that the file reports."""
         return sum(line["count"] for line in self.lines() if line["event"] == "lines.missing")
 
     def lines(self) -> list[dict[str, str | int]]:
         paths = sorted((self.disk.path / "audit").glob("audit*.log"))
-        # The last line may be on its way.
+        # The last line may be incomplete yet.
         return [json.loads(line) for path in paths for line in path.read_bytes().split(b"\n")[:-1]]
 
     def missing(self) -> int:
-        """The same by the metric."""
+        """Return the number of missing lines that the metric reports."""
         with urlopen(self.metrics) as page:
             found = re.search(
                 r"^odradek_audit_lines_missing_total(?:\{.*\})? (\d+)", page.read().decode(), re.M
@@ -80,7 +80,7 @@ class Audited:
         return int(found[1])
 
     def knows(self, prefix: str, count: int) -> bool:
-        """True if the file and the metric have that many failed logins, and not one more."""
+        """True if the file and the metric together have exactly this number of failed logins."""
         return self.told(prefix) + self.missing() == count
 
     def wait(self, holds: Callable[[], bool]) -> None:
@@ -113,7 +113,10 @@ def audited(tmp_path: Path) -> Iterator[Audited]:
 
 
 def test_no_line_is_missing_silently(audited: Audited) -> None:
-    """Each login is in the file, or in its count of missing lines and in the metric; the node serves all the time."""
+    """The disk hangs, is full, and fails.
+
+    Each login is in the file or counted as missing, and the node serves all the time.
+    """
     audited.log_in()
     audited.wait(lambda: bool(audited.lines()))
 
@@ -127,7 +130,7 @@ def test_no_line_is_missing_silently(audited: Audited) -> None:
     assert audited.missing() == 0
 
     audited.disk.fill()
-    # A full disk may still have some blocks that were set aside for this file.
+    # A full disk may have some blocks that are reserved for this file.
     tried = 0
     while not audited.missing():
         assert tried < 100 * LOGINS

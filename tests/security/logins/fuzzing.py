@@ -1,4 +1,4 @@
-"""Logins that must fail, as bytes, and mutations of them: whatever is changed, nobody may come in by one."""
+"""Failing logins as bytes, and mutations of them. No mutation may log in."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NUMBERS = (0, 1, -1, 0x7FFF, 0x7FFFFFFF, -0x80000000, 524_288, 524_289, 65_536)
 
 
 def failing_logins() -> list[list[bytes]]:
-    """Frames of conversations by each mechanism and in both forms, with a request behind that needs a login."""
+    """Make failing logins by each mechanism, in both framings. Each ends with a request that needs a login."""
     wanted = bytes(frame(MetadataRequest([]), 9))
     scram = ScramClient(MECHANISMS["SCRAM-SHA-256"], "alice", "wrong", NONCE)
     proof = f"c=biws,r={NONCE}abc,p={'A' * 43}=".encode()
@@ -69,7 +69,7 @@ def _shrunk(data: bytearray, random: Random) -> None:
 
 
 def _renumbered(data: bytearray, random: Random) -> None:
-    """Another number where a length may stand."""
+    """Overwrite a random place by another number, as where a length is."""
     layout = random.choice((">i", ">h"))
     size = struct.calcsize(layout)
     if len(data) >= size:
@@ -90,7 +90,7 @@ _CHANGES: tuple[Callable[[bytearray, Random], None], ...] = (
 
 
 def mutated(login: list[bytes], random: Random) -> bytes:
-    """The login with one to three changes: within frames, with their sizes made right or left wrong, or of their order."""
+    """Apply one to three mutations to a login: to the contents of frames, to their order, or to their sizes."""
     frames = [bytearray(each) for each in login]
     for _ in range(random.randint(1, 3)):
         kind = random.randrange(8)
@@ -104,6 +104,6 @@ def mutated(login: list[bytes], random: Random) -> bytes:
         elif frames[at]:
             random.choice(_CHANGES)(frames[at], random)
             if kind < 6 and len(frames[at]) >= 4:
-                # A right size leads the change past the first look.
+                # With a correct size, the mutation is not refused by the check of the frame.
                 struct.pack_into(">i", frames[at], 0, len(frames[at]) - 4)
     return b"".join(map(bytes, frames))

@@ -1,4 +1,4 @@
-"""An issuer of tokens for tests: its keys, the document of their public halves, and tokens."""
+"""An issuer of tokens for tests: its keys, its JWKS document, and tokens."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NOW = 1_800_000_000.0
 
 
 def claims_at(now: float = NOW, **changes: Any) -> dict[str, Any]:
-    """Return the claims of an acceptable token; a change to None leaves a claim out."""
+    """Return the claims of a valid token, with changes. A change to None removes a claim."""
     found = {
         "sub": "alice",
         "iat": int(now),
@@ -28,7 +28,7 @@ def claims_at(now: float = NOW, **changes: Any) -> dict[str, Any]:
 
 @attrs.define
 class Issuer:
-    """Signs with one key; `rotate` makes a new one and forgets the old one."""
+    """Signs tokens by one key. `rotate` replaces the key."""
 
     key: Key = attrs.field(factory=lambda: RSAKey.generate_key(2048, {"kid": "one"}))
 

@@ -1,4 +1,4 @@
-"""A node logs in to another one, which may be a release behind or of another make."""
+"""A node logs in to another node, which may be of an older release or of Apache Kafka."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from odradek.wire.messages.sasl_handshake import SaslHandshakeResponse
 
 
 class OtherNode:
-    """The other end of a connection: takes a login by PLAIN in the versions that it serves."""
+    """The other end of a connection, which accepts a PLAIN login in the versions that it serves."""
 
     peer_host = "other"
     peer_port = 0
@@ -33,10 +33,10 @@ class OtherNode:
         self.versions: list[int] = []
 
     async def readable(self) -> None:
-        """Always."""
+        """Return at once: always readable."""
 
     async def writable(self) -> None:
-        """Always."""
+        """Return at once: always writable."""
 
     def send(self, chunks: Sequence[Buffer], more: bool = False) -> int:
         data = b"".join(chunks)
@@ -60,12 +60,12 @@ class OtherNode:
         return count or None
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing."""
 
 
 @attrs.define
 class Dialled:
-    """A world in which each connection reaches the same node."""
+    """An environment in which each connection reaches the same node."""
 
     node: OtherNode
     clock: Any
@@ -87,7 +87,10 @@ class Dialled:
 async def test_a_login_takes_a_version_that_the_other_node_serves(
     version_max: int | None, asked: int
 ) -> None:
-    """As Kafka's nodes, it asks for ApiVersions first. Otherwise a rolling upgrade locks nodes out."""
+    """A node asks for ApiVersions before its login, as Kafka does, and uses a version that the other node serves.
+
+    Otherwise rolling upgrades would fail.
+    """
     real, node = RealEnv(), OtherNode(version_max)
     env = cast("Any", Dialled(node, real.clock, real.workers))
     network = SecuredNetwork(env, None, Credentials("PLAIN", "broker", "secret"), Handshakes(real))

@@ -1,4 +1,4 @@
-"""Connections that an operator ends: which demand closes which connections of a broker."""
+"""An operator sets a value that ends a principal's connections to a broker."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Broker:
         self.demand(**demands)
 
     def demand(self, own: dict[str, str] | None = None, **of_all: str) -> None:
-        """Take over other values for all brokers, and for this one."""
+        """Set the values of all brokers, and of this one."""
         self.config_layers = BrokerConfigLayers({}, _keys(own or {}), _keys(of_all))
         for each in self.config_listeners:
             each()
@@ -49,7 +49,10 @@ def _keys(demands: dict[str, str]) -> dict[str, str]:
 
 
 def test_a_new_value_closes_and_an_old_one_does_not() -> None:
-    """What stood in the log at the start is over; a value that stays, or goes, closes nothing."""
+    """A new value closes the principal's connections.
+
+    A value from before the start closes none. Keeping or removing a value closes none, either.
+    """
     broker = Broker(alice="1")
     alice, again, bob = Connection("User:alice"), Connection("User:alice"), Connection("User:bob")
     servers = [Server([alice, bob]), Server([again])]
@@ -69,7 +72,7 @@ def test_a_new_value_closes_and_an_old_one_does_not() -> None:
 
 
 def test_one_broker_can_be_told_alone() -> None:
-    """A value of the broker's own takes the place of that for all."""
+    """A value of this broker alone takes precedence over the value for all brokers."""
     broker = Broker()
     alice = Connection("User:alice")
     Disconnects(broker, [Server([alice])])  # type: ignore[arg-type]  # a broker of these fields alone

@@ -1,4 +1,4 @@
-"""JAAS lines as Kafka writes them: values, refusals, and errors without passwords."""
+"""JAAS lines in Kafka's syntax: values, refusals, and errors without passwords."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
     ],
 )
 def test_a_line_is_read_as_kafka_reads_it(line: str, options: dict[str, str] | None) -> None:
-    """Quotes, escapes, comments, and flags in any case."""
+    """A line is parsed as Kafka parses it: quotes, escapes, comments, and flags in any case."""
     found = parse_jaas(line)
     assert found.module == MODULE
     if options is not None:
@@ -57,7 +57,7 @@ def test_a_line_is_read_as_kafka_reads_it(line: str, options: dict[str, str] | N
     ],
 )
 def test_a_broken_line_is_refused_without_its_secrets(line: str, reason: str) -> None:
-    """The text says what was expected."""
+    """A malformed line is refused. The error says what was expected, and contains no secret."""
     with pytest.raises(MalformedJaas, match=reason) as caught:
         parse_jaas(line)
     assert "hunter2" not in str(caught.value)
@@ -66,14 +66,14 @@ def test_a_broken_line_is_refused_without_its_secrets(line: str, reason: str) ->
 
 @given(st.text(max_size=60))
 def test_any_password_comes_back(password: str) -> None:
-    """Backslashes before quotes and backslashes are all that a password needs."""
+    """Any password can be quoted by escaping backslashes and quotes."""
     quoted = password.replace("\\", "\\\\").replace('"', '\\"')
     assert parse_jaas(f'{MODULE} required password="{quoted}";').password == password
 
 
 @given(st.text(alphabet="ab=;\"'\\ /*\n7", max_size=40))
 def test_any_text_is_read_or_refused(text: str) -> None:
-    """There is one exception only, and the search ends."""
+    """Any text is parsed or raises MalformedJaas, and no other exception."""
     try:
         assert isinstance(parse_jaas(text).module, str)
     except MalformedJaas:

@@ -1,4 +1,4 @@
-"""The keys of logins in a node's file: their places, our plain form, and refusals that name the way out."""
+"""The keys of logins in a node's configuration: their precedence, our plain form, and refusals that say what to do."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OAUTH_KEYS = {
 
 
 def properties(**changes: str | None) -> dict[str, str]:
-    """Return a node with one listener by SASL; a change to None leaves a key out."""
+    """Return the configuration of a node with one SASL listener, with changes. A change to None removes a key."""
     found = {
         "process.roles": "broker,controller",
         "node.id": "1",
@@ -52,7 +52,7 @@ def security(**changes: str | None) -> ListenerSecurity:
 
 
 def test_the_most_special_key_holds() -> None:
-    """Under listener and mechanism, then under the listener, then alone: as in Kafka."""
+    """A key for listener and mechanism wins over the listener's, which wins over the general one, as in Kafka."""
     keys = {
         **OAUTH_KEYS,
         "listener.name.sasl.sasl.enabled.mechanisms": "OAUTHBEARER,SCRAM-SHA-256",
@@ -76,7 +76,7 @@ def test_the_most_special_key_holds() -> None:
 
 
 def test_kafkas_own_classes_are_names() -> None:
-    """Kafka's handlers, retrievers and validators mean the built-in ones."""
+    """Kafka's class names of handlers, retrievers and validators are accepted, and mean the built-in ones."""
     handler = "oauthbearer.OAuthBearerValidatorCallbackHandler"
     assert security(
         **OAUTH_KEYS,
@@ -90,7 +90,7 @@ def test_kafkas_own_classes_are_names() -> None:
 
 
 def test_what_is_waived_is_not_asked_for() -> None:
-    """By name, and no more than that."""
+    """`odradek.sasl.oauthbearer.waived` names checks of tokens that may be unset. Only these are waived."""
     keys = {**OAUTH_KEYS, f"{OAUTH}expected.audience": None, f"{OAUTH}expected.issuer": None}
     found = security(**keys, **{"odradek.sasl.oauthbearer.waived": "audience, issuer"})
     assert found.oauth is not None
@@ -187,7 +187,10 @@ REFUSED: dict[str, tuple[dict[str, str | None], str]] = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_honoured_is_refused(name: str) -> None:
-    """One line, with the key, the way out, and no secret."""
+    """A configuration that cannot be fulfilled is refused in one line.
+
+    The line has the key and what to do, but no secret.
+    """
     changes, reason = REFUSED[name]
     with pytest.raises(ConfigError) as caught:
         security(**changes)
@@ -198,13 +201,13 @@ def test_what_cannot_be_honoured_is_refused(name: str) -> None:
 
 
 def test_a_line_without_its_mechanism_is_told() -> None:
-    """Kafka takes login modules under a mechanism only; elsewhere they have no effect, which a warning says."""
+    """A JAAS line needs a mechanism in its key, as in Kafka. A warning says that it has no effect otherwise."""
     found = NodeConfig.from_properties(properties(**{f"{PREFIX}sasl.jaas.config": f"{SCRAM} required;"}))
     assert any(f"{PREFIX}sasl.jaas.config has no effect" in each for each in found.warnings)
 
 
 def test_our_plain_form(tmp_path: Path) -> None:
-    """Passwords stand in files, users in lines of NAME=PASSWORD; a listener's own keys go before those of all."""
+    """In our plain form, passwords are in files, and users are lines of NAME=PASSWORD. A listener's own keys win."""
     (tmp_path / "password").write_text("node-secret\n")
     (tmp_path / "users").write_text("# those who come in\ncarol=carol secret\nnode=node-secret\n")
     keys = {
@@ -247,7 +250,7 @@ def test_our_plain_form(tmp_path: Path) -> None:
     ],
 )
 def test_our_plain_form_is_whole_or_refused(tmp_path: Path, changes: dict[str, str], reason: str) -> None:
-    """Half a login, a file that is missing or empty, and two forms at once."""
+    """Our plain form is refused if a part is missing, a file is missing or empty, or both forms are given."""
     for name, text in (("password", "x"), ("empty", ""), ("nobody", "=x\n"), ("users", "carol=x\n")):
         (tmp_path / name).write_text(text)
     keys = {

@@ -1,4 +1,4 @@
-"""OAUTHBEARER: the client's message, which tokens are taken, and where the keys come from (KIP-255, KIP-768)."""
+"""OAUTHBEARER: the client's message, the checks of a token, and the source of the keys (KIP-255, KIP-768)."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_malformed_message_is_refused(data: bytes) -> None:
 
 
 def test_extensions_are_passed_over() -> None:
-    """KIP-342."""
+    """Extensions in the client's message are ignored (KIP-342)."""
     data = b"n,,\x01auth=bearer  t.u.v\x01traceId=123\x01\x01"
     assert decode_client_message(data) == ClientMessage("t.u.v")
 
@@ -128,7 +128,7 @@ def test_a_token_is_refused(changes: dict[str, Any]) -> None:
 
 
 def test_half_a_character_names_nobody() -> None:
-    """JSON may escape one half of a pair alone. No principal's text, record or answer can hold it."""
+    """A token's name has half of a surrogate pair, which JSON can escape. It is refused, as no text can contain it."""
     claims = json.dumps(claims_at(sub="a\ud800")).encode()
     token = jws.serialize_compact({"alg": ISSUER.algorithm, "kid": ISSUER.key.kid}, claims, ISSUER.key)
     with pytest.raises(TokenRefused, match="not valid text"):
@@ -151,7 +151,7 @@ def test_a_token_without_a_signature_is_refused() -> None:
 
 
 def test_the_public_key_is_no_secret() -> None:
-    """The confusion of RFC 8725, section 2.1: HS256 with the public key as the secret."""
+    """A token is signed by HS256 with the public key as the secret (RFC 8725, section 2.1). It is refused."""
     body = f"{part({'alg': 'HS256', 'kid': 'one'})}.{part(claims_at())}"
     for secret in (
         ISSUER.document(),
@@ -214,7 +214,7 @@ def test_a_login_succeeds() -> None:
 
 
 def test_a_refused_login_ends_with_the_second_answer() -> None:
-    """RFC 7628, section 3.2.3."""
+    """A refused login gets the reason first, and ends with the client's second message (RFC 7628, section 3.2.3)."""
     found = login()
     assert found.answer(encode_client_message(ClientMessage(ISSUER.token(now=NOW, exp=1)))) == INVALID_TOKEN
     assert found.bearer is None
@@ -224,7 +224,7 @@ def test_a_refused_login_ends_with_the_second_answer() -> None:
 
 
 def _token_of(claims: bytes) -> str:
-    """A token that nobody has signed."""
+    """Return an unsigned token with these claims."""
     return f"x.{base64.urlsafe_b64encode(claims).decode().rstrip('=')}.x"
 
 
@@ -241,14 +241,14 @@ def _token_of(claims: bytes) -> str:
     ],
 )
 def test_a_refused_login_names_who_was_claimed(token: str, name: str) -> None:
-    """For the audit alone: whatever the token says of itself is unproven."""
+    """A refused token's name is kept for the audit log, as the unproven claim of the client."""
     found = login()
     assert found.answer(encode_client_message(ClientMessage(token))) == INVALID_TOKEN
     assert found.claimed_name == name
 
 
 def test_nobody_asks_for_another_name_than_the_tokens() -> None:
-    """The authorization id, if there is one, is the token's subject."""
+    """An authorization id must be the subject of the token. Otherwise the login is refused."""
     found = login()
     with pytest.raises(BearerLoginFailed):
         found.answer(encode_client_message(ClientMessage(ISSUER.token(now=NOW), "bob")))
@@ -281,7 +281,7 @@ def test_secrets_in_the_document_are_passed_over() -> None:
 
 @contextmanager
 def served(issuer: Issuer, asked: list[str]) -> Iterator[str]:
-    """The address of a server of the issuer's document."""
+    """Serve the issuer's document during the block, and yield the address."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -297,7 +297,7 @@ def served(issuer: Issuer, asked: list[str]) -> Iterator[str]:
             self.wfile.write(data)
 
         def log_message(self, *_: object) -> None:
-            """Tests need no log of requests."""
+            """Log nothing."""
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
@@ -324,7 +324,7 @@ def test_documents_are_bounded_and_redirects_not_followed() -> None:
 
 @contextmanager
 def listening(serve: Callable[[socket.socket], None]) -> Iterator[int]:
-    """The port of a server that does `serve` with its first connection."""
+    """Run `serve` with the first connection to a new port, which is yielded."""
 
     def accept() -> None:
         conn, _ = listener.accept()
@@ -341,7 +341,7 @@ def listening(serve: Callable[[socket.socket], None]) -> Iterator[int]:
 
 
 def test_a_slow_server_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The time is for the whole answer: a byte now and then does not prolong it."""
+    """A server sends its answer byte by byte. The limit of time applies to the whole answer."""
     monkeypatch.setattr(documents, "FETCH_SECONDS_MAX", 0.2)
     gone = threading.Event()
 
@@ -360,7 +360,7 @@ def test_a_slow_server_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("is_trusted", [True, False])
 def test_a_server_is_believed_by_its_authority_alone(tmp_path: Path, is_trusted: bool) -> None:
-    """`https` asks for a certificate of the named authority, and for the name in it."""
+    """An `https` server's certificate must be signed by the given authority, and contain its name."""
     authority = trustme.CA()
     (authority if is_trusted else trustme.CA()).cert_pem.write_to_path(tmp_path / "authority.pem")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -381,7 +381,7 @@ def test_a_server_is_believed_by_its_authority_alone(tmp_path: Path, is_trusted:
 
 
 async def first(find: Callable[[], KeySet | None]) -> KeySet:
-    """What `find` gives as soon as it is something: nobody tells when keys have come."""
+    """Poll until `find` returns something, since no event announces the keys."""
     while (found := find()) is None:  # noqa: ASYNC110
         await trio.sleep(0.005)
     return found

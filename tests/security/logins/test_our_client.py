@@ -1,4 +1,4 @@
-"""Our client and our commands, by Kafka's client keys."""
+"""Our client and our commands log in by Kafka's client keys."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ KINDS = ("scram", "renewing", "tls", "certificate", "scram over tls")
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_records_in_and_out(secured: SecuredNode, kind: str, fresh_topic: Callable[[str], str]) -> None:
-    """Megabytes through every kind of connection."""
+    """Megabytes of records are written and read through each kind of login."""
     keys, topic = _keys(secured, kind), fresh_topic("ours")
     values = [b"%05d" % number + bytes(2_000) for number in range(2_000)]
     with Producer(keys) as producer:
@@ -83,7 +83,7 @@ def test_records_in_and_out(secured: SecuredNode, kind: str, fresh_topic: Callab
 
 @pytest.mark.parametrize("kind", [*KINDS, "plain keys"])
 def test_the_async_client(secured: SecuredNode, kind: str, fresh_topic: Callable[[str], str]) -> None:
-    """The same core, over the ports."""
+    """The async client logs in as the blocking one does."""
 
     async def talk() -> None:
         async with odradek.trio.open_producer(_keys(secured, kind)) as producer:
@@ -102,7 +102,7 @@ def _client(keys: Mapping[str, str], **others: str) -> Client:
 
 
 def test_a_wrong_password_is_told_at_once_and_not_shown(secured: SecuredNode) -> None:
-    """The error says that the login was refused; trying again would be of no use."""
+    """A wrong password fails at once, without retries. The error does not contain it."""
     keys = _keys(secured, "scram")
     wrong = _jaas(SCRAM_MODULE, "alice", "a-wrong-one")
     with _client(keys, **{"sasl.jaas.config": wrong}) as client:
@@ -112,7 +112,10 @@ def test_a_wrong_password_is_told_at_once_and_not_shown(secured: SecuredNode) ->
 
 
 def test_a_login_at_a_listener_without_logins_is_told(secured: SecuredNode) -> None:
-    """The text names the key, since Kafka's code alone (ILLEGAL_SASL_STATE) says little."""
+    """A client logs in at a listener without logins.
+
+    The error names the key to set, and not only ILLEGAL_SASL_STATE.
+    """
     keys = _keys(secured, "scram")
     with (
         _client(keys, **{"bootstrap.servers": secured.plaintext}) as client,
@@ -122,7 +125,7 @@ def test_a_login_at_a_listener_without_logins_is_told(secured: SecuredNode) -> N
 
 
 def test_a_server_of_another_authority_is_refused(secured: SecuredNode, tmp_path: Path) -> None:
-    """A certificate that nobody vouches for ends the connection before anything is said."""
+    """The server's certificate is signed by an unknown authority. The connection ends before any request is sent."""
     import trustme
 
     trustme.CA().cert_pem.write_to_path(tmp_path / "other.pem")
@@ -137,7 +140,10 @@ def test_a_server_of_another_authority_is_refused(secured: SecuredNode, tmp_path
 def test_a_server_of_another_name_is_refused(
     secured: SecuredNode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A certificate must name the host that the client asked for. An empty algorithm turns the check off."""
+    """The server's certificate must contain the host that the client connects to.
+
+    An empty algorithm disables this check.
+    """
     real = socket.getaddrinfo
     monkeypatch.setattr(socket, "getaddrinfo", lambda host, *args, **named: real("127.0.0.1", *args, **named))
     keys = _keys(secured, "tls")
@@ -156,7 +162,7 @@ def test_a_server_of_another_name_is_refused(
 
 
 def test_commands_take_a_file_of_client_keys(secured: SecuredNode, tmp_path: Path) -> None:
-    """--command-config, for commands that list, write and read."""
+    """Commands that list, write and read accept client keys by --command-config."""
     keys = _keys(secured, "scram over tls")
     path = tmp_path / "client.properties"
     path.write_text("".join(f"{key}={value}\n" for key, value in keys.items()))

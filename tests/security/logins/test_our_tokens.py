@@ -1,4 +1,7 @@
-"""Our client by OAUTHBEARER: tokens of a file, of an issuer's endpoint and of the application (KIP-255, KIP-768)."""
+"""Our client logs in by OAUTHBEARER (KIP-255, KIP-768).
+
+Tokens come from a file, from an issuer's endpoint, or from the application.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ def _request(endpoint: Endpoint, **others: object) -> TokenRequest:
 
 
 def test_a_token_of_an_endpoint(secured: SecuredNode, fresh_topic: Callable[[str], str]) -> None:
-    """One token is asked for, by client credentials, and serves all connections."""
+    """A token is requested by client credentials. One token serves all connections."""
     with token_endpoint(secured.issuer) as endpoint:
         with Producer(_keys(secured, **_by_endpoint(endpoint))) as producer:
             assert producer.send(fresh_topic("token"), b"value").result(20).offset == 0
@@ -56,7 +59,7 @@ def test_a_token_of_an_endpoint(secured: SecuredNode, fresh_topic: Callable[[str
 
 
 def test_a_token_of_the_application(secured: SecuredNode, fresh_topic: Callable[[str], str]) -> None:
-    """A function of the application's gives the token, also for the async client."""
+    """A function of the application returns the token, even for the async client."""
     keys = _keys(secured, **{"odradek.sasl.oauthbearer.token.callback": secured.issuer.token})
 
     async def talk() -> None:
@@ -68,7 +71,7 @@ def test_a_token_of_the_application(secured: SecuredNode, fresh_topic: Callable[
 
 
 def test_commands_with_a_token_of_a_file(secured: SecuredNode, tmp_path: Path) -> None:
-    """--command-config with Kafka's keys; Kafka's own handler is taken as a name."""
+    """Commands accept a token file by --command-config with Kafka's keys, even with Kafka's class name of a handler."""
     (tmp_path / "token.jwt").write_text(secured.issuer.token() + "\n")
     keys = _keys(
         secured,
@@ -86,7 +89,7 @@ def test_commands_with_a_token_of_a_file(secured: SecuredNode, tmp_path: Path) -
 
 
 def test_a_refused_token_is_told_and_not_shown(secured: SecuredNode) -> None:
-    """The error says that the server refuses the token; it shows neither the token nor the reason, which is the node's."""
+    """The server refuses a token. The error says invalid_token, and does not contain the token."""
     token = Issuer().token()
     keys = _keys(secured, **{"odradek.sasl.oauthbearer.token.callback": lambda: token})
     settings = AdminSettings.from_properties(keys)
@@ -113,7 +116,7 @@ def _fails() -> str:
 def test_an_application_without_a_token_is_told(
     secured: SecuredNode, callback: Callable[[], str], reason: str
 ) -> None:
-    """Whatever its function does, the client goes on: the login fails, and that alone."""
+    """The application's function fails. The login fails with the reason, and the client remains usable."""
     settings = AdminSettings.from_properties(
         _keys(secured, **{"odradek.sasl.oauthbearer.token.callback": callback})
     )
@@ -125,7 +128,10 @@ def test_an_application_without_a_token_is_told(
 
 
 def test_an_endpoint_that_refuses_ends_the_login(secured: SecuredNode) -> None:
-    """A wrong secret is an error at once, and not shown."""
+    """The token endpoint refuses the client's secret.
+
+    The login fails at once, and the error does not contain the secret.
+    """
     with token_endpoint(secured.issuer) as endpoint:
         keys = _keys(secured, **_by_endpoint(endpoint))
         keys |= {f"{PREFIX}client.credentials.client.secret": "wrong-one", "sasl.login.retry.backoff.ms": 1}
@@ -139,7 +145,7 @@ def test_an_endpoint_that_refuses_ends_the_login(secured: SecuredNode) -> None:
 
 
 def test_a_token_is_kept_until_it_is_old() -> None:
-    """A token that has lived for most of its time is replaced; while the issuer is away the old one serves on."""
+    """A token is used for most of its lifetime, and then replaced. While the issuer is away the old one is used."""
     issuer = Issuer()
     with token_endpoint(issuer) as endpoint:
         tokens = open_tokens(_request(endpoint))
@@ -156,7 +162,7 @@ def test_a_token_is_kept_until_it_is_old() -> None:
 
 
 def test_no_token_is_no_login() -> None:
-    """An issuer that is away, and a document of another kind, are reported in one line without secrets."""
+    """The issuer is away, or its document is no token. The error is one line without secrets."""
     with token_endpoint(Issuer()) as endpoint:
         endpoint.is_away = True
         with pytest.raises(TokenUnavailable, match="status 503") as caught:
@@ -176,7 +182,10 @@ def test_no_token_is_no_login() -> None:
     ],
 )
 def test_keys_that_lead_to_no_token_are_refused(keys: dict[str, object], reason: str) -> None:
-    """The text names the missing key, before there is a client."""
+    """Configuration keys without a source of tokens are refused before the client is made.
+
+    The error names the missing key.
+    """
     common = {
         "bootstrap.servers": "h:1",
         "security.protocol": "SASL_SSL",

@@ -1,4 +1,4 @@
-"""The metrics page of a node for users of the cluster: by TLS, with a password or a certificate."""
+"""A node's metrics page for users of the cluster: by TLS, with a password or a certificate."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SCRAM = ["SCRAM-SHA-256=[name=alice,password=alice-secret]", "SCRAM-SHA-512=[nam
 
 @attrs.frozen
 class Place:
-    """A node whose page has TLS and asks for logins."""
+    """A node whose page uses TLS and requires a login."""
 
     directory: Path
     port: int
@@ -53,7 +53,7 @@ class Place:
         return answer.status, answer.read().decode()
 
     def lines(self, event: str) -> list[dict[str, Any]]:
-        """Return the audit log's lines about the page, at least one."""
+        """Wait for lines about the page in the audit log, and return them."""
         deadline = time.monotonic() + 30
         while True:
             paths = (self.directory / "data").glob("audit*.log")
@@ -61,7 +61,7 @@ class Place:
             found = [line for line in lines if line["event"] == event and line.get("listener") == "METRICS"]
             if found:
                 return found
-            assert time.monotonic() < deadline, f"no {event}"
+            assert time.monotonic() < deadline, f"the audit log has no line {event} about the page after 30 s"
             time.sleep(0.05)
 
 
@@ -98,7 +98,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 
 def test_a_user_with_the_right_reads_the_page(guarded: Place) -> None:
-    """A password of SCRAM opens it, names are on it, and the login is audited once for many scrapes."""
+    """A user logs in with a SCRAM password. The page shows names, and many scrapes make one line of the audit log."""
     deadline = time.monotonic() + 30
     while guarded.get("alice", "alice-secret")[0] == 403 and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -111,7 +111,7 @@ def test_a_user_with_the_right_reads_the_page(guarded: Place) -> None:
 
 
 def test_others_do_not_read_it(guarded: Place) -> None:
-    """Strangers, clients that guess, and users who the user has no right to DESCRIBE the cluster are refused."""
+    """Strangers, wrong passwords, and users without DESCRIBE on the cluster are refused."""
     assert guarded.get()[0] == 401
     assert guarded.get("alice", "wrong")[0] == 401
     assert guarded.get("nobody", "alice-secret")[0] == 401
@@ -124,13 +124,13 @@ def test_others_do_not_read_it(guarded: Place) -> None:
 
 
 def test_a_certificate_is_a_login(guarded: Place) -> None:
-    """Where the listener asks for certificates, one of the authority stands for a password."""
+    """If the listener requests certificates, a certificate of the authority replaces the password."""
     status, _ = guarded.get(certificate=str(guarded.directory / "dora.pem"))
     assert status == 200
 
 
 def test_a_changed_password_holds_at_once(guarded: Place) -> None:
-    """What was remembered of a password ends with it, and with its user."""
+    """A password is changed, and then the user removed. The old password is refused at once."""
     (guarded.directory / "p").write_text("new-secret\n")
 
     def run(*words: str) -> None:
@@ -158,7 +158,7 @@ def test_a_changed_password_holds_at_once(guarded: Place) -> None:
 
 
 def test_plain_http_gets_nothing(guarded: Place) -> None:
-    """A password in plaintext is refused before it is read."""
+    """A request in plaintext is closed without an answer, before its password is read."""
     with socket.create_connection(("127.0.0.1", guarded.port), timeout=30) as conn:
         conn.sendall(b"GET /metrics HTTP/1.1\r\nAuthorization: Basic YWxpY2U6YWxpY2Utc2VjcmV0\r\n\r\n")
         answer = b""
@@ -188,7 +188,10 @@ def page_logins(users: dict[str, ServerKeys]) -> PageLogins:
 
 @pytest.mark.trio
 async def test_who_guesses_is_held_back() -> None:
-    """An address has some tries, all addresses together have some more; who is remembered needs none of them."""
+    """An address may guess some times, and all addresses together some more.
+
+    A user who is remembered is not affected.
+    """
     logins = page_logins({"alice": keys("right")})
     assert await logins.check(header("alice", "right"), "10.0.0.9", None) is Answer.WELCOME
     told = [await logins.check(header("alice", f"wrong {n}"), "10.0.0.1", None) for n in range(20)]
@@ -204,7 +207,7 @@ async def test_who_guesses_is_held_back() -> None:
 
 @pytest.mark.trio
 async def test_a_password_is_computed_once() -> None:
-    """A hundred scrapes cost one PBKDF2, and other keys of the user cost another one."""
+    """A hundred scrapes compute one PBKDF2. A changed password computes another one."""
     users = {"alice": keys("right")}
     logins = page_logins(users)
     for _ in range(100):
@@ -216,7 +219,7 @@ async def test_a_password_is_computed_once() -> None:
 
 @pytest.mark.trio
 async def test_a_user_who_goes_during_the_check_is_not_let_in() -> None:
-    """The keys that the password was checked by must still be the user's."""
+    """A user is removed while the password is being checked. The request is refused."""
     users = {"alice": keys("right")}
     logins = page_logins(users)
     answers = []
@@ -237,7 +240,7 @@ async def test_a_user_who_goes_during_the_check_is_not_let_in() -> None:
              b"Basic " + base64.b64encode(b"a:b\x00"), b"Basic " + base64.b64encode(b"\xff:b"), b"Basic " + base64.b64encode(b"a:" + b"x" * 3000)],
 )  # fmt: skip
 async def test_what_is_no_name_and_password_costs_nothing(text: bytes) -> None:
-    """A malformed header is the same as none."""
+    """A malformed Authorization header is refused without computing a password."""
     logins = page_logins({"alice": keys("right")})
     assert await logins.check(text, "10.0.0.1", None) is Answer.UNKNOWN
     assert logins.checks == 0
@@ -258,7 +261,7 @@ def config(**keys: str) -> NodeConfig:
 
 
 def test_a_password_needs_tls() -> None:
-    """The file is refused, and says which key is missing."""
+    """A configuration with logins and without TLS is refused. The error names the missing key."""
     with pytest.raises(ConfigError, match=r"odradek\.metrics\.security\.protocol=SSL"):
         config(odradek_metrics_login="true")
 
@@ -294,7 +297,7 @@ def test_a_password_needs_tls() -> None:
     ],
 )
 def test_where_names_are_shown(keys: dict[str, str], has_names: bool) -> None:
-    """By default on loopback, and where readers show who they are."""
+    """The page shows names by default on loopback, and if readers have to log in."""
     found = config(**keys)
     assert found.metrics is not None
     assert found.metrics.has_names is has_names

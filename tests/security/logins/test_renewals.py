@@ -1,4 +1,4 @@
-"""Logins that last for three seconds: clients renew them in time, on the connections that they have (KIP-368)."""
+"""Logins that last three seconds. Clients renew them in time, on their open connections (KIP-368)."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from tests.security.secured_node import PLAIN_MODULE, SecuredNode
 LIFETIME_SECONDS = 3.0
 TOKEN_SECONDS = 3
 LIFETIMES = 1.8
-"""A client that has worked for so many lifetimes has renewed its login."""
+"""How many lifetimes of a login a test works, so that the client must have renewed its login."""
 
 
 def _paced() -> Iterator[int]:
-    """Numbers, ten in a second, for some lifetimes of a login."""
+    """Yield ten numbers a second, for some lifetimes of a login."""
     until = time.monotonic() + LIFETIMES * LIFETIME_SECONDS
     number = 0
     while time.monotonic() < until:
@@ -41,7 +41,10 @@ def _paced() -> Iterator[int]:
 def test_librdkafka_and_our_client_renew_in_time(
     secured: SecuredNode, fresh_topic: Callable[[str], str]
 ) -> None:
-    """Side by side: every record is delivered, librdkafka connects once to each address, and no login runs out."""
+    """librdkafka and our client run side by side.
+
+    Every record is delivered, all logins stay valid, and librdkafka never reconnects.
+    """
     log = len(secured.log)
     seen: list[str] = []
     common = {
@@ -72,7 +75,7 @@ def test_librdkafka_and_our_client_renew_in_time(
 
 
 def test_a_renewal_under_load_loses_nothing(secured: SecuredNode, fresh_topic: Callable[[str], str]) -> None:
-    """Many requests are under way when a login ends: each record comes once and in order, and the group goes on."""
+    """Many requests are in flight when a login ends. Each record comes once and in order, and the group goes on."""
     log = len(secured.log)
     keys = {
         "bootstrap.servers": secured.renewing,
@@ -108,7 +111,7 @@ def test_a_renewal_under_load_loses_nothing(secured: SecuredNode, fresh_topic: C
 def test_tokens_that_end_are_replaced_in_time(
     secured: SecuredNode, fresh_topic: Callable[[str], str]
 ) -> None:
-    """A login lasts as long as its token: our client shows a newer one before that."""
+    """A login lasts as long as its token. Our client logs in by a newer token in time."""
     log = len(secured.log)
     given: list[str] = []
 
@@ -127,7 +130,7 @@ def test_tokens_that_end_are_replaced_in_time(
     with Producer(keys) as producer:
         for number in _paced():
             assert producer.send(topic, b"%d" % number).result(20)
-    # Two connections at most: the first one asks for metadata.
+    # There are at most two connections, of which the first is for metadata, so more tokens are renewals.
     assert len(given) > 2
     assert "login has expired" not in secured.log[log:]
 
@@ -137,7 +140,7 @@ def test_tokens_that_end_are_replaced_in_time(
 def test_the_java_client_renews_in_time(
     secured: SecuredNode, kafka_jars: object, tmp_path: Path, fresh_topic: Callable[[str], str]
 ) -> None:
-    """Kafka's console producer, with a record now and then: all of them come, and no login runs out."""
+    """Kafka's console producer sends a record now and then. All records come, and no login expires."""
     log = len(secured.log)
     jaas = f'{PLAIN_MODULE} required username="carol" password="carol-secret";'
     path = tmp_path / "client.properties"
@@ -171,10 +174,10 @@ def _log_in(client: RawClient, password: str = "carol-secret") -> int:
 
 
 def test_a_login_that_is_not_renewed_ends_with_the_next_request(secured: SecuredNode) -> None:
-    """A connection with an expired login is closed when it asks; an expired login may still be renewed."""
+    """A request after the login has expired closes the connection. A renewal is still possible then."""
     with RawClient(secured.renewing) as idle, RawClient(secured.renewing) as late:
         assert (_log_in(idle), _log_in(late)) == (0, 0)
-        time.sleep(LIFETIME_SECONDS + 0.1)  # the rule is about this time
+        time.sleep(LIFETIME_SECONDS + 0.1)  # this test is about the lifetime itself
         idle.send(frame(MetadataRequest([]), 9))
         with pytest.raises(ConnectionError):
             idle.read_frame()
@@ -184,7 +187,7 @@ def test_a_login_that_is_not_renewed_ends_with_the_next_request(secured: Secured
 
 
 def test_a_refused_renewal_is_answered_and_ends_the_connection(secured: SecuredNode) -> None:
-    """Requests behind it are not served."""
+    """A renewal is refused. It gets an answer, and the connection ends without serving later requests."""
     with RawClient(secured.renewing) as client:
         assert _log_in(client) == 0
         client.send(frame(SaslHandshakeRequest("PLAIN"), 1))

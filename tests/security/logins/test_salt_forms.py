@@ -1,4 +1,7 @@
-"""Challenges to unknown users: their salts and iterations have the forms of real ones, as often as users have them."""
+"""SCRAM challenges for unknown users.
+
+Their salts and iterations have the forms that real users have, in the same proportions.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ def credential(user: str, salt: bytes, iterations: int = 4096) -> UserScramCrede
 
 
 def users(random: Random) -> list[UserScramCredentialRecord]:
-    """Make a hundred users: Kafka's tools made 60, ours 30 and librdkafka, with more iterations, 10."""
+    """Make a hundred users: 60 by Kafka's tools, 30 by ours, and 10 by librdkafka with more iterations."""
     made = [credential(f"kafka-{each}", base_36(random.getrandbits(130))) for each in range(60)]
     made += [credential(f"ours-{each}", random.randbytes(16)) for each in range(30)]
     return made + [credential(f"others-{each}", random.randbytes(64), 8192) for each in range(10)]
@@ -60,7 +63,7 @@ def image_of(records: Iterable[Message], base: MetadataImage | None = None) -> M
 
 
 def challenge(forms: SaltForms, user: str, *, by_token: bool = False) -> SaltForm:
-    """Return the form of the challenge that a stranger gets who names a user that does not exist."""
+    """Return the form of the challenge for a user who does not exist."""
     login = Login(
         SaslSettings((SHA_512.name,), salt_secret=SECRET),
         lambda *_: None,
@@ -76,7 +79,7 @@ def challenge(forms: SaltForms, user: str, *, by_token: bool = False) -> SaltFor
 
 
 def test_a_form_says_nothing_of_who_exists() -> None:
-    """Each form has the same share of the unknown names as of the users."""
+    """Each form of challenge has the same share among unknown names as among users, so it reveals nothing."""
     forms = image_of(users(Random(1))).access.salt_forms
     heard = Counter(challenge(forms, f"nobody-{each}") for each in range(3_000))
     assert {form: round(count / 300) for form, count in heard.items()} == {
@@ -87,7 +90,7 @@ def test_a_form_says_nothing_of_who_exists() -> None:
 
 
 def test_numbers_of_kafkas_have_their_lengths() -> None:
-    """A number of 130 bits in base 36 has 25 letters, or 26 of which the first one is 1, or seldom fewer."""
+    """Made-up salts in Kafka's form, 130 bits in base 36, have 25 or 26 characters as often as real ones."""
     form, random = form_of(KAFKAS_SALTS[0], 4096), Random(2)
     assert form == form_of(KAFKAS_SALTS[1], 4096)
     real = Counter(len(base_36(random.getrandbits(130))) for _ in range(2_000))
@@ -102,7 +105,10 @@ def test_numbers_of_kafkas_have_their_lengths() -> None:
     [b"a1" * 16, b"zz" * 16, b"Zz" * 8, b"Zz+/" * 50, b"a text, with blanks", bytes(range(16)), b"\xff" * 64],
 )
 def test_a_made_up_salt_has_the_form_that_it_imitates(salt: bytes) -> None:
-    """Length, alphabet and iterations; another name has another salt, the same name always the same."""
+    """A made-up salt has the length, alphabet and iterations of the form.
+
+    Each name has its own, always the same salt.
+    """
     form = form_of(salt, 5_000)
     made = [form.salt(SECRET, b"nobody-%d" % each) for each in range(50)]
     assert {form_of(each, 5_000) for each in made} == {form}
@@ -111,7 +117,7 @@ def test_a_made_up_salt_has_the_form_that_it_imitates(salt: bytes) -> None:
 
 
 def test_a_name_keeps_its_form_while_users_come_and_go() -> None:
-    """One user more among a hundred moves only names at a border, and brokers agree, whatever they began with."""
+    """A user is added to a hundred. Few unknown names change their form, and all brokers agree on it."""
     image = image_of(users(Random(3)))
     more = image_of([credential("new", b"x" * 16)], image)
     names = [f"nobody-{each}" for each in range(1_000)]
@@ -126,7 +132,7 @@ def test_a_name_keeps_its_form_while_users_come_and_go() -> None:
 
 
 def test_what_has_no_users_looks_like_our_own() -> None:
-    """A mechanism without users, and the ids of delegation tokens, which all have one form."""
+    """A mechanism without users, and unknown ids of delegation tokens, get our own form."""
     only_512 = image_of(users(Random(4))).access.salt_forms
     assert {challenge(NO_USERS, f"n{each}") for each in range(100)} == {OUR_FORM}
     assert {only_512.of_nobody(1, SECRET, b"%d" % each) for each in range(100)} == {OUR_FORM}
@@ -134,7 +140,7 @@ def test_what_has_no_users_looks_like_our_own() -> None:
 
 
 def test_a_guess_costs_little_whatever_the_users_have() -> None:
-    """Only the most common forms count, and no salt that is very long is made up."""
+    """Users have very many forms. Only the most common ones are used, and no very long salt is made up."""
     records = [credential(f"u{each}", b"\xfe" * each) for each in range(1, 200)]
     records += [credential(f"v{each}", b"\xfe" * 7) for each in range(100)]
     records += [credential(f"w{each}", b"\xfe" * (SALT_BYTES_MAX + 1)) for each in range(300)]

@@ -1,6 +1,6 @@
-"""Attacks on logins by SASL: nothing is served, memory stays bounded, and honest clients go on.
+"""Attacks on SASL logins. The node serves no attacker, its memory stays limited, and honest clients are served.
 
-Short forms run always; the full ones by `make test-security`.
+`make test` runs the short attacks, and `make test-security` the full ones.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ INVALID_TOKEN = b'{"status":"invalid_token"}'
 
 
 def _memory(secured: SecuredNode) -> int:
-    """The resident bytes of the node."""
+    """Return the resident memory of the node in bytes."""
     pages = Path(f"/proc/{secured.process.pid}/statm").read_text().split()[1]
     return int(pages) * 4096
 
@@ -63,7 +63,10 @@ def _logged_in(secured: SecuredNode) -> RawClient:
 
 @contextmanager
 def _undisturbed(secured: SecuredNode) -> Iterator[None]:
-    """Clients of before and of meanwhile are served, the node has no bug in its log, and hardly more memory."""
+    """Check that an attack in this block disturbs nothing.
+
+    Old and new clients are served, the log has no bug, and memory hardly grows.
+    """
     log, memory = len(secured.log), _memory(secured)
     over = threading.Event()
     served = 0
@@ -93,7 +96,7 @@ def _undisturbed(secured: SecuredNode) -> Iterator[None]:
 
 
 def _talk(address: str, data: bytes) -> bytes:
-    """Everything that the node answers to these bytes, up to the end of the connection."""
+    """Send these bytes, and return all that the node answers until the connection ends."""
     host, _, port = address.rpartition(":")
     answers = bytearray()
     with socket.create_connection((host, int(port)), 20) as sock:
@@ -104,13 +107,13 @@ def _talk(address: str, data: bytes) -> bytes:
                 answers += part
         except TimeoutError:
             raise
-        except OSError:  # the node has closed it: what came before counts
+        except OSError:  # the node has closed the connection; earlier bytes count
             return bytes(answers)
     return bytes(answers)
 
 
 def _is_served(answers: bytes) -> bool:
-    """True if the cluster shows: its brokers' addresses are in every answer about it."""
+    """True if the answers show the cluster: each answer about it contains a broker's address."""
     return b"127.0.0.1" in answers
 
 
@@ -126,7 +129,7 @@ def _fuzz(secured: SecuredNode, count: int, seed: int) -> None:
 
 
 def test_fuzzed_handshakes(secured: SecuredNode) -> None:
-    """However a failing login is changed, it fails."""
+    """Mutations of failing logins fail, too."""
     with _undisturbed(secured):
         _fuzz(secured, MUTATIONS, 1)
 
@@ -134,16 +137,16 @@ def test_fuzzed_handshakes(secured: SecuredNode) -> None:
 @pytest.mark.attack
 @pytest.mark.parametrize("seed", range(2, 5))
 def test_fuzzed_handshakes_in_full(secured: SecuredNode, seed: int) -> None:
-    """Ten thousand mutations for each seed."""
+    """Ten thousand mutations of failing logins fail, for each seed."""
     with _undisturbed(secured):
         _fuzz(secured, MUTATIONS_FULL, seed)
 
 
-# -- costs before a proof ---------------------------------------------------------------------------------------
+# -- costs before a login --------------------------------------------------------------------------------------
 
 MESSAGES = 20
 CPU_SECONDS_MAX = 0.6
-"""Messages of half a megabyte took the node up to 0.1 s each."""
+"""The limit for all messages. Before they were refused early, each cost up to 0.1 s."""
 
 
 @pytest.mark.parametrize(
@@ -152,7 +155,7 @@ CPU_SECONDS_MAX = 0.6
     ids=["name", "escapes", "extensions"],
 )
 def test_long_messages_of_scram_cost_little(secured: SecuredNode, message: bytes) -> None:
-    """A message that no user could need is refused before it is looked at."""
+    """A SCRAM message is longer than any user needs. It is refused before it is parsed."""
     with _undisturbed(secured):
         before = secured.process.cpu_seconds()
         for _ in range(MESSAGES):
@@ -167,13 +170,13 @@ TOKENS = 60
 
 
 def _loop_cpu_seconds(secured: SecuredNode) -> float:
-    """The processor time of the node's first thread, which has the loop."""
+    """Return the CPU time of the node's main thread, which runs the loop."""
     pid = secured.process.pid
     return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0]) / 1e9
 
 
 def _begin_logins(secured: SecuredNode, token_ids: list[str]) -> float:
-    """Send the first message of a login by each token, and no proof: what that cost the loop."""
+    """Send the first message of a login for each token id, without a proof. Return the CPU time of the loop."""
     before = _loop_cpu_seconds(secured)
     for token_id in token_ids:
         with RawClient(secured.sasl) as client:
@@ -186,7 +189,7 @@ def _begin_logins(secured: SecuredNode, token_ids: list[str]) -> float:
 
 
 def test_the_keys_of_tokens_are_made_beside_the_loop(secured: SecuredNode) -> None:
-    """Who knows ids of tokens has their keys made, and the thread that serves everybody has no part in it."""
+    """A client knows many token ids. The keys of these tokens are computed in a worker, and not by the loop."""
     with _logged_in(secured) as client:
         token_ids = []
         for _ in range(TOKENS):
@@ -204,7 +207,7 @@ def test_the_keys_of_tokens_are_made_beside_the_loop(secured: SecuredNode) -> No
 
 
 def _hold_open(secured: SecuredNode, count: int) -> None:
-    """Claim the largest frame on many connections, send most of it, and leave it there."""
+    """Announce a frame of the largest size on many connections, and send all but its last byte."""
     size = 524_288
     held = []
     try:
@@ -214,14 +217,14 @@ def _hold_open(secured: SecuredNode, count: int) -> None:
             try:
                 client.send(struct.pack(">i", size) + bytes(size - 1))
             except ConnectionError:
-                continue  # the node takes no more of them, which is the point
+                continue  # the node refuses further connections, as it should
     finally:
         for client in held:
             client.socket.close()
 
 
 def test_oversized_frames(secured: SecuredNode) -> None:
-    """One byte too many ends the connection before any of it is read; large frames share their room."""
+    """A frame one byte above the limit closes the connection. Large frames share a limited memory."""
     with _undisturbed(secured):
         for size in (524_289, 0x7FFFFFFF, -1, -0x80000000):
             assert _talk(secured.sasl, struct.pack(">i", size) + bytes(100)) == b""
@@ -230,13 +233,13 @@ def test_oversized_frames(secured: SecuredNode) -> None:
 
 @pytest.mark.attack
 def test_oversized_frames_in_full(secured: SecuredNode) -> None:
-    """As many as the entrance takes at a time, twice over."""
+    """Many more large frames are open than the node's memory for logins allows."""
     with _undisturbed(secured):
         _hold_open(secured, 2_000)
 
 
 def test_slow_starts(secured: SecuredNode) -> None:
-    """Beside connections that are silent, or have sent half a size, others come in."""
+    """Many connections are silent, or have sent half a size. Other clients can log in."""
     with _undisturbed(secured):
         silent = [RawClient(secured.sasl) for _ in range(200)]
         for client in silent[::2]:
@@ -264,7 +267,7 @@ def _token(client: RawClient, data: bytes) -> tuple[int, bytes]:
 
 
 def test_a_replayed_login(secured: SecuredNode) -> None:
-    """Messages that have let somebody in fail a second time, on the same listener and on another."""
+    """The messages of a successful login are sent again. They are refused, on the same listener and on another one."""
     honest = ScramClient(MECHANISMS["SCRAM-SHA-512"], "alice", "alice-secret", "a-nonce-of-before")
     first = honest.first()
     with RawClient(secured.sasl) as client:
@@ -281,7 +284,7 @@ def test_a_replayed_login(secured: SecuredNode) -> None:
 
 
 def test_nobody_is_served_beside_a_login(secured: SecuredNode) -> None:
-    """A request that is pipelined behind a right first half is not served before the second."""
+    """A request is pipelined after the first half of a login. It is not served."""
     honest = ScramClient(MECHANISMS["SCRAM-SHA-512"], "alice", "alice-secret", "another-nonce")
     data = frame(SaslHandshakeRequest("SCRAM-SHA-512"), 1)
     data += frame(SaslAuthenticateRequest(honest.first()), 2)
@@ -293,7 +296,7 @@ def test_nobody_is_served_beside_a_login(secured: SecuredNode) -> None:
 
 
 def _signed(header: dict[str, Any], claims: dict[str, Any], secret: bytes) -> str:
-    """A token by HMAC, made by hand: libraries refuse to make some of these."""
+    """Make a token with an HMAC by hand, since libraries refuse to make some of them."""
     parts = [base64.urlsafe_b64encode(json.dumps(each).encode()).rstrip(b"=") for each in (header, claims)]
     signed = b".".join(parts)
     signature = hmac.digest(secret, signed, hashlib.sha256) if secret else b""
@@ -301,7 +304,7 @@ def _signed(header: dict[str, Any], claims: dict[str, Any], secret: bytes) -> st
 
 
 def _forgeries(issuer: Issuer) -> Iterator[tuple[str, str]]:
-    """Tokens that are none of the issuer's, or not for here, or not for now."""
+    """Yield forged tokens: of another issuer, for another audience, or not valid now."""
     now = time.time()
     claims = claims_at(now)
     assert isinstance(issuer.key, RSAKey)
@@ -364,7 +367,7 @@ def _bearer(client: RawClient, token: str) -> tuple[int, bytes]:
 
 
 def test_forged_and_expired_tokens(secured: SecuredNode) -> None:
-    """All get the same answer, which says no more than that the token is invalid; the second message ends the login."""
+    """Forged and expired tokens all get the answer that the token is invalid. The next message ends the login."""
     with _undisturbed(secured):
         for name, token in _forgeries(secured.issuer):
             with RawClient(secured.sasl) as client:
@@ -378,7 +381,10 @@ def test_forged_and_expired_tokens(secured: SecuredNode) -> None:
 
 
 def test_keys_are_rotated_under_a_running_node(secured: SecuredNode) -> None:
-    """A token by a new key has the keys fetched; until then it is refused. A broken document changes nothing."""
+    """The issuer's keys are rotated.
+
+    A token with a new key is refused until the keys are fetched, and a broken document changes nothing.
+    """
     path = secured.directory / "jwks.json"
     before = path.read_bytes()
     other = Issuer(RSAKey.generate_key(2048, {"kid": "new"}))
@@ -406,7 +412,7 @@ def test_keys_are_rotated_under_a_running_node(secured: SecuredNode) -> None:
 
 
 def test_a_refusal_comes_late(secured: SecuredNode) -> None:
-    """`connection.failed.authentication.delay.ms` is for first logins and for renewals."""
+    """Refusals are delayed by `connection.failed.authentication.delay.ms`, for first logins and for renewals."""
     with RawClient(secured.renewing) as client:
         for password in ("carol-secret", "wrong"):
             client.send(frame(SaslHandshakeRequest("PLAIN"), 1))
@@ -424,7 +430,7 @@ def test_a_refusal_comes_late(secured: SecuredNode) -> None:
 
 
 def test_a_session_ends_with_its_token(secured: SecuredNode) -> None:
-    """Requests after that end the connection, unless a newer token was shown (KIP-368)."""
+    """A token expires during a session. Later requests close the connection, unless it was renewed (KIP-368)."""
     life_seconds = 2
     now = int(time.time())
     with RawClient(secured.sasl) as client:
@@ -447,7 +453,7 @@ def test_a_session_ends_with_its_token(secured: SecuredNode) -> None:
 
 
 def _times(count: int, attempt: Callable[[str], None]) -> dict[str, list[float]]:
-    """Seconds of attempts for a user who exists and for one who does not, in turns."""
+    """Return the seconds of attempts for a known and an unknown user, in turns."""
     found: dict[str, list[float]] = {"alice": [], "alicf": []}
     for _ in range(count):
         for user, times in found.items():
@@ -460,7 +466,7 @@ def _times(count: int, attempt: Callable[[str], None]) -> dict[str, list[float]]
 @pytest.mark.attack
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
 def test_time_tells_nothing_of_users(secured: SecuredNode, mechanism: str) -> None:
-    """The challenge for an unknown user takes as long as that for a known one: the medians differ by noise alone."""
+    """Challenges for unknown and known users take equally long: their medians differ only by noise."""
 
     def attempt(user: str) -> None:
         with RawClient(secured.sasl) as client:
@@ -474,5 +480,5 @@ def test_time_tells_nothing_of_users(secured: SecuredNode, mechanism: str) -> No
         known, unknown = map(median, times.values())
         return abs(known - unknown) / min(known, unknown)
 
-    # Noise may fool one look; a real difference shows in each.
+    # One comparison may differ by noise, but a real difference shows in each of the three.
     assert min(gap(_times(1_000, attempt)) for _ in range(3)) < 0.05

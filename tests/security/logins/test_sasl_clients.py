@@ -1,4 +1,4 @@
-"""Clients of others log in by SASL: what they need, and nobody else."""
+"""Other clients log in by SASL."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MECHANISMS = {
 def test_confluent_kafka_produces_and_consumes(
     secured: SecuredNode, mechanism: str, fresh_topic: Callable[[str], str]
 ) -> None:
-    """librdkafka logs in by each mechanism, on every connection that it opens, and gets its records back."""
+    """librdkafka logs in by each mechanism, on every connection, and gets its records back."""
     user, password = MECHANISMS[mechanism]
     common = {
         "bootstrap.servers": secured.sasl,
@@ -56,7 +56,7 @@ def test_confluent_kafka_produces_and_consumes(
 def test_kafka_python_logs_in(
     secured: SecuredNode, mechanism: str, fresh_topic: Callable[[str], str]
 ) -> None:
-    """kafka-python logs in by each mechanism."""
+    """kafka-python logs in by each mechanism, and writes a record."""
     user, password = MECHANISMS[mechanism]
     producer = kafka.KafkaProducer(
         bootstrap_servers=secured.sasl,
@@ -73,7 +73,7 @@ def test_kafka_python_logs_in(
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_a_wrong_password_lets_nobody_in(secured: SecuredNode, mechanism: str) -> None:
-    """librdkafka learns that authentication failed, not that the connection broke."""
+    """librdkafka with a wrong password reports a failed authentication, and not a broken connection."""
     errors: list[confluent_kafka.KafkaError] = []
     client = confluent_kafka.Producer(
         {

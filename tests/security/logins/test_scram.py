@@ -1,4 +1,4 @@
-"""SCRAM, both ends without a network: the vectors of the RFCs, and what an attacker may try on either end."""
+"""SCRAM without a network, both ends: the test vectors of the RFCs, and attacks on each end."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def server(users: dict[str, ServerKeys], secret: bytes = SECRET, nonce: str = SE
 
 
 def test_the_vector_of_rfc_7677() -> None:
-    """Section 3: each message, byte by byte, from both ends."""
+    """The example of RFC 7677, section 3, gives the same messages byte by byte, from both ends."""
     client = ScramClient(SHA256, "user", "pencil", NONCE)
     ours = server({"user": keys_of("pencil")})
     first = client.first()
@@ -56,7 +56,10 @@ def test_the_vector_of_rfc_7677() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_names_are_taken_as_they_are(name: str) -> None:
-    """Commas and equal signs are escaped. As in Kafka, nothing is normalized: a name is its bytes in UTF-8."""
+    """Commas and equal signs in names are escaped.
+
+    Names are not normalized, as in Kafka: they are their bytes in UTF-8.
+    """
     for each in MECHANISMS.values():
         keys = server_keys(each, each.salted_password("pass wörd", SALT, 4096), SALT, 4096)
         ours = ScramServer(each, {name: keys}.get, SECRET, SERVER_NONCE)
@@ -72,7 +75,7 @@ def _refused(ours: ScramServer, message: bytes) -> str:
 
 
 def test_an_unknown_user_looks_like_a_wrong_password() -> None:
-    """The same bytes at each attempt and at each broker, the same number of messages, the same refusal."""
+    """An unknown user gets the same challenge each time and at each broker, and the refusal of a wrong password."""
     users = {"known": keys_of("right")}
     challenges, refusals = {}, set()
     for name in ("known", "unknown", "unknown"):
@@ -92,14 +95,14 @@ def test_an_unknown_user_looks_like_a_wrong_password() -> None:
 
 
 def test_the_salt_of_nobody_needs_the_secret() -> None:
-    """Only the secret shows which salts were made up."""
+    """Made-up salts depend on the node's secret, so nobody else can recognize them."""
     first = ScramClient(SHA256, "nobody", "x", NONCE).first()
     assert server({}).answer(first) == server({}).answer(first)
     assert server({}).answer(first) != server({}, b"another secret").answer(first)
 
 
 def test_nobody_comes_in_by_the_proof_of_nobody() -> None:
-    """Stored keys of zeros are nobody's: a proof that fits them is refused as well."""
+    """A proof that would fit made-up keys of zeros is refused."""
     signed_nonce = (NONCE + SERVER_NONCE).encode()
     for proof in (bytes(32), b"\xff" * 32):
         text = b"c=biws,r=" + signed_nonce + b",p=" + base64.b64encode(proof)
@@ -109,7 +112,7 @@ def test_nobody_comes_in_by_the_proof_of_nobody() -> None:
 
 
 def test_a_replayed_exchange_is_refused() -> None:
-    """The server's part of has a wrong nonce each time."""
+    """An exchange is replayed. It is refused, since the server's nonce is new each time."""
     users = {"user": keys_of("pencil")}
     client = ScramClient(SHA256, "user", "pencil", NONCE)
     first = client.first()
@@ -120,7 +123,7 @@ def test_a_replayed_exchange_is_refused() -> None:
 
 
 def test_nothing_follows_the_last_message() -> None:
-    """Neither after success nor after a failure."""
+    """A message after the last one is refused, after a success and after a failure."""
     users = {"user": keys_of("pencil")}
     client = ScramClient(SHA256, "user", "pencil", NONCE)
     ours = server(users)
@@ -157,7 +160,7 @@ def test_nothing_follows_the_last_message() -> None:
     ],
 )
 def test_a_malformed_first_message_is_refused(message: bytes) -> None:
-    """Also where a careless pattern would search for long."""
+    """A malformed first message is refused, even if a careless pattern would take long to search it."""
     _refused(server({"user": keys_of("pencil")}), message)
 
 
@@ -177,9 +180,7 @@ def test_a_malformed_first_message_is_refused(message: bytes) -> None:
     ],
 )
 def test_our_client_is_not_led_astray(challenge: str, reason: str) -> None:
-    """A server that wants few iterations would learn the password, and a server that wants many would stall the
-    client.
-    """
+    """A server asks for few iterations, to learn the password, or for many, to stall the client. The client refuses."""
     client = ScramClient(SHA256, "user", "pencil", NONCE)
     client.first()
     with pytest.raises(ScramError, match=reason):
@@ -197,7 +198,7 @@ def test_our_client_is_not_led_astray(challenge: str, reason: str) -> None:
     ],
 )
 def test_our_client_wants_the_servers_proof(message: bytes, reason: str) -> None:
-    """A server that lets everybody in need not know the password."""
+    """The client requires the server's proof, since a false server may accept any password."""
     client = ScramClient(SHA256, "user", "pencil", NONCE)
     client.final(server({"user": keys_of("pencil")}).answer(client.first()))
     with pytest.raises(ScramError, match=reason):

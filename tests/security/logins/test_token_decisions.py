@@ -1,4 +1,4 @@
-"""Delegation tokens as values: secrets, decisions of the controller, logins (KIP-48)."""
+"""Delegation tokens without a network: secrets, decisions of the controller, and logins (KIP-48)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def secrets_of(key: str = KEY) -> TokenSecrets:
 
 
 class Decider:
-    """A controller over its own image, without a log."""
+    """A controller with its image and without a log."""
 
     def __init__(self, secrets: TokenSecrets | None = None, **settings: Any) -> None:
         self.controller = Controller(ControllerSettings(token_secrets=secrets, **settings))
@@ -76,7 +76,7 @@ class Decider:
 
 
 def test_a_secret_is_kafkas() -> None:
-    """Apache Kafka 4.3 gave this HMAC to this token id with this key, so its tokens log in here."""
+    """The HMAC of a token id and a key equals that of Apache Kafka 4.3, so Kafka's tokens are valid here."""
     expected = (
         "ed88c77a757fd18ec72fb46c04dfce7a5a69b1bcc06d641ac55b7a66eca671cc"
         "d62fe9fbc9664ea4bca7694543efcd9a53e9cfbfac561126dec716a27c49a2b3"
@@ -85,7 +85,7 @@ def test_a_secret_is_kafkas() -> None:
 
 
 def test_no_key_turns_tokens_off() -> None:
-    """DELEGATION_TOKEN_AUTH_DISABLED for all three, and nothing is written."""
+    """Tokens need a key. Without one, requests about them get DELEGATION_TOKEN_AUTH_DISABLED."""
     assert TokenSecrets.of_key("") is None
     decider = Decider()
     for message in (
@@ -98,7 +98,7 @@ def test_no_key_turns_tokens_off() -> None:
 
 
 def test_the_log_never_has_the_secret() -> None:
-    """Replayed records and snapshots have the id and facts that are no secrets."""
+    """Records and snapshots contain the token's id and data, and never its HMAC."""
     decider = Decider(secrets_of())
     made = decider.ask(CreateDelegationTokenRequest())
     records = list(decider.image.access.records())
@@ -109,7 +109,7 @@ def test_the_log_never_has_the_secret() -> None:
 
 
 def test_lives_end_at_the_limits_of_the_configuration() -> None:
-    """A renewal is at most `delegation.token.expiry.time.ms` long and never passes the longest life."""
+    """A renewal extends a token by at most `delegation.token.expiry.time.ms`, and never beyond its maximum lifetime."""
     decider = Decider(secrets_of())
     made = decider.ask(CreateDelegationTokenRequest(max_lifetime_ms=2 * DAY_MS))
     assert (made.expiry_timestamp_ms, made.max_timestamp_ms) == (NOW_MS + DAY_MS, NOW_MS + 2 * DAY_MS)
@@ -124,7 +124,7 @@ def test_lives_end_at_the_limits_of_the_configuration() -> None:
 
 @pytest.mark.parametrize("is_restarted", [False, True])
 def test_a_token_is_found_by_its_secret_alone(is_restarted: bool) -> None:
-    """Whichever controller made it; its id, a part of the secret, and that of an ended token find nothing."""
+    """Every controller finds a token by its HMAC. The id, a part of the HMAC, or that of an ended token finds none."""
     decider = Decider(secrets_of())
     first, second = (decider.ask(CreateDelegationTokenRequest()) for _ in range(2))
     if is_restarted:
@@ -140,7 +140,7 @@ def test_a_token_is_found_by_its_secret_alone(is_restarted: bool) -> None:
 
 
 def test_the_timer_removes_expired_tokens_in_turns() -> None:
-    """At most so many at a time; those that live stay."""
+    """The timer removes expired tokens, a limited number in each turn. Other tokens stay."""
     decider = Decider(secrets_of(), tokens_per_owner_max=2 * EXPIRED_PER_TURN_MAX)
     for _ in range(EXPIRED_PER_TURN_MAX + 1):
         decider.ask(CreateDelegationTokenRequest(max_lifetime_ms=5))
@@ -152,7 +152,7 @@ def test_the_timer_removes_expired_tokens_in_turns() -> None:
 
 
 def test_too_many_renewers_are_refused_before_the_controller_is_asked() -> None:
-    """Each node would keep them for as long as the token lives."""
+    """A broker refuses a token with too many or too long renewers, since each node would keep them."""
     everybody: Callable[..., bool] = lambda *_: True  # noqa: E731  # stands for a method of `Rights`
 
     def code(renewers: list[CreatableRenewers], owner: str | None = None) -> int:
@@ -172,7 +172,7 @@ def test_too_many_renewers_are_refused_before_the_controller_is_asked() -> None:
 
 @pytest.mark.parametrize("is_restarted", [False, True])
 def test_an_owner_has_so_many_tokens_and_no_more(is_restarted: bool) -> None:
-    """One owner's many tokens leave the others alone. An ended or expired token makes room."""
+    """An owner has a limited number of tokens, which does not affect others. An ended or expired token makes room."""
     decider = Decider(secrets_of(), tokens_per_owner_max=3)
     create, for_bob = CreateDelegationTokenRequest(), CreateDelegationTokenRequest("User", "bob")
     brief = CreateDelegationTokenRequest(max_lifetime_ms=5)
@@ -194,7 +194,7 @@ def test_an_owner_has_so_many_tokens_and_no_more(is_restarted: bool) -> None:
 
 
 def test_a_renewal_that_changes_nothing_writes_nothing() -> None:
-    """A token's record is whole, so only a new time of its end is worth one."""
+    """A renewal that leaves the token's end as it is writes no record, since a record has the whole token."""
     decider = Decider(secrets_of())
     made = decider.ask(CreateDelegationTokenRequest())
     offset = decider.image.offset
@@ -219,7 +219,7 @@ def password_of(made: Any) -> str:
 
 
 def log_in(login: Login, client: ScramClient) -> Any:
-    """Return the answer to the last message; the client checks it."""
+    """Run a login, and return the answer to the last message. The client checks it."""
     login.handshake(SaslHandshakeRequest("SCRAM-SHA-256"), 1)
     first = login.authenticate(SaslAuthenticateRequest(client.first()))
     assert not first.error_code, first
@@ -231,7 +231,10 @@ def log_in(login: Login, client: ScramClient) -> Any:
 
 @pytest.mark.parametrize(("session_ms", "expected_ms"), [(0, DAY_MS), (5_000, 5_000), (5 * DAY_MS, DAY_MS)])
 def test_a_login_is_the_owners_and_ends_with_the_token(session_ms: int, expected_ms: int) -> None:
-    """The lesser of `connections.max.reauth.ms` and what the token has left to live (KIP-368)."""
+    """A login by token is the owner's.
+
+    It ends at `connections.max.reauth.ms` or with the token, whichever is earlier (KIP-368).
+    """
     decider = Decider(secrets_of())
     made = decider.ask(CreateDelegationTokenRequest("User", "bob"))
     settings = SaslSettings(("SCRAM-SHA-256",), session_ms_max={"SCRAM-SHA-256": session_ms})
@@ -242,7 +245,7 @@ def test_a_login_is_the_owners_and_ends_with_the_token(session_ms: int, expected
 
 
 def test_who_does_not_log_in_by_token_is_not_let_in_by_one() -> None:
-    """A token's id is no user. Whatever is wrong with a login by token, the refusal is the same."""
+    """A token's id without the flag for tokens, or with a wrong secret, is refused. All refusals are equal."""
     decider = Decider(secrets_of())
     made = decider.ask(CreateDelegationTokenRequest())
     attempts = (
@@ -265,7 +268,10 @@ def test_who_does_not_log_in_by_token_is_not_let_in_by_one() -> None:
 
 
 def test_a_credential_that_goes_during_a_login_lets_nobody_in() -> None:
-    """Between the first message and the last the user is removed, or gets another password."""
+    """A user is removed, or gets another password, between the first and the last message of a login.
+
+    The login is refused.
+    """
     salt = bytes(16)
 
     def keys_of(password: str) -> ServerKeys:
@@ -284,7 +290,10 @@ def test_a_credential_that_goes_during_a_login_lets_nobody_in() -> None:
 
 
 def test_keys_are_made_once_and_as_many_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The keys of a token cost milliseconds at its first login alone; the oldest are forgotten."""
+    """A token's keys, which cost milliseconds, are computed once.
+
+    A limited number is kept, and the oldest are forgotten.
+    """
     made: list[str] = []
     monkeypatch.setattr(
         ScramMechanism, "salted_password", lambda *args: made.append(args[1]) or b"salted password"
@@ -305,7 +314,10 @@ def test_keys_are_made_once_and_as_many_are_kept(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_keys_of_a_strangers_token_are_made_elsewhere() -> None:
-    """The first message of a login asks for them and changes nothing; with the keys it is answered, and so is the last."""
+    """A login by token needs keys that are not known.
+
+    It raises KeysMissing, and is answered when the keys are computed.
+    """
     decider = Decider(secrets_of())
     made = decider.ask(CreateDelegationTokenRequest("User", "bob"))
     logins = TokenLogins(secrets_of(), b"")
@@ -321,7 +333,7 @@ def test_the_keys_of_a_strangers_token_are_made_elsewhere() -> None:
     missing.value.keep(missing.value.make())
     first = login.authenticate(SaslAuthenticateRequest(client.first()))
     for number in range(LOGINS_MAX):
-        # Others' keys take the place of this one's, which has not ended its login.
+        # Other tokens' keys replace this token's keys while its login is running.
         missing.value.keep.func((str(number), ""), missing.value.make())  # type: ignore[attr-defined]
     final = login.authenticate(SaslAuthenticateRequest(client.final(first.auth_bytes)))
     client.check(final.auth_bytes)

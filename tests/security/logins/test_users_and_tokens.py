@@ -1,4 +1,4 @@
-"""Users and delegation tokens on a live node: our commands, our client, Kafka's own tools."""
+"""Users and delegation tokens on a running node: by our commands, our client, and Kafka's tools."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def keys_of(secured: SecuredNode, user: str, password: str, *, is_token: bool = 
 
 @pytest.fixture(scope="module")
 def carol(secured: SecuredNode, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file of client keys."""
+    """A file of client keys for the user carol."""
     path = tmp_path_factory.mktemp("keys") / "carol.properties"
     keys = keys_of(secured, "carol", "carol-secret")
     path.write_text("".join(f"{key}={value}\n" for key, value in keys.items()))
@@ -76,7 +76,10 @@ def as_eve(secured: SecuredNode) -> Admin:
 
 
 def test_a_user_comes_changes_the_password_and_goes(secured: SecuredNode, carol: Path) -> None:
-    """`odradek user`: passwords come by standard input or a file; with --disconnect nobody stays connected."""
+    """`odradek user` adds a user, changes the password, and removes the user.
+
+    With --disconnect open connections end.
+    """
     added = run(carol, "user", "add", "eve", "--password-file", "-", "--json", stdin=b"old-secret\n")
     assert added.json()["users"] == [{"user": "eve", "mechanism": "SCRAM-SHA-512", "iterations": 4096}]
     assert "eve has SCRAM-SHA-512 already" in run(carol, "user", "add", "eve").refusal()
@@ -102,7 +105,7 @@ def test_a_user_comes_changes_the_password_and_goes(secured: SecuredNode, carol:
 
 
 def test_without_disconnect_a_live_connection_stays(secured: SecuredNode, carol: Path) -> None:
-    """As in Kafka, and the command says so."""
+    """Without --disconnect, a removed user's open connection stays, as in Kafka. The command says so."""
     assert run(carol, "user", "add", "eve", "--password-file", "-", stdin=b"eve-secret").code == 0
     with as_eve(secured) as live:
         live.describe_cluster()
@@ -114,7 +117,7 @@ def test_without_disconnect_a_live_connection_stays(secured: SecuredNode, carol:
 
 
 def test_a_password_is_asked_for_twice_without_echo(carol: Path) -> None:
-    """On a terminal; two that differ change nothing."""
+    """On a terminal, a password is asked for twice without echo. If the two differ, nothing is changed."""
 
     def typed(*words: bytes) -> tuple[int, str]:
         ours, theirs = pty.openpty()
@@ -135,7 +138,7 @@ def test_a_password_is_asked_for_twice_without_echo(carol: Path) -> None:
             os.write(ours, word + b"\n")
         out, _ = child.communicate(timeout=60)
         os.set_blocking(ours, False)
-        with suppress(OSError):  # the child's end is closed: there may be nothing left
+        with suppress(OSError):  # the child has closed its end, so there may be no more output
             shown += os.read(ours, 1000)
         os.close(ours)
         return child.returncode, (shown + out).decode()
@@ -149,7 +152,7 @@ def test_a_password_is_asked_for_twice_without_echo(carol: Path) -> None:
 
 
 def test_the_async_administrator_has_the_same_calls(secured: SecuredNode) -> None:
-    """A user is made, described and removed; errors come per user."""
+    """The async administrator adds, describes and removes a user. Errors are returned for each user."""
 
     async def work() -> None:
         async with open_admin(keys_of(secured, "carol", "carol-secret")) as admin:
@@ -176,7 +179,7 @@ def test_the_async_administrator_has_the_same_calls(secured: SecuredNode) -> Non
 def test_a_token_writes_and_reads_as_its_owner(
     secured: SecuredNode, admin: Admin, fresh_topic: Callable[[str], str]
 ) -> None:
-    """Our producer and consumer log in by it; after its end nobody does."""
+    """Our producer and consumer log in by a token, as its owner. After the token has ended, logins are refused."""
     token = admin.create_delegation_token(renewers=["User:alice"], max_lifetime_ms=600_000)
     assert token.password not in repr(token)
     keys = keys_of(secured, token.token_id, token.password, is_token=True)
@@ -194,7 +197,10 @@ def test_a_token_writes_and_reads_as_its_owner(
 
 
 def test_no_token_makes_a_token(secured: SecuredNode, admin: Admin) -> None:
-    """DELEGATION_TOKEN_REQUEST_NOT_ALLOWED for a client that logged in by one, on a broker and through an envelope."""
+    """A client that has logged in by a token may not manage tokens, on a broker or through an envelope.
+
+    It gets DELEGATION_TOKEN_REQUEST_NOT_ALLOWED.
+    """
     token = admin.create_delegation_token(max_lifetime_ms=600_000)
     keys = keys_of(secured, token.token_id, token.password, is_token=True)
     with Admin(keys) as by_token:
@@ -219,7 +225,7 @@ def test_no_token_makes_a_token(secured: SecuredNode, admin: Admin) -> None:
 
 
 def test_tokens_by_command(secured: SecuredNode, carol: Path, tmp_path: Path) -> None:
-    """`odradek token`: keys go to a file of its owner's, secrets are shown only where that was asked for."""
+    """`odradek token` writes client keys to a file that only its owner can read. It shows a secret only on request."""
     keys = tmp_path / "token.properties"
     made = run(
         carol, "token", "create", "--renewer", "alice", "--max-lifetime", "1h", "--to", str(keys), "--json"
@@ -251,7 +257,7 @@ def test_tokens_by_command(secured: SecuredNode, carol: Path, tmp_path: Path) ->
 
 @pytest.mark.java
 def test_kafkas_own_tools_work(secured: SecuredNode, carol: Path, kafka_jars: object, tmp_path: Path) -> None:
-    """kafka-delegation-tokens makes, shows, renews and ends tokens; kafka-configs users; Java logs in by a token."""
+    """Kafka's tools create, show, renew and end tokens, and change users. Kafka's Java client logs in by a token."""
     tool = ("org.apache.kafka.tools.DelegationTokenCommand", "--bootstrap-server", secured.sasl)
     by_carol = ("--command-config", str(carol))
     made = run_tool_here(

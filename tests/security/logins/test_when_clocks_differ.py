@@ -1,4 +1,4 @@
-"""After a jump of the wall clock two times are possible: what has expired by either of them lets nobody in."""
+"""The wall clock has jumped, so two times are possible. A credential that has expired by either of them is refused."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ WEEK_MS = 7 * DAY_MS
 
 
 class Jumps:
-    """A clock that has jumped just now, or two days ago by the clock that never jumps."""
+    """A clock that has just jumped, or has jumped two days ago by the monotonic clock."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.agreed = AgreedClock(self.clock)
 
     def now(self, jump_ms: int = 0, later_ms: int = 0) -> Moment:
-        """Let the clock jump, then let some time pass. Return the moment."""
+        """Let the wall clock jump, and then some time pass. Return the possible times."""
         self.clock.jumped_ms += jump_ms
         self.agreed.observe()
         self.clock.now_ms += later_ms
@@ -56,41 +56,46 @@ class Tokens:
         assert not self.made.error_code
 
     def ask(self, message: Any, now: Moment) -> Any:
-        """Ask as the owner."""
+        """Send a request as the token's owner."""
         return self.decider.decide(TokenRequest(message, "User:alice", now))
 
     def lets_in(self, now: Moment) -> bool:
-        """True if somebody can log in by the token."""
+        """True if the token allows a login at this time."""
         token = self.decider.tokens.get(self.made.token_id)
         logins = TokenLogins(secrets_of(), OTHER_NODES_SALTS)
         return logins.login(self.made.token_id, token, SHA_256, now.latest_ms) is not None
 
     def renewal(self, now: Moment) -> int:
-        """Try to renew the token. Return the error."""
+        """Try to renew the token, and return the error code."""
         return int(self.ask(RenewDelegationTokenRequest(self.made.hmac, 1), now).error_code)
 
 
 def test_a_token_lets_nobody_in_after_a_jump_forward_and_is_not_deleted() -> None:
-    """Should the clock be right, the token has expired; should it be wrong, it counts again later."""
+    """After a jump forward a token is refused and not deleted.
+
+    If the jump was wrong, the token is valid again later.
+    """
     tokens = Tokens()
     now = tokens.jumps.now(WEEK_MS)
     assert not tokens.lets_in(now)
     assert tokens.renewal(now) == ErrorCode.DELEGATION_TOKEN_EXPIRED
     assert tokens.decider.decide(ExpireTokens(now.earliest_ms)) == 0
     another = tokens.ask(CreateDelegationTokenRequest(), now)
-    assert another.error_code == ErrorCode.POLICY_VIOLATION, "the one that may count makes no room"
+    assert another.error_code == ErrorCode.POLICY_VIOLATION, (
+        "a token that may still be valid did not count towards its owner's limit"
+    )
     assert tokens.lets_in(tokens.jumps.now(-WEEK_MS, INTERVAL_MS))
 
 
 def test_a_token_goes_when_the_jump_is_believed() -> None:
-    """Only deletion waits, and not for ever."""
+    """After a jump forward is confirmed, the expired token is deleted."""
     tokens = Tokens()
     now = tokens.jumps.now(WEEK_MS, INTERVAL_MS)
     assert tokens.decider.decide(ExpireTokens(now.earliest_ms)) == 1
 
 
 def test_a_token_that_had_expired_lets_nobody_in_after_a_jump_backward() -> None:
-    """A clock that is set back must not bring it to life."""
+    """A token had expired before a jump backward. It is still refused."""
     tokens = Tokens()
     assert not tokens.lets_in(tokens.jumps.now(0, DAY_MS + 1))
     now = tokens.jumps.now(-WEEK_MS)
@@ -100,7 +105,7 @@ def test_a_token_that_had_expired_lets_nobody_in_after_a_jump_backward() -> None
 
 @pytest.mark.parametrize("jump_ms", [WEEK_MS, -WEEK_MS], ids=["forward", "backward"])
 def test_a_bearer_token_has_to_count_by_both_times(jump_ms: int) -> None:
-    """RFC 7519: neither behind `exp` nor before `nbf`, whichever clock is right."""
+    """After a jump, a bearer token must be valid by both times: before `exp` and not before `nbf` (RFC 7519)."""
     key = ECKey.generate_key("P-256", {"kid": "one", "use": "sig"})
     keys = decode_keys(json.dumps({"keys": [key.as_dict(private=False)]}).encode())
     jumps = Jumps()
@@ -123,13 +128,16 @@ def test_a_bearer_token_has_to_count_by_both_times(jump_ms: int) -> None:
 
 
 def moment_of(seconds: float) -> int:
-    """Return the milliseconds of whole seconds, as certificates have them."""
+    """Return whole seconds as milliseconds, as certificates have them."""
     return int(seconds) * 1000
 
 
 @pytest.mark.parametrize("days", [(-1, 365), (-20_000, 36_000)], ids=["UTCTime", "GeneralizedTime"])
 def test_the_validity_of_a_certificate_is_read(days: tuple[int, int]) -> None:
-    """RFC 5280, section 4.1.2.5: two digits for years from 1950 to 2049, four for all others."""
+    """The validity of a certificate is read (RFC 5280, section 4.1.2.5).
+
+    Years from 1950 to 2049 have two digits, others four.
+    """
     issued = Authority().issue("alice", days=days).certificate
     expected = (
         moment_of(issued.not_valid_before_utc.timestamp()),
@@ -139,7 +147,7 @@ def test_the_validity_of_a_certificate_is_read(days: tuple[int, int]) -> None:
 
 
 def test_bytes_that_are_no_certificate_are_refused() -> None:
-    """A byte that is cut off or changed in the times is no time."""
+    """A certificate with a cut or changed time is refused."""
     data = Authority().issue("alice").certificate.public_bytes(Encoding.DER)
     at = data.index(b"Z", data.index(b"\x17\x0d")) - 12
     for broken in (
@@ -152,7 +160,7 @@ def test_bytes_that_are_no_certificate_are_refused() -> None:
 
 
 def test_a_certificate_has_to_count_by_both_times() -> None:
-    """OpenSSL judges by the wall clock alone; the clock that has agreed so far is asked as well."""
+    """A certificate must be valid by both times. OpenSSL checks only the wall clock."""
     data = Authority().issue("alice", days=(-1, 1)).certificate.public_bytes(Encoding.DER)
     begins, ends = validity_of(data)
     middle = (begins + ends) // 2
@@ -163,7 +171,7 @@ def test_a_certificate_has_to_count_by_both_times() -> None:
 
 
 def test_an_entrance_refuses_a_certificate_that_has_expired_by_either_clock() -> None:
-    """After a jump backward the handshake succeeds, and the client is not let in."""
+    """After a jump backward, a certificate that has expired passes the handshake, but the client is refused."""
     jumps = Jumps()
     issued = Authority().issue("alice", days=(-1, 1))
     jumps.clock.jumped_ms = moment_of(issued.certificate.not_valid_after_utc.timestamp()) + 60_000

@@ -1,4 +1,7 @@
-"""A token endpoint for tests: gives tokens to clients that know the secret (RFC 6749, section 4.4), and serves keys."""
+"""A token endpoint for tests.
+
+It gives tokens to clients that know the secret (RFC 6749, section 4.4), and serves the keys.
+"""
 
 from __future__ import annotations
 
@@ -22,21 +25,21 @@ CLIENT, SECRET = "client-1", "a-client-secret"
 
 @attrs.define
 class Endpoint:
-    """Where it is, and what it was asked for."""
+    """The endpoint's address, and the requests that it has received."""
 
     url: str
     given: list[str] = attrs.field(factory=list)
-    """The tokens that it gave."""
+    """The tokens that the endpoint has given."""
     scopes: list[str] = attrs.field(factory=list)
     claims: dict[str, Any] = attrs.field(factory=dict)
-    """Changes of the claims in the tokens to come."""
+    """Changes of the claims in later tokens."""
     is_away: bool = False
-    """True: it answers with an error."""
+    """If true, the endpoint answers with an error."""
 
 
 @contextmanager
 def token_endpoint(issuer: Issuer) -> Iterator[Endpoint]:
-    """Serve until the block ends."""
+    """Serve the endpoint until the block ends."""
     expected = "Basic " + base64.b64encode(f"{CLIENT}:{SECRET}".encode()).decode()
 
     class Handler(BaseHTTPRequestHandler):
@@ -55,7 +58,7 @@ def token_endpoint(issuer: Issuer) -> Iterator[Endpoint]:
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Log nothing: tests read the requests from `Endpoint`."""
+            """Log nothing, since tests read the requests from `Endpoint`."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     endpoint = Endpoint(f"http://127.0.0.1:{server.server_port}/token")

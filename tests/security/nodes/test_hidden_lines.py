@@ -1,4 +1,7 @@
-"""Properties whose lines went wrong: a backslash too many or too few moves a secret, and it stays hidden."""
+"""Malformed lines in configuration files.
+
+A missing or extra backslash joins or splits settings, and secrets stay hidden.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,10 @@ TORN = [
 
 @pytest.mark.parametrize("text", SWALLOWED)
 def test_a_setting_in_the_value_of_another_stops_the_start(text: str) -> None:
-    """The refusal names the key whose line ends in a backslash, and shows no value."""
+    """A line ends in a backslash, so the next setting becomes part of its value.
+
+    The start is refused; the error names the key and shows no value.
+    """
     with pytest.raises(ConfigError) as refused:
         NodeConfig.from_text(FILE + text)
     assert SECRET not in str(refused.value)
@@ -56,7 +62,10 @@ def test_a_setting_in_the_value_of_another_stops_the_start(text: str) -> None:
 
 @pytest.mark.parametrize("text", TORN)
 def test_a_line_that_lost_its_beginning_is_not_shown(text: str) -> None:
-    """A piece of a value where a key should be gives a warning without the piece."""
+    """A line has lost its beginning, so a piece of a value is where a key should be.
+
+    The warning does not show the piece.
+    """
     try:
         shown = "\n".join(NodeConfig.from_text(FILE + text).warnings)
     except ConfigError as error:
@@ -66,7 +75,7 @@ def test_a_line_that_lost_its_beginning_is_not_shown(text: str) -> None:
 
 
 def test_a_key_that_is_misspelt_is_still_named() -> None:
-    """What looks like a key stands in the warning."""
+    """A misspelt key that looks like a key is named in the warning."""
     warnings = NodeConfig.from_text(FILE + "num.oi.threads=3\nlistenrs=x\nmy_own.key-1=2\n").warnings
     for key in ("num.oi.threads", "listenrs", "my_own.key-1"):
         assert any(f"unknown key {key} " in warning for warning in warnings), warnings
@@ -74,7 +83,7 @@ def test_a_key_that_is_misspelt_is_still_named() -> None:
 
 
 def test_values_that_only_look_so_are_taken() -> None:
-    """An endpoint with a parameter, and a principal with such a name, are no settings."""
+    """Values that resemble settings are accepted: an endpoint with a parameter, and a principal with such a name."""
     config = NodeConfig.from_text(
         FILE
         + "super.users=User:CN=secret,O=password;User:secret\nbroker.rack=secret-rack\nlog.dirs=/srv/secret/password\n"
@@ -84,7 +93,7 @@ def test_values_that_only_look_so_are_taken() -> None:
 
 @pytest.mark.parametrize("text", [SWALLOWED[0], SWALLOWED[1], TORN[0], TORN[2]])
 def test_commands_show_nothing_of_it(tmp_path: Path, text: str) -> None:
-    """`storage format`, `server`, and a command with `--command-config`: by their output."""
+    """The output of `storage format`, `server`, and a command with `--command-config` shows none of the secrets."""
     path = tmp_path / "server.properties"
     path.write_text(f"{FILE}log.dirs={tmp_path}/d\nlistener.name.x.sasl.enabled.mechanisms=PLAIN\n{text}\n")
     for words in (
@@ -105,7 +114,7 @@ def test_commands_show_nothing_of_it(tmp_path: Path, text: str) -> None:
     ],
 )
 def test_a_client_shows_nothing_of_it(properties: dict[str, str]) -> None:
-    """The keys of a client are read from the same kind of file."""
+    """A client's keys are malformed in the same ways. The error shows none of the secrets."""
     with pytest.raises(ValueError, match=r"\[hidden\]") as refused:
         AdminSettings.from_properties({"bootstrap.servers": "h:1", **properties})
     assert SECRET not in str(refused.value)

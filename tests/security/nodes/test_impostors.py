@@ -1,7 +1,7 @@
-"""Clients who are known, and pretend to be nodes: forged envelopes and followers' fetches, over TLS, with logins.
+"""Known clients pretend to be nodes, over TLS and with logins: they send forged envelopes and followers' fetches.
 
-The users: `mallory` may READ the topic and nothing else; `broker` has CLUSTER_ACTION; `admin` may do everything. Each
-logs in by PLAIN at brokers, and shows a certificate to controllers.
+The user `mallory` may only READ the topic, `broker` has CLUSTER_ACTION, and `admin` may do everything. Each logs in by
+PLAIN at brokers, and by a certificate at controllers.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ NODE, MALLORY, BROKER, ADMIN = "node", "mallory", "broker", "admin"
 TOPIC = "ledger"
 LOCAL = bytes([127, 0, 0, 1])
 OLD_FETCH, NEW_FETCH = 12, 17
-"""The replica's id is a field of its own in the first, and part of a replica's state (KIP-903) in the second."""
+"""Fetch 12 has the replica's id as a field, Fetch 17 in a replica's state (KIP-903)."""
 
 
 @attrs.frozen
 class Place:
-    """The node's listeners, and the directory with certificates."""
+    """The listeners of the node, and the directory with certificates."""
 
     directory: Path
     clients: str
     controller: str
 
     def at_broker(self, user: str) -> RawClient:
-        """A connection that is logged in as this user."""
+        """Open a connection to the broker that is logged in as this user."""
         client = self._encrypted(self.clients, None)
         assert client.request(SaslHandshakeRequest("PLAIN"), 1).error_code == 0
         token = f"\0{user}\0{user}-secret".encode()
@@ -62,7 +62,7 @@ class Place:
         return client
 
     def at_controller(self, user: str) -> RawClient:
-        """A connection that has shown this user's certificate."""
+        """Open a connection to the controller with this user's certificate."""
         return self._encrypted(self.controller, user)
 
     def _encrypted(self, address: str, user: str | None) -> RawClient:
@@ -74,14 +74,14 @@ class Place:
         return client
 
     def acl(self, *words: str) -> str:
-        """An `odradek acl` command of the administrator."""
+        """Run an `odradek acl` command as the administrator."""
         done = odradek_here("acl", *words, "--command-config", str(self.directory / "admin.properties"))
         assert done.code == 0, done.err
         return done.out
 
 
 def _properties(directory: Path, clients: int, controller: int, plaintext: int) -> dict[str, str]:
-    # At the plaintext listener nobody has a right. The start is waited for there.
+    # Clients of the plaintext listener have no rights. It only serves to wait for the start.
     listener = f"CLIENTS://127.0.0.1:{clients},PLAINTEXT://127.0.0.1:{plaintext}"
     users = " ".join(f'user_{user}="{user}-secret"' for user in (NODE, MALLORY, BROKER, ADMIN))
     return {
@@ -107,7 +107,7 @@ def _properties(directory: Path, clients: int, controller: int, plaintext: int) 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """The node, with one topic of one record."""
+    """The node, with a topic that has one record."""
     directory = tmp_path_factory.mktemp("impostors")
     authority = trustme.CA()
     authority.cert_pem.write_to_path(directory / "authority.pem")
@@ -146,7 +146,7 @@ def _write(path: Path, keys: dict[str, str]) -> Path:
 
 
 def _envelope(principal: str, address: bytes = LOCAL) -> EnvelopeRequest:
-    """An envelope with a CreateAcls inside, in the name of this principal."""
+    """Make an envelope in the name of this principal, which contains a CreateAcls."""
     creation = AclCreation(2, "forged", 3, f"User:{MALLORY}", "*", 2, 3)
     inner = bytes(frame(CreateAclsRequest([creation]), 3)[4:])
     return EnvelopeRequest(inner, encode_principal(f"User:{principal}"), address)
@@ -159,7 +159,10 @@ def _forged(place: Place) -> bool:
 
 @pytest.mark.parametrize("user", [MALLORY, BROKER, ADMIN])
 def test_a_broker_takes_no_envelope(place: Place, user: str) -> None:
-    """Envelopes are for controllers: a broker ends the connection, also that of a super user (KIP-590)."""
+    """A broker is sent an envelope.
+
+    It closes the connection, even of a super user, as only controllers accept envelopes (KIP-590).
+    """
     with place.at_broker(user) as client:
         client.send(frame(_envelope(ADMIN), 0))
         assert client.is_closed_by_node()
@@ -167,7 +170,7 @@ def test_a_broker_takes_no_envelope(place: Place, user: str) -> None:
 
 
 def test_an_envelope_needs_cluster_action(place: Place) -> None:
-    """The sender needs CLUSTER_ACTION, also with the name of an administrator inside."""
+    """A sender without CLUSTER_ACTION sends an envelope in an administrator's name. It is refused."""
     with place.at_controller(MALLORY) as client:
         for name in (ADMIN, NODE, MALLORY):
             answer = client.request(_envelope(name), 0)
@@ -177,12 +180,15 @@ def test_an_envelope_needs_cluster_action(place: Place) -> None:
 
 
 def test_what_is_in_an_envelope_is_judged_by_the_name_inside(place: Place) -> None:
-    """CLUSTER_ACTION lets envelopes in; rights are those of the principal inside, never of the sender."""
+    """A sender with CLUSTER_ACTION sends an envelope.
+
+    Its contents are checked with the rights of the principal inside, not of the sender.
+    """
     with place.at_controller(BROKER) as client:
         refused = client.request(_envelope(MALLORY), 0)
         assert refused.error_code == 0
         assert b"Cluster authorization failed" in refused.response_data
-        # Its own name has no ALTER either.
+        # The sender's own principal has no right to ALTER.
         assert b"Cluster authorization failed" in client.request(_envelope(BROKER), 0).response_data
         envelope = _envelope(ADMIN)
         nested = bytes(frame(envelope, 0)[4:])
@@ -208,7 +214,10 @@ def _fetch(topic_id: bytes, version: int, replica: int) -> FetchRequest:
 
 @pytest.mark.parametrize("version", [OLD_FETCH, NEW_FETCH])
 def test_who_fetches_as_a_follower_needs_cluster_action(place: Place, version: int) -> None:
-    """A right to READ is one of consumers: as a replica, even as one that exists, it opens nothing."""
+    """A client with READ fetches as a follower.
+
+    It is refused without CLUSTER_ACTION, even with an existing replica's id.
+    """
     with place.at_broker(MALLORY) as client:
         (topic,) = client.request(MetadataRequest([MetadataRequestTopic(name=TOPIC)], False), 12).topics
 
@@ -225,7 +234,10 @@ def test_who_fetches_as_a_follower_needs_cluster_action(place: Place, version: i
 
 
 def test_what_only_nodes_send_is_refused(place: Place) -> None:
-    """Known clients without CLUSTER_ACTION: a broker refuses or hangs up, a controller refuses (KIP-500)."""
+    """A known client without CLUSTER_ACTION sends requests of nodes.
+
+    A broker refuses them or closes the connection, a controller refuses (KIP-500).
+    """
     with place.at_broker(MALLORY) as client:
         marker = WritableTxnMarker(1, 0, True, [WritableTxnMarkerTopic(TOPIC, [0])])
         (told,) = client.request(WriteTxnMarkersRequest([marker]), 1).markers

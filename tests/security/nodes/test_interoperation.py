@@ -1,4 +1,4 @@
-"""Unmodified clients over TLS: by each mechanism and by certificate, against one node."""
+"""Unmodified clients log in over TLS by each mechanism and by certificate, at one node."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CLIENTS = {
 def test_a_record_in_and_out(
     secured: SecuredNode, client: str, way: str, fresh_topic: Callable[[str], str]
 ) -> None:
-    """Each client logs in each way on all its connections, and gets back what it has sent."""
+    """Each client logs in by each way, on all its connections, and reads the record that it has written."""
     assert CLIENTS[client](secured, LOGINS[way], fresh_topic("interop")) == b"value"
 
 
@@ -40,14 +40,14 @@ def test_a_record_in_and_out(
 def test_a_name_with_any_letters(
     secured: SecuredNode, client: str, fresh_topic: Callable[[str], str]
 ) -> None:
-    """Letters beyond ASCII, a comma and an equal sign mean to each client what they mean to the node."""
-    # kafka-python sends a comma as it is, which ends the name (RFC 5802, section 5.1).
+    """A user's name has letters beyond ASCII, a comma and an equal sign. Each client and the node treat it alike."""
+    # kafka-python does not escape the comma, which therefore ends the name (RFC 5802, section 5.1).
     login = Login("SCRAM-SHA-512", "jürgen, é=è")
     assert CLIENTS[client](secured, login, fresh_topic("interop")) == b"value"
 
 
 def _java(secured: SecuredNode, login: Login, directory: Path, topic: str) -> list[str]:
-    """Return the topics that Kafka's own tool sees, once it has made one."""
+    """Create a topic by Kafka's tool. Return the topics that our command then lists."""
     path = directory / "client.properties"
     keys = java_properties(secured, login, directory)
     path.write_text("".join(f"{key}={value}\n" for key, value in keys.items()))
@@ -61,7 +61,7 @@ def _java(secured: SecuredNode, login: Login, directory: Path, topic: str) -> li
         bootstrap,
     ]
     options = ["--command-config", str(path)]
-    # Making a topic asks the controller as well: the login is that of the connection to the broker alone.
+    # The controller does not see this login: CreateTopics is forwarded by the broker in an envelope.
     subprocess.run(
         [*tool, *options, "--create", "--topic", topic], check=True, capture_output=True, timeout=90
     )
@@ -83,7 +83,7 @@ def test_kafkas_own_tools_and_ours_by_one_file(
     tmp_path: Path,
     fresh_topic: Callable[[str], str],
 ) -> None:
-    """Kafka's tool and our command take the same file of client keys."""
+    """Kafka's tool and our command use the same file of client keys."""
     topic = fresh_topic("java")
     assert topic in _java(secured, LOGINS[way], tmp_path, topic)
 
@@ -98,6 +98,6 @@ def test_kafkas_own_tools_the_rest(
     tmp_path: Path,
     fresh_topic: Callable[[str], str],
 ) -> None:
-    """The same by the mechanisms that differ little from the others."""
+    """Kafka's tool and our command log in by the remaining mechanisms, with the same file."""
     topic = fresh_topic("java")
     assert topic in _java(secured, LOGINS[way], tmp_path, topic)

@@ -1,4 +1,7 @@
-"""Directories and files of a node are for its own user: new ones are made so, and old ones that are open are told of."""
+"""Modes of a node's directories and files.
+
+New ones are only for the node's user, and old ones with wider modes are reported.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from tests.cli.running import odradek
 
 @pytest.fixture
 def public() -> Iterator[Path]:
-    """A directory that everybody can reach."""
+    """A directory with mode 0755, which everybody can enter."""
     with tempfile.TemporaryDirectory() as name:
         Path(name).chmod(0o755)
         yield Path(name)
@@ -30,7 +33,7 @@ def mode(path: Path) -> int:
 
 
 def test_nothing_of_a_node_is_for_others(public: Path) -> None:
-    """Log directories, the metadata log's and the audit log's have 0700, all files in them 0600, whatever the umask is."""
+    """Directories of logs, metadata and audit log get mode 0700, and their files 0600, whatever the umask is."""
     client, controller = free_ports(2)
     settings = {
         **combined_node_properties(public, client, controller),
@@ -67,7 +70,10 @@ def test_nothing_of_a_node_is_for_others(public: Path) -> None:
 
 
 def test_an_old_directory_that_is_open_is_told_of(public: Path) -> None:
-    """One line at the start and at the format says which directories, and what to do; the line does what it says."""
+    """An old directory is open to everybody.
+
+    The start and the format log one line with the directories and a command that closes them.
+    """
     client, controller = free_ports(2)
     directories = [public / "a b", public / "c"]
     for each in directories:
@@ -91,7 +97,9 @@ def test_an_old_directory_that_is_open_is_told_of(public: Path) -> None:
         assert f'remedy="{remedy}"' in lines[0]
     finally:
         server.stop()
-    assert os.system(chmod_remedy(map(str, directories))) == 0  # the line that an operator copies
+    assert (
+        os.system(chmod_remedy(map(str, directories))) == 0
+    )  # the command that the line tells an operator to run
     assert open_to_everybody(map(str, directories)) == []
 
 
@@ -99,14 +107,14 @@ def test_an_old_directory_that_is_open_is_told_of(public: Path) -> None:
     ("given", "is_open"), [(0o755, True), (0o711, True), (0o704, True), (0o750, False), (0o770, False)]
 )
 def test_the_group_may_read(public: Path, given: int, is_open: bool) -> None:
-    """As with files of secrets, a service's group is no fault."""
+    """A directory that only the owner and the group can enter is accepted, as files of secrets are."""
     (public / "d").mkdir()
     (public / "d").chmod(given)
     assert bool(open_to_everybody([str(public / "d")])) is is_open
 
 
 def test_what_stands_in_a_closed_directory_is_closed(public: Path) -> None:
-    """Others cannot reach it, and a missing directory is passed over."""
+    """A directory within a closed directory counts as closed. A missing one is ignored."""
     (public / "home" / "data").mkdir(parents=True)
     (public / "home").chmod(0o700)
     assert open_to_everybody([str(public / "home" / "data"), str(public / "missing")]) == []

@@ -1,4 +1,4 @@
-"""Nodes that show each other who they are: every listener between them secured, by certificate, password or token."""
+"""Nodes authenticate each other: every listener between them is secured, by certificate, password or token."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LIFETIME_MS = 4_000
 
 @attrs.frozen
 class Way:
-    """A protocol between nodes, its mechanism, and the number of nodes and of controllers among them."""
+    """A protocol between nodes with its mechanism, and the numbers of nodes and controllers."""
 
     protocol: str
     mechanism: str = "PLAIN"
@@ -133,10 +133,10 @@ def _isr(bootstrap: str) -> list[list[int]]:
 
 
 def _hold(directory: Path, way: Way) -> None:
-    """Register, replicate, forward; outlive some logins; answer a stranger nothing."""
+    """Check that nodes register, replicate and forward for longer than some logins last. A stranger gets no answer."""
     ports = free_ports(3 * way.nodes)
     with _cluster(directory, way, ports) as servers:
-        # What the last node is asked goes on to the active controller in an envelope.
+        # The last node forwards its client's requests to the active controller in an envelope.
         last = servers[-1].bootstrap
         admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": last})
         made = admin.create_topics([confluent_kafka.admin.NewTopic("both", 2, way.nodes)])
@@ -151,18 +151,18 @@ def _hold(directory: Path, way: Way) -> None:
             time.sleep(0.05 if way.lifetime_ms else 0)
         assert _isr(servers[0].bootstrap) == [[*range(1, way.nodes + 1)]] * 2
         logs = "".join((directory / f"node-{node}.log").read_text() for node in range(way.nodes))
-        assert "expired" not in logs, "a node has outstayed its login"
+        assert "expired" not in logs, "a node did not renew its login in time"
         for port in (ports[1], ports[2]):
             with socket.create_connection(("127.0.0.1", port), 5) as stranger:
                 stranger.settimeout(20)
-                # Metadata version 0, without a login: no answer but the end (or an alert before it).
+                # Metadata version 0 without a login: the node only closes the connection, perhaps after a TLS alert.
                 stranger.sendall(bytes.fromhex("0000000e 0003 0000 00000001 ffff 00000000"))
                 assert b"both" not in stranger.recv(4096)
     _check_audit(directory, way)
 
 
 def _check_audit(directory: Path, way: Way) -> None:
-    """Check that the audit logs have the client of an Envelope, and the nodes for their own requests (KIP-590)."""
+    """Check the audit logs: forwarded requests have their client, and nodes' own requests have the node (KIP-590)."""
     node = "User:CN=node" if way.protocol == "SSL" else "User:node"
     lines = [_lines_of(directory, number) for number in range(way.nodes)]
     asked = {
@@ -190,19 +190,22 @@ def _lines_of(directory: Path, node: int) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_quorum_replication_and_forwarding(tmp_path: Path, way: str) -> None:
-    """Brokers register, replicate and forward over secured listeners, and a stranger learns nothing there."""
+    """Brokers register, replicate and forward over secured listeners. A stranger gets no answer."""
     _hold(tmp_path, WAYS[way])
 
 
 @pytest.mark.attack
 @pytest.mark.parametrize("way", FULL_WAYS)
 def test_quorum_replication_and_forwarding_in_full(tmp_path: Path, way: str) -> None:
-    """The same in the other combinations."""
+    """The same holds for the remaining combinations of protocols and mechanisms."""
     _hold(tmp_path, FULL_WAYS[way])
 
 
 def test_controllers_take_no_scram(tmp_path: Path) -> None:
-    """Its users are in the log that controllers need each other for: refused at the start, with the way out."""
+    """Controllers cannot accept SCRAM, whose users are in the log that they need each other for.
+
+    The start is refused, and the error says what to do.
+    """
     way = Way("SASL_PLAINTEXT", "SCRAM-SHA-256")
     path = tmp_path / "node.properties"
     settings = _properties(tmp_path, 0, way, [9092, 9094, 9093])

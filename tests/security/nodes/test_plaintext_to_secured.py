@@ -1,4 +1,4 @@
-"""A plaintext cluster of three nodes becomes a secured one under load, listener by listener (docs/security.md)."""
+"""A plaintext cluster of three nodes is secured under load, one listener after another (docs/security.md)."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ NODE_NAME = "node"
 MECHANISM = "SCRAM-SHA-512"
 TOPIC = "moved"
 PLAINTEXT, SECURED, BROKERS, CONTROLLER, CONTROLLER_SSL = range(5)
-"""The ports of a node, in the order of its listeners."""
+"""Indexes into a node's ports, in the order of its listeners."""
 WAIT_SECONDS = 120
 
 
 @attrs.define(eq=False)
 class Cluster:
-    """Three nodes, each with a file that is rewritten stage by stage."""
+    """Three nodes, whose configuration files are rewritten at each stage."""
 
     directory: Path
     ports: dict[int, list[int]]
@@ -44,14 +44,17 @@ class Cluster:
         return ",".join(f"127.0.0.1:{self.ports[node][listener]}" for node in NODES)
 
     def properties(self, node: int, stage: int) -> dict[str, str]:
-        """Return the file of a node. Stages: plaintext, more listeners, nodes by the new ones, the old ones gone."""
+        """Return the configuration of a node at a stage.
+
+        The stages are: plaintext only, more listeners, nodes use the new listeners, old listeners removed.
+        """
         ports = self.ports[node]
         clients = {"PLAINTEXT": ports[PLAINTEXT]} if stage < 3 else {}
         controllers = {"CONTROLLER": ports[CONTROLLER]} if stage < 3 else {}
         if stage >= 1:
             clients |= {"SASL_SSL": ports[SECURED], "BROKERS": ports[BROKERS]}
             secured = {"CONTROLLER_SSL": ports[CONTROLLER_SSL]}
-            # The first one is that by which a node reaches the others.
+            # A node reaches the others by the first of these listeners.
             controllers = {**controllers, **secured} if stage == 1 else {**secured, **controllers}
         by_name = {**controllers, **clients}
         settings = {
@@ -80,12 +83,12 @@ class Cluster:
                 "ssl.truststore.location": str(self.directory / "authority.pem"),
                 "listener.name.brokers.ssl.client.auth": "required",
                 "listener.name.controller_ssl.ssl.client.auth": "required",
-                # The authority of the test puts more than the name into a certificate.
+                # The subject of a test certificate has more attributes than the common name.
                 "ssl.principal.mapping.rules": "RULE:^.*CN=([^,]+).*$/$1/",
                 "sasl.enabled.mechanisms": MECHANISM,
                 "odradek.scram.secret": "a secret of all brokers",
                 "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-                # Who comes by plaintext may do everything until nobody does any more.
+                # While plaintext listeners exist, their clients (User:ANONYMOUS) may do everything.
                 "super.users": f"User:admin;User:{NODE_NAME}" + (";User:ANONYMOUS" if stage < 3 else ""),
             }
         return settings
@@ -104,7 +107,7 @@ class Cluster:
         )
 
     def roll(self, stage: int, admin: admins.AdminClient) -> None:
-        """Bring each node to a stage, one after the other; each begins when all replicas are in sync."""
+        """Restart the nodes one after another at a new stage. Each waits until all replicas are in sync."""
         for node in NODES:
             self.servers[node].stop()
             self.start(node, stage)
@@ -116,7 +119,7 @@ class Cluster:
 
 
 def wait_until(holds: Callable[[], bool], told: Callable[[], str]) -> None:
-    """Wait for the event; the end of the nodes' logs, when it does not come."""
+    """Wait until `holds` is true. On a timeout show the ends of the nodes' logs."""
     deadline = time.monotonic() + WAIT_SECONDS
     while not holds():
         assert time.monotonic() < deadline, told()
@@ -124,7 +127,7 @@ def wait_until(holds: Callable[[], bool], told: Callable[[], str]) -> None:
 
 
 def is_whole(admin: admins.AdminClient) -> bool:
-    """True if all brokers are there, and every partition is led, with all replicas in sync."""
+    """True if all brokers are alive, and each partition has a leader and all replicas in sync."""
     try:
         known = admin.list_topics(timeout=5)
     except confluent_kafka.KafkaException:
@@ -137,7 +140,10 @@ def is_whole(admin: admins.AdminClient) -> bool:
 
 @attrs.define(eq=False)
 class Load:
-    """Producers one after the other, by the listener that clients use now; every value is acknowledged once."""
+    """Producers, one after another, for the listener that clients use at each stage.
+
+    Each value is acknowledged once.
+    """
 
     acknowledged: list[bytes] = attrs.Factory(list)
     errors: list[str] = attrs.Factory(list)
@@ -145,7 +151,7 @@ class Load:
 
     @contextmanager
     def by(self, config: dict[str, Any]) -> Iterator[None]:
-        """Produce with this configuration until the end of the block."""
+        """Produce with this configuration until the block ends."""
         producer = confluent_kafka.Producer(
             {**config, "acks": "all", "enable.idempotence": True, "linger.ms": 5}
         )
@@ -175,7 +181,7 @@ class Load:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """Three formatted nodes that run with plaintext listeners alone."""
+    """Three formatted nodes, which run with plaintext listeners only."""
     authority = trustme.CA()
     authority.cert_pem.write_to_path(tmp_path / "authority.pem")
     node = authority.issue_cert("127.0.0.1", common_name="node")
@@ -200,7 +206,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 def test_listener_by_listener_under_load(cluster: Cluster) -> None:
-    """What was acknowledged on the way is there once, and at the end strangers are shut out."""
+    """A cluster is secured under load. Each acknowledged record is there once, and at the end strangers are refused."""
     plain = {"bootstrap.servers": cluster.addresses(PLAINTEXT)}
     secured = {
         "bootstrap.servers": cluster.addresses(SECURED),
@@ -256,7 +262,7 @@ def _must_be_there_once(load: Load, config: dict[str, Any]) -> None:
         ended: set[int] = set()
         while len(ended) < 4:
             message = consumer.poll(30)
-            assert message is not None, "no end is in sight"
+            assert message is not None, f"no message in 30 s, and only partitions {ended} have ended"
             if message.error() is None:
                 found.append(message.value())
             else:
@@ -268,7 +274,7 @@ def _must_be_there_once(load: Load, config: dict[str, Any]) -> None:
 
 
 def _must_be_shut(cluster: Cluster) -> None:
-    """Check that nothing listens in plaintext any more, and nobody gets in without a certificate or a password."""
+    """Check that nothing listens in plaintext, and that a client needs a certificate or a password."""
     for node in NODES:
         stranger = {"bootstrap.servers": f"127.0.0.1:{cluster.ports[node][PLAINTEXT]}"}
         with pytest.raises(confluent_kafka.KafkaException):

@@ -1,4 +1,7 @@
-"""Secrets stay where they were put: each key that can hold one has a text of its own, which no output may show."""
+"""Secrets never appear in any output.
+
+Each key that can contain a secret has its own text, which no output may contain.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,10 @@ PLANTED = "planted-"
 
 
 def node_properties(directory: Path, ports: list[int]) -> dict[str, str]:
-    """A node with a secret in every key that can hold one; its private key stands in the file, encrypted."""
+    """Return a node's configuration with a secret in every key that can have one.
+
+    Its private key is in the file, encrypted.
+    """
     authority = trustme.CA()
     certificate = authority.issue_cert("127.0.0.1", common_name="node")
     plain_key = load_pem_private_key(certificate.private_key_pem.bytes(), None)
@@ -106,14 +112,14 @@ def _in_line(pem: bytes) -> str:
 
 
 def write(path: Path, keys: dict[str, str], mode: int = 0o600) -> Path:
-    """A properties file, for its owner alone."""
+    """Write a properties file that only its owner can read."""
     path.write_text("".join(f"{key}={value}\n" for key, value in keys.items()))
     path.chmod(mode)
     return path
 
 
 def odradek(*arguments: object) -> str:
-    """Both outputs of the command, in this process, whatever its status."""
+    """Run a command in this process, and return all of its output, whatever its status."""
     shown = io.StringIO()
     with redirect_stdout(shown), redirect_stderr(shown):
         main([*map(str, arguments)])
@@ -121,13 +127,13 @@ def odradek(*arguments: object) -> str:
 
 
 def serve(path: Path) -> str:
-    """Both outputs of a node that cannot start."""
+    """Run a node that cannot start, and return all of its output."""
     done = odradek_in_nursery("server", path)
     return done.out + done.err
 
 
 class Planted:
-    """A running node, and all texts that nothing may show."""
+    """A running node, and all texts that must not appear."""
 
     def __init__(
         self, server: ServerProcess, directory: Path, ports: list[int], keys: dict[str, str]
@@ -141,7 +147,7 @@ class Planted:
         self.texts = [PLANTED, sealed[1], sealed[2]]
 
     def hide_credentials(self) -> None:
-        """Learn the keys of users from the metadata log: from them a password can be guessed."""
+        """Add users' SCRAM keys of the metadata log to the hidden texts, since passwords can be guessed from them."""
         (log,) = (self.directory / "data" / "__cluster_metadata-0").glob("*.log")
         from odradek.data_plane.log.dump import dump_segment
 
@@ -155,7 +161,7 @@ class Planted:
         assert len(self.texts) > 8
 
     def check(self, output: str, what: str) -> None:
-        """Fail if a secret is in the output; the message does not repeat the output."""
+        """Fail if a secret is in the output. The error does not repeat the output."""
         for text in self.texts:
             place = output.find(text)
             assert place < 0, f"{what} shows a secret: ...{output[max(0, place - 150) : place + 30]}"
@@ -163,7 +169,7 @@ class Planted:
 
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Planted]:
-    """The node, with logs at the level DEBUG."""
+    """The node, which logs at DEBUG."""
     directory = tmp_path_factory.mktemp("planted")
     ports = free_ports(4)
     keys = node_properties(directory, ports)
@@ -185,7 +191,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Planted]:
 
 
 def _set_debug(address: str) -> None:
-    """KIP-412, by the wire: confluent's client has no loggers."""
+    """Set the log level to DEBUG (KIP-412) by a raw request, since confluent-kafka has no loggers."""
     change = AlterableConfig("root", 0, "DEBUG")
     with RawClient(address) as client:
         answer = client.request(IncrementalAlterConfigsRequest([AlterConfigsResource(8, "1", [change])]), 1)
@@ -201,7 +207,7 @@ def _add_user(admin: AdminClient, name: str, password: str) -> None:
 
 
 def client_keys(node: Planted, mechanism: str, user: str, password: str) -> dict[str, str]:
-    """Kafka's client keys."""
+    """Return Kafka's client keys for a login."""
     module = PLAIN_MODULE if mechanism == "PLAIN" else SCRAM_MODULE
     return {
         "security.protocol": "SASL_SSL",
@@ -222,7 +228,10 @@ LOGINS = (
 
 
 def test_every_secret_key_is_known_by_its_name() -> None:
-    """`is_secret_key` works by names, since a client has no table of keys: it knows all of Kafka's passwords and ours."""
+    """`is_secret_key` decides by the name, as clients have no table of keys.
+
+    It knows all secret keys of Kafka and ours.
+    """
     secrets = {name for name, each in (broker_defs() | OWN_DEFS).items() if each.sensitive}
     assert len(secrets) > 8
     assert {name for name in broker_defs() | OWN_DEFS if is_secret_key(name)} == secrets
@@ -230,7 +239,7 @@ def test_every_secret_key_is_known_by_its_name() -> None:
 
 
 def test_commands_show_no_secret(planted: Planted) -> None:
-    """Logins by our commands, right ones and wrong ones; what they print, and what the node logs of them."""
+    """Commands log in with right and with wrong passwords. Neither their output nor the node's log shows a secret."""
     for number, (mechanism, user, password) in enumerate(LOGINS):
         path = write(
             planted.directory / f"client-{number}.properties", client_keys(planted, mechanism, user, password)
@@ -252,7 +261,7 @@ def test_commands_show_no_secret(planted: Planted) -> None:
 
 
 def test_configurations_show_no_secret(planted: Planted) -> None:
-    """DescribeConfigs answers null (KIP-226), for the file's keys and for those set while the node runs."""
+    """DescribeConfigs returns null for secret keys (KIP-226), of the file and of dynamic values."""
     at = ("--bootstrap-server", planted.plaintext)
     for key in ("ssl.keystore.password", "listener.name.clients.ssl.key.password", "sasl.jaas.config"):
         for words in ((), ("--validate-only",)):
@@ -275,7 +284,10 @@ def test_configurations_show_no_secret(planted: Planted) -> None:
 
 
 def test_events_and_dumps_show_no_secret(planted: Planted) -> None:
-    """The metadata log has users' keys and passwords of configurations; what tells of its records hides them."""
+    """The metadata log contains users' keys and passwords of configurations.
+
+    `cluster events` and `log dump` hide them.
+    """
     path = write(planted.directory / "node.properties", client_keys(planted, "PLAIN", "node", NODE))
     at = ("--bootstrap-server", planted.clients, "--command-config", path)
     odradek("config", "set", "broker", 1, f"ssl.keystore.password={DYNAMIC}", *at)
@@ -293,7 +305,7 @@ def test_events_and_dumps_show_no_secret(planted: Planted) -> None:
 
 
 def test_logs_metrics_audit_and_processes_show_no_secret(planted: Planted) -> None:
-    """The node's log at DEBUG, its metrics, its audit log, and the command lines of its processes."""
+    """The node's log at DEBUG, its metrics, its audit log, and the command lines of its processes show no secret."""
     from urllib.request import urlopen
 
     client = AdminClient(
@@ -320,7 +332,7 @@ def test_logs_metrics_audit_and_processes_show_no_secret(planted: Planted) -> No
 
 
 def test_a_token_shows_where_it_was_asked_for_alone(planted: Planted) -> None:
-    """The secret of a delegation token is in the file of client keys that `token create` writes, and nowhere else."""
+    """The secret of a delegation token is only in the file that `token create` writes."""
     alice = write(
         planted.directory / "alice.properties", client_keys(planted, "SCRAM-SHA-256", "alice", ALICE)
     )
@@ -340,7 +352,7 @@ def test_a_token_shows_where_it_was_asked_for_alone(planted: Planted) -> None:
 
 
 def test_the_files_of_a_node_show_no_secret(planted: Planted) -> None:
-    """No byte of a password is in any file that a node writes; the metadata log has what docs/security.md says."""
+    """No file that a node writes contains a password. The metadata log has only what docs/security.md says."""
     at = ("--bootstrap-server", planted.plaintext)
     for words in (("add", "dave"), ("password", "dave")):
         password = write(planted.directory / "dave.password", {})
@@ -352,9 +364,9 @@ def test_the_files_of_a_node_show_no_secret(planted: Planted) -> None:
 
 
 def _sweep(planted: Planted, allowed: dict[Path, list[str]]) -> None:
-    """Look at all bytes of all files below the node's directory.
+    """Search all files below the node's directory, except the inputs.
 
-    Inputs may have what is planted. The metadata log has salted keys, as in Kafka, and passwords of `config set`.
+    The metadata log has salted keys, as in Kafka, and passwords of `config set`.
     """
     looked_at = 0
     for path in planted.directory.rglob("*"):
@@ -364,7 +376,7 @@ def _sweep(planted: Planted, allowed: dict[Path, list[str]]) -> None:
         if path.is_relative_to(planted.directory / "data" / "__cluster_metadata-0"):
             data = data.replace(DYNAMIC.encode(), b"")
         for text in planted.texts:
-            assert text.encode() not in data, f"{path} has a secret"
+            assert text.encode() not in data, f"{path} contains a secret"
         looked_at += 1
     assert looked_at > 5
     for path, texts in allowed.items():
@@ -372,7 +384,7 @@ def _sweep(planted: Planted, allowed: dict[Path, list[str]]) -> None:
 
 
 def test_a_crash_leaves_no_memory_in_a_file(planted: Planted) -> None:
-    """A node with secured listeners has no core dumps: its memory holds keys and passwords."""
+    """A node with secured listeners writes no core dump, since its memory contains keys and passwords."""
     limits = Path(f"/proc/{planted.server.process.pid}/limits").read_text()
     (line,) = [line for line in limits.splitlines() if line.startswith("Max core file size")]
     assert line.split()[4] == "0"
@@ -409,12 +421,15 @@ BROKEN = {
     "a broken port": ("odradek.metrics.listener", lambda value: "nowhere"),
 }
 HARMLESS = ("a password of no store",)
-"""They have no effect, silently."""
+"""Mistakes that are accepted silently, since they change nothing."""
 
 
 @pytest.mark.parametrize("what", BROKEN)
 def test_a_broken_configuration_shows_no_secret(planted: Planted, tmp_path: Path, what: str) -> None:
-    """The start is refused, by texts that name keys and no values; some keys only give a warning."""
+    """A configuration has a mistake.
+
+    The start is refused, or a warning is logged, by texts that name keys and show no values.
+    """
     key, change = BROKEN[what]
     keys = {**planted.keys, "log.dirs": str(tmp_path / "data")}
     keys[key] = change(keys.get(key, ""))
@@ -432,7 +447,7 @@ def test_a_broken_configuration_shows_no_secret(planted: Planted, tmp_path: Path
 
 
 def test_the_end_of_a_start_shows_no_secret(planted: Planted, tmp_path: Path) -> None:
-    """The process as a whole: a configuration that is refused, and a port that is in use."""
+    """The whole process of a refused start shows no secret: with a wrong configuration, and with a port in use."""
     keys = {**planted.keys, "log.dirs": str(tmp_path / "data")}
     path = write(tmp_path / "server.properties", keys)
     odradek("storage", "format", path)
@@ -443,7 +458,7 @@ def test_the_end_of_a_start_shows_no_secret(planted: Planted, tmp_path: Path) ->
 
 
 def test_broken_client_keys_show_no_secret(planted: Planted, tmp_path: Path) -> None:
-    """A client's texts name keys, too."""
+    """Errors of a client's keys name the keys, and show no secret."""
     for key, value in (
         ("sasl.jaas.config", f"{SCRAM_MODULE} required password={WRONG}"),
         ("sasl.jaas.config", f'{SCRAM_MODULE} required username="a" password="{WRONG}'),
@@ -472,7 +487,7 @@ def test_broken_client_keys_show_no_secret(planted: Planted, tmp_path: Path) -> 
 
 
 def test_tracebacks_show_no_secret(planted: Planted) -> None:
-    """A crash shows values of variables only where somebody asks for them; even then secrets are hidden."""
+    """A traceback with the values of variables shows no secret, for an operator who asked for them."""
     config = NodeConfig.load(str(planted.directory / "server.properties"))
     client = AdminSettings.from_properties(
         {"bootstrap.servers": "a:1", **client_keys(planted, "PLAIN", "carol", CAROL)}
@@ -496,7 +511,7 @@ def test_tracebacks_show_no_secret(planted: Planted) -> None:
 
 
 def _representations() -> list[str]:
-    """What every value of our own that there is now prints of itself."""
+    """Return the texts of all existing objects of our own classes."""
     found = []
     for each in gc.get_objects():
         kind: Any = type(each)
@@ -506,7 +521,7 @@ def _representations() -> list[str]:
 
 
 def test_a_secret_that_everybody_may_read_is_told(planted: Planted, tmp_path: Path) -> None:
-    """One warning for each file with a secret that others may read; none where only owner and group may."""
+    """A file with a secret that everybody can read gets one warning. A file for owner and group gets none."""
     keys = {**planted.keys, "log.dirs": str(tmp_path / "data")}
     private = tmp_path / "node.pem"
     private.write_text("no key")
@@ -537,7 +552,7 @@ def test_a_secret_that_everybody_may_read_is_told(planted: Planted, tmp_path: Pa
 
 
 def _told_of_password_files(directory: Path, keys: dict[str, str]) -> None:
-    """Files that keys of our own name have passwords, and are looked at as the others are."""
+    """Check that files of our own keys for passwords are checked as well."""
     files = {"password.file": CAROL, "plain.users.file": f"carol={CAROL}"}
     own = {f"listener.name.clients.odradek.sasl.{key}": str(directory / key) for key in files}
     for key, text in files.items():
@@ -553,7 +568,7 @@ def _told_of_password_files(directory: Path, keys: dict[str, str]) -> None:
 
 
 def test_what_dev_writes_is_for_its_owner_alone(tmp_path: Path) -> None:
-    """`odradek dev --secure`: keys, passwords and client files have the mode 0600, also where a file was there before."""
+    """`odradek dev --secure` writes keys, passwords and client files with mode 0600, even over existing files."""
     old = tmp_path / "client.properties"
     old.write_text("")
     old.chmod(0o644)

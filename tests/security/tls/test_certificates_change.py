@@ -1,4 +1,7 @@
-"""Certificates of a live node change: by their files, and by dynamic values. New connections see it, open ones live on."""
+"""Certificates of a running node change, by their files and by dynamic values.
+
+New connections use them, open ones continue.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ BROKER = ConfigResource(ResourceType.BROKER, "1")
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsNode]:
-    """A node whose certificates nobody else cares about."""
+    """A node whose certificates these tests change."""
     found = start_tls_node(tmp_path_factory.mktemp("changing"))
     try:
         yield found
@@ -30,7 +33,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsNode]:
 
 
 def shown(node: TlsNode) -> str:
-    """Return the common name in the certificate that a new connection sees."""
+    """Return the common name of the certificate that a new connection gets."""
     with node.connect(node.context()) as connection:
         der = connection.getpeercert(binary_form=True)
     assert der is not None
@@ -39,15 +42,18 @@ def shown(node: TlsNode) -> str:
 
 
 def wait_for(is_there: Callable[[], bool]) -> None:
-    """Wait until the node has noticed: it looks each second."""
+    """Wait until the node has noticed a change. It checks its files each second."""
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while not is_there():
-        assert time.monotonic() < deadline, "the node does not notice"
+        assert time.monotonic() < deadline, f"the node has not noticed the change within {TIMEOUT_SECONDS} s"
         time.sleep(0.05)
 
 
 def test_files_are_followed(node: TlsNode) -> None:
-    """A new file is used; a broken one is logged and counted, and changes nothing."""
+    """A changed certificate file is used for new connections.
+
+    A broken one is logged and counted, and changes nothing.
+    """
     with node.connect(node.context()) as before:
         assert ask(before)
         node.authority.issue("second", (HOST,)).write(node.certificate_path)
@@ -63,7 +69,10 @@ def test_files_are_followed(node: TlsNode) -> None:
 
 
 def test_the_end_of_a_certificate_is_told_of(node: TlsNode) -> None:
-    """A figure for each listener, and one warning within the last thirty days."""
+    """A metric shows the days that each listener's certificate is valid.
+
+    In the last thirty days a warning is logged once.
+    """
     node.authority.issue("short", (HOST,), days=(-1, 5)).write(node.certificate_path)
     wait_for(lambda: shown(node) == "short")
     wait_for(lambda: "tls.certificate_ends" in node.log)
@@ -72,7 +81,7 @@ def test_the_end_of_a_certificate_is_told_of(node: TlsNode) -> None:
 
 
 def _alter(node: TlsNode, **changes: str | None) -> None:
-    """Set or remove keys of the listener TLS. Raises `KafkaError`."""
+    """Set or remove keys of the listener that is named TLS. Raises `KafkaError`."""
     altered = [
         AlterConfig(
             f"listener.name.tls.ssl.{key}",
@@ -88,7 +97,10 @@ def _alter(node: TlsNode, **changes: str | None) -> None:
 
 
 def test_dynamic_values_are_followed(node: TlsNode, tmp_path: Path) -> None:
-    """`listener.name.tls.ssl.keystore.location` of one broker (KIP-226); the other listener keeps its own."""
+    """A broker sets `listener.name.tls.ssl.keystore.location` (KIP-226).
+
+    This listener uses the new certificate, and the other keeps its own.
+    """
     node.authority.issue("first", (HOST,)).write(node.certificate_path)
     wait_for(lambda: shown(node) == "first")
     other = node.authority.issue("first", (HOST, "localhost"))
@@ -118,7 +130,7 @@ def _serial(node: TlsNode) -> int:
     ],
 )
 def test_dynamic_values_are_judged(node: TlsNode, key: str, value: str, reason: str) -> None:
-    """A store that cannot be used is refused. A password that no key needs is taken."""
+    """A dynamic value with an unusable store is refused. A password that no key needs is accepted."""
     before = _serial(node)
     if reason:
         with pytest.raises(KafkaError, match=reason) as refused:
@@ -131,14 +143,14 @@ def test_dynamic_values_are_judged(node: TlsNode, key: str, value: str, reason: 
 
 
 def test_another_name_is_refused(node: TlsNode, tmp_path: Path) -> None:
-    """As in Kafka, unless `ssl.allow.dn.changes` is true."""
+    """A certificate with another distinguished name is refused, as in Kafka, unless `ssl.allow.dn.changes` is true."""
     path = node.authority.issue("another", (HOST,)).write(tmp_path / "another.pem")
     with pytest.raises(KafkaError, match="distinguished name"):
         _alter(node, **{"keystore.location": path})
 
 
 def test_secrets_are_not_described(node: TlsNode) -> None:
-    """DescribeConfigs leaves out the values of a listener's keys."""
+    """DescribeConfigs hides the secret values of a listener's keys."""
     _alter(node, **{"key.password": "secret-text"})
     with Client(f"{HOST}:{node.plaintext}") as client:
         found = client.admin.describe_configs([BROKER])
@@ -148,7 +160,7 @@ def test_secrets_are_not_described(node: TlsNode) -> None:
 
 
 def test_a_client_of_the_old_authority_is_refused(node: TlsNode) -> None:
-    """A truststore is followed, too."""
+    """The truststore file changes. A client of the old authority is then refused."""
     honest = node.authority.issue("honest")
     with node.connect(node.context(honest), node.mutual) as connection:
         assert ask(connection)

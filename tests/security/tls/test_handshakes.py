@@ -1,4 +1,4 @@
-"""The turns of handshakes: one at a time, bounded in number, fair between addresses."""
+"""Turns of TLS handshakes: one at a time, in limited number, and fair between addresses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from odradek.security.handshakes import OTHERS_SHARE, WAITING_MAX, Handshakes, n
 
 
 class Peer:
-    """A connection that has an address, and a session whose steps wait until they may end."""
+    """A connection with an address. Its session's steps block until a gate opens."""
 
     def __init__(self, host: str, gate: threading.Event) -> None:
         self.peer_host = host
@@ -42,8 +42,9 @@ async def _shake(handshakes: Handshakes, peer: Any, outcomes: list[str]) -> None
 async def _crowd(
     nursery: trio.Nursery, handshakes: Handshakes, count: int, gate: threading.Event, host: str
 ) -> list[str]:
-    """Start `count` handshakes of one address that wait for their turn; return their outcomes, in the order of
-    their ends.
+    """Start `count` handshakes of one address, which wait for their turns.
+
+    Return the list to which their outcomes are added.
     """
     outcomes: list[str] = []
     for _ in range(count):
@@ -54,11 +55,14 @@ async def _crowd(
 
 @pytest.mark.trio
 async def test_the_address_with_the_most_gives_way() -> None:
-    """Two addresses that fill all places keep nobody out, and are refused further ones."""
+    """Two addresses fill all waiting places.
+
+    Further handshakes of theirs are refused, and another address still finds a place.
+    """
     handshakes, gate = Handshakes(RealEnv()), threading.Event()
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
-            # One more than there are places: the first one has its turn.
+            # The first handshake has its turn, so there is one more than there are waiting places.
             first = await _crowd(nursery, handshakes, WAITING_MAX // 2 + 1, gate, "a")
             second = await _crowd(nursery, handshakes, WAITING_MAX // 2, gate, "b")
             assert not handshakes.has_room("a")
@@ -78,7 +82,7 @@ async def test_the_address_with_the_most_gives_way() -> None:
 
 @pytest.mark.trio
 async def test_addresses_have_their_turns_one_after_the_other() -> None:
-    """A crowd of one address holds up another one for a turn, not for the whole crowd."""
+    """Many handshakes of one address wait. A handshake of another address waits for one turn only."""
     handshakes, gate = Handshakes(RealEnv()), threading.Event()
     order: list[str] = []
 
@@ -99,7 +103,7 @@ async def test_addresses_have_their_turns_one_after_the_other() -> None:
 
 @pytest.mark.trio
 async def test_as_many_addresses_as_places_keep_theirs() -> None:
-    """Where each address has one place, another one finds none."""
+    """Each waiting place belongs to another address. A handshake of a further address is refused."""
     handshakes, gate = Handshakes(RealEnv()), threading.Event()
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
@@ -114,7 +118,7 @@ async def test_as_many_addresses_as_places_keep_theirs() -> None:
 
 @pytest.mark.trio
 async def test_who_gives_up_keeps_nobody_waiting() -> None:
-    """A peer whose time is over while it waits, or while its turn comes, passes its turn on."""
+    """A handshake times out while it waits or at its turn. The turn goes to the next one."""
     handshakes, gate = Handshakes(RealEnv()), threading.Event()
     outcomes: list[str] = []
     with trio.fail_after(60):
@@ -131,7 +135,7 @@ async def test_who_gives_up_keeps_nobody_waiting() -> None:
 
 
 class Meter(RealMeter):
-    """The CPU of a worker as a test sets it."""
+    """A meter of CPU time that the test sets."""
 
     seconds = 0.0
 
@@ -141,7 +145,7 @@ class Meter(RealMeter):
 
 @pytest.mark.trio
 async def test_a_busy_loop_keeps_its_share() -> None:
-    """Between two turns a loop with other work has it for several times the CPU of a turn, however long the turn waited."""
+    """A busy loop gets several times the CPU of a turn between two turns, however long a turn has waited."""
     env, meter = RealEnv(), Meter()
     env.meter = meter
     handshakes = Handshakes(env)
@@ -193,13 +197,13 @@ async def test_a_busy_loop_keeps_its_share() -> None:
     ],
 )
 def test_addresses_of_one_network_count_as_one(host: str, network: str) -> None:
-    """A client of IPv6 has as many addresses as it likes."""
+    """IPv6 addresses of one network of 64 bits count as one address."""
     assert network_of(host) == network
 
 
 @pytest.mark.trio
 async def test_a_network_of_ipv6_gives_way_to_others() -> None:
-    """However many addresses a crowd comes from, one of another network finds a place."""
+    """Many addresses of one IPv6 network fill all places. A client of another network still finds one."""
     handshakes, gate = Handshakes(RealEnv()), threading.Event()
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:

@@ -1,4 +1,4 @@
-"""The principal of a certificate: names as Java prints them, mapped by Kafka's rules."""
+"""The principal of a certificate: its name as Java prints it, mapped by Kafka's rules."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RULES = json.loads(RULES_PATH.read_text())
 
 @pytest.mark.parametrize("key", NAMES)
 def test_names_are_printed_as_by_java(key: str) -> None:
-    """`X500Principal.getName()`, from a whole certificate."""
+    """A certificate's subject is printed as by Java's `X500Principal.getName()`."""
     der = bytes.fromhex(NAMES[key]["der"])
     assert distinguished_name(der) == NAMES[key]["name"]
     certificate = Authority().issue(SUBJECTS[key]).certificate.public_bytes(Encoding.DER)
@@ -36,7 +36,10 @@ def test_names_are_printed_as_by_java(key: str) -> None:
 
 @pytest.mark.parametrize(("rules", "name", "mapped"), RULES)
 def test_rules_map_as_in_kafka(rules: str, name: str, mapped: str | None) -> None:
-    """`SslPrincipalMapper`. What it refuses is refused when the rules are read, or maps to nobody."""
+    """Rules map names as Kafka's `SslPrincipalMapper` does.
+
+    Rules that Kafka refuses are refused, or map to no principal.
+    """
     try:
         found = PrincipalRules.parse(rules).principal(name)
     except MalformedRule:
@@ -48,13 +51,13 @@ def test_rules_map_as_in_kafka(rules: str, name: str, mapped: str | None) -> Non
 @pytest.mark.long
 @pytest.mark.attack
 def test_the_recorded_names_are_javas(kafka_jars: Path) -> None:
-    """The record is what Java and Kafka say today."""
+    """The recorded names and rules are those that Java and Kafka give today."""
     assert asked_names() == NAMES
     assert asked_rules() == RULES
 
 
 def test_bytes_that_are_no_name_are_refused() -> None:
-    """Cut or changed DER raises `MalformedName`, or gives another name; nothing else."""
+    """Cut or changed DER raises `MalformedName` or gives another name, and no other exception."""
     source = random.Random(5)
     certificate = Authority().issue(SUBJECTS["many attributes"]).certificate.public_bytes(Encoding.DER)
     for _ in range(2_000):
@@ -73,7 +76,7 @@ _RULES = "RULE:^CN=(.*?),OU=.*$/$1/L,DEFAULT"
 
 
 def _owner_of_token(context: ssl.SSLContext, port: int) -> str:
-    """Return the owner that Kafka's CreateDelegationToken (version 2) names: the connection's principal."""
+    """Return the connection's principal, as the owner in Kafka's CreateDelegationToken (version 2)."""
     body = struct.pack(">hhih", 38, 2, 1, -1) + b"\0\x01" + struct.pack(">q", -1) + b"\0"
     with (
         socket.create_connection((HOST, port), TIMEOUT_SECONDS) as plain,
@@ -83,7 +86,7 @@ def _owner_of_token(context: ssl.SSLContext, port: int) -> str:
         stream = connection.makefile("rb")
         answer = stream.read(int.from_bytes(stream.read(4)))
     error, kind_bytes = struct.unpack_from(">hB", answer, 5)
-    assert not error, f"error {error}"
+    assert not error, f"CreateDelegationToken failed with error {error}"
     kind, rest = answer[8 : 7 + kind_bytes], answer[7 + kind_bytes :]
     size, shift, at = 0, 0, 0
     while True:
@@ -99,7 +102,7 @@ def _owner_of_token(context: ssl.SSLContext, port: int) -> str:
 @pytest.mark.long
 @pytest.mark.attack
 def test_a_running_kafka_sees_the_same_principals(kafka_jars: Path, tmp_path: Path) -> None:
-    """`ssl.principal.mapping.rules` over certificates with odd names, end to end."""
+    """A running Kafka maps certificates with odd names by `ssl.principal.mapping.rules` to the same principals."""
     authority = Authority()
     trusted = authority.write(tmp_path / "authority.pem")
     own = authority.issue("kafka", (HOST,), with_rsa=True).write(tmp_path / "kafka.pem")

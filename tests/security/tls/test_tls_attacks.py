@@ -1,6 +1,6 @@
-"""Attacks on listeners of TLS: nothing is served, memory stays bounded, and honest clients go on undisturbed.
+"""Attacks on TLS listeners. The node serves no attacker, its memory stays limited, and honest clients are served.
 
-The short forms are part of `make test`; those marked `attack` are run by `make test-security`.
+`make test` runs the short attacks. `make test-security` also runs those that are marked `attack`.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from tests.security.tls.tls_node import ASK, HOST, TIMEOUT_SECONDS, TlsNode, ask
 from tests.security.tls.tls_records import RecordWriter, shake_hands
 
 GROWTH_KIB_MAX = 40 * 1024
-"""Memory that attacks may cost the node for good: OpenSSL keeps sessions of TLSv1.2, and malloc keeps what was in use."""
+"""Memory in KiB that attacks may cost for good: OpenSSL keeps sessions of TLSv1.2, and malloc keeps freed memory."""
 
 
 def client_hello(name: str = HOST) -> bytes:
-    """Return the first flight of an honest client."""
+    """Return the first bytes of an honest client's handshake."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     with suppress(ssl.SSLWantReadError):
@@ -42,7 +42,7 @@ def raw(port: int) -> socket.socket:
 
 
 def read_to_end(connection: socket.socket) -> bytes:
-    """Read all that the node still sends; it closes the connection, perhaps by a reset."""
+    """Read until the node closes or resets the connection, and return the bytes."""
     found = b""
     with suppress(ConnectionError):
         while data := connection.recv(65_536):
@@ -52,7 +52,7 @@ def read_to_end(connection: socket.socket) -> bytes:
 
 @contextmanager
 def undisturbed(node: TlsNode, growth_kib_max: int = GROWTH_KIB_MAX) -> Iterator[None]:
-    """Run an attack: a connected client stays, another can connect afterwards, and memory is bounded."""
+    """Check that an attack in this block disturbs nothing. Old and new clients are served, and memory is limited."""
     context = node.context()
     with node.connect(context) as inside:
         assert ask(inside)
@@ -69,14 +69,14 @@ def undisturbed(node: TlsNode, growth_kib_max: int = GROWTH_KIB_MAX) -> Iterator
 
 
 def _refused(node: TlsNode, certificate: Issued | None) -> None:
-    """Check that the node's listener that asks for certificates serves nothing to this one."""
+    """Check that the listener that requires certificates serves nothing to a client with this one."""
     with undisturbed(node), suppress(OSError), node.connect(node.context(certificate), node.mutual) as inside:
-        # In TLSv1.3 the client has finished before it hears of the refusal.
+        # In TLSv1.3 the client finishes its handshake before it gets the refusal.
         assert ask(inside) == b""
 
 
 def test_a_certificate_of_the_right_authority_is_taken(tls_node: TlsNode) -> None:
-    """The attacks below fail for their own faults."""
+    """A correct client certificate is accepted, so the attacks below fail for their own reasons."""
     with tls_node.connect(tls_node.context(tls_node.authority.issue("honest")), tls_node.mutual) as inside:
         assert ask(inside)
 
@@ -86,7 +86,7 @@ def test_no_certificate_is_refused(tls_node: TlsNode) -> None:
 
 
 def test_a_certificate_of_another_authority_is_refused(tls_node: TlsNode) -> None:
-    """Also one whose authority has the same name."""
+    """A certificate of another authority is refused, even if the authority has the same name."""
     _refused(tls_node, Authority().issue("honest"))
 
 
@@ -100,7 +100,7 @@ def test_a_certificate_out_of_its_time_is_refused(tls_node: TlsNode, days: tuple
 
 
 def test_a_client_is_no_authority(tls_node: TlsNode) -> None:
-    """A chain through a client's own certificate is refused: it may not sign."""
+    """A certificate is signed by a client's certificate. It is refused, as a client may not sign."""
     client = tls_node.authority.issue("client")
     forged = Authority(client).issue("forged")
     chain = Issued(forged.key, forged.certificate, (client.certificate, tls_node.authority.own.certificate))
@@ -112,7 +112,7 @@ def test_a_client_is_no_authority(tls_node: TlsNode) -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_old_versions_are_refused(tls_node: TlsNode) -> None:
-    """TLS 1.0 and 1.1 (RFC 8996)."""
+    """TLS 1.0 and 1.1 are refused (RFC 8996)."""
     for version in (ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1):
         context = tls_node.context()
         context.set_ciphers("ALL:@SECLEVEL=0")
@@ -123,10 +123,10 @@ def test_old_versions_are_refused(tls_node: TlsNode) -> None:
 
 
 def test_renegotiation_is_refused(tls_node: TlsNode) -> None:
-    """A client that asks for another handshake in TLS 1.2 is answered with an alert, and gets nothing."""
+    """A client requests a renegotiation in TLS 1.2. It gets an alert, and nothing else."""
     openssl = shutil.which("openssl")
     if openssl is None:
-        pytest.skip("no openssl here, and Python's ssl cannot ask for a renegotiation")
+        pytest.skip("the openssl command is missing, and Python's ssl cannot request a renegotiation")
     command = [openssl, "s_client", "-connect", f"{HOST}:{tls_node.tls}", "-tls1_2", "-legacy_renegotiation"]
     with undisturbed(tls_node):
         done = subprocess.run(command, input=b"R\n", capture_output=True, timeout=30, check=False)
@@ -135,20 +135,20 @@ def test_renegotiation_is_refused(tls_node: TlsNode) -> None:
 
 
 def test_a_stream_that_is_cut_off_is_a_lost_connection(tls_node: TlsNode) -> None:
-    """Half a request, and an end that no close_notify has announced, are like a reset."""
+    """A connection ends within a request and without close_notify. It counts as lost, as after a reset."""
     complaints = tls_node.metric("odradek_protocol_errors_total")
     with undisturbed(tls_node), tls_node.connect(tls_node.context()) as inside:
         inside.sendall(ASK[:10])
         with socket.socket(fileno=inside.detach()) as plain:
             plain.settimeout(TIMEOUT_SECONDS)
             plain.shutdown(socket.SHUT_WR)
-            # Tickets of the handshake may still be on their way, and an alert; an answer would be longer.
+            # Session tickets and an alert may still arrive. An answer would be longer.
             assert len(read_to_end(plain)) < 1_000
     assert tls_node.metric("odradek_protocol_errors_total") == complaints
 
 
 def test_an_end_of_one_side_ends_both(tls_node: TlsNode) -> None:
-    """After the client's close_notify the node says its own and closes."""
+    """A client sends close_notify. The node answers with its own and closes the connection."""
     connection = tls_node.connect(tls_node.context())
     assert ask(connection)
     plain = connection.unwrap()
@@ -157,7 +157,7 @@ def test_an_end_of_one_side_ends_both(tls_node: TlsNode) -> None:
 
 
 def _lines(node: TlsNode, text: str) -> int:
-    """Count lines of the log with this text, once there is one: they are held back for a second."""
+    """Return the number of log lines with this text, after waiting for the first. Lines are held back for a second."""
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while text not in node.log and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -165,7 +165,7 @@ def _lines(node: TlsNode, text: str) -> int:
 
 
 def test_a_plaintext_client_is_told_of_in_one_line(tls_node: TlsNode) -> None:
-    """The log names the mistake, and not once per connection."""
+    """Many clients send plaintext to a TLS listener. The log says so, but not for each connection."""
     with undisturbed(tls_node):
         for _ in range(50):
             with raw(tls_node.tls) as connection:
@@ -185,7 +185,7 @@ def test_a_tls_client_of_plaintext_is_told_of_in_one_line(tls_node: TlsNode) -> 
 
 
 def test_any_server_name_is_taken(tls_node: TlsNode) -> None:
-    """SNI: as in Kafka the listener decides, not the name that the client asks for."""
+    """Any server name in the handshake (SNI) is accepted, as in Kafka: the listener decides on the certificate."""
     context = tls_node.context()
     context.check_hostname = False
     with tls_node.connect(context, name="kafka.example.org") as inside:
@@ -208,7 +208,7 @@ def _half_open(node: TlsNode, count: int, first: bytes) -> None:
 
 @pytest.mark.parametrize("first", [b"", b"\x16", client_hello()[:100]], ids=["silent", "a byte", "half"])
 def test_half_open_handshakes(tls_node: TlsNode, first: bytes) -> None:
-    """Hundreds of connections that stop within their first flight leave room for others."""
+    """Hundreds of connections stop in the middle of their first message. Other clients are served."""
     _half_open(tls_node, 300, first)
 
 
@@ -219,7 +219,7 @@ def test_more_half_open_handshakes_than_there_is_room(tls_node: TlsNode, first: 
 
 
 def _slow(node: TlsNode, connections: int, bytes_each: int) -> None:
-    """Send handshakes byte by byte, side by side."""
+    """Send handshakes byte by byte on several connections."""
     hello = client_hello()
     with undisturbed(node), ExitStack() as ending:
         lines = [ending.enter_context(raw(node.tls)) for _ in range(connections)]
@@ -234,7 +234,7 @@ def _slow(node: TlsNode, connections: int, bytes_each: int) -> None:
 
 
 def test_handshakes_byte_by_byte(tls_node: TlsNode) -> None:
-    """A handshake's bytes cost next to nothing until a record is whole."""
+    """A handshake comes byte by byte. It costs almost nothing until a record is complete."""
     _slow(tls_node, 20, 60)
 
 
@@ -247,7 +247,7 @@ def test_many_handshakes_byte_by_byte(tls_node: TlsNode) -> None:
 
 
 def _mutated(hello: bytes, source: random.Random) -> bytes:
-    """Mutate a ClientHello: some bytes changed, cut, doubled or added."""
+    """Return a mutated ClientHello: some bytes are changed, cut, doubled or added."""
     data = bytearray(hello)
     for _ in range(source.choice((1, 1, 2, 5, 20))):
         at = source.randrange(len(data))
@@ -268,7 +268,7 @@ def _mutated(hello: bytes, source: random.Random) -> bytes:
 
 
 def _fuzz(node: TlsNode, count: int, make: Callable[[random.Random], bytes], at_once: int = 20) -> None:
-    """Send so many first flights; the node may answer handshakes and alerts, and serves nothing."""
+    """Send `count` first messages. The node may answer with handshakes and alerts, and serves no request."""
     source = random.Random(21)
     served = node.metric("odradek_requests_total")
     with undisturbed(node):
@@ -282,12 +282,12 @@ def _fuzz(node: TlsNode, count: int, make: Callable[[random.Random], bytes], at_
                 for line in lines:
                     answer = read_to_end(line)
                     assert answer == b"" or answer[0] in (20, 21, 22, 23)
-    # The two requests of the honest clients.
+    # The honest clients have sent these requests.
     assert node.metric("odradek_requests_total") - served <= 3
 
 
 def test_mutated_hellos(tls_node: TlsNode) -> None:
-    """300 ClientHellos with changes."""
+    """300 mutated ClientHellos are refused."""
     hello = client_hello()
     _fuzz(tls_node, 300, lambda source: _mutated(hello, source))
 
@@ -299,7 +299,7 @@ def test_ten_thousand_mutated_hellos(tls_node: TlsNode) -> None:
 
 
 def test_garbage(tls_node: TlsNode) -> None:
-    """Random bytes, with and without the header of a record."""
+    """Random bytes, with or without a record's header, are refused."""
 
     def make(source: random.Random) -> bytes:
         data = source.randbytes(source.randrange(1, 2_000))
@@ -310,7 +310,7 @@ def test_garbage(tls_node: TlsNode) -> None:
 
 
 def test_records_that_are_too_large(tls_node: TlsNode) -> None:
-    """A header that promises more than a record may have ends the connection at once."""
+    """A header announces a record above the limit. The connection is closed at once."""
     for size in (0, 16 * 1024 + 2049, 0xFFFF):
         with undisturbed(tls_node), raw(tls_node.tls) as connection:
             connection.sendall(b"\x16\x03\x01" + size.to_bytes(2))
@@ -318,7 +318,7 @@ def test_records_that_are_too_large(tls_node: TlsNode) -> None:
 
 
 def test_a_hello_without_end(tls_node: TlsNode) -> None:
-    """Handshake messages of megabytes are cut off long before."""
+    """A ClientHello of megabytes is cut off early."""
     record = b"\x16\x03\x01" + (16_384).to_bytes(2)
     with undisturbed(tls_node), raw(tls_node.tls) as connection:
         connection.sendall(record + b"\x01\xff\xff\xff" + bytes(16_380))
@@ -332,7 +332,7 @@ def test_a_hello_without_end(tls_node: TlsNode) -> None:
 
 
 def test_records_that_are_changed_on_the_way(tls_node: TlsNode) -> None:
-    """A record whose checksum is wrong ends the connection; the request in it is not served."""
+    """A record is changed on its way. Its checksum is wrong, so the connection ends and the request is not served."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     session = tls_node.context().wrap_bio(incoming, outgoing, server_hostname=HOST)
     with undisturbed(tls_node), raw(tls_node.tls) as connection:
@@ -354,12 +354,12 @@ def test_records_that_are_changed_on_the_way(tls_node: TlsNode) -> None:
 
 def _some(connection: socket.socket) -> bytes:
     data = connection.recv(65_536)
-    assert data, "the node closed the connection"
+    assert data, "the node closed a connection that should be served"
     return data
 
 
 def test_a_request_may_come_with_the_end_of_the_handshake(tls_node: TlsNode) -> None:
-    """However the bytes of both are cut: also within the header of the request's record."""
+    """A request comes together with the end of the handshake, cut at any byte. It is served."""
     context = tls_node.context()
     for cut in (1, 60, 79, 80, 81, 82, 84, 90, 100):
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -376,7 +376,7 @@ def test_a_request_may_come_with_the_end_of_the_handshake(tls_node: TlsNode) -> 
             session.write(ASK)
             data = outgoing.read()
             connection.sendall(data[:cut])
-            # The node has these bytes, and has looked at them, before the others come.
+            # This read of a metric makes sure that the node has processed these bytes before the others come.
             assert tls_node.metric("odradek_connections_entering") >= 0
             connection.sendall(data[cut:])
             found = b""
@@ -391,11 +391,11 @@ def test_a_request_may_come_with_the_end_of_the_handshake(tls_node: TlsNode) -> 
 
 KEY_UPDATES = 60_000
 FLOOD_CPU_SECONDS_MAX = 0.15
-"""All of them would take the node twice as long; it takes those of one turn, which are a hundredth."""
+"""Processing the whole flood would take twice as long. The node reads only one turn's records, about 1 % of it."""
 
 
 def _flood(node: TlsNode, flood: Callable[[RecordWriter], bytes], cpu_seconds_max: float) -> None:
-    """Send what `flood` writes behind a handshake: the node closes the connection, and logs it."""
+    """Send the output of `flood` after a handshake. Check that the node closes the connection, and counts it."""
     cut = node.metric("odradek_protocol_errors_total")
     with undisturbed(node), raw(node.tls) as connection:
         _, writer = shake_hands(connection, node.context(), HOST)
@@ -410,14 +410,14 @@ def _flood(node: TlsNode, flood: Callable[[RecordWriter], bytes], cpu_seconds_ma
 
 @pytest.mark.parametrize("ask", [False, True], ids=["silent", "asking"])
 def test_a_flood_of_key_updates(tls_node: TlsNode, ask: bool) -> None:
-    """Records of TLS 1.3 without data end the connection within a turn, also those that ask for answers."""
+    """A flood of TLS 1.3 records without data ends the connection within a turn, even if they request answers."""
     _flood(
         tls_node, lambda writer: writer.key_updates(KEY_UPDATES, ask_for_others=ask), FLOOD_CPU_SECONDS_MAX
     )
 
 
 def test_key_updates_between_requests(tls_node: TlsNode) -> None:
-    """A client that hides them among its requests is cut off, too."""
+    """A flood of key updates between requests also ends the connection."""
     _flood(
         tls_node,
         lambda writer: b"".join(writer.record(ASK) + writer.key_updates(20) for _ in range(1_000)),
@@ -426,7 +426,7 @@ def test_key_updates_between_requests(tls_node: TlsNode) -> None:
 
 
 def test_requests_in_records_of_a_byte_are_served(tls_node: TlsNode) -> None:
-    """They are slow, and no fault."""
+    """A request in records of one byte is served. It is slow, but correct."""
     with raw(tls_node.tls) as connection:
         client, writer = shake_hands(connection, tls_node.context(), HOST)
         connection.sendall(b"".join(writer.record(ASK[at : at + 1]) for at in range(len(ASK))))
@@ -447,7 +447,7 @@ def _shake(node: TlsNode, count: int) -> None:
 
 
 def test_handshakes_and_nothing_else(tls_node: TlsNode) -> None:
-    """200 handshakes one after the other."""
+    """200 clients shake hands one after another, and send nothing. Other clients are served."""
     _shake(tls_node, 200)
 
 
@@ -457,7 +457,10 @@ def test_ten_thousand_handshakes(tls_node: TlsNode) -> None:
 
 
 def test_answers_that_nobody_takes(tls_node: TlsNode) -> None:
-    """The node stops reading from a client that never reads its answers, which bounds their memory."""
+    """A client sends requests and never reads the answers.
+
+    The node stops reading from it, so that memory is limited.
+    """
     with undisturbed(tls_node), tls_node.connect(tls_node.context()) as inside:
         inside.setblocking(False)
         sent = 0

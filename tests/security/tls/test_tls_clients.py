@@ -1,4 +1,4 @@
-"""Clients of others over TLS: with certificates of their own, and with SASL."""
+"""Other clients over TLS, with certificates and with SASL."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RECORDS = 2_000
 
 
 def _round_trip(common: Mapping[str, object], topic: str) -> None:
-    """Send many records in and out: answers of several TLS records, from a file and from memory."""
+    """Produce and read many records. Answers have several TLS records, of files and of memory."""
     producer = confluent_kafka.Producer({**common, "linger.ms": 20})
     for number in range(RECORDS):
         producer.produce(topic, b"%06d" % number + bytes(1000))
@@ -25,7 +25,7 @@ def _round_trip(common: Mapping[str, object], topic: str) -> None:
         got: list[int] = []
         while len(got) < RECORDS:
             messages = consumer.consume(500, timeout=20)
-            assert messages, f"only {len(got)} records came"
+            assert messages, f"only {len(got)} of {RECORDS} records came"
             got += (int((message.value() or b"")[:6]) for message in messages if message.error() is None)
         assert got == list(range(RECORDS))
     finally:
@@ -33,7 +33,7 @@ def _round_trip(common: Mapping[str, object], topic: str) -> None:
 
 
 def test_confluent_kafka_over_tls(secured: SecuredNode, fresh_topic: Callable[[str], str]) -> None:
-    """The server's certificate is verified, with its name; the client has none."""
+    """librdkafka verifies the server's certificate and name. It has no certificate of its own."""
     common = {
         "bootstrap.servers": secured.tls,
         "security.protocol": "SSL",
@@ -44,7 +44,7 @@ def test_confluent_kafka_over_tls(secured: SecuredNode, fresh_topic: Callable[[s
 
 
 def test_confluent_kafka_with_a_certificate(secured: SecuredNode, fresh_topic: Callable[[str], str]) -> None:
-    """A client's certificate of the right authority is taken."""
+    """librdkafka logs in by a certificate of the right authority."""
     common = {
         "bootstrap.servers": secured.tls,
         "security.protocol": "SSL",
@@ -59,7 +59,7 @@ def test_confluent_kafka_with_a_certificate(secured: SecuredNode, fresh_topic: C
 def test_confluent_kafka_with_sasl_over_tls(
     secured: SecuredNode, mechanism: str, user: str, fresh_topic: Callable[[str], str]
 ) -> None:
-    """TLS first, then the login."""
+    """librdkafka logs in by SASL over TLS."""
     common = {
         "bootstrap.servers": secured.sasl_tls,
         "security.protocol": "SASL_SSL",
@@ -72,7 +72,7 @@ def test_confluent_kafka_with_sasl_over_tls(
 
 
 def test_kafka_python_with_sasl_over_tls(secured: SecuredNode, fresh_topic: Callable[[str], str]) -> None:
-    """Python's own TLS at the other end."""
+    """kafka-python logs in by SASL over Python's TLS."""
     producer = kafka.KafkaProducer(
         bootstrap_servers=secured.sasl_tls,
         security_protocol="SASL_SSL",

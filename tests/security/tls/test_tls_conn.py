@@ -1,4 +1,4 @@
-"""A connection with TLS keeps the promises of a connection, whatever the one below does."""
+"""A TLS connection keeps the rules of `Conn`, whatever the connection below it does."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ SETTINGS = TlsSettings(
 
 
 class Below:
-    """A connection in memory that takes and gives as much as it likes."""
+    """A connection in memory that sends and receives parts of random sizes."""
 
     peer_host = "below"
     peer_port = 0
     waits = 0
-    """Waits for bytes."""
+    """The number of waits for bytes."""
 
     def __init__(self, source: random.Random, part_max: int = 1 << 30) -> None:
         self._source = source
@@ -84,7 +84,7 @@ class Below:
         return taken
 
     def sendfile(self, file: Any, offset: int, count: int) -> int:
-        raise AssertionError("a file would go as it is")
+        raise AssertionError("sendfile was called, which would send a file unencrypted")
 
     def close(self) -> None:
         self.is_closed = True
@@ -106,7 +106,7 @@ class Source:
 
 
 class Pair:
-    """A server's `TlsConn` over a connection in memory, and OpenSSL as its client."""
+    """A server's `TlsConn` over a connection in memory, with OpenSSL as its client."""
 
     def __init__(self, seed: int = 1, part_max: int = 1 << 30) -> None:
         self.below = Below(random.Random(seed), part_max)
@@ -130,7 +130,7 @@ class Pair:
         self.below.to_come += self._outgoing.read()
 
     def client_hears(self) -> bytes:
-        """Return all plain bytes that have come to the client."""
+        """Return all decrypted bytes that have arrived at the client."""
         self._incoming.write(bytes(self.below.sent))
         self.below.sent.clear()
         found = b""
@@ -143,7 +143,7 @@ class Pair:
 
 
 def _send_all(pair: Pair, chunks: list[bytes], file: Source | None = None, file_bytes: int = 0) -> None:
-    """Send as the send queue does: what was not taken comes again."""
+    """Send as the send queue does: bytes that were not accepted are sent again."""
     rest = b"".join(chunks)
     source = random.Random(3)
     while rest:
@@ -157,7 +157,7 @@ def _send_all(pair: Pair, chunks: list[bytes], file: Source | None = None, file_
 @pytest.mark.parametrize("part_max", [7, 1_000, 100_000, 1 << 30])
 @pytest.mark.parametrize("size", [1, 100, 16_384, 16_385, 700_000])
 def test_what_is_sent_comes_once_and_in_order(part_max: int, size: int) -> None:
-    """However little the connection below takes at a time."""
+    """The connection below accepts few bytes at a time. The client receives all bytes once and in order."""
     if size // part_max > 20_000:
         part_max = 2_000
     pair = Pair(size, part_max)
@@ -168,7 +168,7 @@ def test_what_is_sent_comes_once_and_in_order(part_max: int, size: int) -> None:
 
 @pytest.mark.parametrize("part_max", [1_000, 1 << 30])
 def test_ranges_of_files_come_behind_what_was_before_them(part_max: int) -> None:
-    """A small answer that says that more follows goes with the range of the file, in one send."""
+    """A small answer with more to follow is sent together with the beginning of a file's range."""
     pair = Pair(5, part_max)
     content = random.Random(9).randbytes(300_000)
     pair.below.sends = 0
@@ -186,7 +186,7 @@ def test_a_file_that_is_too_short_is_an_error() -> None:
 @pytest.mark.parametrize("part_max", [3, 5_000, 1 << 30])
 @pytest.mark.parametrize("buffer_bytes", [1, 100, 20_000, 300_000])
 def test_what_comes_is_received_once_and_in_order(part_max: int, buffer_bytes: int) -> None:
-    """Whatever the size of the buffer, and of what the connection below has."""
+    """All bytes are received once and in order, with buffers of any size, however they arrive."""
     size = 300 if buffer_bytes == 1 or part_max == 3 else 500_000
     pair = Pair(size, part_max)
     data = random.Random(size).randbytes(size)
@@ -204,7 +204,7 @@ def test_what_comes_is_received_once_and_in_order(part_max: int, buffer_bytes: i
 @pytest.mark.parametrize("part_max", [3, 700, 30_000, 1 << 30])
 @pytest.mark.parametrize("buffer_bytes", [5, 1_000, 20_000, 300_000])
 def test_records_of_any_size_are_received_in_order(part_max: int, buffer_bytes: int) -> None:
-    """Records of a few bytes, as librdkafka sends them, among full ones."""
+    """Small records, as librdkafka sends them, and full ones are received in order."""
     pair = Pair(buffer_bytes, part_max)
     source = random.Random(part_max + buffer_bytes)
     sizes = [source.choice((1, 9, 9, 1_024, 1_024, 5_000, 16_384)) for _ in range(9 if part_max == 3 else 90)]
@@ -226,14 +226,14 @@ def test_records_of_any_size_are_received_in_order(part_max: int, buffer_bytes: 
 
 
 def test_many_records_take_one_receive() -> None:
-    """A large buffer is filled by few calls of the connection below."""
+    """A large buffer is filled from many records by one receive."""
     pair = Pair()
     pair.client_says(bytes(100_000))
     assert pair.conn.recv_into(memoryview(bytearray(256 * 1024))) == 100_000
 
 
 def test_an_end_with_close_notify_is_an_end() -> None:
-    """What came before it is received first."""
+    """After close_notify the receive returns 0, when all earlier bytes have been received."""
     pair = Pair()
     pair.client_says(b"last words")
     with pytest.raises(ssl.SSLWantReadError):
@@ -246,7 +246,10 @@ def test_an_end_with_close_notify_is_an_end() -> None:
 
 
 def test_an_end_without_close_notify_is_a_loss() -> None:
-    """RFC 8446, section 6.1: a truncated stream. What came before it is received first."""
+    """A stream that ends without close_notify raises ConnectionLost (RFC 8446, section 6.1).
+
+    Earlier bytes are received first.
+    """
     pair = Pair()
     pair.client_says(b"last words")
     pair.below.is_ended = True
@@ -271,7 +274,7 @@ def test_a_changed_record_ends_the_connection_behind_good_ones() -> None:
 
 
 def test_a_close_says_so() -> None:
-    """The peer gets close_notify, and then the connection below is closed."""
+    """`close` sends close_notify, and closes the connection below."""
     pair = Pair()
     pair.conn.close()
     assert pair.below.is_closed
@@ -283,7 +286,7 @@ def test_a_close_says_so() -> None:
 
 
 def test_a_slow_peer_holds_a_bounded_number_of_bytes() -> None:
-    """Encrypted bytes that wait for the peer are at most one group of records."""
+    """A peer reads nothing. At most one group of encrypted records waits for it."""
     pair = Pair(part_max=0)
     data = bytes(8 << 20)
     for _ in range(10):
@@ -293,17 +296,17 @@ def test_a_slow_peer_holds_a_bounded_number_of_bytes() -> None:
 
 
 def test_a_server_does_not_renegotiate() -> None:
-    """TLS 1.2 would allow it."""
+    """Renegotiation of TLS 1.2 is disabled in the server."""
     context = RealTls(SETTINGS)._ends.server
     assert context is not None
     assert context.options & ssl.OP_NO_RENEGOTIATION
 
 
-# -- the bounds of records ----------------------------------------------------------------------------------------
+# -- the limits of records ----------------------------------------------------------------------------------------
 
 
 def test_a_step_is_due_once_a_record_is_whole() -> None:
-    """Bytes that come one by one make nobody work before."""
+    """A record comes byte by byte. The session is only called when it is complete."""
     bounds = RecordBounds()
     record = b"\x16\x03\x01\x00\x05hello"
     data = memoryview(record * 2)
@@ -338,7 +341,10 @@ def test_a_handshake_has_a_size() -> None:
 
 
 def test_the_end_of_a_peer_is_seen_once_all_is_received() -> None:
-    """Plain bytes that wait in OpenSSL, and encrypted ones below, are still to be received."""
+    """The peer has ended, but decrypted or encrypted bytes wait.
+
+    `peer_end` says BEHIND_DATA until they are received.
+    """
     pair = Pair()
     assert pair.conn.recv_into(memoryview(bytearray(10))) is None
     assert pair.conn.peer_end() is PeerEnd.OPEN
@@ -352,11 +358,11 @@ def test_the_end_of_a_peer_is_seen_once_all_is_received() -> None:
         pair.conn.recv_into(memoryview(bytearray(5)))
 
 
-# -- records without plain bytes ----------------------------------------------------------------------------------
+# -- records without data --------------------------------------------------------------------------------------------
 
 
 class Clock(RealClock):
-    """A clock that a test sets."""
+    """A clock that the test sets."""
 
     seconds = 0.0
 
@@ -365,7 +371,7 @@ class Clock(RealClock):
 
 
 class Counted:
-    """A session that counts what it is fed."""
+    """A TLS session that counts the bytes that it is fed."""
 
     def __init__(self, session: RealTlsSession) -> None:
         self._session = session
@@ -380,7 +386,7 @@ class Counted:
 
 
 class RawPair:
-    """A server's `TlsConn` over a connection in memory, and a client that writes its own records."""
+    """A server's `TlsConn` over a connection in memory, with a client that writes its own records."""
 
     def __init__(self) -> None:
         self.below = Below(random.Random(1))
@@ -408,17 +414,17 @@ class RawPair:
 
 
 def _steps_until_cut(step: Callable[[], None], steps_max: int) -> int:
-    """Count the steps that a peer has before it is cut off."""
+    """Return the number of steps until the connection is cut off."""
     for number in range(steps_max):
         try:
             step()
         except ConnectionCut:
             return number
-    raise AssertionError("it was not cut off")
+    raise AssertionError(f"the connection was not cut off within {steps_max} steps")
 
 
 def test_key_updates_end_the_connection_within_one_feed() -> None:
-    """A receive of records without data returns, however many more of them there are."""
+    """A flood of records without data cuts the connection off within one feed, however many more there are."""
     pair = RawPair()
     pair.below.to_come += pair.writer.key_updates(5_000)
     with pytest.raises(ConnectionCut, match="without data"):
@@ -428,7 +434,7 @@ def test_key_updates_end_the_connection_within_one_feed() -> None:
 
 
 def test_key_updates_one_by_one_end_the_connection_as_well() -> None:
-    """The allowance is that of the connection, not of a receive."""
+    """Key updates come one by one. They are counted for the whole connection, and cut it off."""
     pair = RawPair()
 
     def renew() -> None:
@@ -440,7 +446,7 @@ def test_key_updates_one_by_one_end_the_connection_as_well() -> None:
 
 @pytest.mark.parametrize("buffer_bytes", [7, 1_000, 256 * 1024])
 def test_data_pays_for_no_key_updates(buffer_bytes: int) -> None:
-    """A peer that hides them among its requests is cut off, too."""
+    """Key updates between requests are counted, too, and cut the connection off."""
     pair = RawPair()
     pair.buffer = pair.buffer[:buffer_bytes]
 
@@ -453,7 +459,7 @@ def test_data_pays_for_no_key_updates(buffer_bytes: int) -> None:
 
 
 def test_key_updates_now_and_then_are_welcome() -> None:
-    """One a second, for as long as the connection lasts; data goes on before and behind them."""
+    """One key update a second is allowed, as long as the connection lasts, with data before and after it."""
     pair = RawPair()
     for number in range(3 * IDLE_RECORDS_MAX):
         pair.below.to_come += pair.writer.record(b"before")
@@ -464,7 +470,10 @@ def test_key_updates_now_and_then_are_welcome() -> None:
 
 
 def test_records_of_a_byte_are_taken_in_many_turns() -> None:
-    """All bytes come, in order. What was received and not fed counts as readable."""
+    """Data in records of one byte is received completely and in order.
+
+    Bytes that were received and not fed count as readable.
+    """
     pair = RawPair()
     data = random.Random(2).randbytes(8_000)
     pair.below.to_come += b"".join(pair.writer.record(data[at : at + 1]) for at in range(len(data)))
@@ -486,7 +495,7 @@ def test_records_of_a_byte_are_taken_in_many_turns() -> None:
 
 
 def test_padded_records_are_data() -> None:
-    """RFC 8446, section 5.4: a peer may hide the length of what it says."""
+    """Padded records count as data, since a peer may hide the length of its messages (RFC 8446, section 5.4)."""
     pair = RawPair()
     data = b"x" * 2 * IDLE_RECORDS_MAX
     pair.below.to_come += b"".join(pair.writer.record(b"x", padding=10_000) for _ in data)
@@ -505,7 +514,7 @@ def test_padded_records_are_data() -> None:
     ids=["empty", "alert", "fragment"],
 )
 def test_other_records_without_data_end_the_connection(kind_and_payload: tuple[int, bytes]) -> None:
-    """Empty ones, warnings, and a message of the handshake that comes byte by byte."""
+    """Empty records, warnings, and a handshake message that comes byte by byte cut the connection off."""
     kind, payload = kind_and_payload
     pair = RawPair()
     pair.below.to_come += b"".join(pair.writer.record(payload, kind) for _ in range(2_000))
@@ -515,7 +524,7 @@ def test_other_records_without_data_end_the_connection(kind_and_payload: tuple[i
 
 
 def test_answers_to_key_updates_are_bounded() -> None:
-    """A peer that has us say something for each record, and takes none of it, is cut off."""
+    """A peer requests key updates, and does not read the answers. It is cut off before they fill the memory."""
     pair = RawPair()
 
     def take_nothing(chunks: Sequence[Buffer], more: bool = False) -> int:
@@ -533,7 +542,7 @@ def test_answers_to_key_updates_are_bounded() -> None:
 
 @pytest.mark.parametrize("part_max", [50, 1 << 30])
 def test_a_stranger_may_send_few_records(part_max: int) -> None:
-    """Data in records of a byte costs much, so a login has only so many of them, however they come."""
+    """Before a login, a connection has a limited overhead of records. Data in records of one byte exceeds it soon."""
     pair = RawPair()
     pair.below.part_max = part_max
     pair.conn.overhead_left = 2_000
@@ -548,7 +557,7 @@ def test_a_stranger_may_send_few_records(part_max: int) -> None:
 
 @pytest.mark.parametrize("part_max", [50, 5_000, 1 << 30])
 def test_large_records_are_no_overhead(part_max: int) -> None:
-    """A record that comes in parts has no overhead but its own."""
+    """A large record that comes in parts counts only its own overhead."""
     pair = RawPair()
     pair.below.part_max = part_max
     pair.conn.overhead_left = 30 * 22

@@ -1,4 +1,4 @@
-"""Keys and certificates in every form that Kafka's `ssl.*` keys can give them, and the refused ones."""
+"""Keys and certificates in every form of Kafka's `ssl.*` keys, and forms that are refused."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ BASE = {"ssl.truststore.type": "PEM", "ssl.keystore.type": "PEM"}
 
 
 def shake(server: RealTls, client: RealTls, host: str = "localhost") -> bytes | None:
-    """Make a handshake in memory; return the client's certificate as the server sees it. Raises `TlsFailed`."""
+    """Make a handshake in memory. Return the client's certificate as the server sees it. Raises `TlsFailed`."""
     ends = [client.client_session(host), server.server_session()]
     done = [False, False]
     for _ in range(10):
@@ -46,7 +46,7 @@ def shake(server: RealTls, client: RealTls, host: str = "localhost") -> bytes | 
             ends[1 - index].feed(data) if (data := end.take()) else None
         if all(done):
             return ends[1].peer_certificate()
-    raise AssertionError("the handshake does not end")
+    raise AssertionError("the handshake has not ended after 10 rounds")
 
 
 def settings(changes: Mapping[str, str]) -> TlsSettings:
@@ -55,12 +55,12 @@ def settings(changes: Mapping[str, str]) -> TlsSettings:
 
 
 def opened(changes: Mapping[str, str]) -> RealTls:
-    """Open TLS with these changes. Raises `ConfigError`, `TlsRefused`."""
+    """Open TLS with these keys. Raises `ConfigError`, `TlsRefused`."""
     return RealTls(settings({"ssl.truststore.certificates": AUTHORITY.pem, **changes}))
 
 
 def inline(issued: Issued = OWN, password: str | None = None) -> dict[str, str]:
-    """Return key and certificates as text of the configuration."""
+    """Return key and certificates as text for the configuration."""
     return {
         "ssl.keystore.key": issued.key_pem(password),
         "ssl.keystore.certificate.chain": issued.chain_pem,
@@ -82,7 +82,7 @@ def pkcs12(issued: Issued, path: Path) -> dict[str, str]:
 
 
 def forms(directory: Path) -> dict[str, dict[str, str]]:
-    """Return the node's key in every form."""
+    """Return the node's key in each form."""
     encrypted = directory / "encrypted.pem"
     encrypted.write_text(OWN.key_pem(PASSWORD) + OWN.chain_pem)
     old = directory / "old.pem"
@@ -105,14 +105,17 @@ def client_settings(**changes: Any) -> TlsSettings:
 
 
 def test_keys_in_every_form(tmp_path: Path) -> None:
-    """Each form gives a server that an honest client accepts."""
+    """A server with its key in each form is accepted by an honest client."""
     client = RealTls(client_settings())
     for name, keys in forms(tmp_path).items():
         assert shake(opened(keys), client) is None, name
 
 
 def test_a_client_may_have_its_key_in_a_file_of_its_own(tmp_path: Path) -> None:
-    """Certificates in one PEM file, the key in another, encrypted or not: the server sees the certificate."""
+    """A client has its certificates in one PEM file and its key in another, encrypted or not.
+
+    The server sees the certificate.
+    """
     own, key = tmp_path / "own.pem", tmp_path / "key.pem"
     own.write_text(CLIENT.chain_pem)
     server = RealTls(
@@ -132,7 +135,7 @@ def test_a_client_may_have_its_key_in_a_file_of_its_own(tmp_path: Path) -> None:
 
 
 def test_truststores_in_every_form(tmp_path: Path) -> None:
-    """Each form makes the server take the client's certificate."""
+    """A truststore in each form makes the server accept the client's certificate."""
     file, java, plain = tmp_path / "trust.pem", tmp_path / "java.p12", tmp_path / "plain.p12"
     AUTHORITY.write(file)
     entries = [PKCS12Certificate(AUTHORITY.own.certificate, b"authority")]
@@ -160,7 +163,7 @@ def test_truststores_in_every_form(tmp_path: Path) -> None:
 
 
 def test_a_certificate_of_the_truststore_is_an_anchor() -> None:
-    """As in Java: a certificate without an authority of its own in there is an anchor, too."""
+    """A single certificate in the truststore, without its authority, is trusted, as in Java."""
     server = RealTls(
         settings(
             {
@@ -189,7 +192,7 @@ def test_a_certificate_of_the_truststore_is_an_anchor() -> None:
     ],
 )
 def test_client_authentication(asked: str, certificate: Issued | None, is_taken: bool) -> None:
-    """`ssl.client.auth`: requested does not take a wrong certificate, as in Java."""
+    """With `ssl.client.auth=requested`, a client may omit its certificate, but a wrong one is refused, as in Java."""
     server = opened({**inline(), "ssl.client.auth": asked})
     client = client_settings()
     if certificate is not None:
@@ -205,7 +208,10 @@ def test_client_authentication(asked: str, certificate: Issued | None, is_taken:
 
 
 def test_a_client_checks_the_name_of_the_server() -> None:
-    """`ssl.endpoint.identification.algorithm`: https checks, empty does not."""
+    """With `ssl.endpoint.identification.algorithm=https` a client checks the server's name.
+
+    With an empty value it does not.
+    """
     server = opened(inline())
     with pytest.raises(TlsFailed, match="certificate refused"):
         shake(server, RealTls(client_settings()), "example.org")
@@ -228,7 +234,7 @@ def test_a_client_refuses_a_wrong_server(certificate: Issued) -> None:
 
 
 def _spoken(server: RealTls, **changes: Any) -> tuple[str, str]:
-    """Return the version and cipher that a client and the server agree on."""
+    """Return the version and cipher that a client and the server negotiate."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     context = ssl.create_default_context(cadata=AUTHORITY.pem)
     for name, value in changes.items():
@@ -248,7 +254,7 @@ def _spoken(server: RealTls, **changes: Any) -> tuple[str, str]:
 
 
 def test_versions_are_those_that_are_enabled() -> None:
-    """`ssl.enabled.protocols`."""
+    """`ssl.enabled.protocols` limits the versions of TLS."""
     assert _spoken(opened(inline()))[0] == "TLSv1.3"
     assert _spoken(opened({**inline(), "ssl.enabled.protocols": "TLSv1.2"}))[0] == "TLSv1.2"
     only = opened({**inline(), "ssl.enabled.protocols": "TLSv1.3"})
@@ -270,7 +276,10 @@ def test_versions_are_those_that_are_enabled() -> None:
 )
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_ciphers_have_javas_names(java: str, openssl: str) -> None:
-    """`ssl.cipher.suites` with one cipher of TLS 1.2: it is spoken, and no other; TLS 1.3 is then off, as in Java."""
+    """`ssl.cipher.suites` names one cipher of TLS 1.2, by Java's name.
+
+    Only this one is used, and TLS 1.3 is off, as in Java.
+    """
     context = ssl.create_default_context(cadata=AUTHORITY.pem)
     context.set_ciphers("ALL:@SECLEVEL=0")
     server = opened({**inline(), "ssl.cipher.suites": java})
@@ -351,7 +360,7 @@ REFUSED: dict[str, tuple[dict[str, str], str]] = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_used_is_refused_in_one_line(name: str) -> None:
-    """The line names the key or the file, and has no secret."""
+    """An unusable store is refused in one line, which names the key or the file and shows no secret."""
     changes, reason = REFUSED[name]
     with pytest.raises((ConfigError, TlsRefused)) as refused:
         opened(changes) if "ssl.truststore.location" not in changes else settings(changes)
@@ -363,7 +372,7 @@ def test_what_cannot_be_used_is_refused_in_one_line(name: str) -> None:
 
 
 def test_a_pipe_is_no_store(tmp_path: Path) -> None:
-    """It is refused at once, where a read would wait for ever."""
+    """A pipe as a store is refused at once, since reading it could block forever."""
     path = tmp_path / "pipe"
     os.mkfifo(path)
     for keys in (
@@ -375,12 +384,12 @@ def test_a_pipe_is_no_store(tmp_path: Path) -> None:
 
 
 def test_ciphers_of_tls_1_3_are_all_or_none() -> None:
-    """Python's `ssl` cannot choose among them."""
+    """A list of all ciphers of TLS 1.3 is accepted. Python's `ssl` cannot choose a part of them."""
     assert _spoken(opened({**inline(), "ssl.cipher.suites": ALL_OF_1_3}))[0] == "TLSv1.3"
 
 
 def test_a_listener_has_keys_of_its_own() -> None:
-    """`listener.name.NAME.ssl.*` goes before the key of all listeners."""
+    """`listener.name.NAME.ssl.*` wins over the general key."""
     found = settings(
         {
             **inline(),
@@ -393,7 +402,7 @@ def test_a_listener_has_keys_of_its_own() -> None:
 
 
 def test_sasl_asks_for_certificates_by_a_key_of_the_listener() -> None:
-    """KIP-684: `ssl.client.auth` of all listeners means those without SASL."""
+    """A general `ssl.client.auth` does not apply to SASL listeners. A listener's own key does (KIP-684)."""
     keys = {**BASE, **inline(), "ssl.client.auth": "required"}
     assert tls_settings("TLS", "SASL_SSL", keys, serves=True).client_auth == "none"
     keys["listener.name.tls.ssl.client.auth"] = "requested"
@@ -401,7 +410,7 @@ def test_sasl_asks_for_certificates_by_a_key_of_the_listener() -> None:
 
 
 def test_no_resumption_where_clients_show_certificates() -> None:
-    """A resumed session would let in a certificate that has ended meanwhile."""
+    """A listener that requests certificates does not resume sessions. A resumed session could outlive a certificate."""
     server = opened({**inline(), "ssl.client.auth": "requested"})
     assert server._ends.server is not None
     assert server._ends.server.num_tickets == 0
@@ -409,7 +418,7 @@ def test_no_resumption_where_clients_show_certificates() -> None:
 
 
 def test_secrets_do_not_show() -> None:
-    """They do not show in the text of the settings and of the key."""
+    """The texts of settings and keys show no secret."""
     tls = opened(inline(password=PASSWORD))
     shown = repr(settings(inline(password=PASSWORD))) + repr(tls._ends)
     assert "PRIVATE" not in shown
@@ -420,7 +429,10 @@ def test_secrets_do_not_show() -> None:
 
 
 def test_a_changed_file_is_used_for_new_sessions(tmp_path: Path) -> None:
-    """Also where a link to its folder is turned; a broken one is complained about once, and changes nothing."""
+    """A changed certificate file is used for new sessions, even by a changed link.
+
+    A broken one is logged once, and changes nothing.
+    """
     first, second = tmp_path / "first", tmp_path / "second"
     for directory in (first, second):
         directory.mkdir()
@@ -451,7 +463,10 @@ def _common_name(server: RealTls) -> str:
 
 
 def test_a_change_keeps_the_names_of_the_certificate() -> None:
-    """As in Kafka: the distinguished name stays, and no alternative name goes, unless keys allow it."""
+    """A new certificate must keep the distinguished name and all alternative names, unless keys allow a change.
+
+    Kafka has this rule, too.
+    """
     server = opened(inline())
     base = settings({"ssl.truststore.certificates": AUTHORITY.pem, **inline()})
 
@@ -470,7 +485,7 @@ def test_a_change_keeps_the_names_of_the_certificate() -> None:
 
 
 def test_the_end_of_a_certificate_is_known() -> None:
-    """That of the first one in the chain to end."""
+    """`expires_at` is the end of the certificate in the chain that ends first."""
     short = AUTHORITY.issue(named("node"), ("localhost",), days=(-1, 3))
     ends_at = opened(inline(short)).expires_at
     assert ends_at == short.certificate.not_valid_after_utc.timestamp()

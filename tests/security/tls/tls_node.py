@@ -1,4 +1,4 @@
-"""A node with listeners of TLS, as a process: what the attacks and the changes of certificates are about."""
+"""A node with TLS listeners, as a process, for attacks and changes of certificates."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from tests.security.certificates import Authority, Issued
 
 HOST = "127.0.0.1"
 HONEST_HOST = "127.0.0.2"
-"""The address that honest clients come from."""
+"""The address of honest clients."""
 TIMEOUT_SECONDS = 20.0
 ASK = bytes(frame(ApiVersionsRequest("attack", "1.0"), 3))
 
 
 @attrs.frozen
 class TlsNode:
-    """Where each listener is, and who signs."""
+    """A running node, the addresses of its listeners, and its authority."""
 
     process: ServerProcess
     directory: Path
     authority: Authority
     plaintext: int
     tls: int
-    """TLS; no client has to show a certificate."""
+    """A TLS listener that requires no certificate of clients."""
     mutual: int
-    """TLS; each client has to."""
+    """A TLS listener that requires a certificate of each client."""
     metrics: int
 
     @property
@@ -48,7 +48,7 @@ class TlsNode:
         return self.directory / "node.pem"
 
     def metric(self, name: str) -> float:
-        """The sum of a metric's samples."""
+        """Return the sum of a metric's samples."""
         with urllib.request.urlopen(f"http://{HOST}:{self.metrics}/metrics") as page:
             text = page.read().decode()
         return sum(
@@ -56,7 +56,7 @@ class TlsNode:
         )
 
     def context(self, certificate: Issued | None = None) -> ssl.SSLContext:
-        """An honest client's context."""
+        """Return the TLS context of an honest client."""
         context = ssl.create_default_context(cadata=self.authority.pem)
         if certificate is not None:
             path = certificate.write(self.directory / f"{id(certificate)}.pem")
@@ -64,7 +64,7 @@ class TlsNode:
         return context
 
     def connect(self, context: ssl.SSLContext, port: int | None = None, name: str = HOST) -> ssl.SSLSocket:
-        """A connection behind its handshake, from an address that attackers do not have. Raises `OSError`."""
+        """Connect and shake hands, from an address that attackers do not use. Raises `OSError`."""
         plain = socket.create_connection((HOST, port or self.tls), TIMEOUT_SECONDS, (HONEST_HOST, 0))
         try:
             return context.wrap_socket(plain, server_hostname=name)
@@ -74,7 +74,7 @@ class TlsNode:
 
 
 def ask(connection: socket.socket) -> bytes:
-    """The answer to ApiVersions; empty if the node closes instead. Raises `OSError`."""
+    """Send ApiVersions. Return the answer, which is empty if the node closes the connection. Raises `OSError`."""
     connection.sendall(ASK)
     stream = connection.makefile("rb")
     size = stream.read(4)
@@ -82,7 +82,7 @@ def ask(connection: socket.socket) -> bytes:
 
 
 def settings(directory: Path, ports: list[int]) -> dict[str, str]:
-    """The node's properties."""
+    """Return the node's configuration."""
     plaintext, controller, tls, mutual, metrics = ports
     listeners = f"TLS://{HOST}:{tls},MUTUAL://{HOST}:{mutual},PLAINTEXT://{HOST}:{plaintext}"
     return {
@@ -101,7 +101,7 @@ def settings(directory: Path, ports: list[int]) -> dict[str, str]:
 
 
 def start_tls_node(directory: Path, **changes: str) -> TlsNode:
-    """Make certificates and start; the caller ends the process."""
+    """Make certificates, and start the node. The caller ends the process."""
     ports = free_ports(5)
     authority = Authority()
     authority.write(directory / "authority.pem")

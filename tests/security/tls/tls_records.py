@@ -1,7 +1,7 @@
-"""An end of TLS 1.3 that writes its own records: key updates, data, padding and nonsense (RFC 8446, sections 4.6.3, 5.2, 7).
+"""A TLS 1.3 peer that writes its own records: key updates, data, padding and nonsense.
 
-Python's `ssl` shakes hands, and reads what the peer says. Its log of keys gives the secret by which records are written
-here, so a flood needs no compiler.
+The source is RFC 8446, sections 4.6.3, 5.2 and 7. Python's `ssl` makes the handshake and reads the other side's
+records. Its key log contains the traffic secret, by which this module encrypts its own records.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _KINDS: dict[str, tuple[str, int, Callable[[bytes], AESGCM | ChaCha20Poly1305]]]
     "TLS_AES_256_GCM_SHA384": ("sha384", 32, AESGCM),
     "TLS_CHACHA20_POLY1305_SHA256": ("sha256", 32, ChaCha20Poly1305),
 }
-"""Hash, bytes of a key and cipher of each suite."""
+"""Hash, key length in bytes, and cipher of each suite."""
 _RECEIVE_BYTES = 1 << 16
 
 
 class RecordWriter:
-    """Encrypts the records of one direction, by its traffic secret."""
+    """Encrypts the records of one direction by its traffic secret."""
 
     def __init__(self, suite: str, secret: bytes) -> None:
         self._hash, self._key_bytes, self._new_cipher = _KINDS[suite]
@@ -38,7 +38,7 @@ class RecordWriter:
         self._use_secret()
 
     def record(self, payload: bytes, kind: int = DATA, padding: int = 0) -> bytes:
-        """Make one record; `kind` is the type that TLS 1.3 hides."""
+        """Make one record. `kind` is its real type, which TLS 1.3 encrypts."""
         inner = payload + bytes([kind]) + bytes(padding)
         head = b"\x17\x03\x03" + struct.pack(">H", len(inner) + 16)
         nonce = (self._iv ^ self._sequence).to_bytes(12)
@@ -46,7 +46,7 @@ class RecordWriter:
         return head + self._cipher.encrypt(nonce, inner, head)
 
     def key_update(self, *, asks_for_another: bool = False) -> bytes:
-        """Make a key update; later records are encrypted by the next secret."""
+        """Make a key update. Later records are encrypted by the next secret."""
         made = self.record(bytes([24, 0, 0, 1, asks_for_another]), HANDSHAKE)
         self._secret = self._expand("traffic upd", len(self._secret))
         self._use_secret()
@@ -62,20 +62,23 @@ class RecordWriter:
         self._sequence = 0
 
     def _expand(self, label: str, count: int) -> bytes:
-        """Compute HKDF-Expand-Label, for at most one block of the hash."""
+        """Compute HKDF-Expand-Label for at most one block of the hash."""
         name = b"tls13 " + label.encode()
         info = struct.pack(">HB", count, len(name)) + name + b"\0\x01"
         return hmac.digest(self._secret, info, self._hash)[:count]
 
 
 class RawEnd:
-    """One end, without a socket: bytes of the peer go in, bytes for it come out."""
+    """One end of a connection without a socket: the peer's bytes go in, bytes for the peer come out."""
 
     def __init__(self, context: ssl.SSLContext, name: str | None) -> None:
-        """A client of the server of this name; None: a server. `context` is for this end alone: its keys are logged."""
+        """Make a client of the server with this name, or a server if it is None.
+
+        `context` must not be shared, since its keys are logged.
+        """
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         if name is None:
-            # Tickets would be the first records, and take numbers that the writer does not know of.
+            # The server's session tickets would be records that the writer does not count.
             context.num_tickets = 0
         self._label = "SERVER_TRAFFIC_SECRET_0" if name is None else "CLIENT_TRAFFIC_SECRET_0"
         descriptor, self._keys_path = tempfile.mkstemp()
@@ -85,7 +88,7 @@ class RawEnd:
         self._tls = context.wrap_bio(self._incoming, self._outgoing, name is None, name)
 
     def shake_hands(self, data: bytes = b"") -> tuple[bytes, RecordWriter | None]:
-        """Continue the handshake; return the bytes to send, and the writer of records once it is done."""
+        """Continue the handshake. Return the bytes to send, and the writer of records when the handshake is done."""
         if data:
             self._incoming.write(data)
         try:
@@ -101,7 +104,7 @@ class RawEnd:
         return self._outgoing.read(), RecordWriter(cipher[0], secret)
 
     def read(self, data: bytes) -> bytes:
-        """Read the plain bytes in the peer's bytes. Raises `ssl.SSLError` for an alert that ends it."""
+        """Return the decrypted bytes in the peer's bytes. Raises `ssl.SSLError` for a fatal alert."""
         self._incoming.write(data)
         found = b""
         with suppress(ssl.SSLWantReadError):
@@ -111,14 +114,14 @@ class RawEnd:
 
 
 def shake_hands(connection: socket.socket, context: ssl.SSLContext, name: str) -> tuple[RawEnd, RecordWriter]:
-    """Make a client's handshake by a socket; return its end, and the writer of its records. Raises `OSError`."""
+    """Make a client's handshake over a socket. Return its end, and its writer of records. Raises `OSError`."""
     client = RawEnd(context, name)
     flight, writer = client.shake_hands()
     connection.sendall(flight)
     while writer is None:
         data = connection.recv(_RECEIVE_BYTES)
         if not data:
-            raise ConnectionError("closed during the handshake")
+            raise ConnectionError("the server closed the connection during the handshake")
         flight, writer = client.shake_hands(data)
         connection.sendall(flight)
     return client, writer

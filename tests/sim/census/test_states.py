@@ -1,4 +1,4 @@
-"""Named states: the product's calls and the table agree, production pays nothing, and worlds count apart."""
+"""Named states: the product's calls match the table and cost nothing in production. Each world counts its own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PRODUCT = ("wire", "metadata_quorum", "data_plane", "odradek", "spark")
 
 
 def named_in(path: Path) -> list[str]:
-    """List the names that a module gives to `reached`; fail for anything but one plain text."""
+    """List the names that a module passes to `reached`. Fails if an argument is anything but a string constant."""
     names = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "reached":
@@ -32,7 +32,8 @@ def named_in(path: Path) -> list[str]:
 
 
 def test_each_state_has_a_row_and_one_place() -> None:
-    """A name that two places share would hide that one of them is never reached."""
+    """Each named state is in the table and has exactly one call of `reached`. A second call could hide an unreached
+    place."""
     found: Counter[str] = Counter()
     for package in PRODUCT:
         for path in sorted((ROOT / package).rglob("*.py")):
@@ -42,12 +43,13 @@ def test_each_state_has_a_row_and_one_place() -> None:
 
 
 def test_production_pays_an_empty_function() -> None:
-    """The function returns, and does nothing else."""
+    """In production `reached` is an empty function."""
     assert [each.opname for each in dis.get_instructions(reached)] == ["RESUME", "LOAD_CONST", "RETURN_VALUE"]
 
 
 def test_contexts_nest() -> None:
-    """The outer one counts the states of the inner one as well, and nobody counts behind the last one."""
+    """Counting contexts can be nested. The outer one also counts the inner one's states, and after the last one nothing
+    is counted."""
     outer: dict[str, int] = {}
     inner: dict[str, int] = {}
     before = reached.__code__
@@ -62,7 +64,7 @@ def test_contexts_nest() -> None:
 
 
 def test_an_error_ends_the_counting() -> None:
-    """As a run that fails does: the next world of the process begins with nothing."""
+    """When a run fails, counting ends, so that a later run of the process is not counted there."""
     counts: dict[str, int] = {}
     with pytest.raises(ValueError, match="it"), counting(counts):
         raise ValueError("it")
@@ -71,7 +73,7 @@ def test_an_error_ends_the_counting() -> None:
 
 
 def test_worlds_count_apart() -> None:
-    """Two worlds of one process, made before either runs, have what each of them has reached."""
+    """Two worlds in one process, created before either runs, count their states separately."""
     one, other = World(1, Weather()), World(2, Weather())
 
     async def reach(world: World, times: int) -> None:

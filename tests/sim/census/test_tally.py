@@ -1,4 +1,4 @@
-"""The census of a campaign: its counts, its judgements, and how it leads options to rare states."""
+"""The census of a campaign: its counts, its verdicts, and how it favours options that lead to rare states."""
 
 from __future__ import annotations
 
@@ -22,19 +22,20 @@ FIRST, SECOND, THIRD = tuple(STATES)[:3]
 
 
 def outcome(seed: int, *, alone: tuple[str, ...] = (), **states: int) -> Outcome:
-    """Make a run that reached these states; `__` stands for the dot of a name."""
+    """Make a run that reached these states. In the keywords, `__` stands for the dot of a name."""
     lost = Outcome.lost(seed, RunOptions.draw(seed), "abc", "a reason", 1.0)
     counts = {name.replace("__", "."): times for name, times in states.items()}
     return attrs.evolve(lost, verdict="ok", states=counts, alone_states=dict.fromkeys(alone, 1))
 
 
 def keyed(name: str) -> str:
-    """Make a keyword of `outcome` of a state's name."""
+    """Turn a state's name into a keyword of `outcome`."""
     return name.replace(".", "__")
 
 
 def test_seeds_are_counted_once_however_often_they_come_there() -> None:
-    """By clusters, by parts alone, and by either; a name that the table has lost is left out."""
+    """A state is counted once per seed: for clusters, for parts alone, and for either. States unknown to the table are
+    ignored."""
     tally = Tally.of(
         [
             outcome(1, alone=(FIRST,), **{keyed(FIRST): 7, "no__state": 1}),
@@ -49,14 +50,14 @@ def test_seeds_are_counted_once_however_often_they_come_there() -> None:
 
 
 def test_what_was_counted_survives_the_end_of_the_process() -> None:
-    """A line of the campaign's file has the states, so the next session goes on counting."""
+    """The states of a run are stored in the campaign's file, so the next session continues counting."""
     one = outcome(1, alone=(SECOND,), **{keyed(FIRST): 7})
     results = Results.parse([line_of(one).rstrip("\n")])
     assert results.outcomes[1] == one
 
 
 def test_a_certain_state_is_missed_only_after_enough_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few seeds prove nothing; after that one state at zero is enough."""
+    """A certain state counts as missed only after enough seeds. Then zero runs are enough for the verdict."""
     monkeypatch.setattr(rules, "CERTAIN", frozenset({FIRST, SECOND}))
     few = [outcome(seed, **{keyed(FIRST): 1}) for seed in range(CERTAIN_SEEDS - 1)]
     assert Tally.of(few).certain_missing() == []
@@ -65,7 +66,7 @@ def test_a_certain_state_is_missed_only_after_enough_seeds(monkeypatch: pytest.M
 
 
 def test_the_screen_names_what_was_missed_and_what_was_rare(monkeypatch: pytest.MonkeyPatch) -> None:
-    """States with a driver or a reason are no longer news; the report has all of them."""
+    """The screen omits missed states that have a driver or a reason. The report lists all states."""
     monkeypatch.setattr(rules, "CERTAIN", frozenset({SECOND}))
     monkeypatch.setattr(rules, "DRIVEN", {THIRD: "a test"})
     monkeypatch.setattr(rules, "UNREACHABLE", dict.fromkeys(tuple(STATES)[3:], "a reason"))
@@ -85,7 +86,8 @@ def test_the_screen_names_what_was_missed_and_what_was_rare(monkeypatch: pytest.
 def test_the_command_judges_a_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its status is 4 where a certain state was missed, and where after all seeds a state has no excuse."""
+    """The command ends with 4 if a certain state is missed, and after all seeds also if a state has neither driver nor
+    reason."""
     monkeypatch.setattr(rules, "CERTAIN", frozenset({FIRST}))
     path = tmp_path / "results.jsonl"
     assert command.main(["--census", str(tmp_path)]) == 64
@@ -102,7 +104,7 @@ def test_the_command_judges_a_directory(
 
 
 def test_a_campaign_judges_the_seeds_of_its_commit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """States that other code has reached prove nothing."""
+    """A campaign's verdict uses only runs of its own commit."""
     monkeypatch.setattr(rules, "CERTAIN", frozenset({FIRST}))
     found = [outcome(seed) for seed in range(CERTAIN_SEEDS)]
     results = Results({each.seed: each for each in found})
@@ -116,7 +118,8 @@ def test_a_campaign_judges_the_seeds_of_its_commit(monkeypatch: pytest.MonkeyPat
 
 
 def test_options_that_lead_to_rare_states_are_drawn_more_often() -> None:
-    """What most runs reach counts for nothing, and of two options the one behind a rare state wins."""
+    """An option gets weight only for states that few runs reach. The option that leads to a rare state is drawn, and
+    another is not."""
     rare = RareStates()
     for seed in range(40):
         each = outcome(seed, **{keyed(FIRST): 1})
@@ -135,7 +138,8 @@ def test_options_that_lead_to_rare_states_are_drawn_more_often() -> None:
 
 
 def test_news_and_rare_states_weigh_alike() -> None:
-    """Counts of lines are large and weights of states are small: each kind is scaled to its sum."""
+    """Weights of new lines and weights of rare states are scaled, so that both kinds of options are drawn about equally
+    often."""
     options = attrs.evolve(RunOptions.draw(1), duties=())
     drawn = [added_for(seed, options, {"duty ask": 9000}, {"duty moves": 0.01}) for seed in range(400)]
     asks, moves = (sum(f"duty {name}" in each for each in drawn) for name in ("ask", "moves"))
@@ -143,14 +147,15 @@ def test_news_and_rare_states_weigh_alike() -> None:
 
 
 def test_a_state_has_one_mark_at_most() -> None:
-    """Whatever ten minutes reach needs neither a driver nor an excuse."""
+    """Each state is in at most one of three lists: certain, driven by a test, or unreachable."""
     marked = [*CERTAIN, *DRIVEN, *UNREACHABLE]
     assert len(marked) == len(set(marked))
     assert set(marked) <= set(STATES)
 
 
 def test_each_driver_is_a_test_that_says_so() -> None:
-    """The table names a test, and that test has the mark that makes it fail where the state is not reached."""
+    """The table names a test for each driven state. That test has the mark that makes it fail if the state is not
+    reached."""
     for name, place in DRIVEN.items():
         file, _, function = place.partition("::")
         tree = ast.parse((ROOT / file).read_text())

@@ -1,4 +1,4 @@
-"""The check of rights and logins sees what it is for, each rule broken once; its own judgement is KIP-11's."""
+"""The check of rights and logins finds each planted bug. Its own rules are those of KIP-11."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ SEEDS_MAX = 6
 
 
 def run_access(seed: int) -> RunResult:
-    """A short run of the driver that is aimed at rights."""
+    """Run the scenario that concentrates on rights, for a short time."""
     return run(seed, access_options(seed))
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_broken_rule_is_told(name: str) -> None:
-    """A bug in one function is told by its rule, within few seeds."""
+    """A bug in one function is found within a few seeds, and the message names the broken rule."""
     function, old, new, told = PLANTED[name]
     with patched(function, old, new):
         messages = (run_access(seed).message for seed in range(SEEDS_MAX))
@@ -68,7 +68,8 @@ def test_a_broken_rule_is_told(name: str) -> None:
 
 @pytest.mark.long
 def test_nodes_that_log_in_to_each_other() -> None:
-    """Where nodes log in too, and logins end after seconds, a storm ends well, and enough answers were judged."""
+    """With logins between nodes that expire after seconds, a storm ends well, and the check saw all kinds of
+    answers."""
     options = access_options(1)
     shape = attrs.evolve(options.shape, guarded=NODES_LOG_IN)
     result = run(1, attrs.evolve(options, shape=shape))
@@ -82,7 +83,7 @@ def acl(operation: Operation, permission: Permission, name: str, pattern: Patter
 
 
 def test_judgement() -> None:
-    """A denial wins; ALL means every operation; a name is meant literally, by its beginning, or by the asterisk."""
+    """A denial wins, ALL includes every operation, and names match literally, by prefix, or by `*`."""
     read, every = Operation.READ, Operation.ALL
     allow, deny = Permission.ALLOW, Permission.DENY
     literal, prefixed = PatternType.LITERAL, PatternType.PREFIXED
@@ -97,7 +98,7 @@ def test_judgement() -> None:
 
 
 def test_guarded_runs_are_a_share_of_all() -> None:
-    """A share of the seeds has them, with logins of nodes in some; a run that is made smaller can lose them again."""
+    """Some seeds have a secured listener, in part with logins between nodes. Shrinking a run can remove it."""
     drawn = [RunOptions.draw(seed, "lite") for seed in range(60)]
     guarded = [each for each in drawn if each.shape.guarded]
     assert 5 <= len(guarded) <= 30

@@ -1,4 +1,4 @@
-"""What could serve and does not is told: after one fault in a quiet cluster, where a bug keeps others from taking over."""
+"""The check finds parts that could serve but do not: one fault in a quiet cluster, and a bug that prevents a takeover."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from tests.mutants.patching import patched
 
 SETTLE_SECONDS = 3.0
 FAULT_SECONDS = 14.0
-"""The fault lasts longer than each bound of quick timeouts."""
+"""Duration of the fault. It is longer than every limit with quick timeouts."""
 
 
 class Passed(Exception):
-    """The fault is over, and nobody has complained."""
+    """Raised when the fault is over and the check has found nothing."""
 
 
 class OneFault:
-    """A quiet cluster with clients at work, in which one member dies, and stays dead for a while."""
+    """A quiet cluster with clients. One member dies and stays dead for a while."""
 
     controllers = 0
     settings: Mapping[str, str] = {}
@@ -51,7 +51,10 @@ class OneFault:
         self._find: Callable[[], Member] = getattr(self, f"_{victim}")
 
     def run(self, *, to_the_end: bool = True) -> None:
-        """Run, with the fault in the place of the storm's end. Raises `Liveness`, or `Passed` when the fault is over."""
+        """Run the scenario with the fault in place of the storm's end.
+
+        Raises `Liveness`, or `Passed` if the fault ends first.
+        """
         storm, world = self._scenario._storm.run, self._scenario.world
 
         async def with_fault() -> None:
@@ -94,11 +97,11 @@ class OneFault:
         for member, node in self._scenario.watch.processes.living():
             if node.metadata is not None and node.metadata.is_active:
                 return member
-        raise AssertionError("no controller is active")
+        raise AssertionError("no living controller is active")
 
 
 class HungSuccessor(OneFault):
-    """The leader dies, and the one that is named next has had a disk that hangs for a while."""
+    """The leader dies, and the disk of the next leader has been hanging for a while."""
 
     controllers = 3
 
@@ -110,7 +113,7 @@ class HungSuccessor(OneFault):
 
 
 class UnseenLossOfPower(OneFault):
-    """The quorum's leader loses its power, and is back before anybody looks. Its followers hear nothing of that."""
+    """The quorum's leader loses power and restarts between two rounds of the check. Its followers are not notified."""
 
     settings: Mapping[str, str] = {"controller.quorum.fetch.timeout.ms": "6000"}
 
@@ -159,12 +162,12 @@ PLANTED = {
 
 
 OF_GROUPS = ("load without end", "sync without effect")
-"""The bugs that nobody meets but a group."""
+"""Bugs that only a run with consumer groups can show."""
 
 
 @pytest.mark.parametrize("name", PLANTED)
 def test_who_could_serve_and_does_not_is_told(name: str) -> None:
-    """A bug keeps the living from taking over what the dead one served: the verdict is `liveness`, in mid-run."""
+    """If a bug prevents the takeover from a dead member, the run ends at once with the verdict `liveness`."""
     victim, function, old, new, complaint = PLANTED[name]
     workloads = ("produce", "crowd") if name in OF_GROUPS else ("produce",)
     with patched(function, old, new), pytest.raises((Liveness, SafetyViolation), match=complaint):
@@ -173,19 +176,21 @@ def test_who_could_serve_and_does_not_is_told(name: str) -> None:
 
 @pytest.mark.parametrize("victim", ["leader", "controller"])
 def test_who_takes_over_in_time_is_not_told(victim: str) -> None:
-    """The same faults without a bug pass."""
+    """Without a bug, the same faults pass."""
     with pytest.raises(Passed):
         OneFault(victim, ("produce",)).run(to_the_end=False)
 
 
 def test_a_leader_that_is_named_late_has_the_time_of_its_own_disk() -> None:
-    """Seed 90415: what befell the leader before is over by then; a disk that hangs is given up later than a session."""
+    """A new leader with a hanging disk gets the full time for its own disk, although the old leader's fault is over
+    (seed 90415)."""
     with pytest.raises(Passed):
         HungSuccessor("leader", ("produce",)).run(to_the_end=False)
 
 
 def test_a_loss_of_power_between_two_looks_is_no_mere_death() -> None:
-    """Seeds 90270 and 90376: no connection breaks, so followers wait for a fetch timeout before they stand."""
+    """A node loses power and returns between two rounds of the check. No connection breaks, so followers may wait for a
+    fetch timeout (seeds 90270 and 90376)."""
     function, old = "odradek.metadata_quorum.raft.core_state:CoreState._first_role", "to_notify=others"
     with patched(function, old, "to_notify=[]"), pytest.raises(Passed):
         UnseenLossOfPower("controller", ("produce",)).run(to_the_end=False)
@@ -208,7 +213,8 @@ def _in_world(scenario: Callable[[World, Cluster, Fitness], Awaitable[None]]) ->
 
 
 def test_the_time_begins_anew_with_each_fault_that_begins_or_ends() -> None:
-    """A machine is unfit while it is frozen, hangs, is slow or full, and fit from the end of that; so is a link."""
+    """A machine counts as unfit while it is frozen, hung, slow or full, and a link while it is cut. The time limit
+    restarts with each change."""
 
     async def scenario(world: World, cluster: Cluster, fitness: Fitness) -> None:
         node, other = "node-1", "node-2"
@@ -255,7 +261,7 @@ def test_the_time_begins_anew_with_each_fault_that_begins_or_ends() -> None:
 
 
 def test_a_dead_process_is_unfit_and_its_next_one_fit_from_its_start() -> None:
-    """A process that is gone, and a machine without power, are told apart; a new process counts from its launch."""
+    """A dead process and a machine without power are distinguished. A new process counts as fit from its launch."""
 
     async def scenario(world: World, cluster: Cluster, fitness: Fitness) -> None:
         member = cluster.members[0]

@@ -1,4 +1,4 @@
-"""A node that goes on after a bug has told of it in its log: the run ends with that error."""
+"""If a node logs a bug and continues, the simulated run ends with this bug as its verdict."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.mutants.patching import patched
 
 
 def test_an_error_behind_which_a_node_goes_on_is_the_runs_verdict() -> None:
-    """A parked fetch fails with an error of no kind: its node goes on, and the run is over."""
+    """A bug makes a parked fetch raise TypeError. The node survives it, but the run's verdict is `crash`."""
     options = RunOptions.draw(1, "calm", nodes=3, controllers=0, seconds=3.0)
     options = attrs.evolve(options, weather=Weather(), workloads=("produce", "consume"), duties=())
     with patched(

@@ -1,4 +1,4 @@
-"""The checks of a run see what they are for: a bug in one function is told, and one wrong thing in a quiet cluster."""
+"""The checks of a run find a planted bug in one function, and each manipulated value in a quiet cluster."""
 
 from __future__ import annotations
 
@@ -119,15 +119,15 @@ PLANTED = {
         "clean-shutdown marker: .* is not synced",
     ),
 }
-"""By what they are about: function, old text, new text, and the complaint."""
+"""By subject: function, old text, new text, and the expected complaint."""
 
 DELETING = {"deletion answered": ("churn",), "earliest": ("trim",), "follower's start": ("trim",)}
-"""The workloads that delete records, for what is about those."""
+"""The workloads that delete records, for the bugs that need them."""
 
 
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_bug_is_told_by_its_check(name: str) -> None:
-    """A quiet run with one wrong line ends with the complaint of the check that is for it."""
+    """A quiet run with one planted bug ends with the complaint of the responsible check."""
     function, old, new, complaint = PLANTED[name]
     options = RunOptions.draw(2, "calm", nodes=3, controllers=0, seconds=SECONDS)
     segment_bytes = 2000 if name == "recovery point" else 0
@@ -144,17 +144,17 @@ def test_a_planted_bug_is_told_by_its_check(name: str) -> None:
 
 
 class Quiet:
-    """A quiet cluster at whose end `tamper` breaks one thing after the other, and puts each right again."""
+    """A quiet cluster. At its end, `tamper` sets one wrong value after the other and restores each."""
 
     def __init__(self) -> None:
         shape = Shape(settings={**SETTINGS, "log.index.interval.bytes": "0"}, segment_bytes=5000)
         self.scenario = ClusterScenario(1, shape=shape, plan=StormPlan(3.0, ()), weather=Weather())
         self.watch = Watch(self.scenario.cluster)
-        """Eyes of its own: the run's must not remember what they saw here."""
+        """A separate watch: that of the run must not remember the wrong values."""
         self.told: list[str] = []
 
     def run(self) -> None:
-        """Run, with `tamper` in the place of the storm's end."""
+        """Run the scenario with `tamper` in place of the storm's end."""
         storm = self.scenario._storm.run
 
         async def tampered() -> None:
@@ -166,11 +166,11 @@ class Quiet:
 
     @property
     def hosted(self) -> list[Hosted]:
-        """All replicas that there are now."""
+        """All replicas in the cluster at present."""
         return list(self.watch.processes.hosted())
 
     def replicas(self) -> list[Hosted]:
-        """The leader of one partition, then its followers."""
+        """Return the replicas of one partition, the leader first."""
         found = [
             each
             for each in self.hosted
@@ -179,7 +179,7 @@ class Quiet:
         return sorted(found, key=lambda each: not each.partition.is_leader)
 
     def sees(self, complaint: str, look: Callable[[list[Hosted]], None]) -> None:
-        """The look complains."""
+        """Assert that the check raises this complaint."""
         with pytest.raises(SafetyViolation, match=complaint):
             look(self.hosted)
         self.told.append(complaint)
@@ -187,7 +187,7 @@ class Quiet:
     def put(
         self, bearer: Any, name: str, value: object, complaint: str, look: Callable[[list[Hosted]], None]
     ) -> None:
-        """Set an attribute, look, and set it back."""
+        """Set an attribute, assert that the check complains, and restore the attribute."""
         before = getattr(bearer, name)
         setattr(bearer, name, value)
         self.sees(complaint, look)
@@ -195,7 +195,7 @@ class Quiet:
         look(self.hosted)
 
     def tamper(self) -> None:
-        """One thing after the other, at one moment of the run."""
+        """Set one wrong value after the other, all at one moment of the run."""
         self.watch.look_at_all()
         leader, *_ = self.replicas()
         self.tamper_with_offsets(leader)
@@ -279,7 +279,7 @@ class Quiet:
 
 
 def test_one_wrong_thing_in_a_quiet_cluster_is_told() -> None:
-    """Each rule about the state of nodes and disks is broken once, by hand, and each complaint comes."""
+    """Each rule about the state of nodes and disks is broken once by a wrong value, and the check finds each one."""
     quiet = Quiet()
     quiet.run()
     assert len(quiet.told) == 13
@@ -302,7 +302,7 @@ def test_one_wrong_thing_in_a_quiet_cluster_is_told() -> None:
 def test_a_fetch_from_before_a_cut_is_held_to_the_disk_of_that_time(
     held: int, log_end: int, other_process: bool, is_told: bool
 ) -> None:
-    """Such a Fetch lay in a connection while the log was cut: what it promises was on the platter then (seed 90378)."""
+    """A Fetch that was delayed while the log was truncated is compared with the disk as it was before (seed 90378)."""
     core = SimpleNamespace(log=SimpleNamespace(end_offset=log_end))
     node = SimpleNamespace(metadata=SimpleNamespace(quorum=SimpleNamespace(is_open=True, core=core)))
     config = SimpleNamespace(metadata_log_dir="/data")
@@ -333,7 +333,8 @@ def test_a_fetch_from_before_a_cut_is_held_to_the_disk_of_that_time(
 
 @pytest.mark.parametrize(("fetch_offset", "is_told"), [(10, False), (11, True)])
 def test_an_emptied_log_promises_nothing_below_its_start(fetch_offset: int, is_told: bool) -> None:
-    """Its only segment may be named by a lower offset: the leader's batch reaches below the start (seed 400136)."""
+    """An emptied log may have a first segment named below its start. A Fetch then vouches only for records above (seed
+    400136)."""
     disk = new_disk()
     log = new_log(disk=disk)
     log.truncate_fully_and_start_at(10)
@@ -365,7 +366,8 @@ def test_an_emptied_log_promises_nothing_below_its_start(fetch_offset: int, is_t
 
 @pytest.mark.parametrize(("epoch", "is_told"), [(3, False), (4, True), (-1, True)])
 def test_a_fetch_of_an_earlier_epoch_is_held_to_nothing(epoch: int, is_told: bool) -> None:
-    """It lay in a connection while the follower's log was cut for the next leader, which refuses it."""
+    """A follower's delayed Fetch of an earlier epoch is not checked: its log was truncated since, and the leader
+    refuses it."""
     disk = new_disk()
     partition = SimpleNamespace(log=new_log(disk=disk), leader_epoch=4)
     hosted = SimpleNamespace(partition=lambda topic, index: partition)
@@ -394,7 +396,7 @@ def _answer(asked_ms: int, timestamp_ms: int, offset: int, **more: int) -> Answe
 
 
 def test_a_right_offset_for_a_time_passes() -> None:
-    """The first record with the timestamp or a later one, the first newest one, or none of those committed."""
+    """A correct offset for a timestamp passes: the first record at or after it, the newest one, or none."""
     _answer(101, 110, 11).check(RECORDS)
     _answer(-3, 130, 13).check(RECORDS)
     _answer(131, -1, -1).check(RECORDS)
@@ -413,6 +415,7 @@ def test_a_right_offset_for_a_time_passes() -> None:
     ],
 )
 def test_a_wrong_offset_for_a_time_is_told(answer: AnswerByTime) -> None:
-    """A later record than the first, another timestamp, an older record, or none although there is one."""
+    """A wrong offset for a timestamp is found: a later record, a wrong timestamp, an older record, or none although one
+    exists."""
     with pytest.raises(SafetyViolation, match="was asked for timestamp"):
         answer.check(RECORDS)

@@ -1,4 +1,4 @@
-"""The ledger of copies: what it accepts, and each broken promise that it must find."""
+"""The ledger of copying transactions: what it accepts, and each violation that it must find."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ SINK = 0
 
 
 def value(name: str, number: int) -> bytes:
-    """The copy of the record at offset `number` of the source's only partition."""
+    """Make the copy of the record at offset `number` of the only source partition."""
     return copy_value(name, number, 0, number, b"")
 
 
 def copied(ledger: CopyLedger, name: str, offsets: range, outcome: Outcome) -> Copy:
-    """A transaction that has copied these records of the source."""
+    """Make a transaction that has copied these records of the source."""
     copy = ledger.begin(name)
     copy.records = [(SINK, value(name, offset)) for offset in offsets]
     copy.offsets = {0: offsets.stop}
@@ -29,7 +29,7 @@ def copied(ledger: CopyLedger, name: str, offsets: range, outcome: Outcome) -> C
 
 
 def content(*copies: Copy) -> dict[int, list[Found]]:
-    """The sink with these transactions, one behind the other."""
+    """Make the content of the sink from these transactions, in order."""
     values = [each for copy in copies for _, each in copy.records]
     return {SINK: list(enumerate(values))}
 
@@ -39,7 +39,7 @@ def source(end: int) -> dict[int, list[Found]]:
 
 
 def test_transactions_that_count_whole_are_right() -> None:
-    """Committed ones count, tried ones may, aborted and open ones leave nothing behind."""
+    """Records of committed transactions must be in the sink, those of unanswered ones may be, and others must not."""
     ledger = CopyLedger()
     first = copied(ledger, "a.1", range(2), Outcome.COMMITTED)
     copied(ledger, "a.2", range(2, 3), Outcome.ABORTED)
@@ -52,7 +52,7 @@ def test_transactions_that_count_whole_are_right() -> None:
 
 
 def test_the_copy_is_done_when_the_group_is_at_the_end() -> None:
-    """Progress never goes back, even where a member tells of an older offset."""
+    """The group's progress never decreases, even if a member reports an older offset."""
     ledger = CopyLedger()
     ledger.advance({0: 5})
     assert not ledger.is_done
@@ -140,13 +140,14 @@ def offset_of_no_transaction(ledger: CopyLedger) -> None:
     ],
 )
 def test_a_broken_promise_is_told(breach: Callable[[CopyLedger], None], complaint: str) -> None:
-    """Each rule of the module is broken once."""
+    """A violation of each rule is found."""
     with pytest.raises(SafetyViolation, match=complaint):
         breach(CopyLedger())
 
 
 def test_plans_have_all_ends_and_naps_keep_their_transactions() -> None:
-    """A nap is longer than a session, so its transactions must be allowed to last longer than it."""
+    """Plans include all ways to end. If a copier naps longer than its session, its transaction timeout is even
+    longer."""
     plans = [CopyPlan.draw(Random(seed)) for seed in range(200)]
     assert {each.end for each in plans} == {"close", "die", "zombie", "freeze", "nap"}
     assert {each.is_explicit for each in plans} == {True, False}

@@ -1,4 +1,4 @@
-"""The folds of data logs and of coordinators' logs: what each batch means, and that they notice a product that errs."""
+"""The folds of data logs and coordinators' logs: the meaning of each batch, and how they find a bug in the product."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Records = Sequence[tuple[bytes, bytes | None]]
 
 
 def data(offset: int, records: Records, producer: int = -1, epoch: int = 0, sequence: int = -1) -> Placed:
-    """Build a batch of data; a producer's is transactional."""
+    """Build a data batch, transactional if it has a producer."""
     builder = RecordBatchBuilder(
         base_offset=offset,
         producer_id=producer,
@@ -74,7 +74,7 @@ def written(offset: int, producer: int, epoch: int, sequence: int, count: int = 
 
 
 def test_the_last_five_batches_of_an_epoch_count() -> None:
-    """Older batches are forgotten; so are those before a gap, and those of an older epoch."""
+    """Only a producer's last five batches of its epoch are kept, and none from before a gap or of an older epoch."""
     first = [written(2 * number, 7, 0, 2 * number, 2) for number in range(6)]
     (fold,) = folded(first).producers.values()
     assert [each.last_offset for each in fold.batches] == [3, 5, 7, 9, 11]
@@ -88,7 +88,7 @@ def test_the_last_five_batches_of_an_epoch_count() -> None:
 
 
 def test_a_transaction_lasts_until_its_marker() -> None:
-    """Stable records end at the first transaction that is open, or whose marker is not committed."""
+    """Stable records end before the first transaction that is open or whose marker is not yet committed."""
     batches = [
         written(0, 7, 0, 0),
         written(1, 8, 0, 0),
@@ -107,7 +107,7 @@ def test_a_transaction_lasts_until_its_marker() -> None:
 
 
 def random_log(random: Random) -> Iterator[Placed]:
-    """Yield batches of three producers as brokers accept them."""
+    """Yield batches of three producers that brokers would accept."""
     offset = 0
     epochs, sequences = dict.fromkeys(range(3), 0), dict.fromkeys(range(3), 0)
     for _ in range(40):
@@ -125,7 +125,7 @@ def random_log(random: Random) -> Iterator[Placed]:
 
 
 def compare_producers(seed: int) -> None:
-    """Hold the product's knowledge of a random log against the fold, batch by batch."""
+    """Compare the product's state with the fold after each batch of a random log."""
     state, fold = ProducerState(), ProducersFold()
     for header, batch in random_log(Random(seed)):
         note_batch(state, header, header.base_offset, header.max_timestamp, batch)
@@ -140,14 +140,14 @@ def compare_producers(seed: int) -> None:
 
 
 def compare_all() -> None:
-    """Compare on twenty logs."""
+    """Compare the states on twenty random logs."""
     for seed in range(20):
         compare_producers(seed)
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_product_knows_the_same_producers(seed: int) -> None:
-    """Product and fold agree on any log."""
+    """Product and fold have the same producers after each batch of a random log."""
     compare_producers(seed)
 
 
@@ -167,7 +167,7 @@ OLDER = producer_entry.older_batches
 def test_another_number_of_batches_is_noticed(
     monkeypatch: pytest.MonkeyPatch, wrong: Callable[..., bytes]
 ) -> None:
-    """The fold counts for itself."""
+    """If the product keeps another number of batches, the comparison with the fold finds it."""
     monkeypatch.setattr("odradek.data_plane.log.parts.producer_state.older_batches", wrong)
     with pytest.raises(SafetyViolation, match="producers: a log knows of producer"):
         compare_all()
@@ -201,7 +201,8 @@ def committed(fold: GroupsFold) -> dict[int, int]:
 
 
 def test_offsets_of_transactions_count_from_their_markers() -> None:
-    """A later plain commit wins over an earlier pending one; an aborted one leaves nothing; a tombstone takes all."""
+    """A transaction's offsets count from its marker, unless a later plain commit or a tombstone replaced them. Aborted
+    ones never count."""
     pending = [data(0, [commit(3), commit(4, 1)], 7)]
     assert committed(groups(pending)) == {}
     assert committed(groups([*pending, marker(2, 7, is_commit=True)])) == {0: 3, 1: 4}
@@ -213,7 +214,7 @@ def test_offsets_of_transactions_count_from_their_markers() -> None:
 
 
 def test_groups_and_transactional_ids_have_their_last_values() -> None:
-    """A value replaces the former one, and a tombstone removes it."""
+    """For groups and transactional ids the last value counts, and a tombstone removes it."""
     first, second = (GroupMetadataValue("consumer", number, "range", "m", 1, []) for number in (1, 2))
     key = GroupMetadataKey("g")
     log = [data(0, [record(key, first), record(key, second)])]
@@ -261,7 +262,7 @@ def loaded(batches: Sequence[Placed]) -> groups_state.GroupsState:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_the_product_loads_the_same_offsets(seed: int) -> None:
-    """Product and fold agree on any log of commits."""
+    """Product and fold load the same offsets from any log of commits."""
     batches = list(random_commits(Random(seed)))
     for end in range(len(batches)):
         assert groups_difference(groups(batches[:end]), loaded(batches[:end])) is None
@@ -282,7 +283,7 @@ def _tombstones_spare_pending(latest: Latest, offset: int, key: bytes, value: by
 def test_a_wrong_rule_of_commits_is_noticed(
     monkeypatch: pytest.MonkeyPatch, name: str, wrong: Callable[..., None]
 ) -> None:
-    """The fold shares no rule with the product."""
+    """If the product follows a wrong rule for commits, the comparison with the fold finds it."""
     monkeypatch.setattr(Latest, name, wrong)
     logs = (list(random_commits(Random(seed))) for seed in range(40))
     assert any(

@@ -1,4 +1,4 @@
-"""Answers are held against the world when they leave their broker: a wrong one fails at once, a right one never."""
+"""Answers are checked against the cluster when they leave their broker. A wrong one fails at once."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ PLANTED = {
         "markers: .* asks for .* and its log has decided",
     ),
 }
-"""By what they are about: function, old text, new text, and the complaint."""
+"""By subject: function, old text, new text, and the expected complaint."""
 
 WORKLOADS = {
     "deleted here alone": ("produce", "churn"),
@@ -69,7 +69,8 @@ WORKLOADS = {
 
 @pytest.mark.parametrize("name", PLANTED)
 def test_an_answer_that_came_too_early_fails_at_once(name: str) -> None:
-    """A quiet run, in which no replica is lost, ends with the complaint about the answer itself."""
+    """A planted bug sends an answer too early. The quiet run ends with a complaint about this answer, although no data
+    is lost."""
     function, old, new, complaint = PLANTED[name]
     options = RunOptions.draw(2, "calm", nodes=3, controllers=0, seconds=SECONDS)
     shape = attrs.evolve(options.shape, settings={**SETTINGS, **QUICK_UPKEEP}, older=0, segment_bytes=0)
@@ -87,7 +88,7 @@ KEY = TopicIdPartition(b"t" * 16, 0)
 
 
 def _eligible(image: PartitionImage, reach: dict[int, int], robbed: frozenset[int]) -> EligibleReplicas:
-    """Make the check of one partition, with the ends of its logs by broker."""
+    """Make the check for one partition, with the log end of each broker."""
     newest = SimpleNamespace(
         image=None,
         on_change=[],
@@ -124,7 +125,8 @@ def _leader(high_watermark: int, leader_epoch: int, partition_epoch: int = 0) ->
 def test_a_replica_that_may_lead_has_all_that_was_committed(
     isr: tuple[int, ...], elr: tuple[int, ...], last_known: tuple[int, ...], why: str
 ) -> None:
-    """A shorter log is an error, unless a fault took its end."""
+    """Each replica that may become leader must have all committed records, unless a fault destroyed the end of its
+    log."""
     image = PartitionImage(1, 5, 9, (1, 2, 3), isr, elr=elr, last_known_elr=last_known)
     with pytest.raises(SafetyViolation, match=f"t-0: broker 2, which {why}, has it up to 7, .* watermark 8"):
         _eligible(image, {1: 8, 2: 7}, frozenset()).look([_leader(8, 5)])
@@ -133,7 +135,7 @@ def test_a_replica_that_may_lead_has_all_that_was_committed(
 
 
 def test_a_leader_that_knows_more_than_all_images_is_waited_for() -> None:
-    """It counts by the newer state: whether a replica that has left had to have its records is not known yet."""
+    """A leader with a newer partition state than all images is not checked yet: replicas may have left the ISR."""
     image = PartitionImage(1, 5, 9, (1, 2, 3), (1,), elr=(2,))
     check = _eligible(image, {1: 8, 2: 7}, frozenset())
     check.look([_leader(8, 5, partition_epoch=10)])

@@ -1,4 +1,4 @@
-"""The ledger of a group: what it accepts, and each broken promise that it must find."""
+"""The ledger of a consumer group: what it accepts, and each violation that it must find."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OTHER = TopicPartition("t", 1)
 
 
 def group() -> GroupPromises:
-    """Ten records were sent to one partition."""
+    """Make a ledger after ten records were sent to one partition."""
     history = History(())
     for offset in range(10):
         history.send(KEY, b"a:%d" % offset, "a", 0.0)
@@ -27,18 +27,18 @@ def told(*offsets: int) -> list[Told]:
 
 
 def owned(promises: GroupPromises, member: str, generation: int, now: float) -> None:
-    """A member gets the partition in a generation."""
+    """Let a member own the partition in a generation."""
     promises.owns(member, generation, [KEY], now)
     promises.begins(member, [KEY], now)
 
 
 def committed(promises: GroupPromises, member: str, generation: int, offset: int, now: float) -> None:
-    """A commit that was asked for and acknowledged within half a second."""
+    """Let a commit be acknowledged half a second after its request."""
     promises.committed(promises.commits(member, generation, {KEY: offset}, now), now + 0.5)
 
 
 def test_a_partition_goes_from_hand_to_hand() -> None:
-    """The next owner begins at what the one before has committed; what was handed over twice is no breach."""
+    """A partition's next owner begins at the last commit. Records may be handed over twice."""
     promises = group()
     owned(promises, "one", 1, 1.0)
     promises.handed("one", told(0, 1), 1.5)
@@ -56,7 +56,8 @@ def test_a_partition_goes_from_hand_to_hand() -> None:
 
 
 def test_a_generation_that_others_share_may_have_begun_anew() -> None:
-    """Seed 101034: who shares the new first generation is no witness of the one before, which a session ended."""
+    """Another member of a new first generation is no evidence that the old group lives: its session has ended (seed
+    101034)."""
     promises = group()
     owned(promises, "one", 2, 1.0)
     promises.ends("one", [KEY])
@@ -74,7 +75,7 @@ def test_a_generation_that_others_share_may_have_begun_anew() -> None:
 
 
 def test_generations_begin_anew_where_nothing_was_committed() -> None:
-    """Kafka deletes a group that is empty and has no commits."""
+    """Kafka deletes an empty group that has no commits. So generations may restart at 1 until the first commit."""
     promises = group()
     owned(promises, "one", 2, 1.0)
     promises.gone("one")
@@ -87,7 +88,8 @@ def test_generations_begin_anew_where_nothing_was_committed() -> None:
 
 
 def test_a_generation_counts_from_when_its_member_asked() -> None:
-    """Seed 900019: a member that was frozen hears late of a generation, and its session ends soon after."""
+    """The time of a member's request counts, not that of the answer: a frozen member learns late of its generation
+    (seed 900019)."""
     promises = group()
     promises.owns("one", 2, [KEY], 9.0, asked=1.0)
     promises.begins("one", [KEY], 9.0)
@@ -103,7 +105,8 @@ def test_a_generation_counts_from_when_its_member_asked() -> None:
 
 
 def test_a_member_may_hear_of_a_deleted_group() -> None:
-    """It was frozen for longer than its session, and reports what it owned there behind the new group's first commit."""
+    """A member that was frozen longer than its session may report its old ownership after the new group's first
+    commit."""
     promises = group()
     owned(promises, "two", 1, 12.0)
     committed(promises, "two", 1, 0, 12.5)
@@ -114,7 +117,7 @@ def test_a_member_may_hear_of_a_deleted_group() -> None:
 
 
 def test_a_member_that_leaves_ends_its_session() -> None:
-    """A group that all members have left is deleted at once; a member that has long been silent counts as gone."""
+    """A group is deleted as soon as its last member leaves. A member that was silent for long counts as gone."""
     promises = group()
     promises.owns("silent", 1, [OTHER], 1.0)
     promises.begins("silent", [OTHER], 1.0)
@@ -126,7 +129,7 @@ def test_a_member_that_leaves_ends_its_session() -> None:
 
 
 def test_a_static_member_is_no_witness_against_itself() -> None:
-    """Its next process is a member of the new group; the generation of its former one is over."""
+    """If a static member restarts in a new group, its former generation does not count against the new one."""
     promises = group()
     promises.owns("one.1", 2, [KEY], 1.0, owner="one")
     promises.begins("one.1", [KEY], 1.0)
@@ -138,7 +141,7 @@ def test_a_static_member_is_no_witness_against_itself() -> None:
 
 
 def test_a_commit_without_an_answer_counts_in_a_new_group() -> None:
-    """The group has begun anew, its first commit is taken, and the answer is lost."""
+    """If a new group's first commit is accepted but its answer lost, the next member may begin there."""
     promises = group()
     owned(promises, "one", 2, 1.0)
     promises.gone("one")
@@ -227,13 +230,13 @@ def forgotten(promises: GroupPromises) -> None:
     ],
 )
 def test_broken_promises_are_found(breach: Callable[[GroupPromises], None], reason: str) -> None:
-    """One breach of each rule."""
+    """A violation of each rule is found."""
     with pytest.raises(SafetyViolation, match=reason):
         breach(group())
 
 
 def test_a_commit_without_an_answer_counts_until_its_generation_is_over() -> None:
-    """The member died: the next may begin at either offset. After one more commit only that one is left."""
+    """After an unanswered commit, the next owner may begin at either offset. Its own commit then decides."""
     for begin in (0, 2):
         promises = group()
         owned(promises, "one", 1, 1.0)
@@ -251,7 +254,7 @@ def test_a_commit_without_an_answer_counts_until_its_generation_is_over() -> Non
 
 
 def test_a_commit_that_was_sent_twice_may_come_late() -> None:
-    """Bytes of the first attempt may arrive behind the next commit, as long as the generation lasts."""
+    """A commit sent twice may arrive again after a later commit, but only within its generation."""
     promises = group()
     owned(promises, "one", 1, 1.0)
     promises.handed("one", told(0, 1, 2), 1.5)
@@ -267,7 +270,7 @@ def test_a_commit_that_was_sent_twice_may_come_late() -> None:
 
 
 def test_who_seeks_goes_on_there() -> None:
-    """Back to the beginning, and in order from there; a commit below the one before is then legal."""
+    """A member that seeks reads on from there, and may then commit a lower offset."""
     promises = group()
     owned(promises, "one", 1, 1.0)
     assert not promises.has_begun("one", KEY)
@@ -280,7 +283,7 @@ def test_who_seeks_goes_on_there() -> None:
 
 
 def test_what_was_deleted_may_be_missed() -> None:
-    """A client has asked to delete records: an owner may begin above, and go on above what is gone."""
+    """After a DeleteRecords request, an owner may begin above the deleted records and skip them."""
     promises = group()
     promises.history.deleted_below[KEY] = 5
     owned(promises, "one", 1, 1.0)

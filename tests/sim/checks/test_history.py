@@ -1,4 +1,4 @@
-"""The checker of promises: what it must accept, and each kind of breach that it must find."""
+"""The checker of promises to clients: what it must accept, and each kind of violation that it must find."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VALUES = (b"a:0", b"a:1", b"b:0", b"a:2")
 def history(
     *, acknowledged: Sequence[Told] = (), read: Sequence[Told] = (), lost: Sequence[float] = ()
 ) -> History:
-    """Two producers sent `VALUES` to both partitions."""
+    """Make a history in which two producers sent `VALUES` to both partitions."""
     made = History(("synced",), acknowledged=list(acknowledged), read=list(read), power_losses=list(lost))
     for partition in (SYNCED, CACHED):
         for value in VALUES:
@@ -26,7 +26,8 @@ def history(
 
 
 def test_what_was_told_is_there() -> None:
-    """Offsets start anywhere. Acknowledged records must be there; failed and unanswered ones may be."""
+    """Acknowledged records must be in the log. Failed and unanswered ones may be, and the log may start at any
+    offset."""
     told = [Told(SYNCED, 7, b"b:0", 1.0)]
     assert (
         history(acknowledged=told, read=told).check(SYNCED, 5, [(5, b"a:0"), (6, b"a:2"), (7, b"b:0")]) == 3
@@ -47,13 +48,13 @@ def test_what_was_told_is_there() -> None:
 def test_gaps_inventions_repetitions_and_disorder_are_found(
     records: list[tuple[int, bytes]], reason: str
 ) -> None:
-    """Promises 3 and 4."""
+    """Gaps, records that nobody sent, duplicates and wrong order are found (promises 3 and 4)."""
     with pytest.raises(SafetyViolation, match=reason):
         history().check(SYNCED, 0, records)
 
 
 def test_a_lost_or_moved_acknowledgement_is_found() -> None:
-    """Promise 1: there, at its offset, byte for byte."""
+    """An acknowledged record must be at its offset, with the same bytes (promise 1)."""
     told = history(acknowledged=[Told(SYNCED, 1, b"a:1", 1.0)])
     with pytest.raises(SafetyViolation, match="acknowledged at offset 1"):
         told.check(SYNCED, 0, [(0, b"a:0")])
@@ -63,7 +64,8 @@ def test_a_lost_or_moved_acknowledgement_is_found() -> None:
 
 
 def test_a_loss_of_power_excuses_only_what_was_not_synced() -> None:
-    """Promise 1: 'after a loss of power that is promised for topics that sync each batch only'."""
+    """After a power loss, acknowledged records may be missing only from topics without a sync for each batch (promise
+    1)."""
     lost = history(acknowledged=[Told(CACHED, 0, b"a:0", 1.0), Told(SYNCED, 0, b"a:0", 1.0)], lost=[2.0])
     assert lost.check(CACHED, 0, []) == 0
     with pytest.raises(SafetyViolation):
@@ -73,7 +75,8 @@ def test_a_loss_of_power_excuses_only_what_was_not_synced() -> None:
 
 
 def test_what_was_read_stays_unless_the_power_was_lost() -> None:
-    """Promise 2, in any topic: a consumer may read before a sync."""
+    """A record that was read must stay in any topic, unless power was lost: it may be read before its sync (promise
+    2)."""
     read = [Told(SYNCED, 0, b"a:0", 1.0)]
     with pytest.raises(SafetyViolation, match="read at offset 0"):
         history(read=read).check(SYNCED, 0, [])
@@ -81,7 +84,7 @@ def test_what_was_read_stays_unless_the_power_was_lost() -> None:
 
 
 def test_operations_are_held_against_jepsens_definitions() -> None:
-    """'Jepsen's anomalies over the client history, in checkers shared with the tests of real processes.'"""
+    """The history is also checked with Jepsen's definitions of anomalies: a poll that goes backwards is found."""
     made = History(("synced",))
     for offset, value in enumerate((b"a:0", b"a:1", b"a:2")):
         made.send(SYNCED, value, "a", offset)
@@ -98,7 +101,7 @@ def test_operations_are_held_against_jepsens_definitions() -> None:
 
 
 def test_foreign_bytes_and_reads_before_the_send_are_found() -> None:
-    """wrong-bytes and G1c-realtime."""
+    """A read of bytes that nobody sent is found (wrong-bytes), and so is a read before the send (G1c-realtime)."""
     made = History(("synced",))
     made.see("reader", [Told(SYNCED, 0, b"a:0", 1.0)], 2.0)
     with pytest.raises(SafetyViolation, match="wrong-bytes"):
@@ -111,7 +114,7 @@ def test_foreign_bytes_and_reads_before_the_send_are_found() -> None:
 
 
 def test_a_record_is_there_as_often_as_it_was_sent() -> None:
-    """Promise 4: a producer that is not idempotent may repeat a send and change the order."""
+    """A producer without idempotence may write a record as often as it sent it, in any order (promise 4)."""
     made = History(())
     for serial in range(2):
         made.send(CACHED, b"a:%d" % serial, "a", 1.0, idempotent=False)
@@ -129,7 +132,7 @@ def test_a_record_is_there_as_often_as_it_was_sent() -> None:
 
 @pytest.mark.parametrize("how", ["acknowledged", "read", "witnessed"])
 def test_what_is_sent_later_is_behind_what_was_known_before(how: str) -> None:
-    """Promise 5, over producers: whatever their acks."""
+    """A record is placed after all records that were known before it was sent (promise 5)."""
     made = History(())
     made.send(CACHED, b"a:0", "a", 1.0)
     first = Told(CACHED, 1, b"a:0", 1.0)
@@ -147,7 +150,7 @@ def test_what_is_sent_later_is_behind_what_was_known_before(how: str) -> None:
 
 
 def test_what_a_loss_of_power_took_may_come_back_behind_other_records() -> None:
-    """It was read before the loss, or its answer was on its way then, and its producer has sent it again."""
+    """After a power loss, a record that was known before may be sent again, and then follows other records."""
     for heard in (2.0, 4.0):
         made = History(())
         made.send(CACHED, b"a:0", "a", 1.0)
@@ -162,7 +165,7 @@ def test_what_a_loss_of_power_took_may_come_back_behind_other_records() -> None:
 
 
 def test_a_synced_record_keeps_its_place_over_a_loss_of_power() -> None:
-    """Its acknowledgement says that it is synced."""
+    """If a topic syncs each batch, an acknowledged record keeps its place after a power loss."""
     made = History(("synced",))
     made.send(SYNCED, b"a:0", "a", 1.0)
     made.acknowledge(Told(SYNCED, 1, b"a:0", 1.0), 2.0)
@@ -173,7 +176,7 @@ def test_a_synced_record_keeps_its_place_over_a_loss_of_power() -> None:
 
 
 def test_a_send_that_failed_is_never_seen() -> None:
-    """G1a: promise 6."""
+    """A record whose send failed must never be read (promise 6, Jepsen's G1a)."""
     made = History(())
     made.send(CACHED, b"a:0", "a", 1.0)
     made.refuse(CACHED, b"a:0", "too large", 2.0)
@@ -184,7 +187,7 @@ def test_a_send_that_failed_is_never_seen() -> None:
 
 
 def test_a_commit_that_was_forgotten_is_found() -> None:
-    """lost-commit: a member begins below what its group had acknowledged."""
+    """A member that begins below an acknowledged commit of its group is found (lost-commit)."""
     made = History(())
     for serial in range(4):
         made.send(CACHED, b"a:%d" % serial, "a", 0.0)

@@ -1,4 +1,4 @@
-"""What brokers make of their images is checked: each stale result in a quiet cluster raises, and the rules are Kafka's."""
+"""Values that brokers derive from their images are checked: each stale value raises, and the rules are Kafka's."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ BROKER_TEXTS = {
 
 
 def drawn(random: Random, texts: dict[str, tuple[str, ...]], share: float) -> dict[str, str]:
-    """Draw some keys, each with one of its texts."""
+    """Draw some keys, each with one of its possible texts."""
     return {key: random.choice(found) for key, found in texts.items() if random.random() < share}
 
 
 @pytest.mark.parametrize("seed", range(150))
 def test_the_settings_of_logs_follow_from_all_layers(seed: int) -> None:
-    """Product and fold agree on all attributes, for values in any layer."""
+    """Product and fold derive the same log configuration from values in any layer."""
     random = Random(seed)
     own = drawn(random, TEXTS, 0.3)
     layers = [drawn(random, BROKER_TEXTS, 0.25) for _ in range(3)]
@@ -78,7 +78,7 @@ def test_the_settings_of_logs_follow_from_all_layers(seed: int) -> None:
 
 
 def test_throttles_name_replicas_and_rates() -> None:
-    """A rate comes from the strongest layer, and a list names partitions of brokers, or all."""
+    """A throttled rate comes from the strongest layer. A list names partitions with brokers, or `*` for all."""
     layers = [{}, {"leader.replication.throttled.rate": "5"}, {"leader.replication.throttled.rate": "6"}]
     assert throttled_rate("leader", layers) == 5
     assert throttled_rate("follower", layers) is None
@@ -94,7 +94,7 @@ def test_throttles_name_replicas_and_rates() -> None:
 
 @pytest.mark.parametrize("seed", range(100))
 def test_quotas_hold_by_their_rank(seed: int) -> None:
-    """Product and fold find the same quota, whatever levels have one."""
+    """Product and fold choose the same quota, whichever levels have one."""
     random = Random(seed)
     quotas: dict[Quota, float] = {}
     for number in range(random.randrange(6)):
@@ -112,7 +112,7 @@ def test_quotas_hold_by_their_rank(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(100))
 def test_rules_decide_one_by_one(seed: int) -> None:
-    """Product and fold grant the same, whatever rules there are."""
+    """Product and fold give the same permissions for any set of ACLs."""
     random = Random(seed)
     rules = [
         (
@@ -131,7 +131,7 @@ def test_rules_decide_one_by_one(seed: int) -> None:
 
 
 class Quiet:
-    """A quiet cluster at whose end `tamper` makes one result stale after the other."""
+    """A quiet cluster. At its end, `tamper` makes one derived value stale after the other."""
 
     def __init__(self) -> None:
         plan, shape = StormPlan(2.0, ()), Shape(settings=dict(SETTINGS))
@@ -142,7 +142,7 @@ class Quiet:
         self.seen: list[str] = []
 
     def run(self) -> None:
-        """Run, with `tamper` in the place of the storm's end."""
+        """Run the scenario with `tamper` in place of the storm's end."""
         storm = self.scenario._storm.run
 
         async def tampered() -> None:
@@ -153,13 +153,13 @@ class Quiet:
         self.scenario.run()
 
     def sees(self, complaint: str) -> None:
-        """Expect that a look at all brokers raises."""
+        """Assert that a check of all brokers raises this complaint."""
         with pytest.raises(SafetyViolation, match=f"caches of metadata: .*{complaint}"):
             self.check.look_at_all([])
         self.seen.append(complaint)
 
     def put(self, bearer: object, name: str, value: object, complaint: str) -> None:
-        """Set an attribute, look, and set it back."""
+        """Set an attribute, assert that the check complains, and restore the attribute."""
         before = getattr(bearer, name)
         setattr(bearer, name, value)
         self.sees(complaint)
@@ -167,7 +167,7 @@ class Quiet:
         self.check.look_at_all([])
 
     def tamper(self) -> None:
-        """Make one result stale after the other, at one moment of the run."""
+        """Make one derived value stale after the other, all at one moment of the run."""
         self.check.look_at_all([])
         assert self.check.logs_seen > 0
         broker = next(node.broker for _, node in self.processes.living() if node.broker is not None)
@@ -242,14 +242,14 @@ class Quiet:
 
 
 def test_each_stale_result_raises() -> None:
-    """One result after the other is made stale by hand, and each time a look raises; the run itself is right."""
+    """Each derived value is made stale once, and the check finds each one. The run itself passes."""
     quiet = Quiet()
     quiet.run()
     assert len(quiet.seen) == 22
 
 
 def test_a_look_skips_what_it_knows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broker is compared when its image is new, and a new process at once."""
+    """A broker is compared again only if its image or its process is new."""
     quiet = Quiet()
     looked: list[str] = []
     found: list[tuple[str, object]] = []
@@ -268,6 +268,6 @@ def test_a_look_skips_what_it_knows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @attrs.define(eq=False)
 class _Imaged:
-    """A broker, as far as this test needs one."""
+    """A stub broker that has only an image."""
 
     image: MetadataImage

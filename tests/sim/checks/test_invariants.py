@@ -1,4 +1,4 @@
-"""Invariants at every moment: the ledgers by themselves, and the watch over a living cluster with one thing wrong."""
+"""Invariants that hold at every moment: the ledgers alone, and the watch over a cluster with one wrong value."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ KEY = (b"id", 0)
 
 
 def test_a_term_has_one_holder() -> None:
-    """'In one leader epoch at most one broker takes itself for the leader.'"""
+    """Two nodes that claim the same leader epoch are found."""
     leaders = OneForEach("one leader per epoch")
     leaders.see((KEY, 1), "node-1", "epoch 1")
     leaders.see((KEY, 1), "node-1", "epoch 1")
@@ -42,7 +42,7 @@ def test_a_term_has_one_holder() -> None:
 
 
 def test_figures_fall_only_with_a_new_bearer() -> None:
-    """'A replica's high watermark never falls while its process lives.'"""
+    """A high watermark that falls within one process is found. In a new process it may be lower."""
     marks = NeverFalls("high watermark")
     one, other = object(), object()
     marks.see("node-1", one, 5, "t-0")
@@ -53,7 +53,7 @@ def test_figures_fall_only_with_a_new_bearer() -> None:
 
 
 def test_states_of_one_offset_are_one_state() -> None:
-    """'Two nodes with images of the same offset have the same image.'"""
+    """Two nodes with different images of the same offset are found."""
     images = EqualAtOffsets("metadata images")
     images.see("node-1", 7, {"a": 1})
     images.see("node-2", 7, {"a": 1})
@@ -64,7 +64,7 @@ def test_states_of_one_offset_are_one_state() -> None:
 
 
 def test_committed_batches_are_the_same_for_ever() -> None:
-    """'Two replicas never have different batches at an offset below the high watermark.'"""
+    """Two replicas with different batches below the high watermark are found."""
     committed = CommittedBatches()
     batch = StoredHeader(0, 5, 1, 77)
     committed.see(KEY, "t-0", "node-1", [batch, StoredHeader(5, 6, 1, 1)])
@@ -78,21 +78,21 @@ def test_committed_batches_are_the_same_for_ever() -> None:
 
 
 def test_a_high_watermark_beyond_a_log_in_sync_is_told() -> None:
-    """'The high watermark of a leader is never beyond what a replica in its ISR holds.'"""
+    """A high watermark above the log end of an in-sync replica is found."""
     check_isr_holds("t-0", "node-1", 5, [("node-2", 5), ("node-3", 9)])
     with pytest.raises(SafetyViolation, match="node-3, which is in sync, ends at 4"):
         check_isr_holds("t-0", "node-1", 5, [("node-2", 5), ("node-3", 4)])
 
 
 def test_a_bound_is_a_bound() -> None:
-    """'Queues and memory have bounds that are stated.'"""
+    """A queue or cache above its stated bound is found."""
     check_bound("node-1", "sessions", 10, 10)
     with pytest.raises(SafetyViolation, match="sessions: 11, but at most 10"):
         check_bound("node-1", "sessions", 11, 10)
 
 
 class Tampering:
-    """A quiet cluster that is looked at anew with one thing wrong, which is then put right again."""
+    """A quiet cluster. At its end, `tamper` sets one wrong value after the other and restores each."""
 
     def __init__(self) -> None:
         plan = StormPlan(3.0, ())
@@ -124,7 +124,7 @@ class Tampering:
     def put(
         self, bearer: Any, name: str, value: object, match: str, look: Callable[[], None] | None = None
     ) -> None:
-        """Set an attribute, look, and set it back."""
+        """Set an attribute, assert that the check complains, and restore the attribute."""
         before = getattr(bearer, name)
         setattr(bearer, name, value)
         try:
@@ -135,7 +135,7 @@ class Tampering:
         self.found.append(match)
 
     def tamper(self) -> None:
-        """One thing after the other, at one moment of the run."""
+        """Set one wrong value after the other, all at one moment of the run."""
         self.look()
         brokers = [member.node.broker for member in self.scenario.cluster.brokers if member.node is not None]
         replicas = [broker.topics["replicated"].partitions[0] for broker in brokers if broker is not None]
@@ -146,7 +146,7 @@ class Tampering:
         self.put(follower.log, "log_end_offset", leader.log.high_watermark - 1, "which is in sync")
         watch = Watch(self.scenario.cluster)
         watch.look()
-        # Tampering wakes no task.
+        # The wrong value wakes no task, so this check must include replicas that did not move.
         look_again = partial(watch.look, also_unmoved=True)
         self.put(leader.log, "high_watermark", leader.log.high_watermark - 1, "fell from", look_again)
         blocks = [broker.producer_ids for broker in brokers if broker is not None]
@@ -159,7 +159,7 @@ class Tampering:
 
     def tamper_with_bytes(self, file: object) -> None:
         assert isinstance(file, SimFile)
-        file.content[17] ^= 1  # in the checksum of the first batch
+        file.content[17] ^= 1  # a byte in the checksum of the first batch
         with pytest.raises(SafetyViolation, match="different committed batches at offset 0"):
             self.look()
         file.content[17] ^= 1
@@ -185,7 +185,7 @@ class Tampering:
 
 
 def test_the_eyes_see_what_is_wrong_with_a_living_cluster() -> None:
-    """A checker must find what is broken: each rule is broken once, by hand, and each is told."""
+    """Each rule is broken once by a wrong value in a living cluster, and the check finds each one."""
     tampering = Tampering()
     tampering.run()
     assert len(tampering.found) == 9
@@ -196,7 +196,7 @@ def test_the_eyes_see_what_is_wrong_with_a_living_cluster() -> None:
 
 
 def test_a_watch_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """'A run with it is the run without it': one digest."""
+    """A run has the same digest with and without the watch."""
 
     def digest() -> str:
         scenario = ClusterScenario(

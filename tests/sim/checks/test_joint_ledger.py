@@ -1,4 +1,4 @@
-"""The ledger of joint transactions: what it accepts, and each broken promise that it must find."""
+"""The ledger of transactions over several partitions: what it accepts, and each violation that it must find."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KEY = b"key"
 
 
 def whole() -> JointLedger:
-    """Make a ledger of a topic that keeps everything."""
+    """Make a ledger for a topic that is not compacted."""
     return JointLedger("wide", is_compacted=False)
 
 
@@ -23,7 +23,7 @@ def compacted() -> JointLedger:
 
 
 def joint(ledger: JointLedger, name: str, outcome: Outcome, *partitions: int) -> Joint:
-    """Make a transaction with a record in each of these partitions."""
+    """Make a transaction with one record in each of these partitions."""
     made = ledger.begin(name, is_explicit=False)
     for partition in partitions or (0,):
         ledger.send(made, partition, KEY, b"")
@@ -34,20 +34,20 @@ def joint(ledger: JointLedger, name: str, outcome: Outcome, *partitions: int) ->
 
 
 def content(*joints: Joint) -> dict[int, list[Found]]:
-    """Fill partition 0 with these transactions, one behind the other."""
+    """Make the content of partition 0 from these transactions, in order."""
     values = [value for each in joints for _, _, value in each.records[0]]
     return {0: [Found(offset, KEY, value) for offset, value in enumerate(values)]}
 
 
 def commit(ledger: JointLedger, of: Joint | None = None, *, times: int = 1) -> int:
-    """Commit an offset of partition 0, and return it."""
+    """Commit an offset of partition 0; return the offset."""
     asked = ledger.ask([0], of)
     ledger.answer(asked, times=times)
     return asked[0].offset
 
 
 def test_transactions_that_count_are_right() -> None:
-    """Committed ones count, tried ones may, aborted and open ones leave nothing behind."""
+    """Records of committed transactions must be there, those of unanswered ones may be, and others must not."""
     ledger = whole()
     first = joint(ledger, "a.1", Outcome.COMMITTED)
     joint(ledger, "a.2", Outcome.ABORTED)
@@ -60,7 +60,8 @@ def test_transactions_that_count_are_right() -> None:
 
 
 def test_compaction_leaves_the_newest_committed_record_of_a_key() -> None:
-    """Older records may be gone, also those that a reader has seen; aborted ones change nothing."""
+    """Compaction may remove all but the newest committed record of a key, even if older ones were read. Aborted records
+    do not count."""
     ledger = compacted()
     first, last = (joint(ledger, name, Outcome.COMMITTED) for name in ("a.1", "a.2"))
     aborted = joint(ledger, "a.3", Outcome.ABORTED)
@@ -71,7 +72,8 @@ def test_compaction_leaves_the_newest_committed_record_of_a_key() -> None:
 
 
 def test_the_log_orders_offset_commits_of_both_kinds() -> None:
-    """The later request wins, whenever the marker comes; one without an answer may come at any time."""
+    """The later request of two offset commits wins, plain or transactional. An unanswered one may take effect at any
+    time."""
     ledger = whole()
     writer = ledger.begin("a.1", is_explicit=False)
     commit(ledger, writer)
@@ -87,7 +89,7 @@ def test_the_log_orders_offset_commits_of_both_kinds() -> None:
 
 
 def test_a_commit_that_was_sent_twice_may_come_again() -> None:
-    """Its second arrival may be behind a later commit."""
+    """A commit that was sent twice may take effect again after a later commit."""
     ledger = whole()
     twice = commit(ledger, times=2)
     commit(ledger)
@@ -221,13 +223,14 @@ def prepared_and_gone() -> None:
     ],
 )
 def test_a_broken_promise_is_found(breach: Callable[[], None], complaint: str) -> None:
-    """Each rule at the top of the ledger, broken once."""
+    """A violation of each rule of the ledger is found."""
     with pytest.raises(SafetyViolation, match=complaint):
         breach()
 
 
 def test_names_are_legal_and_reach_their_bounds() -> None:
-    """Topics have Kafka's letters and lengths; ids may have any characters."""
+    """Drawn topic names have Kafka's characters and all lengths. Group names and transactional ids may have any
+    characters."""
     plans = [JointPlan.draw(seed, "names", two_phase=False) for seed in range(200)]
     assert {1, TOPIC_LENGTH} <= {len(plan.topic) for plan in plans}
     assert not {".", "..", ""} & {plan.topic for plan in plans}

@@ -1,4 +1,4 @@
-"""The checker of the compacted topic: which tables of replicas it lets pass."""
+"""The checker of the compacted topic: which contents of replicas it accepts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ DAY_MS = 86_400_000
 
 
 def history_of(found: list[Found]) -> KeyedHistory:
-    """A history in which these records of partition 0 were sent and acknowledged."""
+    """Make a history in which these records of partition 0 were sent and acknowledged."""
     history = KeyedHistory(DAY_MS, 0, 0)
     for each in found:
         history.send(each.record_id, 0, each.key, each.value, 0.0)
@@ -20,7 +20,7 @@ def history_of(found: list[Found]) -> KeyedHistory:
 
 
 def written() -> list[Found]:
-    """Offsets 0 to 3, the keys a, b, a, c."""
+    """Make the records at offsets 0 to 3, with the keys a, b, a, c."""
     return [
         Found(offset, b"w:%d" % offset, key, b"value %d" % offset)
         for offset, key in enumerate((b"a", b"b", b"a", b"c"))
@@ -28,7 +28,7 @@ def written() -> list[Found]:
 
 
 def test_replicas_may_have_different_rests_below_deleted_records() -> None:
-    """Seed 300289: DeleteRecords moved the start within a segment, and a replica on a new disk began there."""
+    """Below deleted offsets replicas may differ: a replica on a new disk starts at the new log start (seed 300289)."""
     found = written()
     history = history_of(found)
     history.ask_to_delete(0, 2)
@@ -37,7 +37,7 @@ def test_replicas_may_have_different_rests_below_deleted_records() -> None:
 
 
 def test_replicas_have_one_table_from_what_is_deleted_on() -> None:
-    """A record that nobody asked to delete is missing on one replica."""
+    """From the deleted offset on, a record that is missing on one replica is found."""
     found = written()
     history = history_of(found)
     history.ask_to_delete(0, 2)
@@ -48,7 +48,8 @@ def test_replicas_have_one_table_from_what_is_deleted_on() -> None:
 
 
 def test_a_replica_that_lacks_what_nobody_deleted_is_told() -> None:
-    """Without DeleteRecords each key counts. An older record beside a newer one of its key may be gone."""
+    """Each key must be there unless DeleteRecords was requested. An older record may be gone if its key has a newer
+    one."""
     found = written()
     history = history_of(found)
     history.check_replicas(0, {"whole": found, "cleaned": found[1:]}, 1.0)
@@ -57,7 +58,7 @@ def test_a_replica_that_lacks_what_nobody_deleted_is_told() -> None:
 
 
 def test_a_deleted_record_is_still_the_one_that_was_sent() -> None:
-    """Below the deleted offset, what is there still has to be what was written there."""
+    """A record below the deleted offset may be gone, but if present it must have the bytes that were sent."""
     found = written()
     history = history_of(found)
     history.ask_to_delete(0, 2)
@@ -67,7 +68,8 @@ def test_a_deleted_record_is_still_the_one_that_was_sent() -> None:
 
 
 def test_a_key_may_be_gone_once_its_tombstone_is_old_when_its_place_is_read() -> None:
-    """The caller gives the end of its reading: a cleaner may take the tombstone away while that goes on."""
+    """A key may be missing once its tombstone has expired at the end of the read, since the cleaner may run
+    meanwhile."""
     for read_at, may_be_gone in ((0.9, False), (1.1, True)):
         history = KeyedHistory(1000, 0, 0)
         history.send(b"w:0", 0, b"a", None, 0.0)

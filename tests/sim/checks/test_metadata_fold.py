@@ -1,4 +1,4 @@
-"""The fold of the metadata log: what each record means, and that it notices a product that thinks otherwise."""
+"""The fold of the metadata log: the meaning of each record, and how it finds a bug in the product."""
 
 from __future__ import annotations
 
@@ -101,11 +101,11 @@ LOG: Sequence[Message] = (
     wire.EndTransactionRecord(),
     wire.NoOpRecord(),
 )
-"""A log in which each kind of record has an effect that lasts."""
+"""A log in which every kind of record has a lasting effect."""
 
 
 def folded(log: Sequence[Message] = LOG) -> MetadataFold:
-    """Fold a log of one record in each batch."""
+    """Fold a log, with one record in each batch."""
     fold = MetadataFold()
     for offset, record in enumerate(log):
         fold.take(offset, 1 + offset // 20, [record])
@@ -113,7 +113,7 @@ def folded(log: Sequence[Message] = LOG) -> MetadataFold:
 
 
 def replayed(log: Sequence[Message] = LOG) -> MetadataImage:
-    """Replay a log by the product, with an image after each record that may have one."""
+    """Replay a log with the product. An image is built after each record, except within a metadata transaction."""
     builder = ImageBuilder(MetadataImage.empty("cluster"))
     image = MetadataImage.empty("cluster")
     for offset, record in enumerate(log):
@@ -124,7 +124,8 @@ def replayed(log: Sequence[Message] = LOG) -> MetadataImage:
 
 
 def test_a_partition_changes_field_by_field() -> None:
-    """A change leaves what it does not name, and each one has its partition epoch; a named leader has its epoch."""
+    """A partition change keeps all fields that it does not name and raises the partition epoch. Naming a leader raises
+    its epoch, too."""
     fold = folded()
     first, second = fold.topics[TOPIC].partitions.values()
     assert first == PartitionFold(-1, 6, 11, (1, 2, 3), (1, 3), tuple(DIRS), (), (), (), (), 1)
@@ -133,14 +134,14 @@ def test_a_partition_changes_field_by_field() -> None:
 
 
 def test_a_partition_without_directories_is_migrating() -> None:
-    """Each replica of an old partition is in the directory that stands for an unknown one (KIP-858)."""
+    """A partition record without directories gets the directory id MIGRATING for each replica (KIP-858)."""
     old = wire.PartitionRecord(0, TOPIC, [1, 2], [1, 2], leader=1)
     fold = folded([wire.TopicRecord("t", TOPIC), old])
     assert fold.topics[TOPIC].partitions[0].directories == (MIGRATING, MIGRATING)
 
 
 def test_nodes_change_field_by_field() -> None:
-    """A broker's registration replaces the former one; a change of it leaves what it does not name."""
+    """A broker registration replaces the earlier one. A registration change keeps the fields that it does not name."""
     fold = folded()
     first = fold.brokers[1]
     assert (first.epoch, first.fenced, first.in_controlled_shutdown) == (5, False, True)
@@ -151,7 +152,8 @@ def test_nodes_change_field_by_field() -> None:
 
 
 def test_settings_are_the_last_ones() -> None:
-    """Configurations keep their texts, a removed topic loses its own, and level 0 removes a feature."""
+    """The last value of each configuration counts. Removing a topic removes its configurations, and level 0 removes a
+    feature."""
     fold = folded()
     assert fold.configs == {
         (2, "one.x"): {"retention.ms": ["1000", "2000", "many"], "cleanup.policy": ["compact"]},
@@ -162,7 +164,7 @@ def test_settings_are_the_last_ones() -> None:
 
 
 def test_access_is_the_last_one() -> None:
-    """Rules, credentials, tokens and quotas are replaced by their keys, and removed."""
+    """ACLs, credentials, tokens and quotas are replaced by key, and can be removed."""
     fold = folded()
     assert fold.acls == {DIRS[0]: (2, "one", 4, "User:a", "*", 3, 3)}
     assert fold.credentials == {("a", 1): (b"salt", b"stored", b"server", 4096)}
@@ -186,14 +188,14 @@ def test_access_is_the_last_one() -> None:
     ],
 )
 def test_a_record_that_fits_no_state_is_refused(record: Message) -> None:
-    """A record about something that the log does not know raises."""
+    """A record that refers to something unknown raises."""
     with pytest.raises(SafetyViolation, match="metadata log: "):
         folded([*LOG, record])
 
 
 @pytest.mark.parametrize("end", range(1, len(LOG) + 1))
 def test_the_product_means_the_same(end: int) -> None:
-    """The image after each record is what the fold says, entry by entry and as a whole, from a snapshot as well."""
+    """After each record, the product's image equals the fold, also after a snapshot."""
     fold = folded(LOG[:end])
     if fold.held is not None:
         return
@@ -208,14 +210,14 @@ def test_the_product_means_the_same(end: int) -> None:
 def _same_leader_is_none(before: object, record: wire.PartitionChangeRecord, share: object = tuple) -> object:
     if record.leader == getattr(before, "leader", None):
         record = attrs.evolve(record, leader=-2)
-    return MERGE(before, record)  # type: ignore[arg-type]  # it has the type of the patched function
+    return MERGE(before, record)  # type: ignore[arg-type]  # same type as the patched function
 
 
 MERGE = image_builder.merge_partition
 
 
 def _nothing(*_: object) -> None:
-    """Leave the record without an effect."""
+    """Replace a function of the product, so that the record has no effect."""
 
 
 def _config_stays(self: ImageBuilder, record: wire.RemoveTopicRecord) -> None:
@@ -243,13 +245,13 @@ REMOVE = ImageBuilder._remove_topic
 def test_a_wrong_rule_of_the_product_is_noticed(
     monkeypatch: pytest.MonkeyPatch, owner: object, name: str, wrong: Callable[..., object]
 ) -> None:
-    """The fold shares no rule with the product, so each wrong one makes a difference."""
+    """A planted bug in any of the product's rules makes its image differ from the fold."""
     monkeypatch.setattr(owner, name, wrong)
     assert metadata_difference(folded(), replayed()) is not None
 
 
 def test_only_what_changed_is_compared() -> None:
-    """With a list of changes, other entries are left for a whole look."""
+    """With a list of changes, only those entries are compared. Without a list, all entries are."""
     fold = folded()
     image = replayed()
     broken = attrs.evolve(image, controllers={})

@@ -1,4 +1,4 @@
-"""The checks of what groups' coordinators tell and take: a right history passes, and each wrong one is told."""
+"""The checks of group coordinators' offsets: a correct history passes, and each wrong answer is found."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ KEY = ("g", "t", 0)
 
 
 class Log:
-    """Batches of a group's log, read into a book one by one."""
+    """A group's log, whose batches are read one by one."""
 
     def __init__(self) -> None:
         self.book = OffsetsBook()
 
     def offset(self, offset: int | None, producer_id: int = -1) -> None:
-        """A commit of an offset, or its tombstone; within a transaction of the producer, if there is one."""
+        """Append an offset commit, or a tombstone for None. With a producer id it is transactional."""
         builder = RecordBatchBuilder(
             base_offset=self.book.end, producer_id=producer_id, is_transactional=producer_id >= 0
         )
@@ -57,7 +57,7 @@ class Log:
 
 
 def test_a_transactions_offset_counts_from_its_marker_on() -> None:
-    """Until then it is unstable; an abort leaves what was there."""
+    """A transactional offset is unstable until its marker. An abort keeps the previous offset."""
     log = Log()
     log.offset(3)
     log.offset(5, producer_id=1)
@@ -70,7 +70,7 @@ def test_a_transactions_offset_counts_from_its_marker_on() -> None:
 
 
 def test_a_later_record_of_the_key_overtakes_a_transaction() -> None:
-    """What was written last counts, whatever commits later; a tombstone takes what is pending along."""
+    """A later commit of the key replaces a pending transactional one. A tombstone removes the pending one, too."""
     log = Log()
     log.offset(5, producer_id=1)
     log.offset(7)
@@ -84,7 +84,8 @@ def test_a_later_record_of_the_key_overtakes_a_transaction() -> None:
 
 
 def test_offsets_that_are_told_are_the_committed_ones() -> None:
-    """A quiet run passes. One whose coordinator tells another offset, or a pending one's neighbour, does not."""
+    """A sound run passes. If the coordinator returns a wrong offset, or a stable one beside an open transaction, the
+    run fails."""
     sound = quiet_copy()
     assert sound.verdict == "ok", sound.message
     with patched(
@@ -104,14 +105,14 @@ def test_offsets_that_are_told_are_the_committed_ones() -> None:
 
 
 class Loaded:
-    """The shard of a coordinator that has loaded, without groups of the consumer protocol."""
+    """A stub of a coordinator's shard that has finished loading."""
 
     is_loading = False
     newest_state = SimpleNamespace(consumers=())
 
 
 class Asked:
-    """A coordinator that is asked by hand, and what its answers are held against."""
+    """A stub coordinator whose requests and answers are passed to the check."""
 
     def __init__(self) -> None:
         self.shards: dict[int, object] = {0: Loaded()}
@@ -121,7 +122,7 @@ class Asked:
         self.check = FencedMembers(cast("Processes", processes))
 
     def ask_to_join(self) -> Exchange:
-        """Send a request to join."""
+        """Record the request of a member to join."""
         conn = SimpleNamespace(peer=SimpleNamespace(host_name="node-1"))
         exchange = Exchange(cast("Any", conn), ApiKey.JOIN_GROUP, 5, JoinGroupRequest("g"))
         assert self.check.asked(exchange)
@@ -134,18 +135,19 @@ class Asked:
             self.check.answered(exchange, answer)
 
     def join(self, generation: int) -> None:
-        """A member has joined this generation."""
+        """Record that a member has joined this generation."""
         self._exchange(ApiKey.JOIN_GROUP, JoinGroupRequest("g"), JoinGroupResponse(generation_id=generation))
 
     def commit(self, generation: int, code: ErrorCode) -> None:
-        """A member commits in a transaction."""
+        """Record a transactional commit of a member, with its answer."""
         request = TxnOffsetCommitRequest(group_id="g", member_id="m", generation_id=generation)
         topic = TxnOffsetCommitResponseTopic("t", [TxnOffsetCommitResponsePartition(0, code)])
         self._exchange(ApiKey.TXN_OFFSET_COMMIT, request, TxnOffsetCommitResponse(topics=[topic]))
 
 
 def test_a_member_of_an_older_generation_is_refused() -> None:
-    """Those of the newest may commit, and those without a generation; refused ones are counted."""
+    """Members of the newest generation may commit, and so may clients without a generation. Refused commits are
+    counted."""
     asked = Asked()
     asked.join(3)
     asked.commit(3, ErrorCode.NONE)
@@ -158,7 +160,7 @@ def test_a_member_of_an_older_generation_is_refused() -> None:
 
 
 def test_an_answer_of_a_group_that_is_gone_announces_nothing() -> None:
-    """Its last byte was held up in a connection, and the group has begun anew since it was asked for."""
+    """A delayed JoinGroup answer of a deleted group does not count for the new group."""
     asked = Asked()
     asked.join(4)
     slow = asked.ask_to_join()
@@ -171,7 +173,7 @@ def test_an_answer_of_a_group_that_is_gone_announces_nothing() -> None:
 
 
 def test_generations_count_for_the_coordinator_that_announced_them() -> None:
-    """Another coordinator may know less; a group that begins anew begins with generation 1."""
+    """A generation counts only for the coordinator that announced it. A new group restarts at generation 1."""
     asked = Asked()
     asked.join(4)
     asked.shards[0] = Loaded()

@@ -1,4 +1,4 @@
-"""Checks and folds use nothing of the product that decides: a list says what they may import."""
+"""Checks and folds must not use the product's own rules. Lists define what they may import."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DECODING = (
     "odradek.metadata_quorum.replica.metadata_batches",
     "odradek.wire",
 )
-"""Packages and modules that turn bytes into values."""
+"""Packages and modules that decode bytes."""
 HOLDERS = (
     "odradek.metadata_quorum.image.access_image",
     "odradek.metadata_quorum.image.metadata_image",
@@ -23,7 +23,7 @@ HOLDERS = (
     "odradek.metadata_quorum.raft.voters",
     "odradek.security.acls.rules",
 )
-"""Modules whose names are values, and numbers of the protocol."""
+"""Modules with plain values and protocol constants."""
 FUNCTIONS = {
     (
         "odradek.data_plane.log.directory.log_dir",
@@ -34,11 +34,11 @@ FUNCTIONS = {
         "form_of",
     ): "counts of forms are compared, and a form is a class of salts",
 }
-"""Functions from elsewhere, each with its reason. Classes are looked at, and constants are bounds and names of files."""
+"""Other functions that may be imported, each with its reason. Classes and constants are allowed."""
 
 
 def imported(root: Path) -> set[tuple[str, str]]:
-    """Return module and name of all that the modules of a folder import from the product."""
+    """Return (module, name) for all that a folder's modules import from the product."""
     return {
         (node.module, each.name)
         for path in root.rglob("*.py")
@@ -49,12 +49,12 @@ def imported(root: Path) -> set[tuple[str, str]]:
 
 
 def stands_under(module: str, prefixes: tuple[str, ...]) -> bool:
-    """True if a module is one of these, or in one of these packages."""
+    """True if the module is listed, or is in a listed package."""
     return any(module == prefix or module.startswith(f"{prefix}.") for prefix in prefixes)
 
 
 def test_checks_import_no_rules() -> None:
-    """A function comes from where bytes are decoded, or has a reason; no other name is in small letters."""
+    """A function may be imported only if it decodes bytes or is listed with a reason."""
     functions = {
         (module, name)
         for module, name in imported(CHECKS)
@@ -64,13 +64,13 @@ def test_checks_import_no_rules() -> None:
 
 
 def test_no_check_computes_with_state_machines() -> None:
-    """Builders and state machines of the product are in no check: `derived` names a few classes that it looks at."""
+    """No check uses the product's builders or state machines. `derived` may look at a few listed classes."""
     banned = {"ImageBuilder", "Latest", "AclIndex", "BrokerConfigLayers", "ClientQuotas", "BATCHES_KEPT"}
     assert {name for _, name in imported(CHECKS)} & banned == set()
 
 
 def test_folds_import_what_decodes() -> None:
-    """A fold of records knows messages, and the values that it is held against."""
+    """Folds import only messages and the values that they are compared with."""
     folds = {
         module for module, _ in imported(CHECKS / "folds") if not stands_under(module, (*DECODING, *HOLDERS))
     }

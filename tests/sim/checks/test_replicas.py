@@ -1,4 +1,4 @@
-"""The checkers of replicas: each kind of breach that they must find, and what they must let pass."""
+"""The checkers of replicas' logs: each kind of violation that they must find, and what they must accept."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sim.replicas import (
 
 
 def entries(*epochs: int, text: str = "") -> list[StoredBatch]:
-    """A log of one-record batches with these epochs."""
+    """Make a log of one-record batches with these epochs."""
     return [
         StoredBatch(offset, offset + 1, epoch, f"{offset}@{epoch}{text}".encode())
         for offset, epoch in enumerate(epochs)
@@ -26,7 +26,7 @@ def entries(*epochs: int, text: str = "") -> list[StoredBatch]:
 
 
 def batch(base_offset: int, *values: bytes) -> bytes:
-    """A batch as it is in a segment."""
+    """Make a batch as it is stored in a segment."""
     builder = RecordBatchBuilder()
     for value in values:
         builder.append(1, None, value)
@@ -36,7 +36,7 @@ def batch(base_offset: int, *values: bytes) -> bytes:
 
 
 def test_segments_are_read_in_order_up_to_what_is_torn() -> None:
-    """A crash leaves half a batch behind, which is no part of the log."""
+    """Segments are read in order. A torn batch at the end, as after a crash, is not part of the log."""
     whole = {
         "00000000000000000003.log": batch(3, b"d") + batch(4, b"e")[:-1],
         "00000000000000000000.log": batch(0, b"a", b"b") + batch(2, b"c"),
@@ -54,7 +54,7 @@ def test_segments_are_read_in_order_up_to_what_is_torn() -> None:
 
 
 def test_replicas_are_equal_below_the_high_watermark() -> None:
-    """Below the given end all replicas must have the same records; their tails may differ."""
+    """Replicas must have the same records below the given end. Their tails may differ."""
     logs = {"a": entries(1, 1, 2), "b": entries(1, 1, 3), "c": entries(1, 1)}
     check_replicas_equal("t-0", logs, 2)
     with pytest.raises(SafetyViolation, match="c ends at 2, below 3"):
@@ -64,20 +64,20 @@ def test_replicas_are_equal_below_the_high_watermark() -> None:
 
 
 def test_logs_are_compared_where_both_have_something() -> None:
-    """A snapshot has taken the place of the beginning of one of them."""
+    """Two logs are compared only where both have entries, because one may begin with a snapshot."""
     assert first_difference(entries(1, 1, 2)[1:], entries(1, 1)) is None
     assert first_difference(entries(1, 1, 2)[1:], entries(1, 3, 3)) == 1
 
 
 def test_log_matching() -> None:
-    """Raft, section 5.3. 'If two logs contain an entry with the same index and term, then the logs are identical in all entries up through the given index.'"""
+    """Two logs with an entry of the same index and epoch must be identical up to there (Raft, section 5.3)."""
     check_log_matching({"a": entries(1, 1, 2), "b": entries(1, 1, 3, 3), "c": entries(1)})
     with pytest.raises(SafetyViolation, match="a and b differ at offset 1, but both have 2 of epoch 2"):
         check_log_matching({"a": entries(1, 1, 2), "b": entries(1, 2, 2)})
 
 
 def test_what_was_committed_stays() -> None:
-    """Leader completeness: what one leader has committed is in the log of every later one."""
+    """Each later leader's log must contain all entries that were committed before (Raft's leader completeness)."""
     committed = Committed()
     committed.see("a", entries(1, 1, 2), 2)
     committed.see("b", entries(1, 1, 3), 3)

@@ -1,4 +1,4 @@
-"""What partitions and coordinators know of transactions is checked: each wrong thing in a quiet cluster is told."""
+"""The knowledge of partitions and coordinators about transactions is checked: each wrong value is found."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from tests.sim.runs.copy_runs import quiet_options
 
 SEED = 5
 STORM_SECONDS = 8.0
-"""A run in which both copiers have aborted something."""
+"""Duration of a run in which both copiers abort at least once."""
 
 
 class Quiet:
-    """A quiet cluster at whose end `tamper` breaks one thing after the other, and puts each right again."""
+    """A quiet cluster. At its end, `tamper` sets one wrong value after the other and restores each."""
 
     def __init__(self) -> None:
         options = quiet_options()
@@ -36,11 +36,11 @@ class Quiet:
             SEED, options=attrs.evolve(options, storm=attrs.evolve(options.storm, seconds=STORM_SECONDS))
         )
         self.watch = Watch(self.scenario.cluster)
-        """Eyes of its own: the run's must not remember what they saw here."""
+        """A separate watch: that of the run must not remember the wrong values."""
         self.told = 0
 
     def run(self) -> None:
-        """Run, with `tamper` in the place of the storm's end."""
+        """Run the scenario with `tamper` in place of the storm's end."""
         storm = self.scenario._storm.run
 
         async def tampered() -> None:
@@ -59,13 +59,13 @@ class Quiet:
         return list(self.watch.processes.hosted())
 
     def sees(self, complaint: str, look: Callable[[list[Hosted]], None] | None = None) -> None:
-        """The look complains."""
+        """Assert that the check raises this complaint."""
         with pytest.raises(SafetyViolation, match=complaint):
             (look or self.check.look_at_all)(self.hosted)
         self.told += 1
 
     def tamper(self) -> None:
-        """One thing after the other, at one moment of the run."""
+        """Set one wrong value after the other, all at one moment of the run."""
         self.check.look(self.hosted)
         self.check.look_at_all(self.hosted)
         assert min(self.check.scans, self.check.replays) > 0
@@ -85,7 +85,7 @@ class Quiet:
     def tamper_with_producers(self, state: ProducerState) -> None:
         first = state.first_ongoing
         state.first_ongoing = 0
-        state.ended.append((1 << 40, 0))  # else nobody would look at what is open
+        state.ended.append((1 << 40, 0))  # otherwise no check would look at open transactions
         self.sees("last stable offset: .* says 0, and all is decided below")
         assert "is stable up to " in (still_open(self.watch.processes) or "")
         state.ended.pop()
@@ -135,7 +135,8 @@ def _aborted(segment: object) -> int:
 
 
 def test_one_wrong_thing_about_transactions_is_told() -> None:
-    """Each rule of the module is broken once, by hand, and each complaint comes; the run itself is right."""
+    """Each rule of the checking module is broken once by a wrong value, and the check finds each one. The run itself
+    passes."""
     quiet = Quiet()
     quiet.run()
     assert quiet.told == 8
@@ -143,7 +144,7 @@ def test_one_wrong_thing_about_transactions_is_told() -> None:
 
 @pytest.mark.parametrize("epochs", [(3, 3, 4), (4, 3)])
 def test_a_marker_of_an_older_coordinator_is_noticed(epochs: tuple[int, ...]) -> None:
-    """Markers of one producer have coordinator epochs that never fall."""
+    """A marker whose coordinator epoch is lower than that of the producer's last marker is found."""
     fold = ProducersFold()
     for offset, epoch in enumerate(epochs):
         batch = build_marker(1, 0, epoch, is_commit=True, timestamp_ms=0)

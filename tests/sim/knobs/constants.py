@@ -1,4 +1,4 @@
-"""The upper-case numeric constants of the product, found in its source, and the uses of one at import."""
+"""Find the upper-case numeric constants in the product's source, and the modules that use one at import."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import attrs
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 ROOTS = {"odradek": "", "wire": "wire.", "metadata_quorum": "metadata_quorum.", "data_plane": "data_plane."}
-"""The folders of the product, with what stands before the names of their modules behind `odradek.`."""
+"""The folders of the product, with the module prefix of each below `odradek.`."""
 _ARITHMETIC = (ast.Constant, ast.BinOp, ast.UnaryOp, ast.Name, ast.operator, ast.unaryop, ast.expr_context)
 
 
 @attrs.frozen
 class Source:
-    """A module of the product. `name` is without `odradek.`."""
+    """A module of the product. `name` leaves out `odradek.`."""
 
     name: str
     tree: ast.Module
@@ -40,7 +40,7 @@ def sources() -> Mapping[str, Source]:
 
 @cache
 def constants() -> Mapping[str, str]:
-    """Find all numeric constants by their paths, with their source; members of enumerations are left out."""
+    """Find all numeric constants with their sources, by path. Members of enumerations are left out."""
     return {
         f"{source.name}.{name}": text
         for source in sources().values()
@@ -63,7 +63,7 @@ def _constants_of(body: list[ast.stmt], owner: str) -> Iterator[tuple[str, str]]
 
 
 def _is_number(value: ast.expr) -> bool:
-    """True if a value is written in numbers, or by other constants and at least one number."""
+    """True if an expression consists of numbers, or of constants and at least one number."""
     parts = list(ast.walk(value))
     numbers = [part.value for part in parts if isinstance(part, ast.Constant)]
     return (
@@ -74,13 +74,13 @@ def _is_number(value: ast.expr) -> bool:
 
 
 def used_at_import(home: str, name: str) -> list[str]:
-    """List the modules that read a constant when they are loaded: what was made of it then keeps its value."""
+    """List the modules that read a constant while they are loaded, so that a later change has no effect there."""
     users = [home, *(user for user, imports in _imports().items() if (home, name, None) in imports)]
     return [user for user in users if name in _read_at_import(user)]
 
 
 def imported_otherwise(home: str, name: str) -> list[str]:
-    """List the modules that import a constant under another name, or from a module that has imported it itself."""
+    """List the modules that import a constant under another name, or from a module that only re-exports it."""
     users = {user for user, imports in _imports().items() if (home, name, None) in imports}
     return [
         user
@@ -92,7 +92,7 @@ def imported_otherwise(home: str, name: str) -> list[str]:
 
 @cache
 def _imports() -> Mapping[str, frozenset[tuple[str, str, str | None]]]:
-    """Find the imports of each module: (module, name, other name)."""
+    """List the imports of each module as (module, name, local name)."""
     return {
         source.name: frozenset(
             ((node.module or "").removeprefix("odradek."), alias.name, alias.asname)
@@ -106,7 +106,7 @@ def _imports() -> Mapping[str, frozenset[tuple[str, str, str | None]]]:
 
 @cache
 def _read_at_import(module: str) -> frozenset[str]:
-    """Find the names that a module reads outside of the bodies of functions: values, defaults, decorators, classes."""
+    """List the names that a module reads at import: outside of function bodies."""
     found = set()
     waiting: list[ast.AST] = list(sources()[module].tree.body)
     while waiting:

@@ -1,4 +1,4 @@
-"""Numeric constants of the product that are no knobs, in groups, each with its reason."""
+"""Numeric constants of the product that are not knobs, in groups with a reason for each."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ MODULES: Mapping[str, str] = {
     "node.metrics.": "a page for monitoring, which the simulator does not read",
     "node.garbage.": "the interpreter's own memory",
 }
-"""All constants of these modules and packages."""
+"""Modules and packages all of whose constants are fixed, with the reason."""
 TIMES = "settings, weather and troubles draw times; bounds of liveness count with these"
-"""The reason of all constants whose names end in a unit of time, or in that and `_MIN` or `_MAX`."""
+"""The reason for all constants whose names end in a unit of time, optionally with `_MIN` or `_MAX`."""
 SENTINELS = "stands for no value, or is the end of a type's range"
-"""The reason of negative numbers, of names that begin with `NO_` and of the bounds of integers."""
+"""The reason for negative numbers, for names that begin with `NO_`, and for limits of integer types."""
 NAMED: Mapping[str, str] = {
     "a number, a version or a size of Kafka's protocol, or of a format on disk": """
         client.consumer.assignors _PROTOCOL_VERSION_MAX
@@ -200,7 +200,7 @@ NAMED: Mapping[str, str] = {
 
 
 def named() -> dict[str, str]:
-    """Return the path of each constant in `NAMED`, with its reason."""
+    """Return the reason of each constant in `NAMED`, by path."""
     found = {}
     for reason, lines in NAMED.items():
         for line in lines.split("\n"):

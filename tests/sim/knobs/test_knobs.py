@@ -1,4 +1,7 @@
-"""Knobs: every numeric constant is one or has a reason, and a turned one is seen wherever it was imported."""
+"""Each numeric constant is a knob or has a reason not to be.
+
+A changed knob takes effect in every module that imports it.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ _END_OF_TYPE = re.compile(r"\(?1 << (63|31|62|16|15|7|32)\)? - 1|2 \*\* 31 - 1|2
 
 
 def is_fixed(path: str, source: str, by_name: dict[str, str]) -> bool:
-    """True if a constant has a reason to be no knob."""
+    """True if there is a reason why the constant is not a knob."""
     name = path.rpartition(".")[2]
     return (
         path.startswith(tuple(MODULES))
@@ -40,29 +43,35 @@ def is_fixed(path: str, source: str, by_name: dict[str, str]) -> bool:
 
 @pytest.mark.long
 def test_each_numeric_constant_is_a_knob_or_has_a_reason() -> None:
-    """A new constant is a row of `sim/knobs/knob_table.py`, or a name in `fixed_constants.py`."""
+    """Each numeric constant is a row of `sim/knobs/knob_table.py` or has a reason in `fixed_constants.py`."""
     by_name = named()
     neither = [
         path for path, text in constants().items() if path not in KNOBS and not is_fixed(path, text, by_name)
     ]
     assert neither == []
-    assert sorted(path for path in (*KNOBS, *by_name) if path not in constants()) == [], "no constants"
-    assert sorted(path for path in by_name if path in KNOBS) == [], "both"
+    assert sorted(path for path in (*KNOBS, *by_name) if path not in constants()) == [], (
+        "not a constant of the product"
+    )
+    assert sorted(path for path in by_name if path in KNOBS) == [], "both a knob and fixed"
     prefixes = [each for each in MODULES if not any(path.startswith(each) for path in constants())]
-    assert prefixes == [], "modules without constants"
+    assert prefixes == [], "remove these modules from MODULES: they have no constants"
 
 
 @pytest.mark.long
 def test_a_knob_can_be_replaced() -> None:
-    """No module reads it while it is loaded, renames it, or imports it from anywhere but its home."""
+    """No module reads a knob at import. Knobs are imported only from their own module and under their own names."""
     for knob in KNOBS.values():
         name = knob.name.rpartition(".")[2]
-        assert used_at_import(knob.module, name) == [], f"{knob.path} is read at import"
-        assert imported_otherwise(knob.module, name) == [], f"{knob.path} is imported in another way"
+        assert used_at_import(knob.module, name) == [], (
+            f"{knob.path} is a knob, but a module reads it at import"
+        )
+        assert imported_otherwise(knob.module, name) == [], (
+            f"{knob.path} is a knob, but is renamed or imported indirectly"
+        )
 
 
 def test_a_drawn_value_is_never_above_the_usual_one() -> None:
-    """Ranges are below the product's constants, and both ends of a range are drawn."""
+    """Ranges of knobs lie below the product's constants, and both ends of each range are drawn."""
     for knob in KNOBS.values():
         assert 0 <= knob.low <= knob.high <= usual_value(knob), knob
     drawn = [draw_knobs(Random(f"{seed}/knobs")) for seed in range(400)]
@@ -75,7 +84,7 @@ def test_a_drawn_value_is_never_above_the_usual_one() -> None:
 
 
 def test_a_turned_knob_is_seen_everywhere_and_put_back() -> None:
-    """In its own module and in those that imported it, also where the context ends with an error."""
+    """A changed knob is visible in its own module and in all importers. It is restored, also after an error."""
     from odradek.data_plane.log import recovery
     from odradek.data_plane.log.directory import log_loader
 
@@ -94,12 +103,13 @@ def test_a_turned_knob_is_seen_everywhere_and_put_back() -> None:
     seen = [vars(module)["RECOVERY_CHUNK_BYTES"] for module in (scan, recovery, log_loader)]
     assert seen == [usual, usual, usual]
     assert Interned._LIMIT == 4096
-    with pytest.raises(ValueError, match="no knobs: sideways"), turned({"sideways": 1}):
+    with pytest.raises(ValueError, match="unknown knobs: sideways"), turned({"sideways": 1}):
         pass
 
 
 def test_one_name_of_two_constants_is_replaced_where_it_was_imported_from() -> None:
-    """`READ_BYTES` of another module stays as it is; a module that is loaded later gets the value back, too."""
+    """A constant of the same name in another module is not changed. A module loaded later also gets the old value back
+    at the end."""
     path = "metadata_quorum.replica.log_reading.READ_BYTES"
     from odradek.data_plane.coordination import decision_log
 
@@ -118,11 +128,12 @@ def test_one_name_of_two_constants_is_replaced_where_it_was_imported_from() -> N
 LATE_IMPORT = """
 from odradek.metadata_quorum.replica.log_reading import READ_BYTES
 """
-"""What the module that is loaded late seems to have in its source, which is this file."""
+"""The source that the late-loaded module appears to have: this file."""
 
 
 def test_options_have_the_knobs_of_a_run() -> None:
-    """They are recorded, replayed, and left out one by one; each line of the command names the ranges."""
+    """A run's options record its knobs, so that they can be replayed and left out one by one. Replay commands name the
+    ranges."""
     options = next(
         options for seed in range(100) if len((options := RunOptions.draw(seed)).knobs) in range(2, 6)
     )
@@ -140,7 +151,7 @@ def test_options_have_the_knobs_of_a_run() -> None:
 
 
 def test_parts_alone_have_knobs_as_well() -> None:
-    """Half of their schedules, each with its own."""
+    """Half of the schedules of parts alone also have knobs, drawn for each schedule."""
     drawn = [knobs_of("replication", seed) for seed in range(100)]
     assert 30 < sum(bool(each) for each in drawn) < 70
     assert drawn != [knobs_of("groups", seed) for seed in range(100)]

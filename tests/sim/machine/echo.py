@@ -1,4 +1,4 @@
-"""A small PORTED service and its client: what the simulator runs before there is a node, and to test itself."""
+"""A small PORTED service and its client, with which the simulator itself is tested."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ BLOCK_BYTES = 8
 
 
 async def serve(env: Env, tasks: TaskGroup) -> None:
-    """Append every block that comes in to a file, sync it, and send it back."""
+    """Append each received block to a file, sync the file, and send the block back."""
     directory = env.open_dir("/data", create=True)
     directory.lock()
     file = directory.open("echo.log", create=True)
@@ -35,7 +35,7 @@ async def _serve_one(env: Env, conn: Conn, file: File) -> None:
 
 
 async def receive_block(conn: Conn) -> bytes | None:
-    """One block; None at the end of the stream."""
+    """Receive one block; return None at the end of the stream."""
     block = bytearray(BLOCK_BYTES)
     view = memoryview(block)
     count = 0
@@ -49,7 +49,7 @@ async def receive_block(conn: Conn) -> bytes | None:
 
 
 async def send_all(conn: Conn, data: bytes) -> None:
-    """All of `data`."""
+    """Send all of `data`, waiting for room when needed."""
     rest = memoryview(data)
     while rest:
         if (taken := conn.send([rest])) == 0:
@@ -58,7 +58,7 @@ async def send_all(conn: Conn, data: bytes) -> None:
 
 
 async def call(env: Env, host: str, block: bytes) -> bytes:
-    """Send one block over a connection of its own; the answer. Raises `ConnectionLost`."""
+    """Send one block over a new connection; return the response. Raises `ConnectionLost`."""
     conn = await env.network.connect(host, PORT)
     try:
         await send_all(conn, block)

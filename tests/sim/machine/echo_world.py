@@ -1,4 +1,4 @@
-"""A world with an echo server that crashes again and again, and clients; prints its digest when run by itself."""
+"""A world with clients and an echo server that crashes repeatedly. As a program it prints the digest of a run."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tests.sim.machine import echo
 
 
 async def serve(env: Env) -> None:
-    """The server's process."""
+    """Run the echo server as a node's process."""
     async with trio.open_nursery() as tasks:
         await echo.serve(env, tasks)
 
 
 def run(seed: int) -> tuple[str, int, int]:
-    """One run: (digest, answered calls, blocks in the server's file at the end)."""
+    """Run a world; return the digest, the number of answered calls, and the number of blocks in the server's file."""
     world = World(seed)
     answered: list[bytes] = []
 

@@ -1,4 +1,4 @@
-"""The fault atlas: damage that the model allows, and its end; disks that are dead by themselves."""
+"""The fault atlas: which damage the fault model allows, how it is undone, and disks that die."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tests.log.support import batch
 
 
 def segment() -> bytearray:
-    """Two batches and a piece of a third."""
+    """Make a segment with two whole batches and a piece of a third."""
     return bytearray(batch(2) + batch(3) + batch(1)[:30])
 
 
 def test_only_records_of_whole_batches_rot() -> None:
-    """'Behind their headers' places and sizes, so that the checksum tells.'"""
+    """Only the records of whole batches are damaged, so the checksum finds the damage, and headers stay intact."""
     data = segment()
     places = places_to_rot(data)
     assert len(places) == 2
@@ -34,7 +34,7 @@ def test_only_records_of_whole_batches_rot() -> None:
 
 
 def test_what_nobody_has_read_is_undone() -> None:
-    """'Nobody promises to read all logs': what was cut off or written anew meanwhile is left as it is."""
+    """`undo` restores damaged bytes, except where the file was truncated or rewritten meanwhile."""
     atlas = FaultAtlas()
     data, cut, anew = bytearray(b"abc"), bytearray(b"abc"), bytearray(b"abc")
     for file in (data, cut, anew):
@@ -50,7 +50,7 @@ def test_what_nobody_has_read_is_undone() -> None:
 
 
 def test_a_second_machine_may_not_rot() -> None:
-    """'One machine at a time has rot': else no good copy need be left."""
+    """Damage on a second machine is refused while a first one has damage: otherwise no good copy might be left."""
     atlas = FaultAtlas()
     atlas.flip("node-1", "a", bytearray(1), 0, 1)
     with pytest.raises(AssertionError, match="another machine has rot already"):
@@ -60,7 +60,7 @@ def test_a_second_machine_may_not_rot() -> None:
 
 
 def test_one_device_of_two_dies_for_ever() -> None:
-    """'A disk that dies: EIO for ever', until somebody puts another in its place."""
+    """A dead disk answers EIO forever, until it is replaced. The machine's other disk works."""
     disk = SimDisk()
     good, bad = disk.open_dir("/data", create=True), disk.open_dir("/data2", create=True)
     file = bad.open("f", create=True)

@@ -1,4 +1,4 @@
-"""The fault model broken on purpose: damage is told, or does no harm; and what is silent is found out."""
+"""Faults beyond the fault model: damage must be reported or harmless, and silent harm is a violation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.log.support import batch
 
 
 def test_what_a_lying_disk_leaves() -> None:
-    """Lost: whole batches at the end. Misdirected: the last one lies elsewhere, and zeros are in its place."""
+    """A lying disk either loses whole batches at the end, or writes the last batch elsewhere and zeros in its place."""
     data = bytearray(batch(1) + batch(2) + batch(3))
     for seed in range(10):
         lost = lose_end(data, Random(seed))
@@ -31,7 +31,7 @@ def test_what_a_lying_disk_leaves() -> None:
 
 
 def test_each_way_of_breaking_is_drawn() -> None:
-    """A run of this profile has one, and nothing else."""
+    """A run of the profile `broken` draws exactly one kind of breakage, and each kind is drawn."""
     kinds = [RunOptions.draw(seed, "broken").storm.kinds for seed in range(40)]
     assert {kind for (kind,) in kinds} == set(BREAKAGES)
 
@@ -40,7 +40,7 @@ def test_each_way_of_breaking_is_drawn() -> None:
 def test_harm_that_nobody_has_told_is_a_violation(
     failure: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """'Damage is detected and reported, never silent.'"""
+    """If a run with breakage fails and no node has reported damage, the verdict is silent damage."""
     scenario = ClusterScenario.of(1, RunOptions.draw(1, "broken"))
 
     def fail(*_: object, **__: object) -> None:

@@ -1,4 +1,4 @@
-"""Trouble that the product's own code invites, where a simulated world says so: which points there are, and that they fire."""
+"""Faults that the product's own code provokes in a simulated world: the list of points, and that they fire."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ POINTS = {
 
 
 def test_every_point_is_listed_and_has_one_place() -> None:
-    """A name that two places share would be live in both or in neither."""
+    """Each point is listed and is named at exactly one place, because a name is active or not for a whole run."""
     found: list[str] = []
     for package in ("data_plane", "metadata_quorum", "odradek"):
         for path in sorted((ROOT / package).rglob("*.py")):
@@ -45,13 +45,13 @@ def test_every_point_is_listed_and_has_one_place() -> None:
 
 
 def test_nothing_is_provoked_in_production() -> None:
-    """'Always false in production', and hot loops do not even ask."""
+    """In production all points are off, and hot loops do not even call the function."""
     assert not RealEnv.provokes
     assert not any(never(point) for point in sorted(POINTS))
 
 
 def test_a_cluster_lives_with_everything_that_it_provokes() -> None:
-    """All points at once, without any other trouble: every promise is kept, and most of them have fired."""
+    """With all points active and no other faults, a cluster keeps every promise, and most points fire."""
     fired: set[str] = set()
 
     def note(word: str, line: str) -> None:

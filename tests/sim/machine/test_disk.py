@@ -1,4 +1,4 @@
-"""The state that a crash leaves on the simulated disk, and the injection of faults into it."""
+"""The simulated disk: the state that a crash leaves, and the faults that can be injected."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _root(disk: SimDisk) -> SimDir:
 
 
 def test_a_process_crash_keeps_the_page_cache_but_makes_nothing_durable() -> None:
-    """After a crash with `"all"` the page cache is kept, and is still as volatile as before."""
+    """A process crash (`"all"`) keeps the page cache. A later power loss still drops unsynced data."""
     disk = SimDisk()
     _root(disk).open("a", create=True).append(b"abc")
     disk.crash("all")
@@ -30,7 +30,7 @@ def test_a_process_crash_keeps_the_page_cache_but_makes_nothing_durable() -> Non
 
 
 def test_a_synced_file_without_a_synced_name_is_gone() -> None:
-    """'Syncing a file does not make its name durable.' (fsync(2) says so too)"""
+    """After a power loss, a synced file is gone if its directory was not synced (see fsync(2))."""
     disk = SimDisk()
     file = _root(disk).open("a", create=True)
     file.append(b"abc")
@@ -40,7 +40,7 @@ def test_a_synced_file_without_a_synced_name_is_gone() -> None:
 
 
 def test_only_synced_bytes_survive_a_power_loss() -> None:
-    """`"synced"`: 'exactly the durable state is left.'"""
+    """A power loss with `"synced"` keeps exactly the synced bytes."""
     disk = SimDisk()
     file = _root(disk).open("a", create=True)
     _root(disk).sync()
@@ -52,7 +52,7 @@ def test_only_synced_bytes_survive_a_power_loss() -> None:
 
 
 def test_an_unsynced_truncation_is_undone() -> None:
-    """A truncated log that was not synced may come back with its old tail, even after new appends."""
+    """After a power loss, a truncation without a sync may be undone, even if new data was appended."""
     disk = SimDisk()
     file = _root(disk).open("a", create=True)
     _root(disk).sync()
@@ -67,7 +67,7 @@ def test_an_unsynced_truncation_is_undone() -> None:
 
 
 def test_names_come_and_go_with_the_sync_of_their_directory() -> None:
-    """Creations, renames and removals are durable by `Dir.sync` of that directory alone."""
+    """Creating, renaming and removing a file becomes durable when its own directory is synced."""
     disk = SimDisk()
     root = _root(disk)
     inner = root.subdir("t-0", create=True)
@@ -89,7 +89,7 @@ def test_names_come_and_go_with_the_sync_of_their_directory() -> None:
 
 
 def test_write_atomic_is_durable_when_it_returns() -> None:
-    """'Old or new after a crash', and new once it has returned."""
+    """When `write_atomic` has returned, the new content is durable."""
     disk = SimDisk()
     _root(disk).write_atomic("a", b"1")
     disk.crash("synced")
@@ -100,7 +100,8 @@ def test_write_atomic_is_durable_when_it_returns() -> None:
 
 @pytest.mark.parametrize("keep", ["synced", "random"])
 def test_write_atomic_is_old_or_new_wherever_the_power_fails(keep: str) -> None:
-    """Cut the power in each of its operations in turn: the file is never missing, empty or torn."""
+    """If power fails in any operation of `write_atomic`, the file has its old or new content, never a missing or torn
+    one."""
     cuts = 0
     for number in range(1, 50):
         disk = SimDisk(Random(number))
@@ -120,7 +121,7 @@ def test_write_atomic_is_old_or_new_wherever_the_power_fails(keep: str) -> None:
 
 
 def test_a_random_power_loss_tears_by_sectors() -> None:
-    """`"random"`: 'a longer size, in which each unsynced sector of 512 bytes has arrived or reads as zeros.'"""
+    """With `"random"`, a file may have grown, and each unsynced sector of 512 bytes has arrived or reads as zeros."""
     seen_sizes, seen_holes = set(), 0
     for seed in range(200):
         disk = SimDisk(Random(seed))
@@ -143,7 +144,7 @@ def test_a_random_power_loss_tears_by_sectors() -> None:
 
 
 def test_dying_handles_have_no_effect() -> None:
-    """'The ports fail first': a handle from before the crash neither reads nor writes."""
+    """A file handle from before the crash can neither read nor write."""
     disk = SimDisk()
     root = _root(disk)
     file = root.open("a", create=True)
@@ -160,7 +161,8 @@ def test_dying_handles_have_no_effect() -> None:
 
 
 def test_the_disk_fills_up() -> None:
-    """ENOSPC leaves the prefix that fitted; removing a file gives its room back once nobody has it open."""
+    """On a full disk, an append writes what fits and raises ENOSPC. Removing a file frees its room when no handle is
+    open."""
     disk = SimDisk(capacity_bytes=10)
     root = _root(disk)
     file = root.open("a", create=True)
@@ -179,7 +181,7 @@ def test_the_disk_fills_up() -> None:
 
 
 def test_the_nth_operation_fails_once() -> None:
-    """`fail_at(n, errno)`: 'one operation, not the later ones'; what a failed append has written is counted."""
+    """`fail_at(n, errno)` makes only operation n fail. A failed append counts what it has written."""
     disk = SimDisk()
     file = _root(disk).open("a", create=True)
     assert disk.operation_count == 1
@@ -198,7 +200,7 @@ def test_the_nth_operation_fails_once() -> None:
 
 
 def test_faults_by_kind_and_path() -> None:
-    """`fail_next` picks the operation and the path."""
+    """`fail_next` fails operations by kind and path."""
     disk = SimDisk()
     root = _root(disk)
     first, second = root.open("a", create=True), root.open("b", create=True)
@@ -216,7 +218,7 @@ def test_faults_by_kind_and_path() -> None:
 
 
 def test_after_a_failed_sync_the_data_is_lost_whatever_later_syncs_say() -> None:
-    """'After a failed sync the kernel takes the dirty pages for clean': a retry by a new handle is a trap."""
+    """After a failed sync the data is lost, although a later sync by a new handle succeeds, as on Linux."""
     disk = SimDisk()
     root = _root(disk)
     file = root.open("a", create=True)
@@ -238,7 +240,7 @@ def test_after_a_failed_sync_the_data_is_lost_whatever_later_syncs_say() -> None
 
 
 def test_cold_reads_and_rot_are_made_to_order() -> None:
-    """Warmth is a probability, rot one flipped byte."""
+    """Cold reads happen with a given probability, and `corrupt` flips bits of one byte."""
     disk = SimDisk(Random(3))
     file = _root(disk).open("a", create=True)
     file.append(bytes(3))
@@ -250,7 +252,7 @@ def test_cold_reads_and_rot_are_made_to_order() -> None:
 
 
 def test_a_missing_root_is_missing() -> None:
-    """A directory that was never made is missing; one that the operator made survives everything."""
+    """Opening a directory that was never created fails. A created root directory survives every crash."""
     disk = SimDisk()
     with pytest.raises(FileMissing):
         disk.open_dir("/data")
@@ -273,7 +275,7 @@ _OPERATIONS = st.lists(
 
 @given(_OPERATIONS, st.sampled_from(["all", "synced"]))
 def test_the_disk_agrees_with_a_model(operations: list[tuple[str, str, object]], keep: str) -> None:
-    """Copies of the whole state at each sync say what is there after a crash."""
+    """After random operations and a crash, the disk's content equals that of a simple model."""
     disk = SimDisk()
     root = disk.open_dir("/", create=True)
     cached: dict[str, int] = {}
@@ -334,7 +336,8 @@ def test_the_disk_agrees_with_a_model(operations: list[tuple[str, str, object]],
 def test_a_random_power_loss_stays_within_the_fault_model(
     operations: list[tuple[str, object]], seed: int
 ) -> None:
-    """The file is what was synced last, or a prefix of what was written with zeros for unsynced sectors."""
+    """After a random power loss, a file is as last synced, or a prefix of what was written, with zeros for unsynced
+    sectors."""
     disk = SimDisk(Random(seed))
     root = disk.open_dir("/", create=True)
     file = root.open("a", create=True)
@@ -363,7 +366,7 @@ def test_a_random_power_loss_stays_within_the_fault_model(
 
 
 def test_peeking_is_no_operation() -> None:
-    """A peek of a checker shows what processes see. It always succeeds, and is not counted as an operation."""
+    """`peek` shows a checker what processes see. It always succeeds and does not count as an operation."""
     disk = SimDisk()
     root = disk.open_dir("/data", create=True)
     root.subdir("t-0", create=True).open("0.log", create=True).append(b"abc")

@@ -1,4 +1,4 @@
-"""Faults of links and connections, of which the hosts at either end are told nothing."""
+"""Faults of links and connections that the hosts at both ends are not notified of."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def in_world(scenario: Scenario, weather: Weather = CALM, seed: int = 1) -> None
 
 
 def test_a_narrow_link_lets_through_so_many_bytes_per_second() -> None:
-    """'Bandwidth': of all connections together, in one direction."""
+    """A narrow link limits the bandwidth of all connections together, in one direction."""
 
     async def scenario(world: World) -> None:
         here, there = await pair(world)
@@ -44,7 +44,7 @@ def test_a_narrow_link_lets_through_so_many_bytes_per_second() -> None:
 
 
 def test_lost_segments_arrive_later_and_in_order() -> None:
-    """'Loss as stalls': TCP sends again, so a reader sees a pause and every byte."""
+    """A lost segment delays the stream, as TCP retransmits it. All bytes arrive in order."""
 
     async def scenario(world: World) -> None:
         here, there = await pair(world)
@@ -58,7 +58,7 @@ def test_lost_segments_arrive_later_and_in_order() -> None:
 
 
 def test_a_reset_on_the_way_ends_both_ends() -> None:
-    """'Loss as resets': what was under way is gone, and both are told."""
+    """A reset on the way drops the data in flight and raises `ConnectionLost` at both ends."""
 
     async def scenario(world: World) -> None:
         here, there = await pair(world)
@@ -72,7 +72,7 @@ def test_a_reset_on_the_way_ends_both_ends() -> None:
 
 @pytest.mark.parametrize(("how", "seconds"), [("refuses", 1.0), ("swallows", 61.0)])
 def test_a_closed_link_lets_nobody_begin(how: str, seconds: float) -> None:
-    """'Connection refusals': at once, or by a timeout; what is open goes on."""
+    """On a closed link, new connections are refused or time out. Open ones keep working."""
 
     async def scenario(world: World) -> None:
         here, there = await pair(world)
@@ -90,7 +90,7 @@ def test_a_closed_link_lets_nobody_begin(how: str, seconds: float) -> None:
 
 
 def test_a_forgotten_connection_is_silent_for_a_quarter_of_an_hour() -> None:
-    """On a half-open connection a sender gives up by itself, while a reader waits for ever."""
+    """On a half-open connection the sender gives up after a quarter of an hour, while a reader waits forever."""
 
     async def scenario(world: World) -> None:
         here, there = await pair(world)
@@ -111,7 +111,7 @@ def test_a_forgotten_connection_is_silent_for_a_quarter_of_an_hour() -> None:
 
 
 def test_what_was_left_behind_may_be_overtaken() -> None:
-    """'Reordering at reconnect: the old connection's bytes arrive after the new connection's.'"""
+    """After a reconnect, bytes of the old connection may arrive after those of the new one."""
     overtaken = 0
 
     async def scenario(world: World) -> None:

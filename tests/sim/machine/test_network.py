@@ -1,4 +1,4 @@
-"""The simulated network: streams in pieces, back pressure, cut links, and what peers learn of a death."""
+"""The simulated network: split streams, back pressure, cut links, and what peers notice when a process dies."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ CALM = Weather()
 
 
 def in_world(test: Callable[[World], Awaitable[None]], weather: Weather = CALM, seed: int = 1) -> World:
-    """Run one scenario to its end."""
+    """Run a scenario in a new world."""
     world = World(seed, weather)
     world.run(test, world)
     return world
 
 
 async def pair(world: World) -> tuple[SimConn, SimConn]:
-    """Both ends of a connection from machine a to machine b."""
+    """Connect machine a to machine b; return both ends."""
     listener = world.node_env("b").network.listen("", 9092)
     here = await world.node_env("a").network.connect("b", 9092)
     there = await listener.accept()
@@ -43,7 +43,7 @@ async def pair(world: World) -> tuple[SimConn, SimConn]:
 
 
 async def receive_all(conn: Conn) -> bytes:
-    """Everything up to the end of the stream."""
+    """Receive everything up to the end of the stream."""
     buffer, received = bytearray(700), b""
     while True:
         await conn.readable()
@@ -55,7 +55,7 @@ async def receive_all(conn: Conn) -> bytes:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_stream_arrives_whole_and_in_order(seed: int) -> None:
-    """However a write is split, delayed and taken in part, the bytes are those of a stream."""
+    """The bytes of a stream arrive complete and in order, however writes are split and delayed."""
     data = bytes(range(256)) * 40
 
     async def scenario(world: World) -> None:
@@ -74,7 +74,7 @@ def test_a_stream_arrives_whole_and_in_order(seed: int) -> None:
 
 
 def test_writes_are_split_at_any_byte() -> None:
-    """Receivers see every kind of cut, also inside of a length prefix."""
+    """Receivers see a write split at any byte, even within a length prefix."""
     sizes: set[int] = set()
 
     async def scenario(world: World) -> None:
@@ -95,7 +95,8 @@ def test_writes_are_split_at_any_byte() -> None:
 
 
 def test_a_full_window_blocks_the_sender_until_the_receiver_reads() -> None:
-    """'0 where it would block'; room is told by quarters of the buffer, `writable` waits for a third of it."""
+    """`send` returns 0 when the buffer is full. Room is announced by quarters of the buffer; `writable` waits for a
+    third."""
 
     async def scenario(world: World) -> None:
         here, there = await pair(world)
@@ -126,8 +127,7 @@ def test_a_full_window_blocks_the_sender_until_the_receiver_reads() -> None:
 
 
 def test_readable_waits_for_as_much_as_it_was_told() -> None:
-    """As with SO_RCVLOWAT, a wait ends when the buffer is full or the stream ends, even if fewer bytes came than
-    asked."""
+    """`readable` returns when the wanted bytes are there, the buffer is full or the stream ends, like SO_RCVLOWAT."""
 
     async def scenario(world: World) -> None:
         here, there = await pair(world)
@@ -160,7 +160,7 @@ def test_readable_waits_for_as_much_as_it_was_told() -> None:
 
 
 def test_spurious_wakes_read_nothing() -> None:
-    """`readable` may return though there is nothing; a loop that trusts it would misread None."""
+    """`readable` may return without data. `recv_into` then returns None, which does not mean the end of the stream."""
 
     async def scenario(world: World) -> None:
         _, there = await pair(world)
@@ -171,7 +171,7 @@ def test_spurious_wakes_read_nothing() -> None:
 
 
 def test_close_is_the_end_of_the_stream_or_a_reset() -> None:
-    """Bytes that were sent before a close arrive; a close over unread bytes resets, as TCP does."""
+    """Bytes sent before a close arrive. Closing with unread bytes resets the connection, as TCP does."""
 
     async def scenario(world: World) -> None:
         here, there = await pair(world)
@@ -195,7 +195,7 @@ def test_close_is_the_end_of_the_stream_or_a_reset() -> None:
 
 
 def test_close_ends_the_own_waiters() -> None:
-    """As on a real socket: a connection or listener closed under a waiter raises `ConnectionLost`."""
+    """Closing a connection or listener raises `ConnectionLost` in the tasks that wait for it, like a real socket."""
 
     async def scenario(world: World) -> None:
         here, _ = await pair(world)
@@ -224,7 +224,7 @@ def test_close_ends_the_own_waiters() -> None:
 
 
 def test_an_empty_receive_buffer_is_a_bug() -> None:
-    """A receive into an empty buffer is refused: 0 bytes would look like the end of the stream."""
+    """Receiving into an empty buffer is refused, because 0 bytes would look like the end of the stream."""
 
     async def scenario(world: World) -> None:
         here, _ = await pair(world)
@@ -235,7 +235,7 @@ def test_an_empty_receive_buffer_is_a_bug() -> None:
 
 
 def test_connecting_to_nobody_fails() -> None:
-    """Unknown names and closed ports fail at once, machines without power after a timeout."""
+    """Connecting to an unknown name or a closed port fails at once, to a machine without power after a timeout."""
 
     async def scenario(world: World) -> None:
         network = world.node_env("a").network
@@ -254,7 +254,7 @@ def test_connecting_to_nobody_fails() -> None:
 
 
 def test_ports_are_taken_once_and_hosts_have_names_and_addresses() -> None:
-    """A node listens on its own name, its address, every address or the loopback; port 0 means any."""
+    """A node can listen on its name, its address, all addresses or the loopback. Port 0 means any free port."""
 
     async def scenario(world: World) -> None:
         network = world.node_env("a").network
@@ -275,7 +275,7 @@ def test_ports_are_taken_once_and_hosts_have_names_and_addresses() -> None:
 
 
 def test_a_cut_link_holds_what_was_sent_until_it_is_healed() -> None:
-    """TCP retransmits: a partition delays a stream, in order, and never loses a part of it."""
+    """A cut link delays the data of a stream until it is healed. No data is lost."""
 
     async def scenario(world: World) -> None:
         here, there = await pair(world)
@@ -293,7 +293,7 @@ def test_a_cut_link_holds_what_was_sent_until_it_is_healed() -> None:
 
 
 def test_a_link_can_be_cut_in_one_direction() -> None:
-    """Asymmetric partitions: requests arrive, answers do not."""
+    """If a link is cut in one direction, requests arrive, but responses do not."""
 
     async def scenario(world: World) -> None:
         here, there = await pair(world)
@@ -312,7 +312,7 @@ def test_a_link_can_be_cut_in_one_direction() -> None:
 
 
 def test_the_death_of_a_process_resets_its_connections() -> None:
-    """`keep="all"`: the machine's kernel tells the peers."""
+    """When a process is killed (`keep="all"`), the machine's kernel resets its connections."""
 
     async def scenario(world: World) -> None:
         here, _ = await pair(world)
@@ -325,7 +325,8 @@ def test_the_death_of_a_process_resets_its_connections() -> None:
 
 
 def test_a_loss_of_power_is_silent_until_the_machine_is_back() -> None:
-    """Bytes sent to a machine without power vanish; once it is up again, it answers with a reset."""
+    """After a power loss peers notice nothing. When the machine is up again, it answers old connections with a
+    reset."""
 
     async def scenario(world: World) -> None:
         here, _ = await pair(world)
@@ -343,7 +344,7 @@ def test_a_loss_of_power_is_silent_until_the_machine_is_back() -> None:
 
 
 def test_a_dead_node_cannot_reach_the_network() -> None:
-    """'The ports fail first': last words do not leave the machine."""
+    """A dead process cannot send anything more."""
 
     async def scenario(world: World) -> None:
         here, there = await pair(world)
@@ -365,7 +366,7 @@ def test_a_dead_node_cannot_reach_the_network() -> None:
 
 
 def test_sendfile_sends_a_range_of_a_file() -> None:
-    """In bounded pieces; the end of the file before the range's end is a `DiskError`, as on a real disk."""
+    """`sendfile` sends a range in bounded pieces. If the file ends early, it raises `DiskError`, as on a real disk."""
 
     async def scenario(world: World) -> None:
         here, there = await pair(world)
@@ -397,7 +398,7 @@ def test_sendfile_sends_a_range_of_a_file() -> None:
 
 
 def test_late_closes_end_with_the_storm() -> None:
-    """The news of a close is late where the weather says so, and comes at once when `may_close_late` is taken back."""
+    """In some weather peers notice a close late. Without `may_close_late` they notice it at once."""
     noticed: list[float] = []
 
     async def scenario(world: World) -> None:
@@ -415,7 +416,7 @@ def test_late_closes_end_with_the_storm() -> None:
 
 
 def test_after_a_storm_a_narrow_connection_carries_what_a_run_writes() -> None:
-    """Long spikes on a small buffer carry less than a run's loads; `settled` weather carries them."""
+    """A small buffer with long latency spikes is too slow for a run's load; `settled` weather is fast enough."""
     narrow = Weather(
         latency_seconds=(0.00005, 0.001),
         spike_probability=0.02,
@@ -457,5 +458,5 @@ def test_after_a_storm_a_narrow_connection_carries_what_a_run_writes() -> None:
     ],
 )
 def test_weather_that_carries_the_loads_stays_after_a_storm(weather: Weather) -> None:
-    """Only what no product could live with is taken back."""
+    """`settled` changes only weather that is too slow for any product."""
     assert weather.settled() == weather

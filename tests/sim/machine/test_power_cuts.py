@@ -1,4 +1,4 @@
-"""Losses of power of several machines keep to the fault model: each partition keeps a replica that may lead."""
+"""Power losses of several machines stay within the fault model: each partition keeps a replica that may lead."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EPOCHS = {1: 11, 2: 12, 3: 13}
 
 
 def _image(*partitions: PartitionImage) -> MetadataImage:
-    """Make an image of one topic, in which each broker is registered with an epoch."""
+    """Make an image of one topic, with each broker registered by its epoch."""
     topics = {"t": SimpleNamespace(partitions=dict(enumerate(partitions)))}
     brokers = {broker_id: SimpleNamespace(epoch=epoch) for broker_id, epoch in EPOCHS.items()}
     return cast("MetadataImage", SimpleNamespace(topics=topics, brokers=brokers))
@@ -36,7 +36,7 @@ def _in_sync(*isr: int, elr: tuple[int, ...] = ()) -> PartitionImage:
 
 
 def _storm(shape: Shape | None = None) -> Storm:
-    """Make a storm over three brokers whose processes are those that are registered."""
+    """Make a storm over three brokers whose processes are the registered ones."""
     cluster = Cluster(World(1), Shape(3, 3) if shape is None else shape)
     for member in cluster.brokers:
         replication = SimpleNamespace(broker_epoch=EPOCHS[member.config.node_id])
@@ -47,12 +47,13 @@ def _storm(shape: Shape | None = None) -> Storm:
 
 @pytest.fixture(autouse=True)
 def serving(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All processes live and serve."""
+    """Let all processes count as serving."""
     monkeypatch.setattr(Member, "serves", lambda self: True)
 
 
 def test_a_keeper_is_the_registered_process_and_nothing_is_about_to_end_it() -> None:
-    """A process that is about to register, or to stop, does not count."""
+    """A broker counts as a keeper of data only if its disk is sound, its process is registered, and nothing is about to
+    stop it."""
     storm = _storm()
     one, two, three = storm.cluster.brokers
     image = _image(_in_sync(1, 2, 3))
@@ -66,7 +67,8 @@ def test_a_keeper_is_the_registered_process_and_nothing_is_about_to_end_it() -> 
 
 
 def test_each_partition_of_a_victim_keeps_a_replica_that_may_lead() -> None:
-    """A member of the ISR or an eligible replica is left, and it stays up until all is whole."""
+    """Each partition keeps a member of its ISR or an eligible replica, and this one stays up until the cluster is
+    whole."""
     for partitions in ((_in_sync(1, 2, 3),), (_in_sync(1), _in_sync(2)), (_in_sync(1, elr=(2,)),)):
         seen = set()
         for seed in range(40):
@@ -90,7 +92,7 @@ def test_each_partition_of_a_victim_keeps_a_replica_that_may_lead() -> None:
 
 
 def test_all_may_lose_power_where_all_is_synced() -> None:
-    """Page caches do not count there."""
+    """If all writes are synced, all brokers may lose power at once, since page caches do not matter."""
     storm = _storm(Shape(3, 3).synced())
     assert storm.cluster.shape.syncs_all
     sizes = {len(_some(storm, _image(_in_sync(1)), Random(seed))) for seed in range(40)}
@@ -99,7 +101,7 @@ def test_all_may_lose_power_where_all_is_synced() -> None:
 
 
 def test_a_dead_process_loses_its_page_cache_with_its_machine() -> None:
-    """The kernel keeps the pages of a process that was killed, until the power goes."""
+    """A killed process leaves its page cache with the kernel until the machine loses power."""
     storm = _storm()
     world, (member, *_) = storm.world, storm.cluster.brokers
 
@@ -115,7 +117,7 @@ def test_a_dead_process_loses_its_page_cache_with_its_machine() -> None:
 
 
 def test_runs_that_sync_everything_have_nobody_who_changes_that() -> None:
-    """An operator or a workload that sets `flush.messages` would leave records unsynced."""
+    """Runs that sync everything have no operator or workload that changes `flush.messages`."""
     drawn = [RunOptions.draw(seed) for seed in range(400)]
     synced = [each for each in drawn if each.shape.syncs_all]
     assert 0.05 < len(synced) / len(drawn) < 0.2

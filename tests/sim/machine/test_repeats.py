@@ -1,4 +1,4 @@
-"""Requests between nodes that arrive twice: at once with the first answer lost, or late, at the old connection."""
+"""Requests between nodes that arrive twice: the first time at once without a response, or late on the old connection."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def in_world(scenario: Scenario, seed: int, weather: Weather = ALWAYS) -> World:
 
 
 def test_a_request_arrives_at_once_without_its_answer_or_late_behind_its_successor() -> None:
-    """The client loses its connection. The server gets the request at the old one: at once, or behind the next one's."""
+    """The client's connection breaks. The server still gets the request, at once or after the repeated one."""
     ways: dict[str, int] = {}
 
     async def scenario(world: World) -> None:
@@ -83,7 +83,7 @@ def test_a_request_arrives_at_once_without_its_answer_or_late_behind_its_success
 
 
 def test_only_the_answer_to_the_request_is_lost() -> None:
-    """Answers to earlier requests of the connection arrive."""
+    """Responses to earlier requests of the connection arrive. Only that to the repeated request is lost."""
 
     async def scenario(world: World) -> None:
         here, there = await pair(world)
@@ -108,7 +108,7 @@ def test_only_the_answer_to_the_request_is_lost() -> None:
 
 
 def test_clients_and_logins_are_left_alone() -> None:
-    """Neither a client's request, nor one of a login, nor one to the own node arrives twice; nor any in calm weather."""
+    """Only requests between different nodes are repeated, and not those of a login. Calm weather repeats none."""
     repeats = Repeats(Random(1), 1.0)
     repeats.nodes = frozenset(("a", "b"))
     for source, target, key in (
@@ -118,15 +118,19 @@ def test_clients_and_logins_are_left_alone() -> None:
         ("a", "b", ApiKey.API_VERSIONS),
     ):
         assert repeats.choose(source, target, frame(key, 1), 5.0) is None
-    assert repeats.choose("a", "b", frame(ApiKey.VOTE, 1)[:-1], 5.0) is None, "a part of a request"
+    assert repeats.choose("a", "b", frame(ApiKey.VOTE, 1)[:-1], 5.0) is None, (
+        "incomplete requests must not be repeated"
+    )
     assert repeats.choose("a", "b", frame(ApiKey.VOTE, 1), 5.0) is not None
-    assert repeats.choose("a", "b", frame(ApiKey.VOTE, 2), 5.5) is None, "so soon again"
+    assert repeats.choose("a", "b", frame(ApiKey.VOTE, 2), 5.5) is None, (
+        "the same link must not repeat again so soon"
+    )
     assert repeats.choose("b", "a", frame(ApiKey.VOTE, 2), 5.5) is not None
     assert World(1, Weather()).fabric.repeats is None
 
 
 def test_a_forwarded_change_is_never_late() -> None:
-    """A client's change has no number, so a late copy of it would be another change."""
+    """A client's change has no sequence number, so a late copy would make it twice. Only other requests are late."""
     repeats = Repeats(Random(1), 1.0)
     repeats.nodes = frozenset(("a", "b"))
     found = [repeats.choose("a", "b", frame(ApiKey.ENVELOPE, 1), 10.0 * number) for number in range(50)]
@@ -136,7 +140,7 @@ def test_a_forwarded_change_is_never_late() -> None:
 
 
 def test_a_share_of_the_runs_has_it_and_it_can_be_left_out() -> None:
-    """The weather draws it by a stream of its own; every other option stays as it was."""
+    """Some seeds draw repeats, from a separate random stream, so all other options stay the same."""
     drawn = [Weather().with_repeats(Random(f"{seed}/repeats?")) for seed in range(200)]
     with_repeats = [each for each in drawn if each.repeat_probability]
     assert 40 < len(with_repeats) < 110

@@ -1,4 +1,4 @@
-"""Small files that are spoiled: the product notices each kind of damage, or knows less than before, never more."""
+"""Small files are damaged: the product detects it, or knows less than before, but never anything wrong."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ TRIES = 200
 
 
 def spoiled(name: str, data: bytes) -> list[bytes]:
-    """Damage a file of this name in all ways, many times."""
+    """Damage a file of this name in all possible ways, many times."""
     random = Random(1)
     ways = _ways_to_spoil(name)
     return [random.choice(ways)(data, random) for _ in range(TRIES)]
 
 
 def test_a_spoiled_checkpoint_is_refused_or_says_less() -> None:
-    """A cut within the last number makes it smaller: then more is recovered, or compacted, than need be."""
+    """A damaged checkpoint is refused, or has smaller offsets. Then only more is recovered or compacted than
+    necessary."""
     offsets = {TopicPartition("t", 0): 123, TopicPartition("u", 1): 45678}
     refused = 0
     for data in spoiled(HIGH_WATERMARK_FILE, encode_offsets(offsets)):
@@ -43,26 +44,26 @@ def test_a_spoiled_checkpoint_is_refused_or_says_less() -> None:
 
 
 def test_spoiled_leader_epochs_are_refused() -> None:
-    """They are made anew from the log then."""
+    """Damaged leader epochs are refused. The node then rebuilds them from the log."""
     for data in spoiled(EPOCHS_FILE, LeaderEpochs(((1, 0), (5, 123))).encode()):
         with pytest.raises(MalformedCheckpoint):
             LeaderEpochs.decode(data)
 
 
 def test_a_spoiled_snapshot_of_producers_is_refused() -> None:
-    """Its checksum shows every kind of damage."""
+    """A damaged producer snapshot is always detected by its checksum."""
     for data in spoiled("00000000000000000007.snapshot", ProducerState().encode()):
         with pytest.raises(DamagedSnapshot):
             ProducerState.decode(data)
 
 
 def test_an_index_is_cut_within_an_entry() -> None:
-    """No whole number of entries is left, in an index of offsets or of times."""
+    """An index file, of offsets or times, is always cut within an entry."""
     for name, size in (("0.index", 8), ("0.timeindex", 12)):
         assert all(len(data) % size for data in spoiled(name, bytes(4 * size)))
 
 
 def test_files_that_only_an_operator_could_mend_are_left_alone() -> None:
-    """The model leaves them out: without them, or with a wrong content, a node must stop to serve."""
+    """Files that only an operator could repair are never damaged."""
     for name in (LOG_START_FILE, "partition.metadata", "quorum-state", "0.log", "0.checkpoint"):
         assert not _ways_to_spoil(name)

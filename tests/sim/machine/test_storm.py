@@ -1,4 +1,4 @@
-"""The rules by which storms stay within the fault model, on nodes that do nothing."""
+"""Rules that keep storms within the fault model, tested on idle nodes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sim.storm.troubles import TROUBLES
 
 
 class QuietCluster(Cluster):
-    """A cluster of which nobody asks anything; `wrong` is what it says of itself. Each broker has all partitions."""
+    """A cluster without load. `wrong` is the trouble that it reports. Each broker has a replica of every partition."""
 
     wrong: str | None = None
 
@@ -31,7 +31,7 @@ class QuietCluster(Cluster):
 def storm(
     seed: int, *kinds: str, seconds: float = 60.0, power: bool = True, nodes: int = 3
 ) -> tuple[Storm, QuietCluster]:
-    """A storm over brokers with controllers of their own."""
+    """Make a storm over brokers and separate controllers."""
     cluster = QuietCluster(World(seed), Shape(nodes, controllers=3))
     made = Storm(
         cluster,
@@ -44,7 +44,7 @@ def storm(
 
 
 def run(made: Storm, cluster: QuietCluster) -> None:
-    """Run nodes that idle through the storm."""
+    """Run idle nodes through the storm."""
 
     async def main() -> None:
         for member in cluster.members:
@@ -56,7 +56,7 @@ def run(made: Storm, cluster: QuietCluster) -> None:
 
 @pytest.fixture(autouse=True)
 def idle_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A node of these tests need not do anything but die."""
+    """Replace the nodes by processes that only wait to be stopped."""
 
     async def idle(config: Any, env: Any, *, started: Any, stop: Any, **_: Any) -> None:
         started({})
@@ -66,7 +66,7 @@ def idle_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_storm_undoes_what_it_did() -> None:
-    """Links, clocks and pauses: after it everybody hears everybody, and nobody is frozen."""
+    """After a storm, all cut links, slow links and pauses are gone."""
     made, cluster = storm(1, "links", "slow", "pauses")
     run(made, cluster)
     fabric = cluster.world.fabric
@@ -76,7 +76,8 @@ def test_a_storm_undoes_what_it_did() -> None:
 
 
 def test_every_further_trouble_befalls_somebody_and_ends() -> None:
-    """Narrow, closed and forgetful links, slow machines, drifting clocks, older configurations: all is well after it."""
+    """The other kinds of trouble all occur (narrow, closed and forgetful links, slow machines, changed configurations),
+    and end."""
     made, cluster = storm(1, *TROUBLES, seconds=120.0)
     run(made, cluster)
     words = {word.split()[0] for word in made.counts}
@@ -92,7 +93,7 @@ def test_every_further_trouble_befalls_somebody_and_ends() -> None:
 
 
 def test_disks_are_damaged_on_one_machine_and_only_while_all_is_well() -> None:
-    """'One machine at a time has rot, and only from a moment on at which all replicas were in sync.'"""
+    """Disks are damaged only on one machine at a time, and only while all replicas are in sync."""
     made, cluster = storm(2, "rot", "dying", "hang", "deaths", seconds=200.0)
     run(made, cluster)
     words = {word.split()[0] for word in made.counts}
@@ -109,7 +110,7 @@ def test_disks_are_damaged_on_one_machine_and_only_while_all_is_well() -> None:
 
 
 def test_a_drifting_clock_never_jumps() -> None:
-    """The wall clock runs away from the oscillator from the moment on at which it begins to drift."""
+    """When a wall clock begins or stops to drift, its time does not jump."""
     world = World(1)
 
     async def main() -> None:
@@ -129,7 +130,7 @@ def test_a_drifting_clock_never_jumps() -> None:
 
 
 def test_at_most_one_page_cache_is_lost_until_all_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """'A promise holds while one in-sync replica keeps its synced and page-cache data.'"""
+    """Until the cluster is whole again, at most one page cache is lost, and each partition keeps a living replica."""
     losses: list[tuple[str, ...]] = []
     for seed in range(6):
         made, cluster = storm(seed, "deaths", "deaths", "deaths", seconds=200.0)
@@ -149,7 +150,7 @@ def test_at_most_one_page_cache_is_lost_until_all_is_whole(monkeypatch: pytest.M
 
 
 def test_each_partition_of_a_broker_without_power_keeps_a_replica() -> None:
-    """A partition that lost a page cache has one broker that stays up; brokers of other partitions may all die."""
+    """A partition that lost a page cache keeps one broker up. Brokers of other partitions may all die."""
     made, cluster = storm(0, "deaths", nodes=5)
     one, two, three, four, five = cluster.brokers
     cluster.replica_sets = frozenset(
@@ -161,18 +162,18 @@ def test_each_partition_of_a_broker_without_power_keeps_a_replica() -> None:
         made.note_loss(one)
         assert all(made.may_die(member) for member in cluster.brokers)
         made.note_death(two)
-        assert not made.may_die(three), "nobody would have what was acknowledged"
+        assert not made.may_die(three), "the last replica with all acknowledged records must stay"
         made.note_death(four)
         assert made.may_die(five)
-        assert not made.may_lose_disks_too(five), "the one replica left would be empty"
+        assert not made.may_lose_disks_too(five), "the last replica must not lose its disk"
         cluster.replica_sets |= {frozenset((three.name,))}
-        assert not await made.may_lose_power(three), "a partition is there alone"
+        assert not await made.may_lose_power(three), "its only replica must not lose power"
 
     cluster.world.run(main)
 
 
 def test_no_power_fails_while_the_cluster_is_not_whole() -> None:
-    """Only controllers lose their power then: what they promise was synced."""
+    """While the cluster is not whole, only controllers lose power, since all that they acknowledge is synced."""
     made, cluster = storm(3, "deaths", "deaths", seconds=300.0)
     cluster.wrong = "a replica is behind"
     run(made, cluster)
@@ -182,7 +183,7 @@ def test_no_power_fails_while_the_cluster_is_not_whole() -> None:
 
 
 def test_plans_are_swarms() -> None:
-    """Each kind of trouble is missing in some runs and there in others."""
+    """Each kind of trouble is drawn in some runs and absent in others."""
     plans = [StormPlan.draw(World(seed).random) for seed in range(40)]
     plans = [plan.with_more(World(seed).random) for seed, plan in enumerate(plans)]
     for kind in (*dict.fromkeys(KINDS), *MORE_KINDS):
@@ -192,7 +193,8 @@ def test_plans_are_swarms() -> None:
 
 
 def test_two_may_kill_one_process_at_one_moment() -> None:
-    """Kinds of trouble overlap; the second one waits for its end."""
+    """Two kinds of trouble may kill the same process at the same time. The second kill waits until the process has
+    ended."""
     world = World(5)
     cluster = Cluster(world, Shape(3, 0))
     member = cluster.members[0]
@@ -202,7 +204,7 @@ def test_two_may_kill_one_process_at_one_moment() -> None:
         member.launch()
         await world.sleep(0.1)
         world.crash(member.name, "all")
-        assert member.is_up(), "its tasks have not ended"
+        assert member.is_up(), "the process counts as up until its tasks have ended"
         await member.kill("all")
         assert not member.is_up()
 

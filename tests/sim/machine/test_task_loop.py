@@ -1,4 +1,4 @@
-"""The loop of virtual worlds takes the steps that trio's own loop takes."""
+"""The task loop of simulated worlds makes the same steps as trio's own loop."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sim.run import run
 
 
 def test_a_run_has_the_digest_that_trios_own_loop_gives(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A storm with deaths and cancelled waits gives the same events, byte for byte, in both loops."""
+    """A storm with deaths and cancelled waits gives the same digest in both loops."""
     options = RunOptions.draw(3, "lite", seconds=4.0)
     ours = run(3, options)
     monkeypatch.setattr("sim.machine.world.task_loop", vars(_run)["unrolled_run"])

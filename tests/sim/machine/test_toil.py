@@ -1,4 +1,4 @@
-"""CPU that takes virtual time, and processes without file descriptors."""
+"""CPU work that takes virtual time, and processes without free file descriptors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SLOW = Weather(wake_seconds=0.01)
 
 
 async def _count(env: Env, every_seconds: float) -> int:
-    """Wake again and again for `SECONDS`; how often."""
+    """Wake repeatedly for `SECONDS`; return how often."""
     clock, count = env.clock, 0
     ends_at = clock.monotonic() + SECONDS
     while clock.monotonic() < ends_at:
@@ -38,13 +38,13 @@ def _counts(weather: Weather, every_seconds: float, seed: int = 1) -> int:
 
 
 def test_a_busy_process_gets_less_done() -> None:
-    """A wake that costs 10 ms comes at most a hundred times a second, however often it is wanted."""
+    """If each wake costs 10 ms, a process wakes at most a hundred times a second."""
     assert _counts(Weather(), 0.001) >= 9_900
     assert _counts(SLOW, 0.001) <= 1_200
 
 
 def test_an_idle_process_is_held_up_for_its_own_work_alone() -> None:
-    """Another process is busy beside it; its own timers are on time but for what they cost."""
+    """An idle process beside a busy one is not delayed by it: its timers are late only by their own cost."""
     world = World(1, SLOW)
     counts: list[int] = []
 
@@ -64,14 +64,14 @@ def test_an_idle_process_is_held_up_for_its_own_work_alone() -> None:
 
 
 def test_turns_that_last_are_drawn_from_the_seed() -> None:
-    """The same seed gives the same delays, another seed others."""
+    """The delays are drawn from the seed: the same seed gives the same ones, another seed others."""
     turns = attrs.evolve(SLOW, wake_seconds=0.0001, long_turn_probability=0.05, long_turn_seconds=1.0)
     first, again, other = (_counts(turns, 0.01, seed) for seed in (1, 1, 2))
     assert first == again != other
 
 
 def test_a_process_that_is_stopped_stays_so_when_its_work_is_done() -> None:
-    """SIGSTOP in the middle of a turn."""
+    """A process that is stopped in the middle of its work stays stopped when the work is done."""
     world = World(1, SLOW)
     seen: list[float] = []
 
@@ -95,7 +95,7 @@ def test_a_process_that_is_stopped_stays_so_when_its_work_is_done() -> None:
 
 
 def test_a_process_without_descriptors_opens_nothing_and_connects_to_nobody() -> None:
-    """EMFILE, until some are given back; what is open goes on."""
+    """Without descriptors, opening a file or a connection fails until some are released. Open files keep working."""
     world = World(1, Weather())
 
     async def main() -> None:

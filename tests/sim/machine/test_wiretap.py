@@ -1,4 +1,4 @@
-"""The tap on connections and the ends of stored logs: what checks see is what was sent, and what is on a disk."""
+"""The wiretap on connections, and the ends of stored logs: checks see the sent messages and the content of disks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ VERSION = 10
 
 @attrs.define(eq=False)
 class End:
-    """One end of a connection."""
+    """A stub of one end of a connection."""
 
     name: str
     peer: Any = None
@@ -39,7 +39,7 @@ def _connection() -> tuple[Any, Any]:
 
 
 class Ears:
-    """A listener that takes down all it hears, and complains of answers when it is told to."""
+    """A listener that records all exchanges, and optionally complains about each answer."""
 
     def __init__(self, *, complains: bool = False) -> None:
         self.heard: list[int] = []
@@ -73,7 +73,7 @@ def _answer(number: int) -> bytes:
 
 @pytest.mark.parametrize("size", [1, 7, 10_000])
 def test_a_tap_hears_each_answer_with_its_request(size: int) -> None:
-    """However a stream is cut, a listener is shown the pairs in the order of the answers."""
+    """A listener gets each answer with its request, in the order of the answers, however the stream is split."""
     refuted: list[Exception] = []
     tap, ears = Wiretap(refuted.append), Ears()
     tap.listen(API, ears)
@@ -88,7 +88,7 @@ def test_a_tap_hears_each_answer_with_its_request(size: int) -> None:
 
 
 def test_a_tap_passes_over_what_is_no_message() -> None:
-    """Other APIs, answers that nobody asked for, cut bodies and endless frames are left to the nodes."""
+    """Other APIs, unexpected answers, malformed messages and endless frames are ignored."""
     tap, ears = Wiretap(lambda error: None), Ears()
     tap.listen(API, ears)
     client, server = _connection()
@@ -104,7 +104,7 @@ def test_a_tap_passes_over_what_is_no_message() -> None:
 
 
 def test_a_tap_forgets_connections_that_are_closed() -> None:
-    """However many come and go, a tap keeps those that are open."""
+    """The tap forgets closed connections, so its memory stays bounded."""
     tap, ears = Wiretap(lambda error: None), Ears()
     tap.listen(API, ears)
     client, server = _connection()
@@ -119,7 +119,7 @@ def test_a_tap_forgets_connections_that_are_closed() -> None:
 
 
 def test_a_listener_that_complains_ends_the_run() -> None:
-    """A complaint goes to the world that is tapped, and not to the node that sends."""
+    """A listener's complaint is passed to the simulated world, and not raised in the sending node."""
     refuted: list[Exception] = []
     tap = Wiretap(refuted.append)
     tap.listen(API, Ears(complains=True))
@@ -137,7 +137,8 @@ def _batch(base_offset: int, count: int) -> bytearray:
 
 
 def test_a_log_ends_on_the_platter_where_its_last_sync_was() -> None:
-    """Appended bytes are in the page cache, synced ones on the platter, those of a nameless file nowhere."""
+    """Appended bytes extend the log in the page cache, and synced bytes extend it on the platter if the file's name is
+    durable, too."""
     disk = SimDisk()
     root = disk.open_dir("/data", create=True)
     log = root.subdir("t-0", create=True)
@@ -161,13 +162,13 @@ def test_a_log_ends_on_the_platter_where_its_last_sync_was() -> None:
     second.append(_batch(5, 1))
     second.sync()
     log.sync()
-    assert ends() == (6, 3), "a segment behind a gap does not count"
+    assert ends() == (6, 3), "a segment behind a gap must not count"
     first.sync()
     assert ends() == (6, 6)
 
 
 def test_a_log_that_was_cut_and_written_again_is_walked_anew() -> None:
-    """The end is that of the bytes that are there now, though the file is as long as before."""
+    """If a log is truncated and rewritten to the same length, its end is computed again."""
     disk = SimDisk()
     log = disk.open_dir("/data", create=True)
     cached = StoredLogs(is_durable=False)

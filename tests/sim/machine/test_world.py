@@ -1,4 +1,4 @@
-"""The virtual world: clocks, pauses, sudden crashes, workers, and runs that get nowhere."""
+"""The simulated world: clocks, pauses, crashes, workers, and runs that make no progress."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CALM = Weather()
 
 
 def test_virtual_time_costs_no_real_time() -> None:
-    """A year passes between two events, and a sleep ends exactly at its deadline."""
+    """A virtual year passes between two events in no real time, and a sleep ends exactly at its deadline."""
     world = World(1, CALM)
 
     async def main() -> float:
@@ -31,7 +31,7 @@ def test_virtual_time_costs_no_real_time() -> None:
 
 
 def test_each_node_has_a_clock_of_its_own() -> None:
-    """Rates drift, operators' clocks are off, and `sleep_until` keeps to the node's own clock."""
+    """Each node has its own clock rate and wall clock offset, and `sleep_until` uses the node's own clock."""
     world = World(1, CALM)
 
     async def main() -> None:
@@ -53,7 +53,7 @@ def test_each_node_has_a_clock_of_its_own() -> None:
 
 
 def test_a_timeout_cuts_its_body_short() -> None:
-    """`Scope.expired` as in production, on virtual time."""
+    """A timeout cancels its body at a virtual time and sets `Scope.expired`."""
     world = World(1, CALM)
 
     async def main() -> None:
@@ -72,7 +72,7 @@ def test_a_timeout_cuts_its_body_short() -> None:
 
 
 def test_a_paused_node_finds_its_events_when_it_resumes() -> None:
-    """As after SIGSTOP: timers are late, bytes and connections are there, the clock has gone on."""
+    """A paused node later finds its timers late and all received bytes, as after SIGSTOP."""
     world = World(1, CALM)
 
     async def main() -> None:
@@ -100,7 +100,7 @@ def test_a_paused_node_finds_its_events_when_it_resumes() -> None:
 
 
 def test_workers_take_virtual_time_and_finish_though_cancelled() -> None:
-    """As with threads: what has started runs to its end, unless the node crashes."""
+    """A worker's function takes virtual time and finishes even if its caller is cancelled, unless the node crashes."""
     world = World(1, Weather(worker_seconds=(2.0, 2.0)))
     done: list[str] = []
     acted: list[float] = []
@@ -137,7 +137,7 @@ def test_workers_take_virtual_time_and_finish_though_cancelled() -> None:
 
 
 def test_a_worker_acts_at_any_moment_and_the_loop_hears_of_it_later() -> None:
-    """A worker's knowledge may be past when the loop goes on, and the loop's when the worker begins."""
+    """A worker's function takes effect at the start, at the end, or in between, while the loop goes on."""
     world = World(1, Weather(worker_seconds=(2.0, 2.0)))
     moments: list[float] = []
 
@@ -150,13 +150,13 @@ def test_a_worker_acts_at_any_moment_and_the_loop_hears_of_it_later() -> None:
             moments.append(acted - began)
 
     world.run(main)
-    assert moments.count(0.0) > 5, "before anything else can happen"
-    assert moments.count(2.0) > 5, "after everything that happens meanwhile"
+    assert moments.count(0.0) > 5, "the function must sometimes act at the start"
+    assert moments.count(2.0) > 5, "the function must sometimes act at the end"
     assert sum(0.0 < moment < 2.0 for moment in moments) > 5
 
 
 def _paused_worlds_events(seed: int) -> list[str]:
-    """List the steps of two functions, and of a task of the loop, as they follow each other."""
+    """List the steps of two worker functions and of a task on the loop, in their order."""
     world = World(seed, Weather(worker_seconds=(0.1, 0.1), pause_probability=1.0, pause_seconds=0.5))
     events: list[str] = []
 
@@ -196,7 +196,8 @@ def _paused_worlds_events(seed: int) -> list[str]:
 
 
 def test_the_loop_goes_on_amid_a_workers_function() -> None:
-    """At some of its pauses, in an order that the seed decides; a result and an error come as from any function."""
+    """At some pauses of a worker's function the loop runs on. The seed decides the order; results and errors are
+    returned as usual."""
     runs = [_paused_worlds_events(seed) for seed in range(8)]
     amid = [
         "loop" in events[events.index("one 0") : events.index("one 2")]
@@ -210,7 +211,8 @@ def test_the_loop_goes_on_amid_a_workers_function() -> None:
 
 
 def test_a_crash_ends_a_function_that_is_held_up() -> None:
-    """It ends at its pause, and its clean-ups fail; outside of workers a pause has no effect."""
+    """A crash ends a worker's function at its pause, and its clean-up cannot write. Outside of workers, `pause` does
+    nothing."""
     world = World(2, Weather(worker_seconds=(0.1, 0.1), pause_probability=1.0, pause_seconds=0.5))
     seen: list[str] = []
 
@@ -243,7 +245,7 @@ def test_a_crash_ends_a_function_that_is_held_up() -> None:
 
 
 def test_a_crash_leaves_no_last_words() -> None:
-    """'The ports fail first, then the nursery is cancelled, then unsynced bytes are dropped.'"""
+    """In a crash the ports fail first, so the clean-up of a cancelled task can neither send nor write."""
     world = World(1, CALM)
     seen: list[str] = []
 
@@ -282,7 +284,7 @@ def test_a_crash_leaves_no_last_words() -> None:
 
 
 def test_a_node_that_fails_by_itself_ends_the_run() -> None:
-    """Bugs are not weather: the exception of a living node comes out of `World.run`."""
+    """If a node raises an exception without a fault, `World.run` raises it."""
     world = World(1, CALM)
 
     async def buggy(env: Env) -> None:
@@ -298,7 +300,7 @@ def test_a_node_that_fails_by_itself_ends_the_run() -> None:
 
 
 def test_a_process_that_ends_can_be_started_again() -> None:
-    """A clean exit frees the ports and locks, and keeps what it wrote."""
+    """A process that ends frees its ports and locks. Its files are kept for the next start."""
     world = World(1, CALM)
 
     async def once(env: Env) -> None:
@@ -317,7 +319,7 @@ def test_a_process_that_ends_can_be_started_again() -> None:
 
 @pytest.mark.parametrize("number", range(1, 8))
 def test_the_power_fails_in_the_middle_of_a_disk_operation(number: int) -> None:
-    """`SimDisk.crash_at` inside of a world: the node dies there, the disk forgets, the machine boots again."""
+    """With `SimDisk.crash_at`, the node dies within a disk operation, and the next start finds each answered block."""
     world = World(number, CALM)
 
     async def main() -> None:
@@ -344,7 +346,7 @@ def test_the_power_fails_in_the_middle_of_a_disk_operation(number: int) -> None:
 
 
 def test_waiting_for_nothing_is_noticed() -> None:
-    """A deadlock of the whole world is a failure of liveness, not a hang."""
+    """If no task can ever run again, the run raises `Liveness`."""
     world = World(1, CALM)
 
     async def main() -> None:
@@ -355,7 +357,7 @@ def test_waiting_for_nothing_is_noticed() -> None:
 
 
 def test_spinning_without_time_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tasks that wake each other for ever are a failure of liveness too."""
+    """If tasks wake each other forever without virtual time passing, the run raises `Liveness`."""
     monkeypatch.setattr("sim.machine.clock.ROUNDS_WITHOUT_TIME_MAX", 1000)
     world = World(1, CALM)
 
@@ -369,7 +371,7 @@ def test_spinning_without_time_is_noticed(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_run_ends_when_its_time_is_up() -> None:
-    """Virtual time is bounded."""
+    """If a run exceeds its virtual time, it raises `Liveness`."""
     world = World(1, CALM)
 
     async def main() -> None:
@@ -381,7 +383,7 @@ def test_a_run_ends_when_its_time_is_up() -> None:
 
 
 def test_provoked_trouble_is_drawn_per_run_and_point() -> None:
-    """FoundationDB's buggify: a point is live or not for a whole run, and fires now and then."""
+    """A buggify point is active or not for a whole run, and an active point fires now and then."""
 
     def fires(seed: int, point: str) -> int:
         world = World(seed, Weather(buggify_active_probability=0.5, buggify_fire_probability=0.25))
@@ -395,7 +397,7 @@ def test_provoked_trouble_is_drawn_per_run_and_point() -> None:
 
 
 def test_ids_are_drawn_from_the_seed() -> None:
-    """Kafka's rules hold for them too, and two nodes never draw the same."""
+    """Ids are drawn from the seed, differ between nodes, and follow Kafka's rules."""
     drawn = [World(seed, CALM).node_env(name).new_uuid() for seed in (1, 2) for name in ("a", "b")]
     assert len(set(drawn)) == 4
     assert World(1, CALM).node_env("a").new_uuid() == drawn[0]
@@ -403,14 +405,14 @@ def test_ids_are_drawn_from_the_seed() -> None:
 
 
 def test_the_weather_is_drawn_from_the_seed() -> None:
-    """'Draw topology, rates and limits from the seed': most seeds differ, one seed never does."""
+    """The weather is drawn from the seed: most seeds differ, and the same seed gives the same weather."""
     drawn = [Weather.draw(Random(seed)) for seed in range(50)]
     assert len(set(drawn)) > 40
     assert drawn[7] == Weather.draw(Random(7))
 
 
 def test_the_world_catches_a_service_that_answers_before_it_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A simulator must find what is broken: when the sync is left out, some seed loses an answered block."""
+    """If the echo server answers without a sync, some seeds lose an answered block."""
     for seed in range(3):
         echo_world.run(seed)
 
@@ -423,7 +425,7 @@ def test_the_world_catches_a_service_that_answers_before_it_syncs(monkeypatch: p
             return getattr(self._env, name)
 
         async def run(self, function: object) -> None:
-            """Pretend that the file has been synced."""
+            """Skip the sync that the service asks for."""
 
     monkeypatch.setattr(echo, "serve", lambda env, tasks, serve=echo.serve: serve(Lazy(env), tasks))
     caught = 0
@@ -436,7 +438,7 @@ def test_the_world_catches_a_service_that_answers_before_it_syncs(monkeypatch: p
 
 
 def test_a_slow_link_takes_its_time_and_keeps_the_order() -> None:
-    """Both directions of one link; others are as fast as the weather."""
+    """A slow link delays both directions and keeps the order. Other links keep their speed."""
     world = World(1, CALM)
 
     async def main() -> None:
@@ -461,7 +463,7 @@ def test_a_slow_link_takes_its_time_and_keeps_the_order() -> None:
 
 
 def test_a_process_that_is_killed_before_its_first_step_touches_no_disk() -> None:
-    """Found by seed 200: it took the lock of its directory, and the next process could not start."""
+    """A process that is killed before its first step must not lock its directory (seed 200)."""
     world = World(1)
 
     async def serve(env: Env) -> None:

@@ -1,4 +1,4 @@
-"""Two hosts of a simulated world and a connection between them, for the tests of links and of repeated requests."""
+"""Two hosts of a simulated world with a connection between them, for tests of links and of repeated requests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ PORT = 9
 
 
 async def pair(world: World, source: str = "a") -> tuple[Conn, Conn]:
-    """Connect `source` to `b`. Return both ends, the client's first."""
+    """Connect `source` to `b`; return both ends, the client's first."""
     env = world.node_env("b")
     fabric = world.fabric
     listener = fabric.hosts["b"].listeners.get(PORT) or env.network.listen("", PORT)
@@ -18,7 +18,7 @@ async def pair(world: World, source: str = "a") -> tuple[Conn, Conn]:
 
 
 async def receive(conn: Conn, count: int) -> bytes:
-    """Receive exactly so many bytes, fewer at the end of the stream."""
+    """Receive exactly `count` bytes, or fewer at the end of the stream."""
     found = b""
     while len(found) < count:
         await conn.readable()

@@ -1,4 +1,4 @@
-"""Quiet runs with programs that copy in transactions."""
+"""Quiet runs with workloads that copy in transactions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SECONDS = 6.0
 
 
 def quiet_options() -> RunOptions:
-    """Three nodes in calm weather, with one producer beside the copiers."""
+    """Make options for three nodes in calm weather, with copiers and one producer."""
     options = RunOptions.draw(SEED, "calm", nodes=3, controllers=0, seconds=SECONDS)
     settings = {**options.shape.settings, **{key: values[0] for key, values in TRANSACTION_SETTINGS.items()}}
     return attrs.evolve(
@@ -27,5 +27,5 @@ def quiet_options() -> RunOptions:
 
 
 def quiet_copy() -> RunResult:
-    """Run it."""
+    """Run such a quiet cluster with copiers."""
     return run(SEED, quiet_options())

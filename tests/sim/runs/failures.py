@@ -1,4 +1,4 @@
-"""The ways in which a run may fail, for tests of how runs tell of them."""
+"""The ways in which a run may fail, for tests of how failures are reported."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sim.machine.world import Liveness
 
 @attrs.frozen
 class Failure:
-    """`error` ends the run; `verdict` and `status` are what the command makes of it."""
+    """A way to fail: the error that ends the run, its verdict, and the command's exit status."""
 
     error: Exception
     verdict: str
@@ -21,7 +21,7 @@ class Failure:
         return self.verdict
 
     def befall(self, patch: pytest.MonkeyPatch, scenario: type) -> list[object]:
-        """Let each run of this kind of scenario fail so; the runs are put into the list."""
+        """Let each run of this scenario class raise the error; return the list to which the runs are added."""
         ran: list[object] = []
 
         def broken(run: object) -> object:

@@ -1,4 +1,4 @@
-"""Parts of the product alone, under schedules from seeds: every promise of Raft, of replication and of groups is kept."""
+"""Parts of the product alone, under random schedules: the promises of Raft, of replication and of groups are kept."""
 
 from __future__ import annotations
 
@@ -27,24 +27,27 @@ AT = ("loners", "t", 0)
 RAFT_SEEDS = range(30)
 REPLICATION_SEEDS = range(100)
 QUORUM_SEEDS = (*range(12), 50307, 50346, 903285, 905949, 8600017)
-"""In 50307 and 50346, a step commits with the voters before, and then changes them: one joins, the leader goes.
+"""In 50307 and 50346, one step commits with the old voters and then changes them: one joins, the leader leaves.
 
-In 903285 a loss of power leaves a hole in what was not synced. In 905949 a candidate hears of its votes when its epoch
-is over. In 8600017 the disk of a leader is late, so its followers have a committed batch before its own file has it.
+In 903285 a power loss leaves a hole in unsynced data. In 905949 a candidate gets its votes after its epoch has ended.
+In 8600017 a leader's disk is slow, so its followers have a committed batch before its own file does.
 """
 MOVED_SEEDS = (*range(8), 3440049)
-"""In the last one, a lost question would hold up the looks of a copy for its original."""
+"""In the last seed, a lost request would delay a copied directory's check for its original."""
 GROUPS_SEEDS = (*range(30), 2167035, 2172304)
-"""In the last two, a deposed coordinator that has yet to hear of it answers a fetch of offsets."""
+"""In the last two seeds, a coordinator that does not know yet that it was deposed answers an OffsetFetch."""
 CONSUMERS_SEEDS = (*range(40), 148)
-"""In the last one, a classic group is upgraded that has had no generation yet."""
+"""In the last seed, a classic group without any generation is upgraded."""
 TRANSACTIONS_SEEDS = (*range(30), 133, 6592952)
-"""In 133, a transaction is begun and aborted in the decision that ends the one before. In the last one, a coordinator dies
-that has loaded a decision above the high watermark."""
+"""In 133, the decision that ends one transaction also begins and aborts the next.
+
+In the last seed, a coordinator dies that has loaded a decision above the high watermark.
+"""
 
 
 def test_the_quorum_keeps_rafts_promises() -> None:
-    """Figure 3 of the paper, in any order of letters, over deaths between any two effects; and it heals."""
+    """The promises of Raft's figure 3 hold for any order of messages and for deaths between any two effects. Then the
+    quorum heals."""
     found = [raft_alone.run(seed) for seed in RAFT_SEEDS]
     assert sum(each["leaders"] for each in found) > len(RAFT_SEEDS)
     assert sum(each["committed"] for each in found) > len(RAFT_SEEDS)
@@ -52,7 +55,7 @@ def test_the_quorum_keeps_rafts_promises() -> None:
 
 
 def test_replicas_keep_what_was_acknowledged() -> None:
-    """ "A committed message will not be lost, as long as there is at least one in sync replica alive, at all times." """
+    """A committed record is never lost as long as one in-sync replica is alive."""
     found = [replication_alone.run(seed) for seed in REPLICATION_SEEDS]
     assert sum(each["acknowledged"] for each in found) > 10 * len(REPLICATION_SEEDS)
     assert sum(each["deaths"] for each in found) > len(REPLICATION_SEEDS)
@@ -60,7 +63,7 @@ def test_replicas_keep_what_was_acknowledged() -> None:
 
 
 def test_the_quorums_driver_keeps_rafts_promises() -> None:
-    """Figure 3 of the paper, held against the bytes on the disks, over deaths at any await; and it heals."""
+    """The promises of Raft's figure 3 hold for the bytes on disk and for deaths at any await. Then the quorum heals."""
     found = [quorum_alone.run(seed) for seed in QUORUM_SEEDS]
     assert sum(each["leaders"] for each in found) > len(QUORUM_SEEDS)
     assert sum(each["acknowledged"] for each in found) > 5 * len(QUORUM_SEEDS)
@@ -69,10 +72,7 @@ def test_the_quorums_driver_keeps_rafts_promises() -> None:
 
 
 def test_voters_that_have_moved_find_each_other_and_a_copy_elects_nobody() -> None:
-    """A voter is its id and directory (KIP-853), an address a hint: a leader comes, and the log names all new addresses.
-
-    An epoch has one leader, also while a copy of a voter's directory runs.
-    """
+    """Voters that have moved find each other (KIP-853), and the log then has all new addresses."""
     found = [moved_voters.run(seed) for seed in MOVED_SEEDS]
     assert sum(each["moves"] for each in found) > 2 * len(MOVED_SEEDS)
     assert sum(each["leaders"] for each in found) > 2 * len(MOVED_SEEDS)
@@ -104,7 +104,7 @@ def test_voters_that_have_moved_find_each_other_and_a_copy_elects_nobody() -> No
 def test_schedules_of_moves_see_what_their_rules_are_for(
     trouble: str, function: str, old: str, new: str, message: str
 ) -> None:
-    """Without one of the rules, some schedule breaks a promise."""
+    """If one of the rules is removed, some schedule breaks a promise."""
 
     def search() -> None:
         for seed in range(60):
@@ -115,7 +115,7 @@ def test_schedules_of_moves_see_what_their_rules_are_for(
 
 
 def test_group_coordinators_keep_what_was_acknowledged() -> None:
-    """A commit that was acknowledged is found by every later coordinator, and generations fence; the group heals."""
+    """Every later coordinator finds acknowledged commits, old generations are fenced, and the group heals."""
     found = [groups_alone.run(seed) for seed in GROUPS_SEEDS]
     assert sum(each["acknowledged"] for each in found) > 10 * len(GROUPS_SEEDS)
     assert sum(each["loads"] for each in found) > len(GROUPS_SEEDS)
@@ -124,7 +124,8 @@ def test_group_coordinators_keep_what_was_acknowledged() -> None:
 
 
 def test_consumer_groups_hand_partitions_over_one_by_one() -> None:
-    """KIP-848: one owner at a time, over deaths, migrations and late workers; in the end each partition has an owner."""
+    """A partition has one owner at a time, despite deaths, migrations and late workers. In the end each has an owner
+    (KIP-848)."""
     found = [consumers_alone.run(seed) for seed in CONSUMERS_SEEDS]
     assert sum(each["acknowledged"] for each in found) > 4 * len(CONSUMERS_SEEDS)
     assert sum(each["handed over"] for each in found) > len(CONSUMERS_SEEDS) // 8
@@ -134,7 +135,8 @@ def test_consumer_groups_hand_partitions_over_one_by_one() -> None:
 
 
 def test_transactions_are_there_whole_or_not_at_all() -> None:
-    """As their producers were told, over deaths, late markers and late requests; in the end nothing is open (KIP-98)."""
+    """Transactions end as their producers were answered, despite deaths, late markers and late requests. None stays
+    open (KIP-98)."""
     found = [transactions_alone.run(seed) for seed in TRANSACTIONS_SEEDS]
     assert sum(each["committed"] for each in found) > len(TRANSACTIONS_SEEDS)
     assert sum(each["aborted"] for each in found) > len(TRANSACTIONS_SEEDS)
@@ -143,14 +145,14 @@ def test_transactions_are_there_whole_or_not_at_all() -> None:
 
 
 class Offsets(GroupPromises):
-    """What one commit, acknowledged in leader epoch 2 at position 7, asks of the answers to fetches."""
+    """The check of answers to fetches, after a commit of 3 was acknowledged in leader epoch 1 and one of 7 in epoch 2."""
 
     def __init__(self) -> None:
         super().__init__(2, 1000, lambda: 0)
         self._acknowledged[AT] = {1: 3, 2: 7}
 
     def look(self, living: object) -> None:
-        """No replica is there."""
+        """Skip the check of replicas: there are none."""
 
 
 @pytest.mark.parametrize(
@@ -158,7 +160,7 @@ class Offsets(GroupPromises):
     [pytest.param(1, 3, id="deposed"), pytest.param(2, 7, id="the same"), pytest.param(3, 7, id="later")],
 )
 def test_a_coordinator_is_held_to_the_commits_of_its_own_epoch_and_before(epoch: int, least: int) -> None:
-    """A deposed coordinator cannot know of later commits; each one must find those that it can know of."""
+    """A coordinator must find all commits of its own epoch and before. A deposed one need not know later commits."""
     promises = Offsets()
     node = cast("Broker", SimpleNamespace(partition=SimpleNamespace(leader_epoch=epoch)))
     with pytest.raises(SafetyViolation, match=f"was committed at {least}, and is not found"):
@@ -166,26 +168,26 @@ def test_a_coordinator_is_held_to_the_commits_of_its_own_epoch_and_before(epoch:
 
 
 def test_a_coordinator_before_the_first_commit_may_find_nothing() -> None:
-    """An answer from an epoch before all acknowledged commits breaks no promise."""
+    """An answer from an epoch before all acknowledged commits may be empty."""
     promises = Offsets()
     node = cast("Broker", SimpleNamespace(partition=SimpleNamespace(leader_epoch=0)))
     promises.fetched(node, "loners", promises.floor(), FetchedOffsets(ErrorCode.NONE, {}))
 
 
 def logged(base_offset: int) -> LoggedBatch:
-    """A batch of one record."""
+    """Make a batch of one record."""
     return LoggedBatch(base_offset, base_offset, 1, 0, False, b"", 0)
 
 
 def replica(*, is_open: bool) -> Node:
-    """A replica whose log lacks offset 1."""
+    """Make a replica whose log lacks offset 1."""
     platter = SimpleNamespace(log=lambda: [logged(0), logged(2)])
     service = SimpleNamespace(quorum=SimpleNamespace(is_open=is_open))
     return cast("Node", SimpleNamespace(node_id=1, platter=platter, service=service))
 
 
 def test_a_hole_in_the_log_of_an_open_quorum_is_found() -> None:
-    """Only a log that no start has looked at since a loss of power may have a hole: it ends there."""
+    """A log ends at a hole if no start has checked it since a power loss. In an opened log, a hole is a violation."""
     assert whole_log(replica(is_open=False)) == [logged(0)]
     with pytest.raises(SafetyViolation, match="hole"):
         whole_log(replica(is_open=True))
@@ -195,17 +197,17 @@ def test_a_hole_in_the_log_of_an_open_quorum_is_found() -> None:
     "part", ["raft", "quorum", "moved", "replication", "groups", "consumers", "transactions"]
 )
 def test_the_command_runs_them(part: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """`python -m sim --alone PART --seed N`, with the exit statuses of whole clusters."""
+    """`python -m sim --alone PART --seed N` runs a schedule, with the same exit statuses as for clusters."""
     assert command.main(["--alone", part, "--seed", "1"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "verdict: ok"
 
 
 def test_the_command_tells_how_to_run_a_failing_schedule_again(capsys: pytest.CaptureFixture[str]) -> None:
-    """A bug in the core (votes that are not saved first) is a broken promise: exit status 1."""
+    """A planted bug, votes that are not saved, ends the command with 1 and prints how to replay it."""
     with patched(
         "odradek.metadata_quorum.raft.core_state:CoreState._save",
         "if state != self._saved:",
         "if not self._saved:",
     ):
         assert command.main(["--alone", "raft", "--seed", "0"]) == 1
-    assert "again: python -m sim --alone raft --seed 0" in capsys.readouterr().out
+    assert "repeat with: python -m sim --alone raft --seed 0" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Campaigns: what is remembered, how a failure is made smaller and told, and that watching a run does not change it."""
+"""Campaigns: which results are stored, how failures are shrunk and reported, and that observing changes nothing."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from sim.__main__ import main
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.exit(main(sys.argv[1:]))
 """
-"""The command, also where the tests run in the background and ignore SIGINT."""
+"""The command as a program that reacts to SIGINT, even if the tests run in the background."""
 
 
 def outcome(seed: int, verdict: str = "ok", commit: str = "abc") -> Outcome:
-    """A run that ended so."""
+    """Make a run with this verdict."""
     result = attrs.evolve(
         Outcome.lost(seed, SHORT, commit, "a reason", 1.0), verdict=verdict, statistics={"records": 3}
     )
@@ -46,7 +46,7 @@ def outcome(seed: int, verdict: str = "ok", commit: str = "abc") -> Outcome:
 
 
 def test_what_was_found_survives_the_end_of_the_process() -> None:
-    """Lines are read back as written, the later one of a seed counts, and a torn last line is passed over."""
+    """Stored results are read back. Of two lines for a seed the later counts, and a torn last line is ignored."""
     found = [outcome(1, "safety"), outcome(2), outcome(1)]
     lines = [line_of(each).rstrip("\n") for each in found]
     results = Results.parse([*lines, lines[0][:20]])
@@ -56,7 +56,7 @@ def test_what_was_found_survives_the_end_of_the_process() -> None:
 
 
 def test_a_campaign_goes_on_where_it_stopped() -> None:
-    """Seeds that were run are not run again, but for those that failed with other code, which come first."""
+    """A campaign does not repeat seeds, except those that failed with other code, which come first."""
     results = Results()
     for each in (outcome(0), outcome(1, "safety", "old"), outcome(3, "crash"), outcome(4)):
         results.add(each)
@@ -64,7 +64,7 @@ def test_a_campaign_goes_on_where_it_stopped() -> None:
 
 
 def test_shrinking_keeps_what_the_failure_needs_and_nothing_else() -> None:
-    """Options are taken away one by one as long as the run fails; each try that passes is not made again."""
+    """Shrinking removes options one by one while the run still fails. What a failure needs is kept."""
     options = attrs.evolve(RunOptions.draw(3), workloads=("produce", "consume", "group"))
     options = attrs.evolve(options, storm=attrs.evolve(options.storm, kinds=("deaths", "links", "clocks")))
 
@@ -80,7 +80,7 @@ def test_shrinking_keeps_what_the_failure_needs_and_nothing_else() -> None:
 
 
 def test_the_report_groups_failures_by_signature() -> None:
-    """The largest group first, each with its seeds and a command."""
+    """The report lists the largest group of failures first, each with its seeds and a replay command."""
     results = Results()
     for each in (outcome(1), outcome(2, "crash"), outcome(3, "safety"), outcome(5, "safety")):
         results.add(each)
@@ -93,9 +93,10 @@ def test_the_report_groups_failures_by_signature() -> None:
 
 @pytest.fixture
 def seeds_that_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A storm of a kind that there is not: every odd seed ends with a crash.
+    """Options that make every odd seed crash, by an unknown kind of storm.
 
-    Schedules of parts alone take ten times as long as so short a run. Campaigns that are interrupted run them.
+    Schedules of single parts are left out, because they take ten times as long as these short runs. Only interrupted
+    campaigns run them.
     """
 
     def options(_: Campaign, seed: int) -> RunOptions:
@@ -115,7 +116,7 @@ def seeds_that_fail(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_campaign_finds_groups_shrinks_and_tells(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Two sessions of one campaign: failures are one group, made smaller, replayed elsewhere, with a timeline."""
+    """In two sessions of a campaign, failures form one group, which is shrunk, replayed, and shown with a timeline."""
     arguments = ["--campaign", "--profile", "calm", "--workers", "1", "--tries", "2", "--out", str(tmp_path)]
     assert command.main([*arguments, "--seeds", "2"]) == 3
     assert command.main([*arguments, "--seeds", "1"]) == 0
@@ -134,7 +135,7 @@ def test_a_campaign_finds_groups_shrinks_and_tells(
 
 @pytest.mark.usefixtures("seeds_that_fail")
 def test_a_campaign_that_was_killed_goes_on(tmp_path: Path) -> None:
-    """A line that a killed campaign had begun to write is cut off, so that no later session stumbles over it."""
+    """If a killed campaign has left an incomplete line, the next session cuts it off."""
     arguments = ["--campaign", "--profile", "calm", "--workers", "1", "--out", str(tmp_path), "--seeds", "1"]
     path = tmp_path / "results.jsonl"
     path.write_text(line_of(outcome(0)) + line_of(outcome(1))[:30])
@@ -145,7 +146,7 @@ def test_a_campaign_that_was_killed_goes_on(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_campaign_that_is_interrupted_writes_its_report(number: signal.Signals, tmp_path: Path) -> None:
-    """Ctrl-C and SIGTERM: what was finished is told, what was under way is no failure; the status says it."""
+    """A campaign interrupted by Ctrl-C or SIGTERM reports its finished runs, ignores the others, and ends with 130."""
     arguments = [
         "--campaign",
         "--profile",
@@ -154,7 +155,7 @@ def test_a_campaign_that_is_interrupted_writes_its_report(number: signal.Signals
         "1",
         "--hours",
         "0.2",
-        "--first-seed",  # of seed 0 the coverage would be recorded
+        "--first-seed",  # with seed 0, coverage would be recorded
         "1",
         "--out",
         str(tmp_path),
@@ -167,7 +168,7 @@ def test_a_campaign_that_is_interrupted_writes_its_report(number: signal.Signals
     try:
         while not results.exists() or not results.read_text().endswith("\n"):
             assert process.poll() is None
-            assert time.monotonic() < deadline, "no run has ended"
+            assert time.monotonic() < deadline, "no run has ended in time"
             time.sleep(0.1)
         process.send_signal(number)
         printed, _ = process.communicate(timeout=60.0)
@@ -181,7 +182,8 @@ def test_a_campaign_that_is_interrupted_writes_its_report(number: signal.Signals
 
 
 def test_watching_a_run_for_its_timeline_does_not_change_it() -> None:
-    """The digest is the same; messages have names, both ends and a duration; a replica's high watermark grows."""
+    """Observing a run for its timeline does not change its digest. The timeline has named messages and growing high
+    watermarks."""
     result, timeline = observe(1, SHORT)
     assert result.digest == run(1, SHORT).digest
     apis = {message[4] for message in timeline.messages}
@@ -203,14 +205,14 @@ def test_watching_a_run_for_its_timeline_does_not_change_it() -> None:
     "bad", [["--workers", "0"], ["--hours", "0"], ["--profile", "stormy"], ["--nodes", "1"]]
 )
 def test_a_campaign_that_is_not_understood_is_no_verdict(bad: list[str], tmp_path: Path) -> None:
-    """Exit status 64, as for single runs."""
+    """A command line that is not understood ends with 64, as for single runs."""
     with pytest.raises(SystemExit) as ended:
         command.main(["--campaign", "--out", str(tmp_path), *bad])
     assert ended.value.code == 64
 
 
 def test_a_run_without_end_is_given_up_by_its_cpu_time() -> None:
-    """A run that only computes is given up, and a run that answers within its time is heard."""
+    """A run that computes without end is stopped by its CPU time. The answer of a run in time is used."""
     worker = Worker(1, "abc", 0.3)
     for program, answer in (
         ("while True: pass", None),

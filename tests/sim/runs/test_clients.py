@@ -1,4 +1,4 @@
-"""Producers of every kind, and groups whose members come and go: sound runs, and broken clusters that they find."""
+"""Producers of all kinds and groups with changing members: sound runs pass, and bugs in the cluster are found."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _run(*workloads: str, seconds: float = SECONDS) -> RunResult:
 
 
 def test_every_plan_is_one_that_clients_take() -> None:
-    """What the seed draws is legal for Kafka's clients, and each kind is drawn."""
+    """The drawn configurations are valid for Kafka's clients, and each kind is drawn."""
     random = Random(1)
     servers = {"bootstrap.servers": "a:1", "group.id": "g"}
     plans = [ProducerPlan.draw(random) for _ in range(400)]
@@ -57,7 +57,7 @@ def test_every_plan_is_one_that_clients_take() -> None:
 
 
 def test_a_value_tells_what_its_record_has() -> None:
-    """A reader sees whether the key and the headers are those that were sent."""
+    """A record's value contains the key and headers that the record must have, so a reader can check them."""
     value = value_with("one", 7, 3, 2, b":filler")
     key, headers = attached_to(value)
     assert (key, headers) == (b"key-3", (("header-0", None), ("header-1", b"7")))
@@ -69,7 +69,7 @@ def test_a_value_tells_what_its_record_has() -> None:
 
 
 def test_which_failures_are_certain() -> None:
-    """A failure is certain, for G1a, of a batch that was never sent, or was refused at its only attempt."""
+    """For G1a, a send has certainly failed if it was never sent, or was refused at its only attempt."""
     timed_out = RequestTimedOut("too late")
     refused = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, "two are needed")
 
@@ -85,7 +85,7 @@ def test_which_failures_are_certain() -> None:
 
 
 def test_all_kinds_of_clients_live_through_a_run() -> None:
-    """Producers that die, members that come and go; nothing is lost, and commits of old generations are refused."""
+    """Producers die and group members come and go. No record is lost, and commits of old generations are refused."""
     result = _run("varied", "crowd", seconds=4.0)
     assert result.verdict == "ok", result.message
     figures = result.statistics
@@ -95,7 +95,7 @@ def test_all_kinds_of_clients_live_through_a_run() -> None:
 
 
 def test_a_commit_of_an_older_generation_that_is_taken_is_found() -> None:
-    """The coordinator looks away, and a member of the generation before commits."""
+    """A planted bug lets a member of an older generation commit. The run finds it."""
     with patched(
         "odradek.data_plane.groups.offsets:OffsetStore._may_commit",
         "if generation != group.generation:",
@@ -107,7 +107,7 @@ def test_a_commit_of_an_older_generation_that_is_taken_is_found() -> None:
 
 
 def test_a_broker_that_appends_twice_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A record that was sent once, without idempotence, is there twice."""
+    """If a broker appends a non-idempotent record twice that was sent once, the run finds it."""
     sound = ProduceHandler.handle
 
     def twice(

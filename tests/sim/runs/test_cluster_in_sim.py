@@ -1,4 +1,4 @@
-"""Whole clusters in the virtual world: nodes of every shape elect and replicate; `test_seeds.py` has the storms."""
+"""Whole simulated clusters of every shape elect and replicate. `test_seeds.py` has the storms."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NO_STORM = StormPlan(3.0, ())
     ids=["combined", "voters-in-the-log", "separate", "separate-in-the-log", "five-and-one"],
 )
 def test_a_cluster_in_fair_weather(shape: Shape) -> None:
-    """In every shape, all come up, records are on three replicas, groups read them, all stop cleanly."""
+    """In calm weather a cluster of any shape starts, replicates, serves groups, and stops cleanly."""
     options = RunOptions("calm", shape, NO_STORM, CALM, ("produce", "consume", "follow", "group"))
     summary = ClusterScenario.of(1, options).run()
     assert summary["acknowledged"] == summary["sent"] > 0
@@ -38,7 +38,8 @@ def test_a_cluster_in_fair_weather(shape: Shape) -> None:
 
 
 def test_weather_too_hard_for_the_loads_ends_with_the_storm() -> None:
-    """Else followers may fall behind forever, and the cluster is blamed for it."""
+    """Weather that is too slow for the load ends with the storm. Otherwise the cluster would be blamed for slow
+    followers."""
     weather = Weather(spike_probability=0.02, spike_seconds=1.0, socket_buffer_bytes=4096)
     scenario = ClusterScenario.of(
         1, RunOptions("calm", Shape(settings=SETTINGS), NO_STORM, weather, ("produce",))
@@ -48,7 +49,7 @@ def test_weather_too_hard_for_the_loads_ends_with_the_storm() -> None:
 
 
 def test_a_leader_that_does_not_wait_for_the_others_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A checker must find what is broken: a high watermark at the leader's own end loses records."""
+    """A planted bug raises the high watermark to the leader's own log end. Some seed then loses a record."""
     monkeypatch.setattr(Partition, "_raise_high_watermark", _raise_alone)
     shape = Shape(settings=SETTINGS | QUICK_SETTINGS)
     plan = StormPlan(20.0, ("deaths", "links"), power=False)
@@ -57,7 +58,7 @@ def test_a_leader_that_does_not_wait_for_the_others_is_caught(monkeypatch: pytes
             ClusterScenario(seed, shape=shape, plan=plan, weather=CALM).run()
         except SafetyViolation:
             return
-    pytest.fail("no seed has lost a record")
+    pytest.fail("no seed lost a record, although the leader does not wait for followers")
 
 
 def _raise_alone(partition: Partition) -> bool:
@@ -69,7 +70,8 @@ def _raise_alone(partition: Partition) -> bool:
 
 
 def test_the_command_runs_clusters(capsys: pytest.CaptureFixture[str]) -> None:
-    """`python -m sim --seed N --nodes 3`: shape and storm first, verdict and digest last, one digest per seed."""
+    """`python -m sim --seed N --nodes 3` prints the shape first and the verdict and digest last. The digest is
+    reproducible."""
     digests = []
     for _ in range(2):
         assert command.main(["--seed", "6", "--nodes", "3", "--seconds", "2"]) == 0

@@ -1,4 +1,4 @@
-"""`python -m sim --seed N`: what it takes, what it prints, its exit status, and the command that replays a failure."""
+"""`python -m sim --seed N`: its options, output and exit status, and the command that replays a failure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHORT = '{"storm": {"seconds": 1.0, "kinds": ["links"]}, "workloads": ["produce"
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_what_differs_from_the_draw_leads_back_to_the_options(profile: str) -> None:
-    """A replay needs what was changed about a run, not everything that the seed draws."""
+    """The difference between changed and drawn options is enough to restore the changed ones."""
     for seed in range(10):
         drawn = RunOptions.draw(seed, profile)
         assert difference(drawn, drawn) == {}
@@ -30,7 +30,7 @@ def test_what_differs_from_the_draw_leads_back_to_the_options(profile: str) -> N
 
 
 def test_options_are_given_in_part() -> None:
-    """The seed draws every option that is left out; an unknown option is refused."""
+    """The seed draws every option that is not given. An unknown option is refused."""
     drawn = RunOptions.draw(3)
     chosen = options_with(drawn, {"clients": 7, "storm": {"seconds": 2.5}})
     assert chosen == attrs.evolve(drawn, clients=7, storm=attrs.evolve(drawn.storm, seconds=2.5))
@@ -42,7 +42,7 @@ def test_options_are_given_in_part() -> None:
 def test_one_command_runs_a_seed_with_its_options_again(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Options as text, from a file, or in the replay command: one digest. `--trace` prints each event."""
+    """Options as text, from a file or in the replay command give the same digest. `--trace` prints each event."""
     file = tmp_path / "options.json"
     file.write_text(SHORT)
     again = replay_command(4, options_with(RunOptions.draw(4), {"clients": 1}))
@@ -63,15 +63,15 @@ def test_one_command_runs_a_seed_with_its_options_again(
 def test_a_failing_cluster_tells_the_command_that_replays_it(
     failure: Failure, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """'A failing run prints ONE command that replays it', with the options that were given to it."""
+    """A failing run prints one command that replays it, with the options that were given."""
     ran = failure.befall(monkeypatch, ClusterScenario)
     arguments = ["--seed", "5", "--profile", "lite", "--nodes", "5", "--options", SHORT]
     assert command.main(arguments) == failure.status
     lines = capsys.readouterr().out.splitlines()
     assert f"verdict: {failure.verdict}" in lines
     assert any(str(failure.error) in line for line in lines)
-    again = next(line for line in lines if line.startswith("again: "))
-    words = shlex.split(again.removeprefix("again: ").rpartition(" (commit ")[0])
+    again = next(line for line in lines if line.startswith("repeat with: "))
+    words = shlex.split(again.removeprefix("repeat with: ").rpartition(" (commit ")[0])
     assert words[:3] == ["python", "-m", "sim"]
     assert command.main(words[3:]) == failure.status
     first, second = (each.options for each in ran if isinstance(each, ClusterScenario))
@@ -89,7 +89,7 @@ def test_a_failing_cluster_tells_the_command_that_replays_it(
     ],
 )
 def test_what_is_not_understood_is_no_verdict(bad: list[str]) -> None:
-    """Exit status 64, since argparse's own is 2, which means liveness here."""
+    """A command line that is not understood ends with 64. argparse's status 2 would mean liveness."""
     with pytest.raises(SystemExit) as ended:
         command.main(bad)
     assert ended.value.code == 64

@@ -1,4 +1,4 @@
-"""Reading by scripts: positions, resets, batches cut at either end."""
+"""Fetching against a scripted broker: positions, resets, and batches cut at either end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.client.fake_broker import HANG_UP, SILENCE, FakeBroker
 
 
 def setup(count: int = 0, partitions: int = 1, **config: Any) -> tuple[Any, FakeBroker, Fetcher]:
-    """A broker with `count` records in partition 0, three to a batch, and a fetcher."""
+    """Make a broker with `count` records in partition 0, three in each batch, and a fetcher."""
     core, wire, broker = make(request_timeout=3.0)
     broker.add_topic("t", partitions)
     producing = Producing(core, ProduceConfig(batch_bytes_max=115))
@@ -41,7 +41,7 @@ def read(wire: Any, fetcher: Fetcher, polls: int = 1) -> list[bytes | None]:
 
 
 def test_a_position_inside_a_batch_drops_the_batchs_earlier_records() -> None:
-    """A broker sends whole batches; the consumer sees only what it asked for."""
+    """A broker sends whole batches. Records before the position are dropped."""
     wire, _, fetcher = setup(count=9)
     fetcher.assign("t", 0, 4)
     assert read(wire, fetcher) == [b"4", b"5", b"6", b"7", b"8"]
@@ -51,7 +51,7 @@ def test_a_position_inside_a_batch_drops_the_batchs_earlier_records() -> None:
 
 
 def test_a_batch_cut_at_the_end_comes_with_the_next_poll() -> None:
-    """The answer may end in the middle of a batch: that part does not count."""
+    """A batch that is cut off at the end of a response is ignored, and comes with the next poll."""
     wire, _broker, fetcher = setup(count=9, partition_max_bytes=150)
     fetcher.assign("t", 0, 0)
     assert read(wire, fetcher) == [b"0", b"1", b"2"]
@@ -59,7 +59,7 @@ def test_a_batch_cut_at_the_end_comes_with_the_next_poll() -> None:
 
 
 def test_an_answer_without_a_whole_batch_is_damage() -> None:
-    """KIP-74: the first batch is whole, whatever the limit; anything else would be read for ever."""
+    """The first batch of a response must be whole, whatever the limit (KIP-74). Otherwise the response is refused."""
     wire, _, fetcher = setup(count=3, partition_max_bytes=50)
     fetcher.assign("t", 0, 0)
     with pytest.raises(CorruptBatch, match="no whole batch"):
@@ -67,7 +67,7 @@ def test_an_answer_without_a_whole_batch_is_damage() -> None:
 
 
 def test_a_position_out_of_range_is_an_error_or_is_reset() -> None:
-    """auto.offset.reset: none, earliest, latest."""
+    """A position out of range follows auto.offset.reset: none raises, earliest and latest reset."""
     wire, _broker, fetcher = setup(count=3)
     fetcher.assign("t", 0, 77)
     with pytest.raises(KafkaError, match="t-0 has no offset 77") as caught:
@@ -81,7 +81,7 @@ def test_a_position_out_of_range_is_an_error_or_is_reset() -> None:
 
 
 def test_retriable_trouble_is_borne_and_nothing_is_lost_or_doubled() -> None:
-    """Leader changes, lost connections and missing answers only cost time."""
+    """Leader changes, lost connections and missing responses only cost time. No record is lost or repeated."""
     wire, broker, fetcher = setup(count=9)
     fetcher.assign("t", 0, 0)
     broker.trouble[ApiKey.FETCH].extend(
@@ -91,7 +91,7 @@ def test_retriable_trouble_is_borne_and_nothing_is_lost_or_doubled() -> None:
 
 
 def test_trouble_without_end_is_raised_after_unavailable_timeout() -> None:
-    """The error of the partition, once patience is over."""
+    """If trouble lasts longer than the timeout, the partition's error is raised."""
     wire, broker, fetcher = setup(count=3)
     fetcher.assign("t", 0, 0)
     broker.trouble[ApiKey.FETCH].extend([int(ErrorCode.KAFKA_STORAGE_ERROR)] * 100)
@@ -102,7 +102,7 @@ def test_trouble_without_end_is_raised_after_unavailable_timeout() -> None:
 
 
 def test_an_error_that_is_final_is_raised_at_once() -> None:
-    """TOPIC_AUTHORIZATION_FAILED does not go away by waiting."""
+    """A final error such as TOPIC_AUTHORIZATION_FAILED is raised at once."""
     wire, broker, fetcher = setup(count=3)
     fetcher.assign("t", 0, 0)
     broker.trouble[ApiKey.FETCH].append(int(ErrorCode.TOPIC_AUTHORIZATION_FAILED))
@@ -112,7 +112,7 @@ def test_an_error_that_is_final_is_raised_at_once() -> None:
 
 
 def test_an_answer_for_an_old_position_is_dropped() -> None:
-    """After a seek, what was asked before does not count."""
+    """After a seek, a response for the old position is dropped."""
     wire, _broker, fetcher = setup(count=9)
     fetcher.assign("t", 0, 0)
     operation = fetcher.poll(timeout=1)
@@ -125,7 +125,7 @@ def test_an_answer_for_an_old_position_is_dropped() -> None:
 
 
 def test_control_records_are_passed_over() -> None:
-    """Transaction markers and leader changes have offsets, but are nobody's records."""
+    """Control records are skipped, but the position moves past them."""
     wire, broker, fetcher = setup(count=3)
     partition = broker.topics["t"].partitions[0]
     marker = RecordBatchBuilder(base_offset=3, is_control=True)
@@ -138,7 +138,7 @@ def test_control_records_are_passed_over() -> None:
 
 
 def test_the_order_of_partitions_turns() -> None:
-    """A broker fills an answer in order: the first must not starve the last."""
+    """Each fetch begins with another partition, because a broker fills its response in this order."""
     wire, broker, fetcher = setup(count=0, partitions=3)
     for index in range(3):
         fetcher.assign("t", index, 0)
@@ -148,14 +148,14 @@ def test_the_order_of_partitions_turns() -> None:
 
 
 def test_nothing_assigned_is_nothing_asked() -> None:
-    """A fetcher sends fetches only when it has partitions."""
+    """A fetcher sends no fetch until a partition is assigned to it."""
     wire, broker, fetcher = setup(count=3)
     assert read(wire, fetcher) == []
     assert not any(isinstance(message, FetchRequest) for message in broker.requests)
 
 
 def test_a_damaged_batch_is_an_error_and_names_itself() -> None:
-    """A flipped bit is found by the checksum."""
+    """A batch with a flipped bit raises `CorruptBatch`."""
     wire, broker, fetcher = setup(count=3)
     base, data = broker.topics["t"].partitions[0].batches[0]
     broker.topics["t"].partitions[0].batches[0] = (base, data[:-1] + bytes([data[-1] ^ 1]))
@@ -165,7 +165,7 @@ def test_a_damaged_batch_is_an_error_and_names_itself() -> None:
 
 
 def test_offsets_by_time_and_at_the_ends() -> None:
-    """ListOffsets: earliest, latest (the next offset), the first at or after a time, none."""
+    """ListOffsets finds the earliest and the latest offset, the first at or after a time, or none."""
     wire, _broker, _ = setup(count=9)
     found = {
         timestamp: wire.run(list_offsets(wire.core, {("t", 0): timestamp}, timeout=3))["t", 0].offset
@@ -175,7 +175,7 @@ def test_offsets_by_time_and_at_the_ends() -> None:
 
 
 def test_offsets_are_asked_for_again_after_a_leader_change() -> None:
-    """Retriable errors are retried on fresh metadata; final ones raised."""
+    """ListOffsets retries after retriable errors with new metadata. Final errors are raised."""
     wire, broker, _ = setup(count=9)
     broker.trouble[ApiKey.LIST_OFFSETS].extend([int(ErrorCode.NOT_LEADER_OR_FOLLOWER), HANG_UP])
     found = wire.run(list_offsets(wire.core, {("t", 0): offsets.LATEST}, timeout=3))
@@ -190,7 +190,7 @@ def test_offsets_are_asked_for_again_after_a_leader_change() -> None:
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_every_record_from_the_position_on_is_read_once_and_in_order(data: st.DataObject) -> None:
-    """Under any limits, cuts and retriable troubles."""
+    """With any limits, cut batches and retriable errors, every record is read once and in order."""
     count = data.draw(st.integers(0, 20))
     wire, broker, fetcher = setup(count=count, partition_max_bytes=data.draw(st.integers(110, 1000)))
     start = data.draw(st.integers(0, count))

@@ -1,4 +1,4 @@
-"""Workloads that come on top: bare connections that ask on without waiting, and topics that come and go."""
+"""Additional workloads: pipelining connections, topics that come and go, and joint transactions."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ def _options(*workloads: str) -> RunOptions:
 
 
 def test_clients_that_do_not_wait_are_answered_in_order_and_lose_nothing() -> None:
-    """The order of a connection's requests is that of the log, whatever the codecs, acks and sizes."""
+    """Requests that are pipelined on a connection are appended and answered in order, with any codec, acks and size."""
     result = run(1, _options("pipeline"))
     assert result.verdict == "ok", result.message
 
 
 def test_a_broker_that_appends_out_of_order_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without producer ids, only the checker sees that a later request of a connection was appended first."""
+    """A planted bug appends two requests of a connection in the wrong order. Without producer ids only the checker
+    finds it."""
     sound = ProduceHandler.handle
     kept: dict[str, ProduceRequest] = {}
 
@@ -64,14 +65,14 @@ def test_a_broker_that_appends_out_of_order_is_found(monkeypatch: pytest.MonkeyP
 
 
 def test_topics_that_come_and_go_disturb_nobody() -> None:
-    """Segments are removed and topics deleted while workers are at their files; others lose nothing."""
+    """Segments and topics are deleted while workers use their files. Other topics lose nothing."""
     options = _options("churn")
     result = run(1, attrs.evolve(options, shape=attrs.evolve(options.shape, segment_bytes=2000)))
     assert result.verdict == "ok", result.message
 
 
 def test_joint_transactions_keep_their_promises() -> None:
-    """Many partitions at once, a compacted topic, prepared transactions, odd names: each counts whole or not at all."""
+    """Transactions over many partitions, a compacted topic, prepared ones and odd names are each whole or absent."""
     options = _options("wide", "tally", "prepare", "names")
     settings = {**options.shape.settings, "transaction.two.phase.commit.enable": "true"}
     result = run(2, attrs.evolve(options, shape=attrs.evolve(options.shape, settings=settings)))
@@ -82,7 +83,7 @@ def test_joint_transactions_keep_their_promises() -> None:
 
 
 def test_a_marker_that_makes_older_offsets_count_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The later one in the log counts, a plain commit or one of a transaction, whenever the marker comes."""
+    """A planted bug lets a marker restore offsets older than a later commit. The run finds it."""
     monkeypatch.setattr(GroupsState, "_overtaken", lambda self, offsets: self.pending)
     result = run(1, _options("wide"))
     assert result.verdict == "safety"

@@ -1,4 +1,4 @@
-"""The node in the virtual world: it serves, dies at any moment, recovers, and keeps its word."""
+"""A single simulated node serves, dies at any moment, recovers, and keeps its promises."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CALM = Weather()
 
 
 def start_node(world: World) -> Running:
-    """Start the node's process; clients wait until it listens."""
+    """Start the node's process. Clients wait until it listens."""
 
     async def serve(env: Env) -> None:
         await run_node(node_config(), env, log=TraceLog(world, NODE), poison=True)
@@ -39,7 +39,7 @@ def start_node(world: World) -> Running:
 
 
 async def connect(world: World, name: str = "client") -> AsyncClient:
-    """A client, with a topic `t` of one partition that syncs each batch."""
+    """Connect a client and create a topic `t` of one partition that syncs each batch."""
     config = ClientConfig(fail_fast=False)
     client = AsyncClient(world.node_env(name), world.tasks, [(NODE, PORT)], config)
     for topic in await client.run(
@@ -50,7 +50,7 @@ async def connect(world: World, name: str = "client") -> AsyncClient:
 
 
 async def produce(client: AsyncClient, values: Sequence[bytes]) -> list[int]:
-    """Send values one by one; the offsets that were acknowledged."""
+    """Send values one by one; return the acknowledged offsets."""
     producing = Producing(client.core, ProduceConfig())
     offsets = []
     for value in values:
@@ -61,7 +61,7 @@ async def produce(client: AsyncClient, values: Sequence[bytes]) -> list[int]:
 
 
 async def read(client: AsyncClient, count: int) -> list[bytes | None]:
-    """The first `count` values of the topic."""
+    """Read the first `count` values of the topic."""
     fetcher = Fetcher(client.core, FetchConfig())
     fetcher.assign("t", 0, 0)
     values: list[bytes | None] = []
@@ -72,7 +72,7 @@ async def read(client: AsyncClient, count: int) -> list[bytes | None]:
 
 
 def test_a_node_serves_in_the_virtual_world() -> None:
-    """'`run_node(config, env)` is the only way to start a node', so the simulator runs what production runs."""
+    """The simulator runs a node by `run_node`, as production does, and it serves."""
     world = World(1, CALM)
 
     async def main() -> None:
@@ -88,7 +88,7 @@ def test_a_node_serves_in_the_virtual_world() -> None:
 
 @pytest.mark.parametrize("keep", ["random", "synced"])
 def test_a_crash_at_any_disk_operation_keeps_what_was_acknowledged(keep: Keep) -> None:
-    """The power fails at the n-th disk operation, for a spread of n: synced acknowledgements survive each."""
+    """Power fails at the n-th disk operation, for many n. Each acknowledged and synced record survives."""
     survived: set[int] = set()
     for number in range(1, 120, 7):
         world = World(number, CALM)
@@ -124,7 +124,7 @@ def test_a_crash_at_any_disk_operation_keeps_what_was_acknowledged(keep: Keep) -
 
 @pytest.mark.parametrize("seed", range(12))
 def test_storms_leave_every_promise_kept(seed: int) -> None:
-    """Clean stops, kills, losses of power and cuts in the middle of an operation, in the weather of the seed."""
+    """With clean stops, kills and power losses, also within disk operations, every promise is kept."""
     summary = Scenario(seed).run()
     assert summary["starts"] >= 5
     assert summary["acknowledged"] > 0
@@ -132,18 +132,18 @@ def test_storms_leave_every_promise_kept(seed: int) -> None:
 
 
 def test_a_node_that_acknowledges_before_it_syncs_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The checker must be able to find a loss: without `flush.messages`, some seed loses a record."""
+    """If a node does not sync before it acknowledges, some seed loses a record."""
     monkeypatch.setattr(PartitionLog, "needs_flush", property(lambda log: False))
     for seed in range(12):
         try:
             Scenario(seed).run()
         except SafetyViolation:
             return
-    pytest.fail("no seed has lost a record")
+    pytest.fail("no seed lost a record, although the node acknowledges before it syncs")
 
 
 def test_the_command_prints_its_verdict_last(capsys: pytest.CaptureFixture[str]) -> None:
-    """`python -m sim --seed N` ends with verdict, digest, virtual and real; the same seed gives the same digest."""
+    """`python -m sim --seed N` ends with verdict, digest, virtual and real. The same seed gives the same digest."""
     digests = []
     for _ in range(2):
         assert command.main(["--seed", "3", "--crashes", "1"]) == 0
@@ -161,16 +161,16 @@ def test_the_command_prints_its_verdict_last(capsys: pytest.CaptureFixture[str])
 def test_the_command_tells_how_to_run_a_failure_again(
     failure: Failure, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each way to fail has an exit status of its own, and is told with a command that replays it."""
+    """Each way to fail has its own exit status and prints a command that replays it."""
     failure.befall(monkeypatch, Scenario)
     assert command.main(["--seed", "5", "--crashes", "3"]) == failure.status
     printed = capsys.readouterr().out
-    assert "again: python -m sim --seed 5" in printed
+    assert "repeat with: python -m sim --seed 5" in printed
     assert f"verdict: {failure.verdict}" in printed
 
 
 def test_a_command_that_is_not_understood_is_no_verdict(capsys: pytest.CaptureFixture[str]) -> None:
-    """argparse's own status is 2, which means liveness here."""
+    """A command line that is not understood ends with 64, since argparse's 2 means liveness here."""
     with pytest.raises(SystemExit) as ended:
         command.main(["--seed", "five"])
     assert ended.value.code == 64

@@ -1,4 +1,4 @@
-"""Operators and the caller of any API: what nodes acknowledge and do not do is found, and so are wrong answers."""
+"""Operators and random requests: acknowledged changes that are not made are found, and so are wrong answers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _options(*duties: str, nodes: int = 3) -> RunOptions:
 
 
 def test_sound_nodes_keep_what_they_acknowledge_to_operators() -> None:
-    """With all operators at work nothing is lost, and the run counts what nodes answered."""
+    """With all operators active a sound cluster passes, and the run counts the answers of each API."""
     result = run(
         1, _options("moves", "topics", "settings", "elections", "directories", "retirements", "ask", nodes=4)
     )
@@ -56,7 +56,7 @@ def _guarded_options(*duties: str) -> RunOptions:
 
 
 def test_lives_of_a_topic_and_tokens_keep_their_promises() -> None:
-    """A topic that is made anew has its last configuration, and tokens let clients in until their time."""
+    """A recreated topic has its last configuration, and tokens work until they expire."""
     result = run(1, _guarded_options("lives", "tokens"))
     assert result.verdict == "ok", result.message
     assert result.statistics["tokens taken"] > 0 < result.statistics["tokens refused"]
@@ -64,7 +64,7 @@ def test_lives_of_a_topic_and_tokens_keep_their_promises() -> None:
 
 
 def test_a_token_that_lets_in_after_its_time_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """KIP-48: an expired token is refused, also before the controller has removed it."""
+    """A planted bug accepts an expired token before the controller has removed it. The run finds it (KIP-48)."""
     monkeypatch.setattr("odradek.security.tokens.is_expired", lambda token, now_ms: False)
     result = run(1, _guarded_options("tokens"))
     assert result.verdict == "safety"
@@ -74,7 +74,8 @@ def test_a_token_that_lets_in_after_its_time_is_found(monkeypatch: pytest.Monkey
 def test_a_configuration_that_is_acknowledged_and_not_altered_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The value that was acknowledged last is what brokers say at the end."""
+    """A planted bug acknowledges a configuration without storing it. The run finds that brokers report another
+    value."""
 
     def lie(self: AlterConfigsHandler, context: Context, request: Any) -> Result:
         told = [
@@ -90,7 +91,7 @@ def test_a_configuration_that_is_acknowledged_and_not_altered_is_found(
 
 
 def test_a_move_that_is_acknowledged_and_not_made_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A partition has the replicas of the move that was acknowledged last."""
+    """A planted bug acknowledges a reassignment without making it. The run finds the wrong replicas."""
     sound = ForwardingHandler.handle
 
     def lie(self: ForwardingHandler, context: Context, request: Any) -> Result:
@@ -123,7 +124,7 @@ def _moved(topics: list[dict[str, Any]]) -> AlterPartitionReassignmentsResponse:
 
 
 def test_answers_with_codes_that_no_sound_node_gives_are_found() -> None:
-    """A code that Kafka lacks, and the one that says that a handler failed, are violations."""
+    """An answer with an unknown error code, or with UNKNOWN_SERVER_ERROR, is a violation."""
     check_answer(ApiKey.LIST_GROUPS, "it", ListGroupsResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE))
     for code in (31_000, int(ErrorCode.UNKNOWN_SERVER_ERROR)):
         with pytest.raises(SafetyViolation):
@@ -131,7 +132,7 @@ def test_answers_with_codes_that_no_sound_node_gives_are_found() -> None:
 
 
 def test_what_was_asked_without_an_answer_stays_possible() -> None:
-    """A value is allowed if it was acknowledged last, or if nobody knows what became of it."""
+    """A value is possible if it was acknowledged last, or if its request was not answered."""
     possible = Possible("a")
     possible.ask("b")
     possible.acknowledge("c")
@@ -139,7 +140,7 @@ def test_what_was_asked_without_an_answer_stays_possible() -> None:
 
 
 def test_requests_of_every_version_can_be_drawn() -> None:
-    """Most drawn requests of each version can be sent as they are."""
+    """Drawn requests of each version can be encoded."""
     for key in (ApiKey.METADATA, ApiKey.CREATE_TOPICS, ApiKey.OFFSET_FETCH, ApiKey.DESCRIBE_CONFIGS):
         low, high = api_versions(key)
         for version in range(low, high + 1):
@@ -148,13 +149,13 @@ def test_requests_of_every_version_can_be_drawn() -> None:
 
 
 def test_what_nodes_serve_and_nobody_asked_for_is_named() -> None:
-    """The gaps are the served versions without an answer."""
+    """Served versions that were never answered in a run are listed."""
     counts = AnswerCounts({"broker FETCH 5": {"answers": 1}}, {"broker FETCH": [4, 6]})
     assert never_seen(counts) == {"broker FETCH": [4, 6]}
 
 
 def test_options_that_reached_something_new_are_added_and_told() -> None:
-    """A campaign adds options by what they have reached; the same words give the same run."""
+    """A campaign adds options that reached something new. Such a run is named by its words and can be replayed."""
     options = RunOptions.draw(1)
     words = {"duty ask": 5, "trouble rolling": 0}
     added = {seed: added_for(seed, attrs.evolve(options, duties=()), words, {}) for seed in range(40)}
@@ -163,14 +164,14 @@ def test_options_that_reached_something_new_are_added_and_told() -> None:
 
 
 def test_an_operator_of_rights_comes_with_a_listener_that_asks_who_one_is() -> None:
-    """Otherwise it finds no place to log in (seed 412035)."""
+    """Adding the operator of rights also adds a listener with logins, which it needs (seed 412035)."""
     options = RunOptions.draw(0, "default", nodes=3)
     plain = attrs.evolve(options, shape=attrs.evolve(options.shape, guarded=0), duties=())
     assert with_added(plain, ("duty access",)).shape.guarded
 
 
 def test_branches_are_both_ways_of_a_conditional_jump() -> None:
-    """A condition has the line that follows it and the one that it jumps to."""
+    """A condition has two branches: the line that follows it, and the line to which it jumps."""
     names: dict[str, Any] = {}
     exec(
         compile("def f(a):\n    if a:\n        b = 1\n    else:\n        b = 2\n    return b\n", "f", "exec"),

@@ -1,4 +1,4 @@
-"""Options of a run: drawn from the seed, told as text, made simpler one by one; and what a run says of its end."""
+"""Options of a run: drawn from the seed, written as text, simplified step by step; and what a run reports."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tests.sim.runs.failures import Failure, in_each_way
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_options_survive_being_text(profile: str) -> None:
-    """A failure is told by its seed and its options, and replayed from both."""
+    """Options are equal after a round trip through text."""
     for seed in range(20):
         options = RunOptions.draw(seed, profile)
         assert RunOptions.from_json(options.to_json()) == options
 
 
 def test_shares_of_the_shapes() -> None:
-    """What docs/simulation.md states: many brokers, replicas on few of them, voters of any number."""
+    """The shapes have the shares that docs/simulation.md states: numbers of brokers, replicas and voters."""
     shapes = [RunOptions.draw(seed).shape for seed in range(2000)]
 
     def share(count: int) -> float:
@@ -38,7 +38,7 @@ def test_shares_of_the_shapes() -> None:
 
 
 def test_what_is_no_option_is_refused() -> None:
-    """A file of another version is told, not half understood."""
+    """Options of another version, or text that is not options, are refused."""
     text = RunOptions().to_json().replace('"clients"', '"guests"')
     for bad in (text, "[]", "{}", "nonsense"):
         with pytest.raises(ValueError, match="not the options"):
@@ -48,7 +48,7 @@ def test_what_is_no_option_is_refused() -> None:
 
 
 def test_making_simpler_comes_to_an_end_at_nothing() -> None:
-    """Each step takes something away, and the last has no trouble left."""
+    """Each simplification removes something, and repeated ones end without any trouble."""
     options = RunOptions.draw(1)
     for _ in range(200):
         steps = options.simpler()
@@ -62,7 +62,7 @@ def test_making_simpler_comes_to_an_end_at_nothing() -> None:
 
 
 def test_some_runs_live_for_hours() -> None:
-    """At least one in fifty of the default profile, with little load; none of the others."""
+    """At least one run in fifty of the default profile lasts for hours, with little load. Other profiles have none."""
     storms = [RunOptions.draw(seed).storm for seed in range(2000)]
     aged = [storm for storm in storms if storm.pace > 1]
     assert len(aged) >= len(storms) / 50
@@ -72,7 +72,7 @@ def test_some_runs_live_for_hours() -> None:
 
 
 def test_one_seed_and_options_give_one_run() -> None:
-    """The same through text; and looking at it changes nothing."""
+    """The same seed and options give the same run, also through text and with tracing."""
     options = RunOptions.draw(3, "calm")
     options = attrs.evolve(options, storm=attrs.evolve(options.storm, seconds=2.0))
     lines: list[str] = []
@@ -90,7 +90,7 @@ def test_one_seed_and_options_give_one_run() -> None:
 
 @in_each_way
 def test_each_way_to_fail_is_a_verdict(failure: Failure, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run never raises for what a node does."""
+    """Whatever a node does, a run returns a verdict and does not raise."""
     failure.befall(monkeypatch, ClusterScenario)
     result = run(1, RunOptions())
     assert result.verdict == failure.verdict
@@ -100,7 +100,7 @@ def test_each_way_to_fail_is_a_verdict(failure: Failure, monkeypatch: pytest.Mon
 
 
 def test_a_signature_leaves_out_what_differs_between_runs() -> None:
-    """Two failures of one bug are one group."""
+    """The signature of a failure is the same for two runs with the same bug."""
     one = signature_of("safety: t-1: b'client-0:5:' was acknowledged at offset 12 at 3.250000 s")
     other = signature_of("safety: t-0: b'client-1:77:' was acknowledged at offset 9 at 18.5 s")
     assert one == other

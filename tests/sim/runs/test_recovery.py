@@ -1,4 +1,4 @@
-"""Voters lose their metadata disks, twice, and an operator recovers the quorum: some seeds of the scenario."""
+"""Voters lose their metadata disks twice, and an operator recovers the quorum: some seeds of this scenario."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.schedule import seeds
 @pytest.mark.long
 @pytest.mark.parametrize("seed", seeds(6))
 def test_what_was_acknowledged_outlives_two_recoveries(seed: int) -> None:
-    """Each record is there once, and each number is given once, while a replica in sync is left."""
+    """While one in-sync replica is left, each acknowledged record is there once and each id is given once."""
     summary = RecoveryScenario(seed).run()
     assert summary["records"] >= summary["acknowledged"] > 0
     assert summary.get("recovered", 0) + summary.get("rebuilt", 0) == 2
@@ -20,7 +20,7 @@ def test_what_was_acknowledged_outlives_two_recoveries(seed: int) -> None:
 
 @pytest.mark.long
 def test_the_command_recovers_seeds_in_a_row(capsys: pytest.CaptureFixture[str]) -> None:
-    """`python -m sim --recover`: the same seed gives the same run."""
+    """`python -m sim --recover` runs several seeds, and the same seed gives the same run."""
     digests = []
     for _ in range(2):
         assert command.main(["--recover", "--seed", "103"]) == 0

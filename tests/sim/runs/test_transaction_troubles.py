@@ -1,4 +1,4 @@
-"""Faults that are aimed at transactions strike at the moments that they name, and leave a sound product sound."""
+"""Faults aimed at transactions occur at the moments that they name, and a sound product keeps its promises."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ AIMED = tuple(TRANSACTION_KINDS)
 
 
 def test_strikes_come_while_transactions_are_open_or_being_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each target of both kinds is struck within seconds, and what copiers were told holds."""
+    """Every target is hit in every state of a transaction within seconds, and all promises to copiers hold."""
     options = attrs.evolve(quiet_options(), storm=StormPlan(12.0, (*AIMED, *AIMED)))
     scenarios = [ClusterScenario.of(seed, options) for seed in (SEED, SEED + 1)]
     struck: list[tuple[str, str]] = []
@@ -40,7 +40,7 @@ def test_strikes_come_while_transactions_are_open_or_being_ended(monkeypatch: py
 
 
 def test_runs_without_copiers_have_no_faults_aimed_at_transactions() -> None:
-    """The seeds draw them for a share of the runs with copiers; all other runs stay as they were."""
+    """Seeds draw aimed faults only for runs with copiers, and only for a share of them."""
     drawn = [RunOptions.draw(seed) for seed in range(300)]
     aimed = [any(kind in options.storm.kinds for kind in AIMED) for options in drawn]
     copies = ["copy" in options.workloads for options in drawn]

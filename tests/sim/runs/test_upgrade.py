@@ -1,5 +1,4 @@
-"""Nodes that are one release behind work with the others, and nobody raises a feature above the levels that they
-support."""
+"""Nodes of the previous release work with others, and no feature is raised above the levels that all nodes support."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ def _run(seed: int, older: int, kinds: tuple[str, ...], seconds: float) -> tuple
 
 
 def test_the_release_before_ends_one_version_earlier() -> None:
-    """KIP-35: a client sees in the ranges of ApiVersions what a broker speaks."""
+    """The previous release advertises one Fetch version less (KIP-35), and does not support the new feature."""
     first, last = api_versions(ApiKey.FETCH)
     assert THIS_RELEASE.client_versions(ApiKey.FETCH) == (first, last)
     assert OLDER_RELEASE.client_versions(ApiKey.FETCH) == (first, last - 1)
@@ -41,15 +40,16 @@ def test_the_release_before_ends_one_version_earlier() -> None:
 
 
 def test_some_seeds_have_nodes_that_are_behind() -> None:
-    """The swarm: an option of the seed like all others, and of no profile that measures or is calm."""
+    """Some seeds of the default profile have nodes of the previous release, even all of them. The profile `perf` has
+    none."""
     older = [RunOptions.draw(seed).shape.older for seed in range(60)]
     assert 5 < sum(count > 0 for count in older) < 40
-    assert max(older) > 3, "all nodes of a cluster may be behind"
+    assert max(older) > 3, "some cluster must have only older nodes"
     assert all(RunOptions.draw(seed, "perf").shape.older == 0 for seed in range(60))
 
 
 def test_a_cluster_is_upgraded_node_by_node_while_clients_work() -> None:
-    """All nodes are behind at first; afterwards all promises hold and the new level is finalized."""
+    """A cluster of old nodes is upgraded node by node under load. All promises hold, and the new level is finalized."""
     result, storm = _run(1, older=6, kinds=("upgrade",) * 3, seconds=20.0)
     assert result.verdict == "ok", result.message
     assert result.statistics["upgrades"] >= 3
@@ -57,7 +57,7 @@ def test_a_cluster_is_upgraded_node_by_node_while_clients_work() -> None:
 
 
 def test_a_level_is_refused_as_long_as_a_node_is_behind() -> None:
-    """KIP-584: 'the controller ... only finalizes levels that all brokers support'; then it is INVALID_UPDATE_VERSION."""
+    """While a broker does not support a level, raising it is refused with INVALID_UPDATE_VERSION (KIP-584)."""
     world = World(5)
     cluster = Cluster(world, Shape(3, 0, older=1))
     codes: list[ErrorCode] = []
@@ -89,6 +89,6 @@ def test_a_level_is_refused_as_long_as_a_node_is_behind() -> None:
 
 @pytest.mark.parametrize("seed", [2, 3])
 def test_nodes_may_stay_behind(seed: int) -> None:
-    """A run may end in the middle of the upgrade."""
+    """A run may end while some nodes are still on the previous release."""
     result, _ = _run(seed, older=2, kinds=("deaths",), seconds=4.0)
     assert result.verdict == "ok", result.message

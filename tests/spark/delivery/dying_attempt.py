@@ -1,8 +1,9 @@
-"""One attempt at an exactly-once task as a process that kills itself at a step. For `test_exactly_once_task`.
+"""Run one attempt at an exactly-once task in a process that kills itself at a step. For `test_exactly_once_task`.
 
     python -m tests.spark.delivery.dying_attempt BOOTSTRAP TOPIC QUERY BATCH ROWS POINT
 
-POINT is a method of `TaskProtocol`, with `before-` or `after-`, or `nowhere`. Prints `done` if it lives to its end.
+POINT is a method of `TaskProtocol` with the prefix `before-` or `after-`, or it is `nowhere`. An attempt that is not
+killed prints `done`.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def _dies(function: Callable[..., Any], when: str) -> Callable[..., Any]:
 
 
 def main(bootstrap: str, topic: str, query: str, batch: str, rows: str, point: str) -> None:
-    """Write the task, or die."""
+    """Write the task, or die at the point."""
     if point != "nowhere":
         when, _, name = point.partition("-")
         setattr(TaskProtocol, name, _dies(getattr(TaskProtocol, name), when))

@@ -1,4 +1,4 @@
-"""Tasks that write exactly once, as processes that die at each step, against a real node."""
+"""Exactly-once tasks as processes that are killed at each step, against a real node."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ALL_POINTS = tuple(
     for name in ("fenced", "end_taken", "marker_read", "written", "committed")
     for when in ("before", "after")
 )
-"""With --matrix."""
+"""The points that are tested with --matrix."""
 
 
 @pytest.fixture
@@ -53,14 +53,15 @@ def topic(node: RunningNode, fresh_topic: Callable[[str], str]) -> str:
 def attempt(
     bootstrap: str, topic: str, query: str, batch: int, rows: int = ROWS, task: int = 0
 ) -> TaskReport:
-    """Run one attempt that lives."""
+    """Run one attempt that is not killed; return its report."""
     return write_once(plan_of(bootstrap, topic), TaskProtocol(query, task, batch), iter([rows_of(rows)]))
 
 
 def test_a_task_that_dies_anywhere_writes_once(
     node: RunningNode, topic: str, pytestconfig: pytest.Config
 ) -> None:
-    """An attempt is killed at a step of each batch, and the next one ends it: each row once per batch, nothing open."""
+    """In each batch an attempt is killed at a step, and the next attempt completes it. Each row is there once per
+    batch."""
     query = f"q-{uuid4()}"
     points = ALL_POINTS if pytestconfig.getoption("--matrix") else POINTS
     for batch, point in enumerate(points):
@@ -82,7 +83,8 @@ def test_a_task_that_dies_anywhere_writes_once(
 
 
 def test_a_marker_behind_the_open_transaction_of_another_task(node: RunningNode, topic: str) -> None:
-    """Another task's open transaction holds the last stable offset below this task's marker: it is found all the same."""
+    """Another task's open transaction keeps the last stable offset below this task's marker. The marker is still
+    found."""
     query = f"q-{uuid4()}"
     partition = partition_of(query, 8)
     with Producer(
@@ -105,7 +107,7 @@ def test_a_marker_behind_the_open_transaction_of_another_task(node: RunningNode,
 
 
 def test_a_late_attempt_writes_nothing(node: RunningNode, topic: str) -> None:
-    """A zombie that has fenced, read and sent rows before its twin began fails when it goes on, and its rows are gone."""
+    """An attempt has sent rows when another attempt at the task begins. It then fails, and its rows are aborted."""
     query = f"q-{uuid4()}"
 
     def slow_rows() -> Iterator[pa.RecordBatch]:
@@ -119,7 +121,7 @@ def test_a_late_attempt_writes_nothing(node: RunningNode, topic: str) -> None:
 
 
 def test_progress_that_contradicts(node: RunningNode, topic: str) -> None:
-    """Other rows, an older batch and a gap end the attempt, and nothing is added."""
+    """An attempt with other rows, an older batch or a gap fails, and adds no rows."""
     query = f"q-{uuid4()}"
     attempt(node.bootstrap, topic, query, 0)
     attempt(node.bootstrap, topic, query, 1)
@@ -140,7 +142,8 @@ def test_progress_that_contradicts(node: RunningNode, topic: str) -> None:
 def test_an_old_batch_with_more_tasks_writes_nothing(
     node: RunningNode, topic: str, consecutive: bool
 ) -> None:
-    """A batch planned anew from a backup may have more tasks: all are refused, also those without a marker of their own."""
+    """A batch replanned from a backup may have more tasks. All of its attempts are refused, even those without a
+    marker."""
     query, plan = f"q-{uuid4()}", plan_of(node.bootstrap, topic)
     for batch in range(3):
         attempt(node.bootstrap, topic, query, batch)
@@ -152,7 +155,7 @@ def test_an_old_batch_with_more_tasks_writes_nothing(
 
 
 def test_a_topic_made_anew_ends_the_query(node: RunningNode, topic: str) -> None:
-    """The rows of committed batches are gone with the old topic: one sentence, until the new one is adopted."""
+    """If the topic was deleted and created again, the query fails with one sentence, until the new topic is adopted."""
     query, topics = f"q-{uuid4()}", Topics(node.bootstrap)
     attempt(node.bootstrap, topic, query, 0)
     topics.delete(topic)
@@ -170,13 +173,14 @@ def test_a_topic_made_anew_ends_the_query(node: RunningNode, topic: str) -> None
 
 @pytest.mark.parametrize("goes_on", [False, True], ids=["learns at its end", "learns while it writes"])
 def test_a_task_that_takes_too_long(node: RunningNode, topic: str, goes_on: bool) -> None:
-    """Its coordinator has aborted its rows: the sentence ends the batch as it was begun, and leaves other ways to the next."""
+    """A task longer than its transaction timeout fails. The message names the setting for this batch and other ways for
+    the next."""
     plan = plan_of(node.bootstrap, topic)
     plan = attrs.evolve(plan, properties={**plan.properties, "transaction.timeout.ms": "200"})
 
     def slow_rows() -> Iterator[pa.RecordBatch]:
         yield rows_of(ROWS)
-        # More than a batch has room for: the first rows go out, and open the transaction.
+        # These rows exceed a batch, so the first rows are sent and open the transaction.
         large = pa.record_batch({"value": pa.array([b"x" * 20_000] * 100, pa.binary())})
         yield large
         with Client(node.bootstrap) as client:
@@ -197,7 +201,7 @@ def test_a_task_that_takes_too_long(node: RunningNode, topic: str, goes_on: bool
 def test_a_decisions_topic_that_forgets_is_refused(
     node: RunningNode, fresh_topic: Callable[[str], str]
 ) -> None:
-    """A topic that is not compacted loses markers: one sentence with the key to set."""
+    """A decisions topic that is not compacted would lose markers. It is refused with the setting to change."""
     name = Topics(node.bootstrap).create(fresh_topic("decisions"))
     with (
         Decisions({"bootstrap.servers": node.bootstrap}, name) as decisions,
@@ -211,7 +215,8 @@ def test_a_decisions_topic_that_forgets_is_refused(
 def test_progress_has_three_replicas_where_it_can(
     node: RunningNode, fresh_topic: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three replicas are asked of three brokers, which one node refuses; alone, it has the brokers' default."""
+    """With three brokers the decisions topic asks for three replicas, which a single node refuses. Alone, it uses the
+    default."""
     name = fresh_topic("decisions")
     with Decisions({"bootstrap.servers": node.bootstrap}, name) as decisions:
         three = SimpleNamespace(topics={}, brokers={1: None, 2: None, 3: None})
@@ -224,7 +229,8 @@ def test_progress_has_three_replicas_where_it_can(
 
 
 def test_progress_outlives_its_leader() -> None:
-    """A lost marker doubles rows: no unclean election, and three replicas write on two disks at least."""
+    """The decisions topic excludes unclean elections, and with three brokers it needs two in-sync replicas: a lost
+    marker would duplicate rows."""
     for brokers, in_sync in ((1, None), (2, None), (3, "2"), (9, "2")):
         made = new_topic("d", brokers)
         assert made.configs["unclean.leader.election.enable"] == "false"

@@ -1,4 +1,4 @@
-"""The protocol of exactly-once tasks in every order of crashes, retries, twins and late writers, over a model of a log."""
+"""The exactly-once protocol of tasks in every order of crashes, retries and late writers, with a model of a log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SUMMARY = RowSummary(3, 17)
 
 @attrs.frozen
 class Attempt:
-    """One attempt: its task, its step, the epoch it was given, the end it took, and whether it was killed."""
+    """One attempt at a task: its step, the epoch that it got, the log end that it read, and its transaction."""
 
     task: int
     step: Step = Step.FENCE
@@ -25,7 +25,7 @@ class Attempt:
 
 @attrs.frozen
 class Transaction:
-    """One transaction of a task: `outcome` is None as long as it is open."""
+    """A transaction of a task. `outcome` is None while it is open."""
 
     task: int
     epoch: int
@@ -34,8 +34,11 @@ class Transaction:
 
 @attrs.frozen
 class World:
-    """The coordinator's epochs, attempts under way and left, the log of markers (each by its transaction), and the
-    tasks that Spark knows to be done."""
+    """The state of all parts of a search.
+
+    `attempts` are running, and `left` counts those that may still start, by task. `log` has the markers as numbers of
+    their transactions. `told` are the tasks that reported to Spark.
+    """
 
     epochs: tuple[int, ...]
     attempts: tuple[Attempt, ...]
@@ -52,11 +55,11 @@ class World:
         )
 
     def written(self, task: int) -> int:
-        """Return how often a committed reader sees the rows of a task."""
+        """Return how many committed copies of a task's rows there are."""
         return sum(each.task == task and each.outcome is True for each in self.transactions)
 
     def last_stable_offset(self) -> int:
-        """Return the first marker whose transaction is open, or the end."""
+        """Return the offset of the first marker whose transaction is open, or the end of the log."""
         for offset, each in enumerate(self.log):
             if self.transactions[each].outcome is None:
                 return offset
@@ -65,7 +68,7 @@ class World:
 
 @attrs.frozen
 class Rules:
-    """The rules of the protocol; each can be broken, to see that the search would notice."""
+    """The rules of the protocol. A test can switch off each one, to see whether the search finds a fault."""
 
     fences: bool = True
     end_is_stable_offset: bool = False
@@ -85,7 +88,7 @@ def _end(world: World, rules: Rules) -> int:
 
 
 def _stepped(world: World, place: int, rules: Rules) -> Iterator[World]:
-    """Yield the worlds after the next step of an attempt. A refused attempt is removed."""
+    """Yield the states after an attempt's next step. An attempt that is refused is removed."""
     attempt = world.attempts[place]
     machine = TaskProtocol("q", attempt.task, 0, step=attempt.step)
     others = world.attempts[:place] + world.attempts[place + 1 :]
@@ -137,16 +140,14 @@ def _stepped(world: World, place: int, rules: Rules) -> Iterator[World]:
             transactions[attempt.transaction] = attrs.evolve(transactions[attempt.transaction], outcome=True)
             world = attrs.evolve(world, transactions=tuple(transactions))
             yield go_on(world, attrs.evolve(attempt, step=machine.step))
-            # The answer is lost: the attempt fails, and what it did stands.
+            # The response is lost: the attempt fails, but its transaction is committed.
             yield go_on(world, None)
         case Step.REPORT:
             yield go_on(attrs.evolve(world, told=world.told | {attempt.task}), None)
 
 
 def _following(world: World, rules: Rules) -> Iterator[World]:
-    """Yield all possible next worlds: a step, a crash, another attempt (a retry, a twin, a driver that returns), a
-    timeout.
-    """
+    """Yield all possible next states: after a step, a crash, a timeout, or the start of another attempt."""
     for place in range(len(world.attempts)):
         yield from _stepped(world, place, rules)
         yield attrs.evolve(world, attempts=world.attempts[:place] + world.attempts[place + 1 :])
@@ -165,12 +166,12 @@ def _order(attempt: Attempt) -> tuple[int, str, int, int, int]:
 
 
 def _canonical(world: World) -> World:
-    """Return the same world with its attempts in one order: their order of arrival does not matter."""
+    """Return the same state with its attempts sorted, because their order does not matter."""
     return attrs.evolve(world, attempts=tuple(sorted(world.attempts, key=_order)))
 
 
 def fault(rules: Rules, attempts: tuple[int, ...]) -> tuple[str | None, int]:
-    """Return the first fault that a search finds, and the number of worlds it has seen."""
+    """Search all states; return the first fault found, and the number of states seen."""
     first = World((0,) * len(attempts), (), attempts)
     seen, waiting = {first}, [first]
     while waiting:
@@ -188,7 +189,8 @@ def fault(rules: Rules, attempts: tuple[int, ...]) -> tuple[str | None, int]:
 
 
 def test_no_order_of_events_loses_or_doubles_rows() -> None:
-    """Two attempts beside another task, three alone: once at most, and once if Spark got the report, in every world."""
+    """In every order of events, with two attempts beside another task or three alone, rows are written at most once.
+    They are there if the task reported to Spark."""
     assert [fault(Rules(), attempts)[0] for attempts in ((2, 1), (3,))] == [None, None]
 
 
@@ -203,12 +205,13 @@ def test_no_order_of_events_loses_or_doubles_rows() -> None:
     ids=["without fencing", "marker up to the last stable offset", "end taken before fencing", "no marker"],
 )
 def test_each_rule_is_needed(rules: Rules, attempts: tuple[int, ...]) -> None:
-    """A protocol without one of its rules doubles rows, and the search finds out."""
+    """If one rule is switched off, the search finds duplicated rows."""
     assert fault(rules, attempts)[0] == "task 0 is doubled"
 
 
 def test_the_stable_offset_is_enough_for_a_task_alone() -> None:
-    """It is another task's open transaction that hides a marker: a query of one task does without the rule."""
+    """Only another task's open transaction can hide a marker. A query with one task may read up to the last stable
+    offset."""
     assert fault(Rules(end_is_stable_offset=True), (2,))[0] is None
 
 
@@ -217,14 +220,16 @@ def test_the_stable_offset_is_enough_for_a_task_alone() -> None:
     [(0, None, 0, True), (0, 4, 5, True), (0, 5, 5, False), (3, None, 9, True), (3, 4, 9, True)],
 )
 def test_batches_that_follow_their_marker(task: int, last: int | None, batch: int, writes: bool) -> None:
-    """The same batch is compared, the next one written; only the first task is part of every batch."""
+    """A batch with a marker is compared, and the next one is written. Only task 0 takes part in every batch, so others
+    may skip some."""
     marker = None if last is None else Marker(last, SUMMARY)
     assert judge(TaskProtocol("query q", task, batch), marker, newest=batch - 1) is writes
 
 
 @pytest.mark.parametrize("adopt", [False, True])
 def test_a_later_task_is_refused_where_the_first_would_be(adopt: bool) -> None:
-    """Some task must have the batch before, which another decisions topic lacks; its open marker is enough."""
+    """If no task has the previous batch, as in a wrong decisions topic, a later task is refused, too. An open marker of
+    the batch is enough."""
     attempt = TaskProtocol("query q", 3, 5, adopt=adopt)
     for last, newest, begun in ((None, -1, -1), (None, 3, 3), (3, 3, -1)):
         marker = None if last is None else Marker(last, SUMMARY)
@@ -247,7 +252,8 @@ def test_a_later_task_is_refused_where_the_first_would_be(adopt: bool) -> None:
     ],
 )
 def test_batches_that_contradict_their_marker(task: int, last: int | None, batch: int, sentence: str) -> None:
-    """One sentence, never a guess; a job's own versions may skip numbers, and an adopted checkpoint may begin anywhere."""
+    """A batch that does not follow its marker is refused with one sentence. Gaps are allowed for a job's versions and
+    for an adopted checkpoint."""
     marker = None if last is None else Marker(last, SUMMARY)
     with pytest.raises(ProgressError, match=sentence):
         judge(TaskProtocol("query q", task, batch), marker)
@@ -259,7 +265,8 @@ def test_batches_that_contradict_their_marker(task: int, last: int | None, batch
 @pytest.mark.parametrize("last", [None, 4, 5])
 @pytest.mark.parametrize("consecutive", [True, False])
 def test_no_task_writes_a_batch_that_the_query_has_passed(last: int | None, consecutive: bool) -> None:
-    """Another task has committed a later batch: one without a marker, or with an old one, is refused as well."""
+    """If another task has committed a later batch, a task's attempt at an earlier one is refused, even without a marker
+    of its own."""
     marker = None if last is None else Marker(last, SUMMARY)
     attempt = TaskProtocol("query q", 3, 5, consecutive=consecutive, adopt=True)
     with pytest.raises(
@@ -270,7 +277,7 @@ def test_no_task_writes_a_batch_that_the_query_has_passed(last: int | None, cons
 
 
 def test_other_rows_of_a_committed_batch() -> None:
-    """Rows that differ in number or content from the committed ones are an error that names the way out."""
+    """If rows differ in number or content from the committed ones, the error says what to do."""
     for found, words in ((RowSummary(4, 17), "this attempt has 4"), (RowSummary(3, 18), "as many rows")):
         attempt = TaskProtocol("query q", 0, 0, step=Step.READ_MARKER)
         attempt.marker_read(Marker(0, SUMMARY))
@@ -280,7 +287,7 @@ def test_other_rows_of_a_committed_batch() -> None:
 
 
 def test_steps_have_one_order() -> None:
-    """A step that was not due is a bug."""
+    """A step out of order raises `AssertionError`."""
     attempt = TaskProtocol("query q", 0, 0)
     with pytest.raises(AssertionError):
         attempt.committed()

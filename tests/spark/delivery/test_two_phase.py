@@ -1,4 +1,4 @@
-"""The two-phase protocol in every order of drivers, attempts and their deaths, over a model of the coordinators."""
+"""The two-phase protocol in every order of drivers, attempts and their deaths, with a model of the coordinators."""
 
 from __future__ import annotations
 
@@ -25,17 +25,18 @@ ROWS = RowSummary(3, 17)
 ONE = Sizes(batches=1)
 TWO = Sizes(batches=2, aborts=False, first_ends=True)
 BEGUN = tuple(Sizes(batches=1, tasks=2, aborts=False, begun=tasks) for tasks in ((0,), (1,)))
-"""Batch 0 began with delivery=exactly-once, and one of its two tasks has committed."""
+"""Batch 0 has begun with delivery=exactly-once, and one of its two tasks has committed."""
 WHOLE = (
     Sizes(batches=2),
     Sizes(batches=1, attempts=2, aborts=False, slots=3),
     Sizes(batches=1, tasks=2, aborts=False),
 )
-"""With --matrix."""
+"""The sizes that are searched with --matrix."""
 
 
 def test_no_order_of_events_loses_or_doubles_rows(pytestconfig: pytest.Config) -> None:
-    """Two drivers, each with attempts of its own, batches that fail: once each, all tasks, and nothing stays open."""
+    """In every order of events, with two drivers and failing batches, the rows of each task are there once. No
+    transaction stays open."""
     whole = WHOLE if pytestconfig.getoption("--matrix") else ()
     sizes = (ONE, TWO, *BEGUN, *whole)
     assert [fault(Rules(), each)[0] for each in sizes] == [""] * len(sizes)
@@ -43,7 +44,7 @@ def test_no_order_of_events_loses_or_doubles_rows(pytestconfig: pytest.Config) -
 
 @pytest.mark.parametrize("rule", [each.name for each in attrs.fields(Rules)])
 def test_each_rule_is_needed(rule: str) -> None:
-    """A protocol without one of its rules loses or doubles rows, or leaves a transaction open: the search finds it."""
+    """If one rule is switched off, the search finds lost or duplicated rows, or a transaction that stays open."""
     sizes = ONE if rule.startswith("abort_") else TWO
     worlds = BEGUN if rule == "asks_each_task" else (sizes,)
     assert any(fault(Rules(**{rule: False}), each)[0] for each in worlds)
@@ -51,7 +52,7 @@ def test_each_rule_is_needed(rule: str) -> None:
 
 @pytest.mark.parametrize(("last", "batch", "is_open"), [(None, 0, True), (4, 5, True), (5, 5, False)])
 def test_batches_that_follow_their_decision(last: int | None, batch: int, is_open: bool) -> None:
-    """The batch behind the last decision is to be decided, that of the decision is decided."""
+    """The batch of the last decision is decided already, and the next batch is open."""
     decision = None if last is None else Decision(last, ROWS, is_complete=True)
     assert judge_decision("query q", batch, decision) is is_open
     assert AttemptProtocol("query q", 0, batch).looked(decision) is is_open
@@ -66,7 +67,8 @@ def test_batches_that_follow_their_decision(last: int | None, batch: int, is_ope
     ],
 )
 def test_batches_that_contradict_their_decision(last: int | None, batch: int, sentence: str) -> None:
-    """One sentence, never a guess; a job's versions may skip numbers, and an adopted checkpoint may begin anywhere."""
+    """A batch that does not follow the last decision is refused with one sentence. Gaps are allowed for a job's
+    versions and for an adopted checkpoint."""
     decision = None if last is None else Decision(last, ROWS, is_complete=True)
     with pytest.raises(ProgressError, match=sentence):
         judge_decision("query q", batch, decision)
@@ -78,13 +80,14 @@ def test_batches_that_contradict_their_decision(last: int | None, batch: int, se
 
 
 def test_an_attempt_waits_for_the_batch_before() -> None:
-    """Before a decision is complete its driver may still sweep: no attempt at the next batch begins."""
+    """No attempt at the next batch begins until the decision is complete: its driver may still abort transactions."""
     with pytest.raises(ProgressError, match="is decided but not complete"):
         AttemptProtocol("q", 0, 6).looked(Decision(5, ROWS))
 
 
 def test_other_rows_than_those_decided() -> None:
-    """A run that finds its batch decided with other rows, in number or content, says so; `adoptCheckpoint` keeps them."""
+    """If a batch was decided with other rows, in number or content, the run fails. `adoptCheckpoint` accepts the
+    decided rows."""
     for found, words in (
         (RowSummary(4, 17), "this run has 4\\."),
         (RowSummary(3, 18), "as many rows with other contents"),
@@ -99,7 +102,7 @@ def test_other_rows_than_those_decided() -> None:
 
 
 def test_a_query_changes_its_delivery_between_batches_only() -> None:
-    """A batch that was begun in one mode is ended in it; the next one follows on it in the other."""
+    """A batch must end with the delivery with which it began. The next batch may use the other."""
     markers = {0: Marker(4, ROWS), 1: Marker(5, ROWS)}
     assert last_of("q", 6, None, markers) == Decision(5, ROWS, is_complete=True)
     for begun in (markers, {1: Marker(5, ROWS)}, {2: Marker(5, ROWS), 3: Marker(4, ROWS)}):
@@ -117,7 +120,8 @@ def test_a_query_changes_its_delivery_between_batches_only() -> None:
 
 
 def test_a_topic_made_anew_is_told() -> None:
-    """A topic that has another id than in the batch before; one without ids, or a new one, passes."""
+    """A topic whose id has changed since the last batch is refused. A new topic, or one without a known id, is
+    accepted."""
     before = (("t", b"\1" * 16), ("old", bytes(16)))
     check_topics("q", 3, before, (("t", b"\1" * 16), ("old", b"\2" * 16), ("new", b"\3" * 16)))
     with pytest.raises(ProgressError, match="the topic 't' was deleted and created again since batch 3 of q"):
@@ -125,7 +129,7 @@ def test_a_topic_made_anew_is_told() -> None:
 
 
 def test_decisions_as_records() -> None:
-    """A decision comes back as it was written, beside markers of the same query; once complete, without winners."""
+    """A decision is read back as it was written. When complete, it has no winners."""
     winners = (Prepared(0, 2, 71, 5), Prepared(12, 0, 72, 0))
     decision = Decision(7, ROWS, winners, topics=(("t", b"\1" * 16),))
     log = MarkerLog("q")
@@ -144,7 +148,7 @@ def test_decisions_as_records() -> None:
 
 
 def test_steps_have_one_order() -> None:
-    """A step that was not due is a bug."""
+    """A step out of order raises `AssertionError`."""
     with pytest.raises(AssertionError):
         AttemptProtocol("q", 0, 0).prepared()
     with pytest.raises(AssertionError):

@@ -1,4 +1,4 @@
-"""Two-phase delivery against a real node: attempts and drivers die at each step, sleep, and meet each other."""
+"""Two-phase delivery against a real node: attempts and drivers are killed or delayed at each step, or overlap."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ ALL_POINTS = (
     *(f"{when}-{step}" for step in (*ATTEMPT_STEPS, *DRIVER_STEPS) for when in ("before", "after")),
     "between-winners",
 )
-"""With --matrix."""
+"""The points that are tested with --matrix."""
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """A node that serves two-phase commit."""
+    """A node with two-phase commit enabled."""
     directory: Path = tmp_path_factory.mktemp("two-phase") / "node"
     made = start_odradek(directory, settings={**NO_RETENTION, **TRANSACTIONS, **TWO_PHASE})
     with Decisions({"bootstrap.servers": made.bootstrap}) as decisions:
@@ -79,12 +79,12 @@ class Query:
     def attempt(
         self, batch: int, task: int = 0, rows: Iterator[pa.RecordBatch] | None = None, slot: int = 0
     ) -> TaskReport:
-        """Run one attempt at a task, to its report."""
+        """Run one attempt at a task; return its report."""
         protocol = AttemptProtocol(self.name, task, batch, adopt=self.plan.adopts)
         return prepare_rows(self.plan, protocol, slot, iter([rows_of(ROWS)]) if rows is None else rows)
 
     def driver(self, batch: int, reports: list[TaskReport], *, aborts: bool = False) -> DriverProtocol:
-        """Make the driver of a batch that these tasks have reported to."""
+        """Make the driver of a batch with these reports of its tasks."""
         counted = [RowSummary(max(each.rows, each.rows_compared), each.row_hash) for each in reports]
         prepared = tuple(each.prepared for each in reports if each.prepared is not None)
         topics = tuple({topic for each in reports for topic in each.topics})
@@ -93,17 +93,17 @@ class Query:
         )
 
     def end(self, driver: DriverProtocol) -> None:
-        """Commit, or abort."""
+        """Let the driver commit or abort its batch."""
         run_driver(self.plan.properties, self.plan.decisions_topic, driver)
 
     def run(self, batch: int) -> list[TaskReport]:
-        """Run all tasks and their commit, as in a run without faults."""
+        """Run all tasks of a batch and its commit without faults; return the reports."""
         reports = [self.attempt(batch, task) for task in range(TASKS)]
         self.end(self.driver(batch, reports))
         return reports
 
     def check(self, batches: int) -> None:
-        """Check that all rows are there once for each batch and task, and nothing is open."""
+        """Check that each row is there once for each batch and task, and that no transaction of the query is open."""
         assert self.plan.topic is not None
         bootstrap = self.plan.properties["bootstrap.servers"]
         found = Counter(record.value for record in stored_committed(bootstrap, self.plan.topic, 0))
@@ -122,17 +122,17 @@ def query(server: ServerProcess, fresh_topic: Callable[[str], str]) -> Query:
 
 
 def killed(run: Callable[[], object]) -> None:
-    """Run this in a process of its own that dies by SIGKILL."""
+    """Call the function in a forked process, which must die of SIGKILL."""
     child = os.fork()
     if child == 0:
         try:
-            # Connections belong to the process that has made them.
+            # Connections cannot be shared with the parent process.
             transactional_task._decisions.clear()
             run()
         finally:
             os._exit(1)
     _, status = os.waitpid(child, 0)
-    assert os.WIFSIGNALED(status), "it did not come to the step"
+    assert os.WIFSIGNALED(status), "the process was not killed, so it did not reach the step"
     assert os.WTERMSIG(status) == signal.SIGKILL
 
 
@@ -141,7 +141,7 @@ def die(*_: Any) -> None:
 
 
 def dies_at(point: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let this process die at a point."""
+    """Make this process kill itself at a point."""
     when, _, step = point.partition("-")
     if point == "between-winners":
         end = two_phase_driver.end_transactions
@@ -166,7 +166,7 @@ def dies_at(point: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_run_that_dies_anywhere_writes_once(
     query: Query, pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An attempt or a driver is killed at a step of each batch, and the next run ends it: all once, nothing open."""
+    """In each batch an attempt or driver is killed at a step, and the next run completes it. Each row is there once."""
     points = ALL_POINTS if pytestconfig.getoption("--matrix") else POINTS
     for batch, point in enumerate(points):
 
@@ -180,9 +180,8 @@ def test_a_run_that_dies_anywhere_writes_once(
 
 
 def test_twins_a_zombie_and_a_task_without_rows(query: Query) -> None:
-    """Attempts at a task that run beside each other: the reported one wins; an attempt that continues later is
-    refused.
-    """
+    """If several attempts at a task overlap, the reported one is committed, and others are refused. An attempt at a
+    decided batch only counts its rows."""
 
     def slow_rows() -> Iterator[pa.RecordBatch]:
         yield rows_of(ROWS)
@@ -203,7 +202,8 @@ def test_twins_a_zombie_and_a_task_without_rows(query: Query) -> None:
 def test_a_driver_that_sleeps_ends_nothing_of_the_next_batch(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another driver takes the decision to its end and begins the next batch; the first one wakes up, and is refused."""
+    """A driver is delayed while another one completes its batch and begins the next. It is then refused, and aborts
+    nothing."""
     reports = [query.attempt(0, task) for task in range(TASKS)]
     sleeper, found = query.driver(0, reports), DriverProtocol.found
     later: list[TaskReport] = []
@@ -217,7 +217,7 @@ def test_a_driver_that_sleeps_ends_nothing_of_the_next_batch(
     monkeypatch.setattr(DriverProtocol, "found", sleeping)
     with pytest.raises(RuntimeError, match="another driver of q-"):
         query.end(sleeper)
-    # What Spark does next: to abort a batch that is decided changes nothing.
+    # Spark aborts after a failed commit. This changes nothing, as the batch is decided.
     query.end(query.driver(0, reports, aborts=True))
     query.end(query.driver(1, later))
     query.check(2)
@@ -226,7 +226,7 @@ def test_a_driver_that_sleeps_ends_nothing_of_the_next_batch(
 def test_an_attempt_waits_for_the_end_of_the_batch_before(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The record that a batch is complete is committed, and visible late: the next batch reads again and fails no task."""
+    """An attempt sees an old record that the previous batch is incomplete. It reads again instead of failing."""
     reports = [query.attempt(0, task) for task in range(TASKS)]
 
     def run() -> None:
@@ -254,7 +254,7 @@ def test_an_attempt_waits_for_the_end_of_the_batch_before(
 def test_an_abort_drops_what_it_was_told_and_overrides_no_decision(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a decision the reported transactions are aborted; with one, the batch is committed by the abort."""
+    """Without a decision, an abort aborts the reported transactions. If a decision exists, the abort commits them."""
     reports = [query.attempt(0, task) for task in range(TASKS)]
     query.end(query.driver(0, reports, aborts=True))
     query.check(0)
@@ -272,7 +272,8 @@ def test_an_abort_drops_what_it_was_told_and_overrides_no_decision(
 
 
 def test_progress_that_contradicts(query: Query) -> None:
-    """An older batch, other rows, a gap: one sentence; `adoptCheckpoint` keeps the rows that are there."""
+    """An older batch, a gap or other rows fail with one sentence. With `adoptCheckpoint` the existing rows are
+    accepted."""
     query.run(0)
     query.run(1)
     with pytest.raises(ProgressError, match="the checkpoint is older than the topic"):
@@ -290,9 +291,8 @@ def test_progress_that_contradicts(query: Query) -> None:
 
 
 def test_a_winner_that_others_touch(query: Query, server: ServerProcess) -> None:
-    """A transaction that was resumed by mistake is committed all the same; one aborted by an operator is reported as
-    lost.
-    """
+    """A prepared transaction that another producer resumed is still committed. If an operator aborted it, the error
+    reports lost rows."""
     reports = [query.attempt(0, task) for task in range(TASKS)]
     keys = {**query.plan.properties, **TWO_PHASE, "transactional.id": slot_id(query.name, 0, 0)}
     with Producer(keys) as other:
@@ -307,7 +307,7 @@ def test_a_winner_that_others_touch(query: Query, server: ServerProcess) -> None
 
 
 def test_a_lost_answer_is_no_lost_winner(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A winner is committed, its answer is lost, and another attempt has its slot: the batch goes on."""
+    """A winner is committed, but the response is lost, and its slot is reused. The batch still succeeds."""
     keys = {**query.plan.properties, **TWO_PHASE, "transactional.id": slot_id(query.name, 0, 0)}
     known, others = pool.error_code, list[Producer]()
 
@@ -329,7 +329,7 @@ def test_a_lost_answer_is_no_lost_winner(query: Query, monkeypatch: pytest.Monke
 def test_a_node_that_goes_while_transactions_are_listed(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The others are asked again: the batch ends, and with it what an attempt has left."""
+    """If a broker disappears while transactions are listed, the list is requested again. The batch completes."""
     known, failures = pool.list_transactions, list[str]()
 
     def without_a_node(core: Any, **how: Any) -> Any:
@@ -346,7 +346,7 @@ def test_a_node_that_goes_while_transactions_are_listed(
 
 
 def test_a_topic_made_anew(query: Query, server: ServerProcess) -> None:
-    """The rows of decided batches are gone with it: one sentence, until the new topic is adopted."""
+    """If the topic was deleted and created again, the query fails with one sentence, until the new topic is adopted."""
     topics, topic = Topics(server.bootstrap), query.plan.topic
     assert topic is not None
     query.run(0)
@@ -362,7 +362,8 @@ def test_a_topic_made_anew(query: Query, server: ServerProcess) -> None:
 
 
 def test_brokers_without_two_phases(node: RunningNode) -> None:
-    """One sentence that names the setting and the other modes, before any task runs."""
+    """Without two-phase commit on the brokers, the check fails with a message that names KIP-939 and the other
+    deliveries."""
     plan = SinkPlan({"value": 0}, "t", {"bootstrap.servers": node.bootstrap}, None, look_up_ms=60_000)
     with Decisions({"bootstrap.servers": node.bootstrap}) as decisions:
         decisions.make()
@@ -374,7 +375,7 @@ def test_brokers_without_two_phases(node: RunningNode) -> None:
 
 @pytest.mark.java
 def test_apache_kafka_has_no_two_phases(apache_kafka: ServerProcess) -> None:
-    """Kafka 4.3 keeps KIP-939 to itself: the same sentence."""
+    """Kafka 4.3 has no two-phase commit for clients, so the same message appears."""
     plan = SinkPlan({"value": 0}, "t", {"bootstrap.servers": apache_kafka.bootstrap}, None, look_up_ms=60_000)
     with Decisions({"bootstrap.servers": apache_kafka.bootstrap}) as decisions:
         decisions.make()
@@ -387,7 +388,7 @@ def test_apache_kafka_has_no_two_phases(apache_kafka: ServerProcess) -> None:
 def test_what_an_abandoned_query_leaves_is_listed_and_ended(
     query: Query, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The tool names queries with open transactions, commits the decided ones, and aborts the rest."""
+    """The tool lists queries with open transactions. With --end it commits decided ones and aborts the others."""
     where = ["--bootstrap", query.plan.properties["bootstrap.servers"]]
     reports = [query.attempt(0, task) for task in range(TASKS)]
     query.attempt(0, slot=1)
@@ -420,7 +421,7 @@ def test_what_an_abandoned_query_leaves_is_listed_and_ended(
 
 
 def test_a_question_takes_no_longer_than_max_block() -> None:
-    """The sink's `kafka.max.block.ms` bounds each call, those of the admin among them."""
+    """The sink's `kafka.max.block.ms` limits each call, including those of the admin client."""
     with Decisions({"bootstrap.servers": "127.0.0.1:9", "max.block.ms": "300"}) as decisions:
         assert decisions.timeout == 0.3
         assert decisions.client.timeout == 0.3

@@ -1,4 +1,4 @@
-"""Two-phase delivery in a real Spark: a batch job that is repeated, a stream whose driver died, a checkpoint from a backup."""
+"""Two-phase delivery in a real Spark: a repeated batch job, a stream whose driver died, and a checkpoint from a backup."""
 
 from __future__ import annotations
 
@@ -30,14 +30,15 @@ TWO_PHASE = "two-phase"
 
 
 def values_of(bootstrap: str, topic: str) -> Counter[int]:
-    """Return the committed values of a topic without open transactions."""
+    """Count the committed values of a topic. No transaction may be open."""
     return Counter(int(record.value) for record in stored_committed(bootstrap, topic, 0))
 
 
 def test_a_job_writes_all_its_rows_once(
     spark: SparkSession, server: ServerProcess, node: RunningNode, fresh_topic: Callable[[str], str]
 ) -> None:
-    """A number is not written twice, whatever rows the repeated run has in its tasks; a task that fails aborts them all."""
+    """A repeated `txnVersion` writes no rows again, even if tasks have other rows. If one task fails, no rows are
+    written."""
     topic = Topics(server.bootstrap).create(fresh_topic("two-phase"), partitions=2)
     rows = spark.range(0, 100, 1, 2).selectExpr("cast(id as string) as value")
     job = {"topic": topic, "delivery": TWO_PHASE, "txnAppId": "daily"}
@@ -61,7 +62,8 @@ def test_a_stream_goes_on_from_its_decision(
     streams: Callable[[StreamingQuery], StreamingQuery],
     tmp_path: Path,
 ) -> None:
-    """A driver that died before Spark knew of its decision writes nothing again; an old checkpoint is an error."""
+    """The commit of a batch is lost from Spark's checkpoint. The restarted query writes no rows again. A checkpoint
+    from a backup is refused."""
     topics = Topics(server.bootstrap)
     origin, target = (topics.create(fresh_topic(name), partitions=2) for name in ("from", "to"))
     options = {"kafka.bootstrap.servers": server.bootstrap}
@@ -70,7 +72,7 @@ def test_a_stream_goes_on_from_its_decision(
     def run() -> None:
         records = spark.readStream.format("odradek").options(**options, subscribe=origin)
         frame = records.option("startingOffsets", "earliest").load().select("value")
-        # Which task has which row is another thing in each run.
+        # The rows of a task differ in each run.
         writer = frame.repartition(2).writeStream.format("odradek")
         writer = writer.options(**options, topic=target, delivery=TWO_PHASE)
         query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()

@@ -1,8 +1,9 @@
-"""The world of the two-phase protocol: coordinators, drivers and attempts, in every order of events. For `test_two_phase`.
+"""A model of two-phase delivery: coordinators, drivers and attempts, in every order of events. For `test_two_phase`.
 
-A query of two batches runs on a model of transaction coordinators and of the topic of decisions. Drivers are started while
-older ones live. Attempts of one task run side by side, and go on after their driver. Who has died is one who takes no
-further step: so a world is looked at as if each had died in it. Each step asks the machines of `odradek.spark.delivery.two_phase` what comes next.
+A query of two batches runs on a model of the transaction coordinators and of the decisions topic. Drivers are started
+while older ones live. Attempts at a task run concurrently, and may outlive their driver. A dead process simply takes no
+further step, so every state also stands for the deaths in it. The state machines of `odradek.spark.delivery.two_phase`
+choose each next step.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _EMPTY, _OPEN, _COMMITTED, _ABORTED = "empty", "open", "committed", "aborted"
 
 @attrs.frozen
 class Rules:
-    """The rules of the protocol; each can be broken, to see that the search would notice."""
+    """The rules of the protocol. A test can switch off each one, to see whether the search finds a fault."""
 
     claim_keeps_prepared: bool = True
     looks_again: bool = True
@@ -46,7 +47,7 @@ class Rules:
     abort_respects_decision: bool = True
     abort_drops_only_own: bool = True
     asks_each_task: bool = True
-    """A batch has begun with delivery=exactly-once if any task has a marker of it, not task 0 alone."""
+    """A batch has begun with delivery=exactly-once if any task has its marker, not only task 0."""
 
 
 @attrs.frozen
@@ -57,18 +58,21 @@ class Sizes:
     tasks: int = 1
     drivers: int = 2
     attempts: int = 1
-    """Attempts of a task, for each driver and batch."""
+    """Attempts at a task, for each driver and batch."""
     slots: int = 2
     aborts: bool = True
-    """Batches may fail."""
+    """True if batches may fail."""
     first_ends: bool = False
-    """The first driver leaves after its first batch: of two that begin together, one has to fall behind."""
+    """True if the first driver stops after its first batch, as if it had fallen behind."""
     begun: tuple[int, ...] = ()
-    """The tasks that have committed batch 0 with delivery=exactly-once."""
+    """The tasks that have already committed batch 0 with delivery=exactly-once."""
 
 
 class Slot(NamedTuple):
-    """One transactional id. `batch` is that of its open transaction; `next_epoch` belongs to a producer that has resumed it."""
+    """A transactional id, with the batch of its open transaction.
+
+    `next_epoch` belongs to a producer that has resumed it.
+    """
 
     epoch: int = -1
     state: str = _ABORTED
@@ -88,7 +92,7 @@ class Attempt(NamedTuple):
 
 
 class Driver(NamedTuple):
-    """One driver: its batch, and where it is in `commit` or `abort` (None: its tasks run). -1 stands for no report."""
+    """A driver and its batch. `step` is None while its tasks run; a message of -1 means that the task has not reported."""
 
     number: int
     batch: int
@@ -97,14 +101,17 @@ class Driver(NamedTuple):
     step: DriverStep | None = None
     aborts: bool = False
     is_newest: bool = False
-    """True as long as no other driver has fenced this one."""
+    """True until another driver fences this one."""
     decision: Decision | None = None
     listed: tuple[Prepared, ...] = ()
     has_decided: bool = False
 
 
 class World(NamedTuple):
-    """All that there is. `visible` has (batch, task) of each committed transaction, `done` counts Spark's committed batches."""
+    """The whole state.
+
+    `visible` has (batch, task) of each committed transaction, `done` counts Spark's committed batches.
+    """
 
     slots: tuple[tuple[Slot, ...], ...]
     drivers: tuple[Driver, ...] = ()
@@ -115,12 +122,12 @@ class World(NamedTuple):
     visible: tuple[tuple[int, int], ...] = ()
     flaw: str = ""
     is_over: bool = False
-    """A driver has ended the last batch: nothing may be open from then on."""
+    """True if a driver has ended the last batch. Then no transaction may be open."""
     begun: tuple[int, ...] = ()
 
 
 def _last(world: World, batch: int, decision: Decision | None, rules: Rules) -> Decision | None:
-    """Return the last decision beside the markers of delivery=exactly-once. Raises `ProgressError`."""
+    """Return the query's last decision, with regard to markers of delivery=exactly-once. Raises `ProgressError`."""
     if not rules.asks_each_task and 0 not in world.begun:
         return decision
     return last_of("q", batch, decision, {task: Marker(0, _ROWS) for task in world.begun})
@@ -136,7 +143,7 @@ def _with_slot(world: World, task: int, slot: int, changed: Slot) -> World:
 
 
 def _ended(world: World, task: int, slot: int, commit: bool) -> World:
-    """End the open transaction of a slot, or a producer that has only begun."""
+    """Commit or abort the open or empty transaction of a slot, and raise its epoch."""
     old = world.slots[task][slot]
     epoch = (old.next_epoch if old.next_epoch >= 0 else old.epoch) + 1
     if commit and old.state == _OPEN:
@@ -145,7 +152,7 @@ def _ended(world: World, task: int, slot: int, commit: bool) -> World:
 
 
 def _end(world: World, each: Prepared, commit: bool) -> World:
-    """End what has this producer id and epoch; anything else is left alone."""
+    """End a transaction if its slot still has this producer epoch. Otherwise change nothing."""
     slot = world.slots[each.task][each.slot]
     if slot.epoch == each.producer_epoch and slot.state in (_OPEN, _EMPTY):
         return _ended(world, each.task, each.slot, commit)
@@ -197,7 +204,7 @@ def _attempt_steps(world: World, place: int, rules: Rules) -> Iterator[World]:
             if slot.epoch != attempt.epoch or slot.next_epoch >= 0 or slot.state not in (_EMPTY, _OPEN):
                 yield gone(world)
                 return
-            # What follows touches nothing that others see: it goes with this step.
+            # Other processes cannot see the following steps, so they are combined with this one.
             machine.written()
             machine.prepared()
             opened = slot._replace(state=_OPEN, batch=attempt.batch)
@@ -210,11 +217,11 @@ def _attempt_steps(world: World, place: int, rules: Rules) -> Iterator[World]:
 
 
 def _claims(world, attempt, machine, goes_on, gone, rules):  # type: ignore[no-untyped-def]
-    """Claim the first slot without an open transaction as the attempt sees it; another attempt may be quicker."""
+    """Claim the first slot that seemed to have no open transaction. Another attempt may have been faster."""
     machine.claimed()
     for number, slot in enumerate(world.slots[attempt.task]):
         if slot.state == _OPEN:
-            # It looked free a moment ago: the attempt resumes it, and leaves it as it is.
+            # The slot was free a moment ago: the attempt resumes its transaction, and leaves it open.
             epoch = max(slot.epoch, slot.next_epoch) + 1
             if rules.claim_keeps_prepared:
                 if slot.next_epoch < 0:
@@ -228,7 +235,7 @@ def _claims(world, attempt, machine, goes_on, gone, rules):  # type: ignore[no-u
 
 
 def _told(world: World, attempt: Attempt) -> World:
-    """Report to the attempt's driver, if it still waits for the report."""
+    """Report to the attempt's driver, if the driver still waits for this report."""
     for place, driver in enumerate(world.drivers):
         if (driver.number, driver.batch, driver.step) != (attempt.driver, attempt.batch, None):
             continue
@@ -285,7 +292,10 @@ def _driver_steps(world: World, place: int, rules: Rules, sizes: Sizes) -> Itera
         return _with_driver(after, place, moved)
 
     def fails(after: World) -> World:
-        """Return the world after a failed `commit`: Spark calls `abort`; a failed `abort` ends the query."""
+        """Return the state after a failed step.
+
+        A failed `commit` is followed by `abort`, and a failed `abort` ends the query.
+        """
         if driver.aborts:
             return _with_driver(after, place, None)
         return _with_driver(after, place, driver._replace(step=DriverStep.FENCE, aborts=True))
@@ -308,7 +318,7 @@ def _driver_steps(world: World, place: int, rules: Rules, sizes: Sizes) -> Itera
                 yield fails(world)
                 return
             if machine.step is DriverStep.DECIDE and not rules.decides_first:
-                # The winners are committed before the decision is written.
+                # The rule is switched off: winners are committed before the decision is written.
                 for each in machine.reported:
                     world = _end(world, each, commit=True)
             if not rules.sweeps_incomplete_only and machine.step is DriverStep.DONE:
@@ -327,7 +337,7 @@ def _driver_steps(world: World, place: int, rules: Rules, sizes: Sizes) -> Itera
             machine.decided()
             world = world._replace(decision=machine.decision)
             yield goes_on(world)
-            # The answer is lost.
+            # The response is lost, although the decision is written.
             yield fails(world)
         case DriverStep.COMPLETE:
             for each in machine.reported:
@@ -382,7 +392,7 @@ def _after_done(world: World, place: int, driver: Driver, sizes: Sizes) -> World
 
 
 def _following(world: World, rules: Rules, sizes: Sizes) -> Iterator[World]:
-    """Yield all possible next worlds."""
+    """Yield all possible next states."""
     for place in range(len(world.attempts)):
         yield from _attempt_steps(world, place, rules)
     for place, driver in enumerate(world.drivers):
@@ -409,7 +419,7 @@ def _order(attempt: Attempt) -> tuple[int, ...]:
 
 
 def _canonical(world: World) -> World:
-    """Return the same world with the same future: without finished parts, epochs counted from the slots' own."""
+    """Return an equivalent state: finished parts are removed, and epochs are relative to those of the slots."""
     waiting = {
         (driver.number, driver.batch, task)
         for driver in world.drivers
@@ -420,7 +430,7 @@ def _canonical(world: World) -> World:
     slots = world.slots
 
     def age(task: int, slot: int, epoch: int) -> int:
-        """Return 1 for the slot's epoch, 0 for the one before, -1 for any older one."""
+        """Return 1 for the slot's epoch, 0 for the previous one, and -1 for older ones."""
         return max(-1, epoch - slots[task][slot].epoch + 1)
 
     attempts = []
@@ -465,7 +475,7 @@ def _canonical(world: World) -> World:
 
 
 def _flaw(world: World, sizes: Sizes) -> str:
-    """Return the first fault in a world; empty if there is none."""
+    """Return the first fault in a state, or an empty string."""
     if world.flaw:
         return world.flaw
     if len(set(world.visible)) < len(world.visible):
@@ -480,10 +490,11 @@ def _flaw(world: World, sizes: Sizes) -> str:
 
 
 def fault(rules: Rules, sizes: Sizes) -> tuple[str, int]:
-    """Return the first fault that a search finds (empty: none), and the number of worlds it has seen."""
+    """Search all states; return the first fault found (or an empty string), and the number of states seen."""
     visible = tuple((0, task) for task in sizes.begun)
     first = World(((Slot(),) * sizes.slots,) * sizes.tasks, visible=visible, begun=sizes.begun)
-    # The hashes alone: whole worlds take ten times the memory. Two worlds of a hundred thousand share one by a chance of 1e-9.
+    # Only hashes are kept, because whole states take ten times the memory. Two of 100,000 states share a hash with a
+    # probability of 1e-9.
     seen, waiting = {hash(first)}, [first]
     while waiting:
         world = waiting.pop()

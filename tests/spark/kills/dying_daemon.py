@@ -1,11 +1,13 @@
-"""Spark's daemon of Python processes, which kill themselves at steps of the sink's protocols. For `sink_kills`.
+"""Spark's daemon of Python processes that kill themselves at steps of the sink's protocols. For `sink_kills`.
 
-`mortal_python` makes a Python whose Spark daemon is this module. (`spark.python.daemon.module` reaches workers alone, and
-not the process of a commit.) The directory KILLS has a file for each kill,
-`BATCH-NUMBER-WHEN-STEP`. The first process of that batch, or of a later one, that comes to the step, and takes the file
-away, dies. A STEP that begins with `driver-` is one of the driver's commit. With `BATCH-NUMBER-slow-WHEN-STEP`
-a worker stands still until Spark has given the task a twin, and the twin has begun. The file `attempts` beside
-the directory gets a line for each attempt, and `twins` one for each twin.
+`mortal_python` makes a Python launcher whose Spark daemon is this module. (`spark.python.daemon.module` would only reach
+workers, and not the process of a commit.)
+
+The directory KILLS has a file `BATCH-NUMBER-WHEN-STEP` for each kill. The first process that reaches this step, in this
+batch or a later one, removes the file and kills itself. A STEP that begins with `driver-` belongs to the driver's commit.
+With `BATCH-NUMBER-slow-WHEN-STEP` a worker waits until Spark has started a duplicate of its task.
+
+Beside the directory, the file `attempts` gets a line for each attempt, and `twins` gets a line for each duplicate.
 """
 
 from __future__ import annotations
@@ -48,12 +50,12 @@ STEPS = {
         ),
     ),
 }
-"""The steps of an attempt and of the driver, by delivery."""
+"""The steps of an attempt and of the driver, for each delivery."""
 _FIRST_STEPS = ("FENCE", "LOOK")
-"""The steps with which attempts begin."""
+"""The first step of an attempt, for each delivery."""
 _WORKER = "pyspark.worker"
 _COMMITTING = "pyspark.sql.worker.python_streaming_sink_runner"
-"""Spark's programs that run tasks, and that commit a micro-batch."""
+"""Spark's programs that run tasks (`_WORKER`) and that commit a micro-batch (`_COMMITTING`)."""
 _SLOW_SECONDS_MAX = 90.0
 _LAUNCHER = """#!/bin/sh
 if [ "$2" = pyspark.daemon ]; then
@@ -65,7 +67,7 @@ exec {python} "$@"
 
 
 def mortal_python(python: str, folder: Path) -> str:
-    """Write the program for PYSPARK_PYTHON into a folder: `python`, whose Spark daemon is this module."""
+    """Write the program for PYSPARK_PYTHON into a folder: Python, with this module as Spark's daemon. Return its path."""
     launcher = folder / "mortal-python"
     launcher.write_text(_LAUNCHER.format(module="tests.spark.kills.dying_daemon", python=shlex.quote(python)))
     launcher.chmod(0o700)
@@ -74,7 +76,7 @@ def mortal_python(python: str, folder: Path) -> str:
 
 @attrs.frozen
 class _Place:
-    """The place in a query at which a process has come to a step; `attempt` is the protocol of a worker."""
+    """The batch in which a process has reached a step. `attempt` is the protocol object in a worker."""
 
     batch: int
     attempt: Any = None
@@ -104,7 +106,7 @@ def _come_to(when: str, place: _Place) -> None:
 
 
 def _wait_for_twin(own: str) -> None:
-    """Stand still until another process has begun the same task; Spark may kill this one first."""
+    """Wait until another process has begun the same task. Spark may kill this process first."""
     before = _file(ATTEMPTS).read_text().splitlines() if _file(ATTEMPTS).exists() else []
     task = own.rpartition(" ")[0] + " "
     deadline = time.monotonic() + _SLOW_SECONDS_MAX
@@ -142,7 +144,10 @@ def _mortal(name: str, function: Callable[..., Any], place_of: Callable[..., _Pl
 
 
 def main() -> None:
-    """Be Spark's daemon, of the processes that `sys.argv[1]` names; those that plan are left as they are."""
+    """Run Spark's daemon for the program that `sys.argv[1]` names.
+
+    Only processes that run tasks or commits may kill themselves.
+    """
     from pyspark.daemon import manager
 
     if sys.argv[1:] in ([_WORKER], [_COMMITTING]):

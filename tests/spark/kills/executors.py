@@ -1,4 +1,4 @@
-"""The Java processes that are executors, found by their command line and their parents in `/proc`."""
+"""Find the Java processes of executors, by their command lines and parents in `/proc`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _BACKEND = b"org.apache.spark.executor.CoarseGrainedExecutorBackend"
 
 
 def executor_processes(is_ours: Callable[[int], bool]) -> list[int]:
-    """Return the ids of the executors' processes whose parent `is_ours` knows, by its process id.
+    """Return the ids of executor processes whose parent's process id `is_ours` accepts.
 
-    A process that ends meanwhile is left out: `is_ours` may raise `OSError` for it.
+    Processes that end meanwhile are left out: `is_ours` may raise `OSError` for them.
     """
     found = []
     for folder in _PROCESSES.glob("[0-9]*"):
@@ -29,7 +29,7 @@ def executor_processes(is_ours: Callable[[int], bool]) -> list[int]:
 
 
 def executors_of(driver: int) -> list[int]:
-    """Return the executors of a Python driver: children of its Java process."""
+    """Return the executors of a Python driver, which are children of its Java process."""
     return executor_processes(lambda parent: _parent(parent) == driver)
 
 

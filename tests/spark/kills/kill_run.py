@@ -1,4 +1,4 @@
-"""A Spark job as a process that is started again until it ends well, while drivers, executors and nodes are killed."""
+"""Run a Spark job repeatedly until it ends with status 0, while drivers, executors and nodes are killed."""
 
 from __future__ import annotations
 
@@ -28,24 +28,27 @@ __all__ = [
 _SECONDS_MAX = 3600.0
 _AWAY_SECONDS_MAX = 3.0
 _LOOK_SECONDS = 0.05
-"""A batch takes longer; to look at its folders more often would cost a tenth of a core."""
+"""Batches take longer than this. A shorter interval would use a tenth of a core."""
 
 
 class Nemesis(Protocol):
-    """One kind of kill. `kills` counts those that were done."""
+    """One kind of kill. `kills` counts the kills that have happened."""
 
     kills: int
 
     def look(self, process: subprocess.Popen[bytes], under_way: set[str]) -> None:
-        """Kill, or leave it; `under_way` are the batches that are in the offset log and not in the commit log."""
+        """Decide whether to kill now.
+
+        `under_way` are the batches that are in the offset log, but not in the commit log.
+        """
 
     def explains(self, status: int) -> bool:
-        """True if a process may end with this status because of these kills."""
+        """True if these kills explain a process that ended with this status."""
 
 
 @attrs.define
 class DriverKills:
-    """Kills the driver with its process group while a batch is in the offset log alone; each batch once."""
+    """Kills of the driver's process group while a batch is in the offset log only, at most one for each batch."""
 
     most: int
     kills: int = 0
@@ -59,15 +62,15 @@ class DriverKills:
             self.kills += 1
 
     def explains(self, status: int) -> bool:
-        """True if the status is that of the signal."""
+        """True if the status is that of SIGKILL."""
         return status == -signal.SIGKILL
 
 
 @attrs.define
 class StepKills:
-    """Kills of the driver's Python process in a commit, done by that process itself; the query then begins again.
+    """Kills of the driver's Python process during a commit. The process kills itself, and the query then restarts.
 
-    `folder` has a file for each kill that is left, and `pattern` finds them.
+    `folder` has a file for each kill that is left, and `pattern` matches these files.
     """
 
     folder: Path
@@ -80,22 +83,22 @@ class StepKills:
         return len(list(self.folder.glob(self.pattern)))
 
     def look(self, process: subprocess.Popen[bytes], under_way: set[str]) -> None:
-        """Do nothing: the processes look for themselves."""
+        """Do nothing, because the processes kill themselves."""
 
     def explains(self, status: int) -> bool:
-        """Count the kills, and return False: the driver continues."""
+        """Update the count of kills. Return False, because the driver survives."""
         self.kills = self._wanted - self._count()
         return False
 
 
 @attrs.define
 class ExecutorKills:
-    """Kills the Java process of an executor at a random time within a batch; each batch once."""
+    """Kills of an executor's Java process at a random time within a batch, at most one for each batch."""
 
     most: int
     rng: random.Random
     executors: Callable[[], list[int]]
-    """The Java processes that are executors now."""
+    """Returns the current executor processes."""
     delay_seconds_max: float = 2.0
     kills: int = 0
     _seen: set[str] = attrs.field(factory=set)
@@ -117,13 +120,16 @@ class ExecutorKills:
             self.kills += 1
 
     def explains(self, status: int) -> bool:
-        """Return False: Spark starts another executor."""
+        """Return False: Spark replaces an executor itself."""
         return False
 
 
 @attrs.define
 class NodeKills:
-    """Kills one node after the other within batches; each comes back after some seconds, and is in sync before the next."""
+    """Kills of one node after another during batches.
+
+    Each node returns after some seconds, and is in sync before the next kill.
+    """
 
     most: int
     cluster: Cluster
@@ -143,24 +149,24 @@ class NodeKills:
         fresh = under_way - self._seen
         if fresh and self.kills < self.most:
             self._seen |= fresh
-            # All die equally often.
+            # Each node is killed equally often.
             number = sorted(self.cluster.nodes)[self.kills % len(self.cluster.nodes)]
             self.cluster.kill(number)
             self.kills += 1
             self._away = number, time.monotonic() + self.rng.random() * _AWAY_SECONDS_MAX
 
     def explains(self, status: int) -> bool:
-        """Return False: clients wait until the node is there again."""
+        """Return False: clients wait until the node is back."""
         return False
 
 
 def run_to_the_end(
     command: Sequence[str], environment: Mapping[str, str], checkpoint: Path, nemeses: Sequence[Nemesis]
 ) -> int:
-    """Run the command until it ends well; return the number of its starts. Raises `AssertionError` where it fails
-    or hangs.
+    """Run the command until it ends with status 0; return the number of starts.
 
-    Its errors are kept beside the checkpoint, and shown where no kill explains them.
+    Raises `AssertionError` if it hangs or fails without a kill that explains it. Its stderr is kept beside the
+    checkpoint.
     """
     deadline = time.monotonic() + _SECONDS_MAX
     errors = checkpoint.with_name(f"{checkpoint.name}.errors")
@@ -173,7 +179,7 @@ def run_to_the_end(
         starts += 1
         try:
             while process.poll() is None:
-                assert time.monotonic() < deadline, "the query does not end"
+                assert time.monotonic() < deadline, "the query does not end in time"
                 under_way = _names(checkpoint / "offsets") - _names(checkpoint / "commits")
                 for nemesis in nemeses:
                     nemesis.look(process, under_way)
@@ -182,12 +188,14 @@ def run_to_the_end(
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        # Each of them counts what has happened.
+        # Call all of them, because each updates its count.
         explained = [nemesis.explains(process.returncode) for nemesis in nemeses]
         if process.returncode == 0:
             return starts
         told = errors.read_text(errors="replace")
-        assert any(explained), f"the query ended with {process.returncode}:\n{told}"
+        assert any(explained), (
+            f"the query ended with {process.returncode}, and no kill explains this:\n{told}"
+        )
 
 
 def _names(log: Path) -> set[str]:

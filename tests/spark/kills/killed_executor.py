@@ -1,10 +1,10 @@
-"""A job on a small cluster of its own, one of whose executors is killed in the middle of a batch. A process, for `test_killed_executor`.
+"""Run a job on a small Spark cluster and kill one executor in the middle of a batch. For `test_killed_executor`.
 
     python -m tests.spark.kills.killed_executor BOOTSTRAP FROM TO CHECKPOINT
 
 Two executors of one core copy the topic FROM to the topic TO with the trigger AvailableNow, in one batch of many tasks.
-When the first task is done, the Java process of one executor is killed as `kill -9` does. At the end a line of JSON
-counts the killed executors, all executors, and the records read (`numInputRows`). It also lists the values in TO.
+When the first task is done, the Java process of one executor is killed with SIGKILL. At the end, a line of JSON has the
+numbers of killed executors, of all executors and of records read (`numInputRows`). It also lists the values in TO.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.spark.streaming import started, wait_for
 
 
 def in_the_middle(spark: SparkSession, query: StreamingQuery) -> bool:
-    """True if some tasks of a batch are done and others are not; or the query is over, and it is too late."""
+    """True if some tasks of a batch are done and others are not, or if the query has already ended."""
     tracker = spark.sparkContext.statusTracker()
     infos = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
     return not query.isActive or any(

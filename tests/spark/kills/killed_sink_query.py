@@ -1,9 +1,9 @@
-"""A streaming query from one topic to another, whose workers die as `dying_daemon` says. A process, for `sink_kills`.
+"""Run a streaming query between two topics whose Python processes kill themselves (`dying_daemon`). For `sink_kills`.
 
 python -m tests.spark.kills.killed_sink_query BOOTSTRAP FROM TO CHECKPOINT ROWS_PER_BATCH DELIVERY [CLUSTER]
 
-With CLUSTER (`spark://HOST:PORT`) it runs on executors apart, and Spark gives slow tasks a twin. With
-DELIVERY two-phase the plan shuffles its rows by chance, and twins are given eagerly.
+With CLUSTER (`spark://HOST:PORT`) the query runs on separate executors, and Spark starts duplicates of slow tasks. With
+DELIVERY two-phase the plan shuffles its rows randomly, and duplicates are started early.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _EAGERLY = {
     "spark.speculation.quantile": "0.3",
     "spark.speculation.minTaskRuntime": "20ms",
 }
-"""Twins of tasks that are hardly slow: nothing of two-phase delivery asks for the same rows from them."""
+"""Settings that start duplicates of tasks that are hardly slow. In two-phase delivery, duplicates may have other rows."""
 
 
 def main(
@@ -45,10 +45,10 @@ def main(
     delivery: str,
     cluster: str = "",
 ) -> None:
-    """Copy all that is there, in batches of this many rows and three tasks each."""
+    """Copy all records of the topic, in batches of this many rows with three tasks each."""
     settings = {
         "spark.ui.enabled": "false",
-        # What kills make Spark say would fill the screen; what ends the query is raised.
+        # The log would be full of messages about the kills. Errors that end the query are raised.
         "spark.log.level": "OFF",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.host": "127.0.0.1",
@@ -80,7 +80,7 @@ def main(
     }
     rows = spark.readStream.format("odradek").options(**options).load().select("key", "value")
     if delivery == TWO_PHASE:
-        # Which task has which row is another thing in each run.
+        # The rows of a task differ in each run.
         rows = rows.repartition(3, expr("rand()"))
     writer = rows.writeStream.format("odradek").options(**server, topic=target, delivery=delivery)
     writer = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True)
@@ -90,7 +90,7 @@ def main(
             started(writer.start).awaitTermination()
             return
         except StreamingQueryException:
-            # A commit was killed, and that ends the query: it begins again from its checkpoint.
+            # A killed commit ends the query, which restarts from its checkpoint.
             if _commits_to_kill() == left:
                 raise
 

@@ -4,18 +4,18 @@
 
 | run | Spark | target | killed |
 | --- | --- | --- | --- |
-| workers | local | one node | 190 workers at named steps, 10 drivers while a batch is in the offset log alone, 4 in a commit |
-| executors | two executors, each on a host of its own, speculation | one node | 12 executors' Java processes; 20 slow tasks get twins; 20 workers |
+| workers | local | one node | 190 workers at named steps, 10 drivers while a batch is only in the offset log, 4 drivers' Python processes in a commit |
+| executors | two executors on two hosts, speculation | one node | 12 executors' Java processes, 20 workers; 20 slow tasks get duplicates |
 | nodes | local | three nodes | 12 nodes, 30 workers, 2 drivers |
 | kafka | local | Apache Kafka | 60 workers, 4 drivers |
 | feed | local, `derived-feed` | one node | 40 workers, 4 drivers |
-| two-phase | local | one node | 80 workers, 10 drivers, 36 times the driver's Python process at named steps of a commit |
-| two-phase-executors | two executors, eager speculation | one node | as executors, and 18 times the driver's Python process |
-| two-phase-nodes | local | three nodes | as nodes, and 18 times the driver's Python process |
+| two-phase | local | one node | 80 workers, 10 drivers, and the driver's Python process 36 times at named steps of a commit |
+| two-phase-executors | two executors, eager speculation | one node | as in executors, and the driver's Python process 18 times |
+| two-phase-nodes | local | three nodes | as in nodes, and the driver's Python process 18 times |
 
-The runs `two-phase` are of `delivery=two-phase`, with a plan that shuffles its rows by chance; the others are exactly
-once. In the end the rows that a committed reader sees are compared, by number and content, with the expected ones.
-Each is there once, and no transaction stays open. Each run prints one line of JSON.
+The `two-phase` runs use `delivery=two-phase`, with a plan that shuffles its rows randomly; the others use
+`delivery=exactly-once`. In the end the committed rows are compared, by number and content, with the expected ones. Each
+must be there once, and no transaction may be open. Each run prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -72,42 +72,45 @@ _SLOW_POINTS = {
     TWO_PHASE: ("before-looked", "after-claimed", "before-written", "before-prepared", "after-prepared"),
 }
 _STEPS_OF_REPETITIONS = ("compare", "counted")
-"""Nothing is repeated where nothing was killed: a kill at these might wait for ever."""
+"""These steps happen only in repeated attempts. A kill there might never occur."""
 _PREPARES = {"transaction.two.phase.commit.enable": "true"}
 _FLIGHTS_PER_BATCH = 1_000
 
 
 @attrs.define
 class Outcome:
-    """The result of a run: kills that happened, attempts that were repetitions or twins, and the rows of the target."""
+    """The result of a run: the kills that happened, repeated and duplicate attempts, and the rows of the target."""
 
     run: str
     worker_kills: int
-    """Kills of Python workers at named steps; `other_kills` has the others by kind."""
+    """Kills of Python workers at named steps. `other_kills` counts the others by kind."""
     slow_tasks: int
     twins: int
-    """Slow tasks that had a twin."""
+    """Slow tasks for which Spark started a duplicate."""
     other_kills: dict[str, int]
     kills_left: int
-    """Named steps that no process has come to."""
+    """Named steps that no process has reached."""
     repeated_attempts: int
     rows: int
     lost: int
     doubled: int
     open_transactions: int
-    """Those of the query that are open in the end."""
+    """The query's transactions that are still open at the end."""
     seconds: float
 
     @property
     def is_good(self) -> bool:
-        """True if each row is there once, nothing is open, each kill at a step has happened, and a slow task had a twin."""
+        """True if each row is there once, no transaction is open and all kills at steps happened.
+
+        If there are slow tasks, one of them must have had a duplicate.
+        """
         without_twins = self.slow_tasks and not self.twins
         return not (self.lost or self.doubled or self.open_transactions or self.kills_left or without_twins)
 
 
 @attrs.frozen
 class Run:
-    """The number of batches of a run, and of the kills in it. `has_hosts`: it runs on executors apart (`spark_hosts`)."""
+    """The numbers of batches and kills of a run. With `has_hosts`, it uses separate executors (`spark_hosts`)."""
 
     name: str
     batches: int
@@ -117,12 +120,12 @@ class Run:
     executor_kills: int = 0
     node_kills: int = 0
     step_kills: int = 0
-    """Kills of the driver's Python process in a commit."""
+    """Kills of the driver's Python process during a commit."""
     has_hosts: bool = False
     delivery: str = _EXACTLY_ONCE
 
     def points(self, *, driver: bool) -> list[str]:
-        """Return the points at which workers may be killed, or the driver's Python process, in their order."""
+        """Return the points at which workers, or the driver's Python process, may be killed, in order."""
         names = [
             step
             for step in STEPS[self.delivery]
@@ -160,7 +163,7 @@ RUNS = {
 
 
 def scaled(run: Run, scale: float) -> Run:
-    """Return a smaller run; of each kind of kill that it has, at least one is left."""
+    """Return a smaller run. At least one kill of each of its kinds is kept."""
     counts = {
         field.name: getattr(run, field.name) for field in attrs.fields(Run) if field.type in (int, "int")
     }
@@ -171,7 +174,7 @@ def scaled(run: Run, scale: float) -> Run:
 
 @attrs.frozen
 class _Place:
-    """The folder of a run: its checkpoint, and the kills that are left."""
+    """The folder of a run, with its checkpoint and the files of the remaining kills."""
 
     folder: Path
 
@@ -192,17 +195,17 @@ class _Place:
             (slow, run.slow_tasks),
         ):
             for number, point in enumerate(islice(cycle(points), count)):
-                # They are spread over all batches but the last, at whose end none may be left.
+                # Kills are spread over all batches except the last, because none may be left at the end.
                 batch = number * (run.batches - 1) // count
                 (self.kills / f"{batch:04}-{number:04}-{point}").touch()
 
     def environment(self, *, is_quiet: bool = False) -> dict[str, str]:
-        """Return the environment of a driver; nothing is killed in a quiet one."""
+        """Return the environment variables of a driver. With `is_quiet`, nothing is killed."""
         python = worker_python() if is_quiet else mortal_python(worker_python(), self.folder)
         return {
             "PYTHONPATH": str(ROOT),
             "PYSPARK_PYTHON": python,
-            # Spark prefers this one in local mode, and whoever runs the tests may have set it.
+            # In local mode Spark prefers this variable, which may be set in our environment.
             "PYSPARK_DRIVER_PYTHON": python,
             "SPARK_CONF_DIR": str(ROOT / "spark" / "conf"),
             KILLS: str(self.kills),
@@ -248,7 +251,7 @@ class _Place:
 
 
 def run_copy(run: Run, bootstrap: str, cluster: Cluster | None = None) -> Outcome:
-    """Copy a topic under kills. Raises `AssertionError` if the query fails or does not end."""
+    """Copy a topic under kills; return the outcome. Raises `AssertionError` if the query fails or does not end."""
     began, name = time.monotonic(), uuid4().hex[:8]
     origin, target = f"kills-from-{name}", f"kills-to-{name}"
     replicas = 1 if cluster is None else 3
@@ -284,7 +287,7 @@ def run_copy(run: Run, bootstrap: str, cluster: Cluster | None = None) -> Outcom
 
 
 def run_feed(run: Run, bootstrap: str) -> Outcome:
-    """Run `derived-feed` under kills; the feed of a run without kills is the expected one."""
+    """Run `derived-feed` without and with kills, and compare the two feeds."""
     began, name = time.monotonic(), uuid4().hex[:8]
     flights = f"flights-{name}"
     job = [sys.executable, "-m", "odradek", "spark"]
@@ -320,7 +323,7 @@ def run_feed(run: Run, bootstrap: str) -> Outcome:
 
 @contextmanager
 def _server(run: Run) -> Iterator[tuple[str, Cluster | None]]:
-    """Start the target of a run: its address, and its nodes where they are to be killed."""
+    """Start the target server of a run; yield its address, and the cluster if its nodes are to be killed."""
     more = _PREPARES if run.delivery == TWO_PHASE else {}
     if run.node_kills:
         with (
@@ -336,19 +339,24 @@ def _server(run: Run) -> Iterator[tuple[str, Cluster | None]]:
 
 
 def main() -> None:
-    """Do the runs and print what came of them; status 1 if one is not good."""
+    """Run the matrix and print each outcome. The exit status is 1 if any run is not good."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", default=",".join(RUNS), help="runs, by comma (%(default)s)")
-    parser.add_argument("--scale", type=float, default=1.0, help="a factor for batches and kills")
+    parser.add_argument("--only", default=",".join(RUNS), help="comma-separated names of runs (%(default)s)")
     parser.add_argument(
-        "--bootstrap", help="a server that runs already, instead of one that the run starts; not for nodes"
+        "--scale", type=float, default=1.0, help="factor for the numbers of batches and kills"
+    )
+    parser.add_argument(
+        "--bootstrap",
+        help="a server that already runs, instead of one started for the run; not for runs that kill nodes",
     )
     given = parser.parse_args()
     names = given.only.split(",")
     if not set(names) <= set(RUNS) or (given.bootstrap and any(RUNS[name].node_kills for name in names)):
-        parser.error(f"--only takes {', '.join(RUNS)}; and those of nodes only without --bootstrap")
+        parser.error(
+            f"--only takes some of {', '.join(RUNS)}; with --bootstrap leave out the runs that kill nodes"
+        )
     os.environ.pop("SPARK_HOME", None)
     is_good = True
     for run in (scaled(RUNS[name], given.scale) for name in names):

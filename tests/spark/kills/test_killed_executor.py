@@ -1,4 +1,4 @@
-"""An executor that is killed in the middle of a batch, its Java process and all: source and sink lose nothing."""
+"""An executor's Java process is killed in the middle of a batch. Source and sink lose no record."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ TIMEOUT_SECONDS = 600.0
 def test_a_query_outlives_an_executor(
     node: RunningNode, fresh_topic: Callable[[str], str], checkpoint: str, whole_matrix: bool
 ) -> None:
-    """The batch goes on with other executors; every record is there, once for a committed reader."""
+    """After the kill the batch continues with other executors. A read_committed consumer sees every record once."""
     if not whole_matrix:
         pytest.skip(
-            "a small cluster of its own: make test-spark, and make test-spark-kills kills more of them"
+            "starts a Spark cluster, so it runs only in make test-spark; make test-spark-kills kills more executors"
         )
     try:
         java_command()
@@ -36,7 +36,7 @@ def test_a_query_outlives_an_executor(
         pytest.skip(f"Spark is unavailable: {reason}")
     topics = Topics(node.bootstrap)
     origin, target = topics.create(fresh_topic("origin")), topics.create(fresh_topic("target"))
-    # One record in each batch, one batch in each answer: tasks take their time.
+    # With one record per batch and one batch per response, tasks take long enough.
     topics.send(origin, [b"%d" % number for number in range(RECORDS)], linger_ms=0, batch_size=0)
     done = subprocess.run(
         [
@@ -57,6 +57,6 @@ def test_a_query_outlives_an_executor(
     )
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
-    assert told["killed"] == 1, "the query was over before anything could be killed"
+    assert told["killed"] == 1, "the query ended before an executor could be killed"
     assert told["rows"] == RECORDS
     assert sorted(int(value) for value in told["values"]) == list(range(RECORDS))

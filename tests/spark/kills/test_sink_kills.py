@@ -1,4 +1,4 @@
-"""A real stream whose workers are killed at steps of exactly-once tasks; `make test-spark-kills` has the whole matrix."""
+"""A real stream whose workers are killed at steps of exactly-once tasks. `make test-spark-kills` runs the whole matrix."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.spark.kills.sink_kills import Run, run_copy
 
 
 def test_killed_workers_write_exactly_once(node: RunningNode) -> None:
-    """Seven kills around each step from the marker to the commit: each row is there once."""
+    """Workers are killed seven times, around each step from the marker to the commit. Each row is there once."""
     try:
         java_command()
     except KafkaUnavailable as reason:

@@ -1,7 +1,7 @@
-"""A mirror that ends itself by SIGKILL at a named step: `python -m tests.spark.mirror.killed_mirror STEP COUNT ARGUMENTS...`.
+"""Run a mirror that kills itself at a step: `python -m tests.spark.mirror.killed_mirror STEP COUNT ARGUMENTS...`.
 
-The process is gone at the COUNT-th call of the step, before the call or, with `after-`, behind it. `during-commit` sends
-the commit and ends at once, while the coordinator works on it.
+The process kills itself before the COUNT-th call of the step or, with the prefix `after-`, after it. With `during-commit`
+it sends the commit and kills itself at once, while the coordinator handles it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STEPS = {
     "map": (Producer, "send"),
     "commit": (Producer, "commit_transaction"),
 }
-"""The calls of a session, in their order."""
+"""The calls of a session by the name of the step, in order."""
 POINTS = (*STEPS, *(f"after-{step}" for step in STEPS), "during-commit")
 
 
@@ -34,7 +34,7 @@ def _die() -> None:
 
 
 def arm(point: str, count: int) -> None:
-    """Have this process end at the `count`-th time that it comes to the point."""
+    """Make this process kill itself when it reaches the point for the `count`-th time."""
     when, _, step = ("", "", point) if point in STEPS else point.partition("-")
     home, name = STEPS[step]
     call: Callable[..., Any] = getattr(home, name)

@@ -1,4 +1,4 @@
-"""`odradek mirror` between real clusters: the same records, once each, wherever the process is killed."""
+"""`odradek mirror` between real clusters copies each record once, wherever the process is killed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Row = tuple[object, ...]
 
 @pytest.fixture(scope="module")
 def second_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """The other cluster of the move."""
+    """The target cluster of the mirror."""
     settings = {
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:ANONYMOUS",
@@ -50,9 +50,7 @@ def second_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProc
 
 
 def fill(bootstrap: str, topic: str, **settings: str) -> None:
-    """Fill a topic with all that a log may hold: keys and none, tombstones, headers, transactions committed and
-    aborted.
-    """
+    """Fill a topic with all kinds of records: null keys, tombstones, headers, committed and aborted transactions."""
     with Admin(bootstrap_servers=bootstrap) as admin:
         configs = {key.replace("_", "."): value for key, value in settings.items()}
         [made] = admin.create_topics([NewTopic(topic, PARTITIONS, 1, configs)])
@@ -87,7 +85,7 @@ def fill(bootstrap: str, topic: str, **settings: str) -> None:
 
 
 def records_of(bootstrap: str, topic: str, isolation_level: str = "read_committed") -> list[ConsumerRecord]:
-    """Return the records that a reader sees, in order within each partition."""
+    """Return the committed records of a topic, in order within each partition."""
     keys = [(topic, partition) for partition in range(PARTITIONS)]
     found = []
     with Consumer(bootstrap_servers=bootstrap, isolation_level=isolation_level) as consumer:
@@ -100,12 +98,12 @@ def records_of(bootstrap: str, topic: str, isolation_level: str = "read_committe
 
 
 def rows_of(records: Sequence[ConsumerRecord]) -> list[Row]:
-    """Return the parts of records that a mirror keeps."""
+    """Return the fields of records that a mirror preserves."""
     return [(each.partition, each.key, each.value, each.headers, each.timestamp) for each in records]
 
 
 def mirror(source: str, target: str, *words: str, killed_at: tuple[str, int] | None = None) -> int:
-    """Run the command as a process of its own; return its exit status, -9 where it was killed."""
+    """Run the mirror as a process; return its exit status, which is -9 if it was killed."""
     program = ["-m", "odradek", "mirror"]
     if killed_at is not None:
         program = ["-m", "tests.spark.mirror.killed_mirror", killed_at[0], str(killed_at[1])]
@@ -128,7 +126,7 @@ Started = tuple["subprocess.Popen[bytes]", Callable[[], int]]
 def running_mirror(
     source: str, target: str, topic: str, words: Sequence[str]
 ) -> Iterator[Callable[[], Started]]:
-    """Start the command as a process: it, and how many offsets the target's topic has by now."""
+    """Yield a function that starts a mirror; it returns the process and a function that counts the target's offsets."""
     keys = [(topic, partition) for partition in range(PARTITIONS)]
     started = []
     with Consumer(bootstrap_servers=target) as watcher:
@@ -151,16 +149,16 @@ def running_mirror(
 
 
 def check_map(source: str, target: str, topic: str, name: str) -> None:
-    """Check that every offset of the source translates to the copy of its record."""
+    """Check that every offset of the source translates to that of the record's copy."""
     offset_map = read_map({"bootstrap.servers": target}, name, keep_runs=True)
     copies = {(each.partition, each.offset): each for each in records_of(target, topic)}
     for record in records_of(source, topic):
-        place = offset_map.translate((topic, record.partition), record.offset)  # type: ignore[arg-type] # a tuple
+        place = offset_map.translate((topic, record.partition), record.offset)  # type: ignore[arg-type]  # a tuple
         assert rows_of([copies[record.partition, place]]) == rows_of([record])  # type: ignore[index] # found
 
 
 def check_killed(source: str, target: str, topic: str, points: Sequence[tuple[str, int]]) -> None:
-    """Check a mirror killed at each of these points, and started again: once each in the target, in the same order."""
+    """Check that mirrors killed at each of these points and restarted copy each record once and in order."""
     words = ("--topic", topic, "--name", topic, "--transaction-records", "20", "--no-acls")
     killed = [point for point in points if mirror(source, target, *words, killed_at=point) == -9]
     assert mirror(source, target, *words) == 0
@@ -174,23 +172,23 @@ def check_killed(source: str, target: str, topic: str, points: Sequence[tuple[st
 def test_killed_at_any_step(
     node: RunningNode, second_node: ServerProcess, fresh_topic: Callable[[str], str], whole_matrix: bool
 ) -> None:
-    """However a process dies at a step of a session, each record is there once."""
+    """A mirror killed at any step of a session copies each record once after a restart."""
     topic = fresh_topic("killed")
     fill(node.bootstrap, topic)
     points = [("after-ship", 2), ("during-commit", 2), ("after-commit", 2), ("commit", 3)]
     if whole_matrix:
-        # A session begins once.
+        # This step happens only once in a session.
         points = [(point, 1) for point in POINTS]
         points += [(point, 2) for point in POINTS if "init" not in point and "read-map" not in point]
     check_killed(node.bootstrap, second_node.bootstrap, topic, points)
     seen = len(records_of(second_node.bootstrap, topic, "read_uncommitted"))
-    assert seen > 1050, "no transaction was open at any kill"
+    assert seen > 1050, "no kill hit an open transaction"
 
 
 def test_what_has_come_since(
     node: RunningNode, second_node: ServerProcess, fresh_topic: Callable[[str], str]
 ) -> None:
-    """A second run copies the rest, partitions that were added among it."""
+    """A second run copies records that came since, also those of partitions added meanwhile."""
     topic = fresh_topic("grown")
     words = ["--source", node.bootstrap, "--target", second_node.bootstrap, "--topic", topic, "--name", topic]
     with Admin(bootstrap_servers=node.bootstrap) as admin:
@@ -209,7 +207,7 @@ def test_what_has_come_since(
 
 
 def test_acls_are_added(second_node: ServerProcess, fresh_topic: Callable[[str], str]) -> None:
-    """The ACLs of a plan are there afterwards, and the next plan has none."""
+    """The mirror adds the ACLs of its plan. The next plan has none."""
     topic = fresh_topic("guarded")
     acl = Acl(AclType.TOPIC, topic, PatternType.LITERAL, "User:ann", "*", Operation.READ, Permission.ALLOW)
     with Admin(bootstrap_servers=second_node.bootstrap) as admin:
@@ -227,7 +225,7 @@ def test_acls_are_added(second_node: ServerProcess, fresh_topic: Callable[[str],
 def test_settings_that_the_target_refuses(
     second_node: ServerProcess, fresh_topic: Callable[[str], str]
 ) -> None:
-    """The topic is made without them, and each is named."""
+    """If the target refuses settings, the topic is created without them, and each is named."""
     topic = fresh_topic("odd")
     settings = {"retention.ms": "1000", "no.such.key": "1"}
     with Admin(bootstrap_servers=second_node.bootstrap) as admin:
@@ -238,7 +236,7 @@ def test_settings_that_the_target_refuses(
 
 
 def test_the_page(node: RunningNode, second_node: ServerProcess, capsys: pytest.CaptureFixture[str]) -> None:
-    """docs/mirror.md, command by command: each prints what the page shows."""
+    """Each command of docs/mirror.md prints what the page shows."""
     settings = {
         "cleanup.policy": "compact",
         "message.timestamp.type": "LogAppendTime",
@@ -273,7 +271,7 @@ def test_what_is_refused(
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
-    """What a mirror cannot do it says in one sentence, with status 1."""
+    """What a mirror cannot do is refused in one sentence, with status 1."""
     topic = fresh_topic("refused")
     sides = ["--source", node.bootstrap, "--target", second_node.bootstrap]
     words = [*sides, "--topic", topic, "--name", topic]
@@ -323,9 +321,9 @@ def test_what_is_refused(
 def test_killed_at_random_times(
     node: RunningNode, second_node: ServerProcess, fresh_topic: Callable[[str], str], whole_matrix: bool
 ) -> None:
-    """Processes are killed once the target's log has grown by a number of offsets that a seed draws."""
+    """Mirrors are killed when the target's log has grown by a random number of offsets. Each record is copied once."""
     if not whole_matrix:
-        pytest.skip("make test-mirror runs it")
+        pytest.skip("runs only in make test-mirror")
     topic = fresh_topic("random")
     fill(node.bootstrap, topic)
     rng = random.Random(int(os.environ.get("MIRROR_SEED", "1")))
@@ -350,9 +348,9 @@ def test_killed_at_random_times(
 def test_the_target_dies(
     node: RunningNode, tmp_path: Path, fresh_topic: Callable[[str], str], whole_matrix: bool
 ) -> None:
-    """While the target is away the mirror waits, and then begins a session anew: nothing is lost or doubled."""
+    """While the target is down, the mirror waits. It then begins a new session, and each record is copied once."""
     if not whole_matrix:
-        pytest.skip("make test-mirror runs it")
+        pytest.skip("runs only in make test-mirror")
     topic = fresh_topic("away")
     fill(node.bootstrap, topic)
     words = ["--topic", topic, "--name", topic, "--transaction-records", "2", "--no-acls"]

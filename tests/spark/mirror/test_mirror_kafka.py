@@ -1,4 +1,4 @@
-"""`odradek mirror` out of Apache Kafka and into it."""
+"""`odradek mirror` from Apache Kafka to Odradek, and back."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def test_from_apache_kafka(
     fresh_topic: Callable[[str], str],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A topic of Apache Kafka with its settings and groups; LogAppendTime is named, and its times are kept."""
+    """A topic of Apache Kafka is copied with its settings and groups. LogAppendTime is reported, and its timestamps are
+    kept."""
     topic, group = fresh_topic("moved"), fresh_topic("readers")
     fill(apache_kafka.bootstrap, topic, message_timestamp_type="LogAppendTime", retention_ms="-1")
     source = records_of(apache_kafka.bootstrap, topic)
@@ -56,7 +57,7 @@ def test_from_apache_kafka(
 def test_into_apache_kafka(
     node: RunningNode, apache_kafka: ServerProcess, fresh_topic: Callable[[str], str]
 ) -> None:
-    """The way back: ordinary transactions are all that a target needs."""
+    """A mirror into Apache Kafka needs nothing but ordinary transactions."""
     topic = fresh_topic("back")
     fill(node.bootstrap, topic)
     check_killed(node.bootstrap, apache_kafka.bootstrap, topic, [("during-commit", 3)])

@@ -1,4 +1,4 @@
-"""The offset map, the plan and the translation of groups: the parts of a mirror without any cluster."""
+"""The offset map, the plan and the translation of groups: parts of a mirror that need no cluster."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def content(ranges: list[tuple[bytes, bytes]]) -> OffsetMap:
 
 @given(st.lists(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 3)), max_size=20), max_size=5))
 def test_every_offset_translates_to_the_next_record(transactions: list[list[tuple[int, int]]]) -> None:
-    """Records with any gaps on both sides, in any transactions: an offset means the first record at or behind it."""
+    """With any gaps and transactions on both sides, an offset translates to the copy of the first record at or after
+    it."""
     source = target = 0
     pairs: list[tuple[int, int]] = []
     written: list[tuple[bytes, bytes]] = []
@@ -56,14 +57,14 @@ def test_every_offset_translates_to_the_next_record(transactions: list[list[tupl
 
 
 def test_a_transaction_is_a_line() -> None:
-    """The map of a topic without gaps has one run for each transaction that left a marker behind it."""
+    """For a topic without gaps, the map has one run for each transaction, because each transaction leaves a marker."""
     assert runs_of(range(10_000), range(7, 10_007)) == [Run(0, 7, 10_000)]
     key, value = CopiedRange(PLACE, 0, 1_000_000, (Run(0, 7, 1_000_000),)).encoded()
     assert (key, value) == (b'["offsets","t",0,0]', b'{"next":1000000,"runs":[[0,7,1000000]]}')
 
 
 def test_topics_are_known_by_their_ids() -> None:
-    """The last pair of a name counts."""
+    """If a topic's name has several ids in the map, the last one counts."""
     found = content([TopicPair("t", "aa", "bb").encoded(), TopicPair("t", "aa", "cc").encoded()])
     assert found.pairs == {"t": TopicPair("t", "aa", "cc")}
 
@@ -81,20 +82,20 @@ def test_topics_are_known_by_their_ids() -> None:
     ],
 )
 def test_records_of_others(key: bytes | None, value: bytes | None) -> None:
-    """A record that no mirror wrote stops the job."""
+    """A record that the mirror did not write stops the job."""
     with pytest.raises(MapError):
         OffsetMap(keep_runs=True).take_in(key, value)
 
 
 def test_a_range_that_is_copied_twice_is_an_error() -> None:
-    """The map proves that no record is there twice."""
+    """If two ranges of the map overlap, records may be duplicated, so this is an error."""
     twice = [CopiedRange(PLACE, 0, 5, ()).encoded(), CopiedRange(PLACE, 4, 6, ()).encoded()]
     with pytest.raises(MapError, match="offsets 4 to 5 of t-0 were copied twice"):
         content(twice)
 
 
 def test_groups() -> None:
-    """A group moves forward only; offsets that are not copied yet are named."""
+    """A group's offset only moves forward. Offsets that are not copied yet are reported."""
     runs = (Run(0, 100, 10), Run(20, 110, 5))
     found = content([CopiedRange(PLACE, 0, 25, runs).encoded()])
 
@@ -119,7 +120,7 @@ def acl(kind: ResourceType, name: str, pattern: PatternType = PatternType.LITERA
 
 def facts(cluster_id: str, *topics: TopicFacts, **more: object) -> ClusterFacts:
     values: dict[str, object] = {"brokers": 3, "acls": None, **more}
-    return ClusterFacts(cluster_id, topics={each.name: each for each in topics}, **values)  # type: ignore[arg-type] # any
+    return ClusterFacts(cluster_id, topics={each.name: each for each in topics}, **values)  # type: ignore[arg-type]  # any value
 
 
 def topic(name: str, partitions: int = 2, replicas: int = 1, **settings: str) -> TopicFacts:
@@ -133,7 +134,7 @@ def lines(plan: Plan) -> list[str]:
 
 
 def test_topics_of_a_plan() -> None:
-    """Topics are made, grown, set right or kept."""
+    """A plan creates topics, adds partitions, changes settings, or leaves topics as they are."""
     source = facts("a", topic("made", cleanup_policy="compact"), topic("grown", 4), topic("kept"), topic("set", retention_ms="5"))  # fmt: skip
     target = facts("b", topic("grown"), topic("kept", retention_ms="7"), topic("set", retention_ms="6"))
     assert lines(plan_of(source, target)) == [
@@ -145,7 +146,7 @@ def test_topics_of_a_plan() -> None:
 
 
 def test_losses_of_a_plan() -> None:
-    """What stays behind is named, with the reason."""
+    """A plan lists everything that stays behind, with the reason."""
     there = topic("t", 2, 3, min_insync_replicas="2", message_timestamp_type="LogAppendTime", message_timestamp_before_max_ms="1000")  # fmt: skip
     plan = plan_of(facts("a", there), facts("b", brokers=1))
     assert str(plan.topics[0]) == "create  t: 2 partitions, 1 replicas"
@@ -159,7 +160,7 @@ def test_losses_of_a_plan() -> None:
 
 
 def test_refusals_of_a_plan() -> None:
-    """A mirror that would lose partitions or times does not begin."""
+    """A plan that would lose partitions or timestamps is refused."""
     assert lines(plan_of(facts("a"), facts("a"))) == ["refused source and target are the same cluster"]
     wide = plan_of(facts("a", topic("t")), facts("b", topic("t", 3)))
     assert wide.refusals == ("t has 3 partitions in the target, and 2 in the source",)
@@ -170,7 +171,7 @@ def test_refusals_of_a_plan() -> None:
 
 
 def test_acls_of_a_plan() -> None:
-    """Rules of the topics and groups that move are added; the others are counted."""
+    """ACLs of the copied topics and groups are added. Others are only counted."""
     of_topic, of_all = acl(ResourceType.TOPIC, "orders"), acl(ResourceType.TOPIC, "*")
     prefixed = acl(ResourceType.TOPIC, "ord", PatternType.PREFIXED)
     of_group, of_cluster = acl(ResourceType.GROUP, "billing"), acl(ResourceType.CLUSTER, "kafka-cluster")
@@ -187,13 +188,13 @@ def test_acls_of_a_plan() -> None:
 
 
 def test_names_are_chosen_as_files_are() -> None:
-    """`*` and `?`, and case counts."""
+    """Names may contain `*` and `?`, as for files. Case matters."""
     assert matching(["a", "ab", "B"], ["a*"]) == ("a", "ab")
     assert matching(["a", "ab", "B"], ["b", "?"]) == ("B", "a")
 
 
 def test_the_map_is_json() -> None:
-    """People and other programs read it without this module."""
+    """The map is JSON, so people and other programs can read it."""
     key, value = CopiedRange(PLACE, 3, 9, (Run(4, 1, 2), Run(8, 3, 1))).encoded()
     assert json.loads(key) == ["offsets", "t", 0, 3]
     assert json.loads(value) == {"next": 9, "runs": [[4, 1, 2], [8, 3, 1]]}

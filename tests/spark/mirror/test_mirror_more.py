@@ -1,4 +1,4 @@
-"""`odradek mirror` that goes on for ever, and between clusters that ask who one is."""
+"""`odradek mirror` that follows its source, and between secured clusters."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ __all__ = ["second_node", "secured"]
 
 
 def test_follow(node: RunningNode, second_node: ServerProcess, fresh_topic: Callable[[str], str]) -> None:
-    """It copies what comes until it is interrupted, and the next run has nothing left to do."""
+    """With --follow the mirror copies new records until it is interrupted. The next run finds nothing to do."""
     topic = fresh_topic("followed")
     fill(node.bootstrap, topic)
     words = ["--topic", topic, "--name", topic, "--no-acls", "--transaction-seconds", "0.2"]
     with Admin(bootstrap_servers=second_node.bootstrap) as admin:
-        # The watcher asks for its end from the first moment on.
+        # The watcher asks for end offsets from the beginning, so the topic must exist.
         [made] = admin.create_topics([NewTopic(topic, PARTITIONS)])
         assert made.error is None
     with running_mirror(node.bootstrap, second_node.bootstrap, topic, [*words, "--follow"]) as start:
@@ -42,7 +42,7 @@ def test_follow(node: RunningNode, second_node: ServerProcess, fresh_topic: Call
         def wait_for(records: int) -> None:
             while ends() < records:
                 assert process.poll() is None
-            # The transaction's marker may still be on its way.
+            # The transaction's marker may not be written yet.
             while len(records_of(second_node.bootstrap, topic)) < records:
                 assert process.poll() is None
 
@@ -67,7 +67,7 @@ def test_a_secured_cluster(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Either side may ask for a login over TLS; a wrong password is reported in one sentence."""
+    """Each side may require a login over TLS. A wrong password is reported in one sentence."""
     topic = fresh_topic("secured")
     config = tmp_path / "login.properties"
 

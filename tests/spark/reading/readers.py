@@ -1,4 +1,4 @@
-"""Readers of the source, asked as Spark asks them, against a real node and without Java. Helpers and fixtures."""
+"""Helpers and fixtures: readers of the source, called as Spark calls them, against a real node and without Java."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def topics(node: RunningNode) -> Topics:
 
 @pytest.fixture
 def options(node: RunningNode) -> Options:
-    """Options as Spark hands them over: names in lower case."""
+    """A function that builds options as Spark passes them, with names in lower case."""
 
     def build(topic: str | None = None, **given: Any) -> dict[str, str]:
         named = {"kafka.bootstrap.servers": node.bootstrap, **given}
@@ -45,9 +45,7 @@ def options(node: RunningNode) -> Options:
 
 
 def rows(reader: Any, partitions: list[Any]) -> list[tuple[int, int, bytes | None]]:
-    """Return (partition, offset, value) of the records that tasks read, after reader and partitions were pickled as
-    by Spark.
-    """
+    """Read partitions as tasks do, after pickling reader and partitions like Spark; return (partition, offset, value)."""
     reader = pickle.loads(pickle.dumps(reader))
     found: list[tuple[int, int, bytes | None]] = []
     for partition in pickle.loads(pickle.dumps(partitions)):
@@ -59,7 +57,7 @@ def rows(reader: Any, partitions: list[Any]) -> list[tuple[int, int, bytes | Non
 
 
 def read(given: dict[str, str], filters: list[Filter] | None = None) -> list[tuple[int, int, bytes | None]]:
-    """Run a batch query."""
+    """Run a batch query; return (partition, offset, value) of its rows."""
     reader = source.batch_reader(given, source.schema(given))
     if filters is not None:
         reader.pushed, _ = push(filters)
@@ -67,7 +65,7 @@ def read(given: dict[str, str], filters: list[Filter] | None = None) -> list[tup
 
 
 class Query:
-    """A streaming query as Spark drives it: offsets go through JSON, starts are what the last end was."""
+    """A streaming query driven like Spark: offsets pass through JSON, and each batch starts at the last end."""
 
     def __init__(self, given: dict[str, str]) -> None:
         self.given = given
@@ -78,12 +76,12 @@ class Query:
         return source.stream_reader(self.given, source.schema(self.given))
 
     def restart(self) -> None:
-        """Restart with another driver and the same checkpoint."""
+        """Replace the driver's reader by a new one with the same checkpoint."""
         self.reader.stop()
         self.reader = self._new()
 
     def batch(self, limit: ReadLimit | None = None) -> list[tuple[int, int, bytes | None]] | None:
-        """Return the rows of the next batch; None where Spark would make none."""
+        """Return the rows of the next batch, or None if Spark would run none."""
         start = self.end
         if start is None:
             start = json.loads(json.dumps(self.reader.initialOffset()))
@@ -99,7 +97,7 @@ class Query:
 
 @pytest.fixture
 def query() -> Iterator[Callable[[dict[str, str]], Query]]:
-    """Queries that are stopped when the test ends."""
+    """A function that starts queries, which are stopped when the test ends."""
     started: list[Query] = []
 
     def start(given: dict[str, str]) -> Query:

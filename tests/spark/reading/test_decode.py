@@ -1,4 +1,4 @@
-"""Rows for Spark: `odradek.spark.decode` against a plain loop over the wire's reader of records, on good bytes and damaged ones."""
+"""Rows for Spark: `odradek.spark.decode` gives the same rows as a simple loop over records, also for damaged bytes."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip instal
 from odradek.spark.decode import SCHEMA, SCHEMA_WITH_HEADERS, decode_batches  # noqa: E402  # needs pyarrow
 
 Row = tuple[int, int | None, int, bytes | None, bytes | None, list[tuple[str, bytes | None]] | None]
-"""Offset, timestamp in microseconds (None: beyond the column), timestampType, key, value, headers (None: none)."""
+"""Offset, timestamp in microseconds (None: out of range), timestampType, key, value, headers (None: no headers)."""
 
 MICROSECONDS_MAX = 2**63 - 1
 
 
 def plain_rows(buf: bytes, offset: int, offset_end: int | None = None) -> tuple[list[Row], int | None]:
-    """Return the rows and the next offset, record by record: the expected result of `decode_batches`."""
+    """Return the rows and the next offset by a simple loop: the expected result of `decode_batches`."""
     rows: list[Row] = []
     next_offset: int | None = None
     end = MICROSECONDS_MAX if offset_end is None else offset_end
@@ -64,7 +64,7 @@ def plain_rows(buf: bytes, offset: int, offset_end: int | None = None) -> tuple[
 def arrow_rows(
     buf: bytes | bytearray, offset: int, offset_end: int | None = None, **arguments: Any
 ) -> tuple[list[Row], int | None]:
-    """Do the same by `decode_batches`, every array validated by Arrow."""
+    """Return the rows and the next offset by `decode_batches`. Arrow validates every array."""
     rows: list[Row] = []
     next_offset = None
     for piece in decode_batches(
@@ -99,7 +99,7 @@ def arrow_rows(
 
 
 def outcome(function: Any, *arguments: Any, **named: Any) -> Any:
-    """Return the value that a reader returns, or the Kafka error that it raises; any other exception passes."""
+    """Return a reader's result, or the Kafka error that it raises. Other exceptions are not caught."""
     try:
         return function(*arguments, **named)
     except KafkaError as error:
@@ -107,7 +107,7 @@ def outcome(function: Any, *arguments: Any, **named: Any) -> Any:
 
 
 BatchPlan = tuple[list[RecordFields], int, list[int], int, int, bool]
-"""Records, codec, how much each offset is above the last, gap behind the batch, timestamp type, whether control."""
+"""Records, codec, distance of each offset to the one before, gap after the batch, timestamp type, is control batch."""
 
 batch_plans: st.SearchStrategy[list[BatchPlan]] = st.lists(
     st.tuples(
@@ -124,7 +124,7 @@ batch_plans: st.SearchStrategy[list[BatchPlan]] = st.lists(
 
 
 RUNS: st.SearchStrategy[list[tuple[int, int]]] = st.lists(
-    # Bytes of a value and how many records have it: lengths of one, two and three bytes.
+    # (bytes of a value, number of records with this size). The sizes need length fields of one, two and three bytes.
     st.tuples(st.sampled_from([0, 50, 56, 57, 100, 8200]), st.sampled_from([1, 2, 31, 32, 33, 90])),
     min_size=1,
     max_size=6,
@@ -132,7 +132,7 @@ RUNS: st.SearchStrategy[list[tuple[int, int]]] = st.lists(
 
 
 def build(plans: Sequence[BatchPlan], base_offset: int) -> list[bytearray]:
-    """Build batches of a log, compacted ones among them."""
+    """Build the batches of a log. Some look compacted."""
     built = []
     for fields, codec, steps, gap, timestamp_type, is_control in plans:
         builder = RecordBatchBuilder(
@@ -154,7 +154,8 @@ class TestAgainstThePlainReader:
     @settings(max_examples=100, deadline=None)
     @given(batch_plans, st.integers(0, 2**62), st.data())
     def test_same_rows(self, plans: list[BatchPlan], base_offset: int, data: st.DataObject) -> None:
-        """Every codec, headers, nulls, gaps, control batches, a start inside a batch, an end, any number of pieces."""
+        """The rows are the same for all codecs, headers, nulls, gaps, control batches, starts and ends within batches,
+        and sizes of pieces."""
         batches = build(plans, base_offset)
         buf = bytes(b"".join(batches))
         buf += buf[: data.draw(st.integers(0, HEADER_SIZE - 1), "bytes of a cut batch")]
@@ -167,7 +168,7 @@ class TestAgainstThePlainReader:
     @settings(max_examples=250, deadline=None)
     @given(batch_plans, st.data())
     def test_damaged_bytes(self, plans: list[BatchPlan], data: st.DataObject) -> None:
-        """Damage gives the rows that the plain reader gives, or a Kafka error as it does: nothing else."""
+        """For damaged bytes, both readers give the same rows or a Kafka error with the same code."""
         batches = build(plans, 5)
         which = data.draw(st.integers(0, len(batches) - 1), "batch")
         batch = batches[which]
@@ -183,9 +184,9 @@ class TestAgainstThePlainReader:
         buf = bytes(b"".join(batches))
         expected, got = outcome(plain_rows, buf, 0), outcome(arrow_rows, buf, 0)
         if isinstance(got, KafkaError) and "64 bits" in got.message:
-            return  # a number that the plain reader takes and no column holds
+            return  # a number that the simple reader accepts, but that no column can hold
         if isinstance(got, KafkaError) and isinstance(expected, KafkaError):
-            # Batches are checked before the records of any, so of two faults another one may come first.
+            # Headers of all batches are checked before records, so of two faults another may be found first.
             assert got.code == expected.code or len(plans) > 1
         else:
             assert got == expected
@@ -193,7 +194,7 @@ class TestAgainstThePlainReader:
     @pytest.mark.parametrize("codec", CODECS)
     @pytest.mark.parametrize("size", [63, 64, 8191, 8192, 1_048_576])
     def test_widths_of_lengths(self, codec: int, size: int) -> None:
-        """Lengths of one to four bytes, keys, values and headers alike, among others that are short."""
+        """Keys, values and headers with length fields of one to four bytes are read correctly between short ones."""
         builder = RecordBatchBuilder(compression_type=codec)
         for key in (b"", b"k" * size, None):
             builder.append(1, key, b"v" * size, (("h" * size, b"x" * size), ("", None)))
@@ -204,7 +205,8 @@ class TestAgainstThePlainReader:
     @settings(max_examples=60, deadline=None)
     @given(RUNS, st.data())
     def test_records_of_one_length(self, runs: list[tuple[int, int]], data: st.DataObject) -> None:
-        """Runs are found at once, whatever comes before and behind them; a damaged length is what the plain reader takes it for."""
+        """A run of records with the same size is decoded together. The rows, or the error for a damaged byte, are the
+        same as with the simple reader."""
         builder = RecordBatchBuilder()
         for size, count in runs:
             for _ in range(count):
@@ -222,7 +224,8 @@ class TestAgainstThePlainReader:
             assert got == expected
 
     def test_timestamps_far_apart(self) -> None:
-        """Deltas are signed and of 64 bits; -1 (no timestamp) is a millisecond before 1970, as the JVM says it."""
+        """Timestamp deltas are signed 64-bit numbers. The timestamp -1 (none) is a millisecond before 1970, as in the
+        JVM connector."""
         builder = RecordBatchBuilder()
         for timestamp in (1 << 52, 0, -1, MICROSECONDS_MAX // 1000, -(1 << 52)):
             builder.append(timestamp, None, b"")
@@ -231,7 +234,8 @@ class TestAgainstThePlainReader:
         assert arrow_rows(buf, 2)[0][0][1] == -1000
 
     def test_many_records(self) -> None:
-        """Offset deltas of three bytes; a batch is never split, so a piece has more rows than wanted."""
+        """With 20,000 records, offset deltas take three bytes. A batch is never split, so a piece may have more rows
+        than wanted."""
         builder = RecordBatchBuilder(compression_type=4)
         for _ in range(20_000):
             builder.append(1, b"k", b"v")
@@ -245,7 +249,7 @@ class TestAgainstThePlainReader:
 
 class TestPieces:
     def test_schema_without_headers(self) -> None:
-        """Without `includeHeaders` there are the JVM connector's seven columns, and headers are passed over."""
+        """Without `includeHeaders` the rows have the JVM connector's seven columns."""
         builder = RecordBatchBuilder()
         builder.append(1, b"k", b"v", (("h", b"x"),))
         (piece,) = decode_batches(
@@ -257,23 +261,23 @@ class TestPieces:
         ]
 
     def test_control_batches_move_the_position(self) -> None:
-        """A reader that finds only a marker must not ask for it for ever."""
+        """A control batch alone moves the next offset, so that it is not fetched again."""
         builder = RecordBatchBuilder(base_offset=41, is_control=True, is_transactional=True, producer_id=1)
         builder.append(1, b"\0\0\0\1", b"\0\0\0\0\0\0")
         assert arrow_rows(builder.build(), 41) == ([], 42)
 
     def test_emptied_batch(self) -> None:
-        """Compaction keeps the header of a producer's last batch; its range still counts."""
+        """An empty batch, as compaction leaves it, moves the next offset to the end of its range."""
         assert arrow_rows(RecordBatchBuilder(base_offset=10).build(last_offset=14), 10) == ([], 15)
 
     def test_all_below_the_end_compacted_away(self) -> None:
-        """The first batch may lie behind the wanted end: the reader is there then."""
+        """If the first batch begins after the wanted end, the next offset is the wanted end."""
         builder = RecordBatchBuilder(base_offset=90)
         builder.append(1, b"k", b"v")
         assert arrow_rows(builder.build(), 10, 50) == ([], 50)
 
     def test_no_whole_batch(self) -> None:
-        """A fetch may end inside a batch: nothing is made up of the part."""
+        """An incomplete batch at the end of a fetch is ignored: there are no rows, and the next offset is None."""
         batch = RecordBatchBuilder(base_offset=90).build(last_offset=91)
         assert arrow_rows(b"", 0) == ([], None)
         assert arrow_rows(batch[:-1], 0) == ([], None)
@@ -285,11 +289,10 @@ STEPS = st.lists(
 
 
 def transactional_log(steps: Sequence[tuple[int, str]]) -> tuple[bytes, list[int], list[tuple[int, int]]]:
-    """Make a log of three producers' transactions: its bytes, the offsets that committed readers see, the aborted
-    ones.
+    """Make a log of three producers' transactions; return its bytes, the visible offsets and the aborted transactions.
 
-    Aborted transactions are listed as brokers do: (first offset, producer id), by first offset. Transactions that
-    are left open at the end count as committed, since a reader cannot know: a broker would hold them back.
+    Aborted transactions are (first offset, producer id), sorted by first offset, as brokers list them. A transaction
+    left open at the end counts as committed: in practice a broker would not return it.
     """
     out = bytearray()
     open_since: dict[int, int] = {}
@@ -327,7 +330,7 @@ class TestTransactions:
     @settings(deadline=None)
     @given(STEPS, st.integers(0, 24))
     def test_aborted_records_are_left_out(self, steps: list[tuple[int, str]], offset: int) -> None:
-        """KIP-98: a producer's records from an aborted transaction's first offset to its abort marker are not there."""
+        """Records of aborted transactions, from the first offset to the abort marker, are left out (KIP-98)."""
         log, visible, aborted = transactional_log(steps)
         start = [position for position, header in iter_batches(log) if header.base_offset >= offset]
         rest = log[start[0] :] if start else b""
@@ -342,14 +345,14 @@ class TestTransactions:
         ]
 
     def test_checksums_of_what_is_left_out(self) -> None:
-        """Nothing is passed over unread."""
+        """The checksum of an aborted batch is checked, too."""
         log = bytearray(transactional_log([(0, "write"), (0, "abort")])[0])
         log[HEADER_SIZE + 3] ^= 1
         with pytest.raises(CorruptBatch):
             arrow_rows(log, 0, aborted=[(0, 0)])
 
     def test_other_records_of_the_producer(self) -> None:
-        """Only transactional records can be aborted: a producer id may have written others."""
+        """Only transactional records can be aborted. Other records with the same producer id are kept."""
         builder = RecordBatchBuilder(base_offset=5, producer_id=0, producer_epoch=0)
         builder.append(1, b"k", b"v")
         rows, _ = arrow_rows(builder.build(), 5, aborted=[(5, 0)])
@@ -363,7 +366,7 @@ def _marker_after(steps: Sequence[tuple[int, str]], first: int, producer: int) -
 
 
 def code_of(buf: bytes | bytearray, bytes_max: int = BOUND) -> ErrorCode:
-    """Return the code of the error that decoding raises."""
+    """Return the code of the Kafka error that decoding raises."""
     bounds: dict[str, Any] = {"offset": 0, "decompressed_bytes_max": bytes_max}
     with pytest.raises(KafkaError) as raised:
         list(decode_batches(buf, topic="t", partition=0, with_headers=True, **bounds))
@@ -372,7 +375,7 @@ def code_of(buf: bytes | bytearray, bytes_max: int = BOUND) -> ErrorCode:
 
 class TestHostileBytes:
     def test_checksum(self) -> None:
-        """A flipped bit is seen, in control batches too, and when the record would be left out."""
+        """A flipped bit is found, even in control batches and in records that would be left out."""
         for is_control in (False, True):
             builder = RecordBatchBuilder(is_control=is_control)
             builder.append(1, b"k", b"v")
@@ -381,7 +384,7 @@ class TestHostileBytes:
             assert code_of(batch) is ErrorCode.CORRUPT_MESSAGE
 
     def test_bombs(self) -> None:
-        """More bytes than allowed are refused before they are there, whatever the codec."""
+        """Batches that decompress to more than the limit are refused early, with every codec."""
         for codec in CODECS:
             builder = RecordBatchBuilder(compression_type=codec)
             builder.append(1, None, bytes(100_000))
@@ -390,7 +393,7 @@ class TestHostileBytes:
             arrow_rows(sealed(patched(raw_batch(b""), attributes=4) + compress(4, bytes(BOUND + 1))), 0)
 
     def test_unknown_codec(self) -> None:
-        """Compression types 5 to 7 are nobody's."""
+        """Compression types 5 to 7 are refused as unsupported."""
         assert code_of(sealed(patched(raw_batch(PLAIN), attributes=5))) is (
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
         )
@@ -424,18 +427,19 @@ class TestHostileBytes:
         ],
     )
     def test_records_that_contradict_themselves(self, body: bytes, count: int) -> None:
-        """Lengths, counts and deltas that cannot be are INVALID_RECORD, under a right checksum."""
+        """Records with impossible lengths, counts or deltas raise INVALID_RECORD, although the checksum is right."""
         assert code_of(raw_batch(body, count, max(count - 1, 0))) is ErrorCode.INVALID_RECORD
 
     def test_header_key_that_is_no_text(self) -> None:
-        """A broker takes a header's key that is not UTF-8: every query reads on, with replacement characters."""
+        """Brokers accept header keys that are not UTF-8. They are read with replacement characters."""
         odd = raw_batch(bytes([18, 0, 0, 0, 1, 1, 2, 2, 0xFF, 1]))
         assert arrow_rows(odd, 0)[0][0][5] == [("\N{REPLACEMENT CHARACTER}", None)]
         (piece,) = decode_batches(odd, topic="t", partition=0, offset=0, decompressed_bytes_max=BOUND)
         assert piece.rows.num_rows == 1
 
     def test_timestamp_beyond_microseconds(self) -> None:
-        """Spark counts microseconds in 64 bits; a time beyond them is null, never wrapped, and the others are there."""
+        """A timestamp that does not fit into Spark's 64 bits of microseconds becomes null. Other rows are not
+        affected."""
         for first, second in ((1 << 60, 0), (0, 1 << 60), (0, -(1 << 60))):
             builder = RecordBatchBuilder()
             builder.append(first, None, None)
@@ -449,12 +453,12 @@ class TestHostileBytes:
         assert [row[1] for row in arrow_rows(doubled, 0)[0]] == [None]
 
     def test_batches_out_of_order(self) -> None:
-        """Base offsets are outside of the checksum, so a damaged one is seen by the order alone."""
+        """The checksum does not cover base offsets, so a wrong one is found by the order of batches."""
         builder = RecordBatchBuilder(base_offset=5)
         builder.append(1, None, None)
         assert code_of(builder.build() * 2) is ErrorCode.CORRUPT_MESSAGE
 
     def test_limit_of_arrow(self) -> None:
-        """Arrow's positions have 32 bits, so no more than 1 GiB may be asked for."""
+        """Arrow's 32-bit positions limit the decompressed bytes to 1 GiB. More is refused."""
         with pytest.raises(ValueError, match="at most"):
             next(decode_batches(b"", topic="t", partition=0, offset=0, decompressed_bytes_max=1 << 31))

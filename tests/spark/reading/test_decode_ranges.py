@@ -1,4 +1,4 @@
-"""Rows of several small ranges at once: `decode_ranges` against `decode_batches`, one range after the other."""
+"""Rows of several small ranges at once: `decode_ranges` gives the same rows as `decode_batches` for each range."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from odradek.spark.decode import FetchedRange, decode_batches, decode_ranges  # 
 
 
 def rows_of(batches: list[Any]) -> list[dict[str, Any]]:
-    """Return the rows of Arrow batches, times as numbers: Python's datetime knows fewer years."""
+    """Return the rows of Arrow batches, with times as numbers, because Python's datetime covers fewer years."""
     rows: list[dict[str, Any]] = []
     for batch in batches:
         batch.validate(full=True)
@@ -31,7 +31,7 @@ def rows_of(batches: list[Any]) -> list[dict[str, Any]]:
 @settings(max_examples=examples(40), deadline=None)
 @given(st.lists(batch_plans, min_size=1, max_size=4), st.booleans(), st.data())
 def test_same_rows(plans: list[list[BatchPlan]], with_headers: bool, data: st.DataObject) -> None:
-    """Every codec, control batches, starts and ends inside of batches, whatever the size of a piece."""
+    """The rows are the same for all codecs, control batches, starts and ends within batches, and sizes of pieces."""
     ranges = []
     for number, plan in enumerate(plans):
         offset = data.draw(st.integers(0, 60), "start")
@@ -58,7 +58,7 @@ def test_same_rows(plans: list[list[BatchPlan]], with_headers: bool, data: st.Da
 
 
 def batch(base_offset: int, producer_id: int, value: bytes | None) -> bytearray:
-    """Make a batch of one record in a transaction; None: the marker that aborts it."""
+    """Make a batch of one transactional record, or the abort marker if the value is None."""
     builder = RecordBatchBuilder(
         base_offset=base_offset,
         producer_id=producer_id,
@@ -71,7 +71,7 @@ def batch(base_offset: int, producer_id: int, value: bytes | None) -> bytearray:
 
 
 def test_aborted_transactions_of_each_range() -> None:
-    """An aborted transaction of one range hides nothing of another one with the same producer and offsets."""
+    """An aborted transaction in one range does not hide records of another with the same producer id and offsets."""
     log = bytes(batch(0, 7, b"lost") + batch(1, 7, None) + batch(2, 7, b"kept"))
     ranges = [
         FetchedRange(log, "t", 0, 0, 3, aborted=[(0, 7)]),
@@ -83,7 +83,7 @@ def test_aborted_transactions_of_each_range() -> None:
 
 
 def test_damage_in_one_range() -> None:
-    """A damaged batch of any range ends the whole."""
+    """A damaged batch in any range makes the whole call fail."""
     damaged = batch(0, 7, b"value")
     damaged[-1] ^= 1
     ranges = [

@@ -1,4 +1,4 @@
-"""Reads from the nearest replica: Spark's tasks in the rack of a follower get their records from it (KIP-392)."""
+"""Reads from the nearest replica: Spark's tasks in a follower's rack get records from this follower (KIP-392)."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ METRICS_PORT_DISTANCE = 500
 
 
 def fetched_bytes(port: int) -> int:
-    """Return the bytes of frames with which a node has answered Fetch requests."""
+    """Return the total bytes of a node's Fetch responses."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port + METRICS_PORT_DISTANCE}/metrics") as page:
         found = re.search(r'^odradek_response_bytes_total\{api="Fetch"\} (\S+)$', page.read().decode(), re.M)
     return 0 if found is None else int(float(found[1]))
 
 
 def test_a_follower_in_the_same_rack_serves_the_tasks(spark: SparkSession, tmp_path: Path) -> None:
-    """`kafka.client.rack` names the rack of a follower: it sends the records, and the leader next to nothing."""
+    """If `kafka.client.rack` is a follower's rack, this follower sends the records, and the leader almost nothing."""
     port = base_port(3)
     for number in (1, 2, 3):
         (tmp_path / f"node-{number}.properties").write_text(
@@ -49,7 +49,7 @@ def test_a_follower_in_the_same_rack_serves_the_tasks(spark: SparkSession, tmp_p
         with Client(bootstrap) as client:
             [created] = client.admin.create_topics([NewTopic("near", 1, 3)])
             assert created.error is None
-            # The controller has it; the broker that is asked may hear of it later.
+            # The controller has created the topic, but the broker may not know it yet.
             described = until("the topic", lambda: client.admin.describe_topics(["near"])[0])
             leader = described.partitions[0].leader
         Topics(bootstrap).send("near", [b"x" * RECORD_BYTES] * RECORDS)

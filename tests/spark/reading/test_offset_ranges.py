@@ -1,4 +1,4 @@
-"""The split of ranges among tasks, the sharing of limits, the effect of filters, the contents of a checkpoint."""
+"""How ranges are split among tasks, how limits are shared, what filters do, and the contents of a checkpoint."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class TestSplit:
     def test_every_offset_once_within_the_limits(
         self, ranges: list[OffsetRange], partitions_min: int | None, records_max: int | None
     ) -> None:
-        """Every range has records, and at most `maxRecordsPerPartition`. There are `minPartitions` ranges if there are
-        offsets enough."""
+        """The parts cover each offset once, and have at most `maxRecordsPerPartition` records. There are at least
+        `minPartitions` parts if there are enough offsets."""
         pieces = split(ranges, partitions_min, records_max)
         assert [(each.partition, at) for each in pieces for at in range(each.start, each.end)] == [
             (each.partition, at) for each in ranges for at in range(each.start, each.end)
@@ -68,12 +68,13 @@ class TestSplit:
         assert split(ranges) == [ranges[0], ranges[2]]
 
     def test_larger_partitions_get_more_parts(self) -> None:
-        """minPartitions 4 for 90 and 10 offsets: the small one stays whole."""
+        """With minPartitions=4 for 90 and 10 offsets, the larger partition gets three parts and the smaller one stays
+        whole."""
         pieces = split([range_of(0, 90), range_of(0, 10, 1)], 4)
         assert [(each.partition, each.size) for each in pieces] == [(0, 30), (0, 30), (0, 30), (1, 10)]
 
     def test_a_huge_number_of_parts_is_bounded_by_the_offsets(self) -> None:
-        """No part is empty, whatever minPartitions says."""
+        """With a huge minPartitions, each part has one offset."""
         assert len(split([range_of(0, 7)], 10**9)) == 7
 
 
@@ -84,7 +85,8 @@ class TestGathered:
         st.none() | st.integers(1, 12),
     )
     def test_small_neighbours_share_a_task(self, sizes: list[int], tasks_min: int | None) -> None:
-        """Every range once and in order; a shared task is small; minPartitions stays; no two neighbours could be one."""
+        """Adjacent small ranges share a task, in order and up to 5,000 records. No two adjacent tasks could be merged,
+        unless minPartitions forbids it."""
         ranges = [range_of(0, size, place) for place, size in enumerate(sizes)]
         tasks = gathered(ranges, 5000, tasks_min)
         assert [each for task in tasks for each in task] == ranges
@@ -97,7 +99,7 @@ class TestGathered:
             assert all(total + task[0].size > 5000 for total, task in following)
 
     def test_a_trickle_is_one_task(self) -> None:
-        """Some records in each of four partitions: one task, in order; with minPartitions=4 it is four."""
+        """Four partitions with a few records share one task. With minPartitions=4 there are four tasks."""
         ranges = [range_of(0, 80, place) for place in range(4)]
         assert gathered(ranges, 5000) == [tuple(ranges)]
         assert gathered(ranges, 160) == [tuple(ranges[:2]), tuple(ranges[2:])]
@@ -106,19 +108,20 @@ class TestGathered:
         assert gathered(ranges, 5000, None, 100) == [(each,) for each in ranges]
 
     def test_a_stream_plans_an_old_batch_as_before(self) -> None:
-        """The exactly-once sink recorded its number of tasks: a new version must plan as many."""
+        """A stream must plan an old batch with the same number of tasks, because the exactly-once sink has recorded it.
+        So this constant must not change."""
         assert STREAM_TASK_RECORDS == 5000
 
 
 class TestRateLimit:
     def test_shares_go_by_backlog(self) -> None:
-        """maxOffsetsPerTrigger is split in proportion to what each partition has."""
+        """maxOffsetsPerTrigger is shared in proportion to each partition's backlog."""
         starts = {("a", 0): 100, ("a", 1): 0, ("a", 2): 7}
         ends = {("a", 0): 400, ("a", 1): 100, ("a", 2): 7}
         assert rate_limited(starts, ends, 40) == {("a", 0): 130, ("a", 1): 10, ("a", 2): 7}
 
     def test_a_small_backlog_is_not_starved(self) -> None:
-        """A share below one record is one."""
+        """A partition with a backlog gets at least one record."""
         limited = rate_limited({("a", 0): 0, ("a", 1): 0}, {("a", 0): 1_000_000, ("a", 1): 3}, 10)
         assert limited == {("a", 0): 9, ("a", 1): 1}
 
@@ -128,7 +131,8 @@ class TestRateLimit:
         st.integers(1, 10**6),
     )
     def test_progress_without_overshoot(self, backlogs: dict[tuple[str, int], int], limit: int) -> None:
-        """Something is read if there is something, never beyond the end, and at most a record per partition too much."""
+        """A batch reads something if there are records, and never beyond an end. It exceeds the limit by at most a
+        record per partition."""
         starts = dict.fromkeys(backlogs, 5)
         ends = {key: 5 + size for key, size in backlogs.items()}
         limited = rate_limited(starts, ends, limit)
@@ -168,21 +172,22 @@ class TestFilters:
     def test_exact(
         self, filters: list[Filter], left: list[Filter], wanted: set[tuple[int, int, int]]
     ) -> None:
-        """Topics, partitions and offsets are cut exactly: Spark need not look again."""
+        """Filters on topic, partition and offset are applied exactly, so Spark does not need to repeat them."""
         pushed, remaining = push(filters)
         assert remaining == left
         ranges = [pushed.cut(range_of(0, 100, index)) for index in range(4) if pushed.wants("flights", index)]
         assert {(each.partition, each.start, each.end) for each in ranges if each.size} == wanted
 
     def test_several_offsets_are_bounded_and_looked_at_again(self) -> None:
-        """Between 10 and 20 there are others."""
+        """A list of offsets bounds the range, but Spark must filter again for the offsets in between."""
         one = In(("offset",), (20, 10))
         pushed, left = push([one])
         assert left == [one]
         assert pushed.cut(range_of(0, 100)) == range_of(10, 21)
 
     def test_times_bound_the_start_and_are_looked_at_again(self) -> None:
-        """No record before the first that is as young is as young; behind it there may be older ones."""
+        """A filter on time sets where to start. Spark must filter again, because later records may have earlier
+        timestamps."""
         filters: list[Filter] = [GreaterThanOrEqual(("timestamp",), AT), LessThan(("timestamp",), AT)]
         pushed, left = push(filters)
         assert left == filters
@@ -200,7 +205,7 @@ class TestFilters:
         ],
     )
     def test_the_rest_is_sparks(self, one: Filter) -> None:
-        """A filter that saves no reading is handed back untouched."""
+        """A filter that cannot reduce the reading is left to Spark."""
         pushed, left = push([one])
         assert left == [one]
         assert pushed.cut(range_of(0, 100)) == range_of(0, 100)
@@ -223,19 +228,19 @@ class TestCheckpoint:
         )
     )
     def test_round_trip(self, offset: StreamOffset) -> None:
-        """An offset that is written is read again, and written again as the same JSON."""
+        """An offset is equal after a round trip through JSON."""
         again = StreamOffset.from_json(offset.to_json())
         assert again == offset
         assert again.to_json() == offset.to_json()
 
     def test_a_checkpoint_of_the_jvm_connector_is_read(self) -> None:
-        """Its offsets are the topics' partitions, and nothing else."""
+        """The JVM connector's checkpoint, which has only offsets by topic and partition, can be read."""
         assert StreamOffset.from_json({"flights": {"0": 23, "1": 5}}).offsets == {
             ("flights", 0): 23,
             ("flights", 1): 5,
         }
 
     def test_others_are_refused(self) -> None:
-        """A checkpoint of another source is named, not misread."""
+        """A checkpoint of another source is refused with a clear error."""
         with pytest.raises(ReadError, match="not of the format odradek"):
             StreamOffset.from_json({"logOffset": 4})

@@ -1,4 +1,4 @@
-"""Plans and reads of batch queries, asked of readers as Spark asks them, against a real node, without Java."""
+"""Batch queries: their plans and reads, with readers called as Spark calls them, against a real node."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ __all__ = ["options", "query", "topics"]
 
 class TestBatch:
     def test_bounds(self, topics: Topics, options: Options, fresh_topic: Callable[[str], str]) -> None:
-        """Offsets, times and words mean what they mean to the JVM connector."""
+        """Starting and ending offsets, timestamps and the words earliest and latest mean the same as in the JVM
+        connector."""
         name = topics.create(fresh_topic("bounds"))
         topics.send(name, [b"0", b"1"], timestamp=1000)
         topics.send(name, [b"2", b"3", b"4"], timestamp=2000)
@@ -59,7 +60,7 @@ class TestBatch:
             offsets(startingOffsets=at(4), endingOffsets=at(2))
 
     def test_a_wrong_address(self, options: Options) -> None:
-        """The error names the option that is to be looked at, once the driver has asked as often as it may."""
+        """With a wrong address, the driver retries and then names the option to check."""
         given = options("t", **{"kafka.bootstrap.servers": "127.0.0.1:9", "fetchOffset.retryIntervalMs": 1})
         with pytest.raises(
             ReadError, match=r"(?s)127\.0\.0\.1:9: .*check kafka\.bootstrap\.servers=127\.0\.0\.1:9,"
@@ -67,7 +68,7 @@ class TestBatch:
             read(given)
 
     def test_an_authority_that_is_not_there(self, options: Options) -> None:
-        """A file that the options name is opened late, and its error is one of options all the same."""
+        """A certificate file is opened late, but the error for a missing one still names the option."""
         tls = {"kafka.security.protocol": "SSL", "kafka.ssl.truststore.type": "PEM"}
         with pytest.raises(
             OptionError,
@@ -76,7 +77,7 @@ class TestBatch:
             read(options("t", **tls, **{"kafka.ssl.truststore.location": "/none.pem"}))
 
     def test_what_to_read(self, topics: Topics, options: Options, fresh_topic: Callable[[str], str]) -> None:
-        """subscribe, subscribePattern (of whole names, without internal topics) and assign."""
+        """Topics are chosen by subscribe, by subscribePattern (whole names, without internal topics), or by assign."""
         stem = fresh_topic("which")
         for letter in "abc":
             topics.create(f"{stem}-{letter}", partitions=2)
@@ -100,8 +101,8 @@ class TestBatch:
             values(subscribe=f"{stem}-a", startingOffsets=json.dumps({f"{stem}-a": {"0": 0}}))
 
     def test_tasks(self, topics: Topics, options: Options, fresh_topic: Callable[[str], str]) -> None:
-        """minPartitions and maxRecordsPerPartition split what one partition has, small ranges share a task, nothing is
-        read twice."""
+        """minPartitions and maxRecordsPerPartition split a partition's records, small ranges share a task, and no
+        record is read twice."""
         name = topics.create(fresh_topic("tasks"), partitions=2)
         topics.send(name, [b"%d" % number for number in range(90)])
         topics.send(name, [b"x"] * 10, partition=1)
@@ -124,7 +125,7 @@ class TestBatch:
     def test_filters_save_reading(
         self, topics: Topics, options: Options, fresh_topic: Callable[[str], str]
     ) -> None:
-        """Fewer partitions, shorter ranges, a start that is found by time."""
+        """Filters reduce the reading: fewer partitions, shorter ranges, and a start found by time."""
         name = topics.create(fresh_topic("pushed"), partitions=2)
         topics.send(name, [b"old"] * 3, partition=1, timestamp=1000)
         topics.send(name, [b"new"] * 2, partition=1, timestamp=2000)
@@ -148,7 +149,7 @@ class TestBatch:
     def test_large_and_compressed(
         self, topics: Topics, options: Options, fresh_topic: Callable[[str], str]
     ) -> None:
-        """Many fetches, a batch larger than one fetch asks for, and a start in the middle of a batch."""
+        """Many fetches, a batch larger than a fetch, and a start within a batch give all records."""
         name = topics.create(fresh_topic("large"))
         values = [b"%05d" % number * 100 for number in range(2000)]
         topics.send(name, values, compression_type="lz4", linger_ms=50, batch_size=200_000)
@@ -157,7 +158,7 @@ class TestBatch:
         assert [(offset, value) for _, offset, value in read(named)] == list(enumerate(values))[77:]
 
     def test_a_custom_schema_is_refused(self, options: Options) -> None:
-        """The columns are fixed, as the JVM connector's are."""
+        """A schema given by the user is refused, because the columns are fixed, as in the JVM connector."""
         other = StructType([StructField("value", BinaryType())])
         with pytest.raises(OptionError, match=r"leave out schema\(\.\.\.\)"):
             source.batch_reader(options("t"), other)
@@ -171,7 +172,8 @@ class TestBatchDataLoss:
         fresh_topic: Callable[[str], str],
         caplog: pytest.LogCaptureFixture,
     ) -> None:
-        """Named offsets that are gone are an error; failOnDataLoss=false reads the rest with a warning."""
+        """If retention has removed starting offsets, the query fails. With failOnDataLoss=false it reads the rest and
+        warns."""
         name = topics.create(fresh_topic("loss"))
         topics.send(name, [b"%d" % number for number in range(10)])
         topics.delete_records(name, {0: 6})
@@ -193,7 +195,8 @@ class TestBatchDataLoss:
     def test_one_of_several_small_ranges(
         self, topics: Topics, options: Options, fresh_topic: Callable[[str], str]
     ) -> None:
-        """Ranges that come by one Fetch fail and go on like others: lost offsets are named, the other rows are there."""
+        """If one of several ranges in a Fetch has lost offsets, the error names them. With failOnDataLoss=false all
+        other rows are returned."""
         name = topics.create(fresh_topic("one-of"), partitions=3)
         for partition in range(3):
             topics.send(name, [b"x"] * 4, partition=partition)
@@ -215,7 +218,7 @@ class TestBatchDataLoss:
     def test_between_the_plan_and_the_task(
         self, topics: Topics, options: Options, fresh_topic: Callable[[str], str]
     ) -> None:
-        """Retention that overtakes a running query is found by the task, which names the offsets."""
+        """If records are deleted between plan and task, the task names the lost offsets, or reads the rest."""
         name = topics.create(fresh_topic("overtaken"))
         topics.send(name, [b"%d" % number for number in range(10)])
         for fail in ("true", "false"):
@@ -235,7 +238,7 @@ class TestBatchDataLoss:
     def test_another_topic_of_the_same_name(
         self, topics: Topics, options: Options, fresh_topic: Callable[[str], str]
     ) -> None:
-        """A plan for a topic reads no other one, whatever its name is (KIP-516)."""
+        """A plan for a deleted topic does not read another topic of the same name (KIP-516)."""
         name = topics.create(fresh_topic("again"))
         topics.send(name, [b"old"] * 5)
         named = options(name)
@@ -254,7 +257,7 @@ def test_a_damaged_batch_among_small_ranges(
     fresh_topic: Callable[[str], str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Ranges that are decoded at once: the error names the partition of the damaged one."""
+    """If several ranges are decoded together and one is damaged, the error names its partition."""
     name = topics.create(fresh_topic("damaged"), partitions=3)
     for partition in range(3):
         topics.send(name, [b"x"], partition=partition)
@@ -276,7 +279,7 @@ def test_a_damaged_batch_among_small_ranges(
 
 
 def test_idle_clients_are_closed(topics: Topics, options: Options, fresh_topic: Callable[[str], str]) -> None:
-    """A worker keeps the connections of its last sets of options, eight at most, and for five idle minutes."""
+    """A worker keeps the clients for its last eight sets of options. It closes them after five idle minutes."""
     name = topics.create(fresh_topic("idle"))
     topics.send(name, [b"x"])
     for number in range(10):
@@ -288,7 +291,7 @@ def test_idle_clients_are_closed(topics: Topics, options: Options, fresh_topic: 
 
 
 def test_options_are_pickled() -> None:
-    """Readers travel to executors with nothing but their options."""
+    """Options and partitions can be pickled for the executors."""
     parsed = SourceOptions.parse({"kafka.bootstrap.servers": "a:1", "subscribe": "t"})
     assert pickle.loads(pickle.dumps(parsed)) == parsed
     assert pickle.loads(pickle.dumps(RangePartition(()))).ranges == ()

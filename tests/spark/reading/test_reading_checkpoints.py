@@ -1,4 +1,4 @@
-"""Checkpoints that Spark's own connector can go on with, against a real node, without Java."""
+"""Checkpoints that Spark's own connector can continue, with readers called as Spark calls them, against a real node."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ class TestOffsetsOfTheJvmConnector:
     def test_the_checkpoint_has_offsets_alone(
         self, topics: Topics, options: Options, query: StartQuery, fresh_topic: Callable[[str], str]
     ) -> None:
-        """With jvmOffsets no end has more than the JVM connector reads, and each record comes once across restarts."""
+        """With jvmOffsets the checkpoint has only the JVM connector's fields, and each record is read once across
+        restarts."""
         name = topics.create(fresh_topic("plain"), partitions=2)
         topics.send(name, [b"1", b"2"])
         running = query(options(name, jvmOffsets="true", startingOffsets="earliest", maxOffsetsPerTrigger=1))
@@ -35,7 +36,8 @@ class TestOffsetsOfTheJvmConnector:
     def test_a_crash_in_the_first_batch(
         self, topics: Topics, options: Options, query: StartQuery, fresh_topic: Callable[[str], str]
     ) -> None:
-        """What comes between the start at `latest` and a restart is read: the first batch is empty, its end is the start."""
+        """A query from `latest` crashes in its empty first batch. After the restart it reads records that came
+        meanwhile."""
         name = topics.create(fresh_topic("plain-crash"))
         topics.send(name, [b"old"])
         running = query(options(name, jvmOffsets="true"))
@@ -50,7 +52,8 @@ class TestOffsetsOfTheJvmConnector:
     def test_a_checkpoint_that_has_more_loses_it(
         self, topics: Topics, options: Options, query: StartQuery, fresh_topic: Callable[[str], str]
     ) -> None:
-        """A query that gets the option later writes an empty batch at once, and then as before; and the other way around."""
+        """If a query gets jvmOffsets later, an empty batch removes the additional fields from its checkpoint. It can
+        also lose the option again."""
         name = topics.create(fresh_topic("plain-later"))
         topics.send(name, [b"1"])
         running = query(options(name, startingOffsets="earliest"))
@@ -67,7 +70,8 @@ class TestOffsetsOfTheJvmConnector:
     def test_another_topic_of_the_same_name(
         self, topics: Topics, options: Options, query: StartQuery, fresh_topic: Callable[[str], str]
     ) -> None:
-        """As long as the process lives, the topic's id is known."""
+        """With jvmOffsets, a recreated topic is recognised only while the process lives, because it knows the topic's
+        id."""
         name = topics.create(fresh_topic("plain-again"))
         topics.send(name, [b"old"] * 3)
         running = query(options(name, jvmOffsets="true", startingOffsets="earliest"))

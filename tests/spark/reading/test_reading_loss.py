@@ -1,4 +1,4 @@
-"""Records that are deleted below a stream: an error, or passed over, against a real node, without Java."""
+"""Records deleted below a stream raise an error or are skipped, with readers called as Spark calls them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ class TestStreamDataLoss:
     def test_the_topic_is_not_there_any_more(
         self, topics: Topics, options: Options, query: StartQuery, fresh_topic: Callable[[str], str]
     ) -> None:
-        """A topic that was named: an error, or the query lives on with the others."""
+        """If a subscribed topic is deleted, the query fails. With failOnDataLoss=false it continues with the other
+        topics."""
         name, other = topics.create(fresh_topic("named")), topics.create(fresh_topic("other"))
         topics.send(name, [b"x"] * 3)
         given = {"startingOffsets": "earliest", "fetchOffset.retryIntervalMs": 1}
@@ -50,7 +51,8 @@ class TestStreamDataLoss:
         fresh_topic: Callable[[str], str],
         caplog: pytest.LogCaptureFixture,
     ) -> None:
-        """Recognized by its id, even when it has more records; without failing it is read from its beginning."""
+        """A recreated topic is recognised by its id and fails the query. With failOnDataLoss=false it is read from its
+        beginning."""
         name = topics.create(fresh_topic("recreated"))
         topics.send(name, [b"old"] * 3)
         running = query(options(name, startingOffsets="earliest"))
@@ -74,7 +76,7 @@ class TestStreamDataLoss:
     def test_a_log_that_ends_below(
         self, topics: Topics, options: Options, query: StartQuery, fresh_topic: Callable[[str], str]
     ) -> None:
-        """A log that ends below what was read, or below the starting offset, is a loss of data."""
+        """If a log ends below the last offset read, or below the starting offset, this is data loss."""
         name = topics.create(fresh_topic("short"))
         topics.send(name, [b"x"] * 3)
         running = query(options(name))
@@ -90,7 +92,8 @@ class TestStreamDataLoss:
     def test_other_records_of_a_later_leader(
         self, query: StartQuery, tmp_path: Path, fresh_topic: Callable[[str], str]
     ) -> None:
-        """KIP-320: what was read in an epoch whose records end below was truncated, though the log is longer again."""
+        """If the log was truncated below the last offset read and grew again, the leader epochs show the data loss
+        (KIP-320)."""
         properties = prepare_odradek(tmp_path)
         server = launch_odradek(properties)
         try:
@@ -117,7 +120,8 @@ class TestStreamDataLoss:
     def test_a_batch_that_starts_behind_its_end(
         self, topics: Topics, options: Options, query: StartQuery, fresh_topic: Callable[[str], str]
     ) -> None:
-        """Never silent: a checkpoint whose first start is lost, and a later one was asked for."""
+        """A batch whose start is after its end fails, which may happen when a query with a lost checkpoint starts
+        later."""
         name = topics.create(fresh_topic("backwards"))
         running = query(options(name))
         with pytest.raises(
@@ -128,7 +132,8 @@ class TestStreamDataLoss:
     def test_retention_that_overtakes(
         self, topics: Topics, options: Options, query: StartQuery, fresh_topic: Callable[[str], str]
     ) -> None:
-        """An error that names the offsets; or the rest, and deleted records do not use up maxOffsetsPerTrigger."""
+        """If retention removes unread records, the error names their offsets. With failOnDataLoss=false the rest is
+        read, and lost offsets do not count for maxOffsetsPerTrigger."""
         name = topics.create(fresh_topic("expired"))
         topics.send(name, [b"%d" % number for number in range(20)])
         running = query(options(name, startingOffsets="earliest", maxOffsetsPerTrigger=2))
@@ -145,7 +150,8 @@ class TestStreamDataLoss:
     def test_a_partition_is_not_there_any_more(
         self, topics: Topics, options: Options, query: StartQuery, fresh_topic: Callable[[str], str]
     ) -> None:
-        """A topic that matched a pattern and was deleted."""
+        """If a topic that matched the pattern is deleted, the query fails. With failOnDataLoss=false it continues
+        without it."""
         name = topics.create(fresh_topic("gone"))
         kept = topics.create(f"{name}-kept")
         topics.send(name, [b"x"] * 3)

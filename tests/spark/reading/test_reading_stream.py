@@ -1,4 +1,4 @@
-"""Batches of streams, asked of readers as Spark asks them, against a real node, without Java."""
+"""Batches of streams, with readers called as Spark calls them, against a real node."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class TestStream:
     def test_from_the_end_without_a_gap(
         self, topics: Topics, options: Options, query: StartQuery, fresh_topic: Callable[[str], str]
     ) -> None:
-        """`latest` is where the log ended when the query started, however often Spark asks and whatever comes meanwhile."""
+        """`latest` means the end of the log when the query starts, however often Spark asks for it later."""
         name = topics.create(fresh_topic("latest"))
         topics.send(name, [b"before"])
         running = query(options(name))
@@ -41,7 +41,7 @@ class TestStream:
     def test_the_first_batch_comes_at_once_and_once(
         self, topics: Topics, options: Options, query: StartQuery, fresh_topic: Callable[[str], str]
     ) -> None:
-        """Spark writes a start into the checkpoint only as a part of the first end: so that comes even if it is empty."""
+        """The first batch comes at once, even if empty, because Spark saves the start only with the first end."""
         name = topics.create(fresh_topic("first"))
         running = query(options(name))
         assert running.batch() == []
@@ -50,7 +50,8 @@ class TestStream:
     def test_a_crash_in_the_first_batch(
         self, topics: Topics, options: Options, query: StartQuery, fresh_topic: Callable[[str], str]
     ) -> None:
-        """After it Spark asks for the initial offset again, and has the old end: the batch reads what it was to read."""
+        """After a crash in the first batch, Spark asks for the start again but keeps the old end. The batch then reads
+        the intended records."""
         name = topics.create(fresh_topic("crash"))
         topics.send(name, [b"before"])
         running = query(options(name))
@@ -69,7 +70,7 @@ class TestStream:
     def test_a_checkpoint_of_the_jvm_connector_is_gone_on_with(
         self, topics: Topics, options: Options, query: StartQuery, fresh_topic: Callable[[str], str]
     ) -> None:
-        """Its offsets are ours: the name of the format is all that changes."""
+        """A query can continue from the JVM connector's checkpoint, after only the format's name was changed."""
         name = topics.create(fresh_topic("migrated"), partitions=2)
         topics.send(name, [b"%d" % number for number in range(5)])
         running = query(options(name))
@@ -79,7 +80,8 @@ class TestStream:
     def test_limits(
         self, topics: Topics, options: Options, query: StartQuery, fresh_topic: Callable[[str], str]
     ) -> None:
-        """maxOffsetsPerTrigger bounds a batch, unless Spark asks for all; the rest comes with the next ones."""
+        """maxOffsetsPerTrigger limits a batch, unless Spark asks for everything. The rest comes with the next
+        batches."""
         name = topics.create(fresh_topic("limits"), partitions=2)
         topics.send(name, [b"%d" % number for number in range(30)])
         topics.send(name, [b"x"] * 10, partition=1)
@@ -99,7 +101,7 @@ class TestStream:
     def test_too_little_waits(
         self, topics: Topics, options: Options, query: StartQuery, fresh_topic: Callable[[str], str]
     ) -> None:
-        """minOffsetsPerTrigger holds a batch back until there is enough, or maxTriggerDelay has passed."""
+        """minOffsetsPerTrigger delays a batch until there are enough records, or until maxTriggerDelay has passed."""
         name = topics.create(fresh_topic("least"))
         running = query(options(name, minOffsetsPerTrigger=3))
         assert running.reader.getDefaultReadLimit() == ReadMinRows(3)
@@ -120,7 +122,8 @@ class TestStream:
     def test_available_now(
         self, topics: Topics, options: Options, query: StartQuery, fresh_topic: Callable[[str], str]
     ) -> None:
-        """Records that come after the start are left to the next run, and the run ends (no more to read)."""
+        """With AvailableNow the run ends with the records that existed at its start. Later ones are left to the next
+        run."""
         name = topics.create(fresh_topic("now"))
         topics.send(name, [b"1", b"2", b"3"])
         running = query(options(name, startingOffsets="earliest", maxOffsetsPerTrigger=2))
@@ -136,7 +139,7 @@ class TestStream:
     def test_new_partitions_are_read_from_their_beginning(
         self, topics: Topics, options: Options, query: StartQuery, fresh_topic: Callable[[str], str]
     ) -> None:
-        """However the query began (Spark's guide: newly discovered partitions start at earliest)."""
+        """A new partition is read from its beginning, even if the query began at `latest`, as in Spark's guide."""
         name = topics.create(fresh_topic("grows"))
         running = query(options(name))
         assert running.batch() == []
@@ -148,7 +151,7 @@ class TestStream:
     def test_news_end_the_wait(
         self, topics: Topics, options: Options, query: StartQuery, fresh_topic: Callable[[str], str]
     ) -> None:
-        """A query with nothing to do waits at the leaders, and records that come are read at once."""
+        """An idle query waits at the leaders, and a new record starts a batch at once."""
         name = topics.create(fresh_topic("news"), partitions=2)
         running = query(options(name))
         assert running.batch() == []
@@ -162,7 +165,8 @@ class TestStreamTold:
     def test_lag_in_records_and_seconds(
         self, topics: Topics, options: Options, query: StartQuery, fresh_topic: Callable[[str], str]
     ) -> None:
-        """The latestOffset in Spark says how far behind it the batch ends: records, and the age of the oldest."""
+        """The reported latest offset includes the lag after the batch: in records, and as the age of the oldest unread
+        record."""
         name = topics.create(fresh_topic("lag"))
         topics.send(name, [b"x"] * 10, timestamp=1_000_000)
         running = query(options(name, startingOffsets="earliest", maxOffsetsPerTrigger=4))
@@ -184,7 +188,8 @@ class TestStreamTold:
         node: RunningNode,
         fresh_topic: Callable[[str], str],
     ) -> None:
-        """The group has groupIdPrefix and an id that the checkpoint keeps, or the name that kafka.group.id gives."""
+        """Committed batches appear as a consumer group, named by kafka.group.id, or by groupIdPrefix with an id kept in
+        the checkpoint."""
         name = topics.create(fresh_topic("group"))
         topics.send(name, [b"x"] * 10)
         group = fresh_topic("readers")
@@ -202,7 +207,7 @@ class TestStreamTold:
         now = query(options(name, startingOffsets="earliest", **{"kafka.group.id": f"{group}-now"}))
         now.reader.prepareForTriggerAvailableNow()
         now.batch()
-        # The last batch of AvailableNow is published without `stop`, which Spark does not always call.
+        # With AvailableNow the last batch is committed without `stop`, which Spark does not always call.
         with Admin(bootstrap_servers=node.bootstrap) as admin:
             assert [each.lag for each in admin.describe_group_lag(f"{group}-now")] == [0]
         with Admin(bootstrap_servers=node.bootstrap) as admin:
@@ -218,7 +223,8 @@ class TestStreamTold:
         node: RunningNode,
         fresh_topic: Callable[[str], str],
     ) -> None:
-        """With AvailableNow the group knows of the last batch when Spark has asked for another one, stopped or not."""
+        """With AvailableNow, the last batch is committed to the group when Spark finds that there is no further
+        batch."""
         name = topics.create(fresh_topic("now-group"))
         topics.send(name, [b"x"] * 10)
         running = query(options(name, startingOffsets="earliest"))
@@ -237,7 +243,8 @@ class TestStreamTold:
         fresh_topic: Callable[[str], str],
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        """Leaders that are silent, or a topic that has gone, cost the figure, not the query."""
+        """If leaders do not answer, or the topic is gone, the age of the lag is reported as -1, and the query
+        continues."""
         name = topics.create(fresh_topic("no-age"))
         topics.send(name, [b"x"] * 10)
         running = query(options(name, startingOffsets="earliest", maxOffsetsPerTrigger=4))

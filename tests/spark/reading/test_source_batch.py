@@ -1,4 +1,4 @@
-"""Batch queries: `spark.read.format("odradek")` against a real node, in a real Spark."""
+"""Batch queries with `spark.read.format("odradek")`, in a real Spark against a real node."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def topics(node: RunningNode) -> Topics:
 
 @pytest.fixture
 def read(spark: SparkSession, node: RunningNode) -> Callable[..., DataFrame]:
-    """A batch query of topics, with options."""
+    """A function that makes a batch query of topics, with options."""
 
     def load(*names: str, **options: Any) -> DataFrame:
         reader = spark.read.format("odradek").option("kafka.bootstrap.servers", node.bootstrap)
@@ -42,7 +42,7 @@ class TestRows:
     def test_columns_are_those_of_the_jvm_connector(
         self, topics: Topics, read: Callable[..., DataFrame], fresh_topic: Callable[[str], str]
     ) -> None:
-        """Found by its name, without an import; a key, a header and a null come as they are."""
+        """The format is found by name, and the columns are those of the JVM connector, with nulls and headers."""
         name = topics.create(fresh_topic("rows"), partitions=2)
         topics.send(name, [b"one", None], key=b"k", timestamp=1_700_000_000_123, headers=[("h", b"v")])
         topics.send(name, [b"two"], partition=1, timestamp=1_700_000_000_000)
@@ -80,7 +80,7 @@ class TestRows:
         read: Callable[..., DataFrame],
         fresh_topic: Callable[[str], str],
     ) -> None:
-        """`spark.dataSource.register` works too, for who ships the source with the job."""
+        """The source can be registered with `spark.dataSource.register`, for a job that ships it."""
         spark.dataSource.register(DefaultSource)
         name = topics.create(fresh_topic("registered"))
         topics.send(name, [b"1", b"2"])
@@ -93,7 +93,7 @@ class TestRows:
         setting: Callable[[str, str], None],
         fresh_topic: Callable[[str], str],
     ) -> None:
-        """With `spark.sql.python.filterPushdown.enabled` the source filters the rows itself, instead of Spark; the rows
+        """With `spark.sql.python.filterPushdown.enabled` the source applies the filters, and Spark does not. The rows
         are the same."""
         name = topics.create(fresh_topic("filtered"), partitions=2)
         topics.send(name, [b"%d" % number for number in range(9)], partition=1)
@@ -108,7 +108,7 @@ class TestRows:
     def test_a_mistake_shows_at_load(
         self, read: Callable[..., DataFrame], fresh_topic: Callable[[str], str]
     ) -> None:
-        """One sentence, with the option's name, before anything is read; no traceback around it."""
+        """A wrong option fails at `load` with one sentence that names it, without a traceback."""
         with pytest.raises(
             AnalysisException, match="failOnDataLoss must be true or false, not 'perhaps'"
         ) as bad:
@@ -119,13 +119,13 @@ class TestRows:
         assert "Traceback" not in str(missing.value)
 
     def test_a_bug_keeps_its_traceback(self, spark: SparkSession) -> None:
-        """Only errors that say all by themselves come without one."""
+        """A bug keeps its traceback. Only errors that explain themselves come without one."""
         spark.dataSource.register(broken_source())
         with pytest.raises(AnalysisException, match=r"(?s)Traceback.*a bug"):
             spark.read.format("odradek_with_a_bug").load()
 
     def test_sql(self, spark: SparkSession, topics: Topics, fresh_topic: Callable[[str], str]) -> None:
-        """A temporary view is the way of SQL; CREATE TABLE, which would lose its options, is refused and says so."""
+        """SQL uses a temporary view. CREATE TABLE would lose the options, so it is refused with advice."""
         name = topics.create(fresh_topic("sql"))
         topics.send(name, [b"1", b"2"])
         options = f"OPTIONS (`kafka.bootstrap.servers` '{topics.bootstrap}', subscribe '{name}', includeHeaders true)"
@@ -139,7 +139,7 @@ class TestRows:
             spark.sql(f"CREATE TABLE lost USING odradek {options}")
 
     def test_a_table_that_loses_its_options_says_so(self, spark: SparkSession) -> None:
-        """A source without any option names the likely reason."""
+        """Without any option, the error names the likely reason: a table that lost its options."""
         with pytest.raises(
             AnalysisException, match=r"kafka\.bootstrap\.servers is missing.*CREATE TEMPORARY VIEW"
         ):
@@ -147,9 +147,9 @@ class TestRows:
 
 
 def broken_source() -> type[DefaultSource]:
-    """Make the format `odradek_with_a_bug`."""
+    """Make the format `odradek_with_a_bug`, whose schema raises KeyError."""
 
-    # A class of a function goes to Spark's processes by its code.
+    # Spark pickles a class within a function by value, so its processes do not need this module.
     class BrokenSource(DefaultSource):
         @classmethod
         def name(cls) -> str:

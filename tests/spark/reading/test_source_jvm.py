@@ -1,4 +1,4 @@
-"""The same queries with Spark's own Kafka connector and with ours: the rows, and the ends of batches, are equal."""
+"""Spark's own Kafka connector and ours give the same rows for the same queries, and the same ends of batches."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def rows(spark: SparkSession, which: str, bootstrap: str, **options: Any) -> lis
 
 
 def fill(topics: Topics, name: str) -> None:
-    """Fill two partitions with all codecs, nulls, headers, times that do not grow."""
+    """Fill two partitions with all codecs, nulls, headers and decreasing timestamps."""
     topics.create(name, partitions=2)
     for number, codec in enumerate(("none", "gzip", "snappy", "lz4", "zstd")):
         values = [None, b"", *(b"%d-%d" % (number, each) for each in range(20))]
@@ -51,7 +51,7 @@ class TestOnOdradek:
     def test_batch_queries(
         self, spark: SparkSession, node: RunningNode, fresh_topic: Callable[[str], str]
     ) -> None:
-        """Changing the format's name is the whole migration."""
+        """Batch queries give the same rows when only the format's name is changed."""
         name = fresh_topic("both")
         fill(Topics(node.bootstrap), name)
         starts, ends = {"0": 5, "1": -2}, {"0": -1, "1": 7}
@@ -78,7 +78,7 @@ class TestOnOdradek:
         fresh_topic: Callable[[str], str],
         tmp_path: Any,
     ) -> None:
-        """maxOffsetsPerTrigger cuts a backlog at the same offsets."""
+        """maxOffsetsPerTrigger ends the batches of a backlog at the same offsets."""
         name = fresh_topic("cut")
         fill(Topics(node.bootstrap), name)
         ends: dict[str, list[Any]] = {}
@@ -104,7 +104,8 @@ class TestOnOdradek:
         fresh_topic: Callable[[str], str],
         tmp_path: Any,
     ) -> None:
-        """A checkpoint goes from the JVM connector to ours and, with jvmOffsets, back; each record comes once."""
+        """A checkpoint of the JVM connector can be continued by ours and, with jvmOffsets, back. Each record is read
+        once."""
         topics, name = Topics(node.bootstrap), fresh_topic("back")
         topics.create(name, partitions=2)
         found: list[bytes] = []
@@ -141,7 +142,7 @@ def _offset(text: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def transactions(apache_kafka: ServerProcess) -> Iterator[tuple[str, str]]:
-    """Apache Kafka's address, and a topic with transactions of two producers, committed, aborted and open."""
+    """Apache Kafka's address, and a topic with committed, aborted and open transactions."""
     from confluent_kafka import Producer
     from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -161,7 +162,7 @@ def transactions(apache_kafka: ServerProcess) -> Iterator[tuple[str, str]]:
             producers[number].produce(name, value.encode(), partition=0)
         producers[number].flush(60)
 
-    # Interleaved: the second's aborted transaction begins and ends within the first's committed one.
+    # The second producer's aborted transaction lies within the first one's committed transaction.
     producers[0].begin_transaction()
     write(0, "committed 1")
     producers[1].begin_transaction()
@@ -184,7 +185,8 @@ def transactions(apache_kafka: ServerProcess) -> Iterator[tuple[str, str]]:
 
 class TestOnApacheKafka:
     def test_transactions(self, spark: SparkSession, transactions: tuple[str, str]) -> None:
-        """read_committed: no record of an aborted or an open transaction (KIP-98); read_uncommitted: all."""
+        """With read_committed, records of aborted and open transactions are left out (KIP-98). With read_uncommitted,
+        all are returned."""
         bootstrap, name = transactions
         for level in ("read_committed", "read_uncommitted"):
             given = {"subscribe": name, "kafka.isolation.level": level}
@@ -196,7 +198,7 @@ class TestOnApacheKafka:
             else:
                 assert len(values) == 44
                 assert values[-1] == b"open"
-        # In parts that begin and end within transactions.
+        # Parts may begin and end within transactions.
         parted = rows(
             spark,
             "odradek",
@@ -208,7 +210,7 @@ class TestOnApacheKafka:
         assert [row[1] for row in parted] == [b"committed 1", b"committed 2", b"committed 3", b"committed 4"]
 
     def test_batch_queries(self, spark: SparkSession, apache_kafka: ServerProcess) -> None:
-        """The source against Apache Kafka, beside the JVM connector."""
+        """Against Apache Kafka, both connectors return the same rows."""
         fill(Topics(apache_kafka.bootstrap), "both")
         theirs, ours = (rows(spark, which, apache_kafka.bootstrap, subscribe="both") for which in FORMATS)
         assert ours == theirs

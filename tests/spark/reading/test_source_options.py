@@ -1,4 +1,4 @@
-"""The source's options: names and defaults of Spark's own Kafka connector, one clear sentence for what cannot be."""
+"""The source's options: names and defaults of Spark's own Kafka connector, and one clear sentence for a wrong option."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOPIC = {**SERVERS, "subscribe": "flights"}
 
 class TestDefaults:
     def test_batch(self) -> None:
-        """A batch query reads everything (Spark's Kafka integration guide: earliest to latest)."""
+        """A batch query reads from earliest to latest by default, as in Spark's Kafka integration guide."""
         options = SourceOptions.parse(TOPIC, Query.BATCH)
         assert (options.starting.everywhere, options.ending.everywhere) == (EARLIEST, LATEST)
         assert options.topics == ("flights",)
@@ -30,14 +30,14 @@ class TestDefaults:
         assert options.consumer.isolation_level == "read_uncommitted"
 
     def test_stream(self) -> None:
-        """A streaming query begins with new records, and waits 15 minutes at most."""
+        """A streaming query starts at latest by default, and its trigger waits 15 minutes at most."""
         options = SourceOptions.parse(TOPIC, Query.STREAM)
         assert options.starting.everywhere == LATEST
         assert options.trigger_delay_max == timedelta(minutes=15)
         assert options.offsets_per_trigger_max is None
 
     def test_names_are_known_in_any_case(self) -> None:
-        """Spark hands them over in lower case."""
+        """Option names are recognised in any case, because Spark passes them in lower case."""
         given = {**TOPIC, "startingoffsets": "earliest", "FAILONDATALOSS": "False", "includeHeaders": "true"}
         options = SourceOptions.parse(given, Query.STREAM)
         assert options.starting.everywhere == EARLIEST
@@ -47,7 +47,8 @@ class TestDefaults:
 
 class TestBounds:
     def test_the_first_of_timestamp_by_timestamp_and_offsets_counts(self) -> None:
-        """The guide: startingTimestamp before startingOffsetsByTimestamp before startingOffsets."""
+        """startingTimestamp takes precedence over startingOffsetsByTimestamp, and this over startingOffsets, as in
+        Spark's guide."""
         every = {
             "startingTimestamp": "5",
             "startingOffsetsByTimestamp": '{"flights": {"0": 6}}',
@@ -64,13 +65,13 @@ class TestBounds:
             assert SourceOptions.parse(TOPIC | given, Query.STREAM).starting == expected
 
     def test_offsets_may_be_words_in_numbers(self) -> None:
-        """In JSON -2 is earliest, -1 latest."""
+        """In JSON offsets, -2 means earliest and -1 latest."""
         text = '{"a": {"0": -2, "1": -1}, "b": {"0": 23}}'
         options = SourceOptions.parse({**SERVERS, "subscribe": "a,b", "startingOffsets": text}, Query.STREAM)
         assert options.starting.offsets == {("a", 0): EARLIEST, ("a", 1): LATEST, ("b", 0): 23}
 
     def test_assign(self) -> None:
-        """Partitions by topic."""
+        """assign takes partitions by topic, as JSON."""
         options = SourceOptions.parse({**SERVERS, "assign": '{"a": [1, 0], "b": [2]}'})
         assert options.assigned == (("a", 0), ("a", 1), ("b", 2))
 
@@ -79,18 +80,18 @@ class TestBounds:
         [("30s", 30), ("15m", 900), ("2h", 7200), ("250", 0.25), ("1500ms", 1.5), ("1d", 86400)],
     )
     def test_durations(self, text: str, seconds: float) -> None:
-        """Spark's short units; milliseconds without one."""
+        """Durations take Spark's short units. A number without a unit means milliseconds."""
         options = SourceOptions.parse({**TOPIC, "maxTriggerDelay": text}, Query.STREAM)
         assert options.trigger_delay_max.total_seconds() == seconds
 
 
 class TestPage:
     def test_it_is_what_the_code_says(self) -> None:
-        """docs/spark-options.md is current; `python -m odradek.spark.options_page` writes it anew."""
+        """docs/spark-options.md matches the code; `python -m odradek.spark.options_page` regenerates it."""
         assert (ROOT / "docs" / "spark-options.md").read_text() == options_page.page()
 
     def test_every_option_that_is_taken_is_in_the_table(self) -> None:
-        """The names that the parser asks for are those of the table."""
+        """The parser uses exactly the options of the documented table."""
         asked: set[str] = set()
 
         class Noted(dict[str, str]):
@@ -106,7 +107,8 @@ class TestPage:
 
 class TestKafkaKeys:
     def test_consumer_keys_take_effect_and_others_of_kafka_pass(self) -> None:
-        """One set of options may serve the source and the sink."""
+        """Kafka consumer settings take effect, and producer settings are accepted. So the source and the sink may share
+        options."""
         given = {
             **TOPIC,
             "kafka.isolation.level": "read_committed",
@@ -183,7 +185,7 @@ REFUSED: list[tuple[Query, dict[str, str], str]] = [
 class TestRefused:
     @pytest.mark.parametrize(("query", "given", "sentence"), REFUSED)
     def test_one_sentence(self, query: Query, given: dict[str, str], sentence: str) -> None:
-        """An option that is missing, contradictory or unknown is named, in one line."""
+        """A missing, contradictory or unknown option is refused in one line that names it."""
         with pytest.raises(OptionError) as caught:
             SourceOptions.parse(given, query)
         text = str(caught.value)
@@ -191,11 +193,11 @@ class TestRefused:
         assert "\n" not in text
 
     def test_a_batch_query_passes_over_limits_of_streams(self) -> None:
-        """As the JVM connector does: they are named, for a warning."""
+        """A batch query ignores limits of streams, as the JVM connector does, and lists them for a warning."""
         given = {**TOPIC, "maxOffsetsPerTrigger": "5", "maxTriggerDelay": "1m"}
         assert SourceOptions.parse(given, Query.BATCH).ignored == ("maxOffsetsPerTrigger", "maxTriggerDelay")
         assert SourceOptions.parse(given, Query.STREAM).ignored == ()
 
     def test_an_option_of_somebody_else_passes(self) -> None:
-        """Spark and its users put in names of their own, such as the sink's topic or a path."""
+        """Unknown options without the prefix `kafka.` are ignored, such as a path or the sink's topic."""
         assert SourceOptions.parse({**TOPIC, "topic": "out", "path": "/x"}).topics == ("flights",)

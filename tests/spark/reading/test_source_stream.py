@@ -1,4 +1,4 @@
-"""Streaming queries of the source in a real Spark: checkpoints, triggers, progress, killed workers."""
+"""Streaming queries in a real Spark: checkpoints, triggers, progress and killed workers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Stream = Callable[..., "StreamingQuery"]
 ONE_BY_ONE = {"kafka.max.partition.fetch.bytes": 1, "kafka.fetch.max.bytes": 1}
-"""A fetch brings one batch."""
+"""Settings with which each fetch returns only one batch."""
 Seen = dict[int, list[tuple[int, int]]]
 
 
@@ -44,7 +44,10 @@ def stream(
     streams: Callable[[StreamingQuery], StreamingQuery],
     checkpoint: str,
 ) -> Stream:
-    """A query from a topic into `seen`, by the number of the batch; all of a test's have the same checkpoint."""
+    """A function that starts a query from a topic into `seen`, by batch number.
+
+    All queries of a test share a checkpoint.
+    """
 
     def run(
         topic: str,
@@ -69,7 +72,7 @@ def stream(
 
 
 def rows_of(seen: Seen) -> list[tuple[int, int]]:
-    """Return (partition, offset) of all batches."""
+    """Return the sorted (partition, offset) of the rows of all batches."""
     return sorted(row for rows in seen.values() for row in rows)
 
 
@@ -81,7 +84,7 @@ class TestStream:
         stream: Stream,
         fresh_topic: Callable[[str], str],
     ) -> None:
-        """Every record once across a restart; progress and group say how far it is."""
+        """Each record is read once across a restart. Progress and consumer group show the position."""
         name = topics.create(fresh_topic("goes-on"), partitions=2)
         topics.send(name, [b"before"] * 3)
         seen: Seen = {}
@@ -107,7 +110,7 @@ class TestStream:
         group = told()[-1]["endOffset"]["@group"]
 
         def lag() -> list[int | None]:
-            """Return the lags, empty before the first commit, when the group does not exist."""
+            """Return the lags. They are empty before the first commit, because the group does not exist yet."""
             with Admin(bootstrap_servers=node.bootstrap) as admin, suppress(KafkaError):
                 return [each.lag for each in admin.describe_group_lag(group)]
             return []
@@ -118,10 +121,10 @@ class TestStream:
     def test_available_now_with_limits_and_a_killed_worker(
         self, spark: SparkSession, topics: Topics, stream: Stream, fresh_topic: Callable[[str], str]
     ) -> None:
-        """A worker that dies in the middle of a batch neither loses nor repeats a record, and the query ends by
-        itself."""
+        """If a worker is killed in the middle of a batch, no record is lost or repeated, and the query ends
+        normally."""
         name = topics.create(fresh_topic("killed"))
-        # Each record is a batch, and each fetch brings one: the tasks take their time.
+        # Each record is a batch and each fetch returns one batch, so tasks take some time.
         topics.send(name, [b"%d" % number for number in range(1500)], linger_ms=0, batch_size=0)
         seen: Seen = {}
         tracker = spark.sparkContext.statusTracker()
@@ -155,7 +158,8 @@ class TestStream:
         tmp_path: Path,
         how: str,
     ) -> None:
-        """Small ranges share a task: its second attempt reads all of them from their starts, the rows of the first are gone."""
+        """A task of several small ranges fails in the middle. Its second attempt reads all of them again, and rows of
+        the first are dropped."""
         name = topics.create(fresh_topic("several"), partitions=4)
         for partition in range(4):
             topics.send(name, [b"x"] * 20, partition=partition, linger_ms=0, batch_size=0)
@@ -177,7 +181,7 @@ class TestStream:
     def test_what_cannot_begin_says_why(
         self, topics: Topics, stream: Stream, fresh_topic: Callable[[str], str]
     ) -> None:
-        """The reason is the error's last line, without a traceback of Python, for options and topics alike."""
+        """If a query cannot start, the error's last line is the reason. There is no Python traceback."""
         for given, reason in (
             (
                 {"endingOffsets": "latest"},
@@ -195,9 +199,7 @@ class TestStream:
 
 
 def register_failing(spark: SparkSession, failed: Path, how: str) -> None:
-    """Register the format `odradek_that_fails`: its first task ends after row 30, and `failed` then has its planned
-    range.
-    """
+    """Register the format `odradek_that_fails`: its first task fails after row 30, and writes its ranges into `failed`."""
     from pyspark.sql.types import StructType
 
     from odradek.spark.reading.range_partition import RangePartition
@@ -205,7 +207,7 @@ def register_failing(spark: SparkSession, failed: Path, how: str) -> None:
     from odradek.spark.source_stream import OdradekStreamReader
     from pyspark_odradek import DefaultSource
 
-    # Classes of a function go to Spark's workers by their code: those of a module would have to be there.
+    # Spark pickles classes within a function by value, so its workers do not need this module.
     class FailingReader(OdradekStreamReader):
         def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
             assert isinstance(partition, RangePartition)

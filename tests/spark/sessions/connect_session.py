@@ -1,9 +1,9 @@
-"""Spark Connect: a job that only has a remote session. A process, for `test_whole_sessions`.
+"""Run a job that only has a remote session (Spark Connect), in a process. For `test_whole_sessions`.
 
     python -m tests.spark.sessions.connect_session BOOTSTRAP FROM TO CHECKPOINT
 
-It copies the topic FROM to TO as a batch, and again as a stream. Then it makes mistakes. The last line is JSON: the
-numbers of rows in TO after each copy, and the texts of the errors.
+The job copies the topic FROM to TO as a batch, and again as a stream. Then it uses invalid options. The last line of
+output is JSON, with the number of rows in TO after each copy and the texts of the errors.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 
 
 def main(bootstrap: str, origin: str, target: str, checkpoint: str) -> None:
-    """Copy, count, make mistakes, print."""
-    # The session's server needs a master of its own here: executors apart from the driver.
+    """Copy the topic twice, use invalid options, and print row counts and errors."""
+    # Start the session's server on a local cluster, with executors apart from the driver.
     builder = SparkSession.builder.remote("local-cluster[2,1,1024]")
     for key, value in {
         "spark.ui.enabled": "false",

@@ -1,11 +1,10 @@
-"""A job that logs in with a password, and everything that its Spark shows of it. A process, for
-`test_whole_sessions`.
+"""Run a job that logs in with a password, and print everything that Spark shows about it. For `test_whole_sessions`.
 
     python -m tests.spark.sessions.secret_session DIRECTORY TOPIC OPTIONS
 
-OPTIONS is JSON. The job reads and writes the topic, as a batch and as a stream, and fails once. Spark's output goes
-to standard output: its pages and its interface of figures, plans, progress, errors. Its log of level INFO goes to
-standard error, its event log to DIRECTORY.
+OPTIONS is JSON. The job reads and writes the topic, as a batch and as a stream, and fails once. Standard output gets
+Spark's web pages, metrics, plans, progress and errors. Its log at level INFO goes to standard error, and its event log
+to DIRECTORY.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from pyspark.sql import SparkSession
 
 
 def main(directory: str, topic: str, options_json: str) -> None:
-    """Run the job, then print all that there is to see."""
+    """Run the job, then print all of Spark's pages and the responses of its REST interface."""
     options = json.loads(options_json)
     builder = SparkSession.builder.master("local[2]")
     for key, value in {

@@ -1,7 +1,7 @@
-"""A small Spark cluster whose workers have addresses of their own: a master and two workers on loopback.
+"""A small Spark cluster on several hosts: a master and two workers on different loopback addresses.
 
-Spark gives a slow task a twin only on another host (`TaskSetManager.hasAttemptOnHost`), and the workers of `local-cluster`
-all have one. So here each worker has one core, and an address of 127.0.0.0/8.
+Spark starts a duplicate of a slow task only on another host (`TaskSetManager.hasAttemptOnHost`), and all workers of
+`local-cluster` have the same host. So here each worker has one core and its own address in 127.0.0.0/8.
 """
 
 from __future__ import annotations
@@ -33,24 +33,22 @@ _EXECUTOR_MEMORY = "1024M"
 
 @attrs.frozen
 class SparkHosts:
-    """A running cluster: the address for a driver, and its workers' processes."""
+    """A running cluster: the master's address for a driver, and the process ids of its workers."""
 
     master: str
     workers: Sequence[int]
 
     def executors(self) -> list[int]:
-        """Return the Java processes that are executors now."""
+        """Return the Java processes that are executors at present."""
         return executor_processes(lambda parent: parent in self.workers)
 
 
 @contextmanager
 def spark_hosts(folder: Path) -> Iterator[SparkHosts]:
-    """Start a cluster for the length of the block, with its files in `folder`. Raises `AssertionError` if it does
-    not start.
-    """
+    """Run a cluster within the block, with its files in `folder`. Raises `AssertionError` if it does not start."""
     port, *others = free_ports(1 + len(_HOSTS))
     master = f"spark://{_MASTER_HOST}:{port}"
-    # An application whose executors die again and again would be given up otherwise.
+    # Otherwise the master gives up an application whose executors die repeatedly.
     lasting = {"SPARK_MASTER_OPTS": f"-D{_DEPLOY.removeprefix('org.apache.')}.maxExecutorRetries=-1"}
     with ExitStack() as stack:
         own = ["--host", _MASTER_HOST, "--port", str(port)]
@@ -72,7 +70,7 @@ def _daemon(
 ) -> Iterator[subprocess.Popen[bytes]]:
     home = Path(pyspark.__file__).parent
     environment = {**os.environ, **more, "SPARK_HOME": str(home), "SPARK_DAEMON_MEMORY": _DAEMON_MEMORY}
-    # The program replaces itself by Java, so the process is the daemon's.
+    # The program replaces itself by Java, so this process is the daemon.
     command = [str(home / "bin" / "spark-class"), f"{_DEPLOY}.{name}", "--webui-port", "0", *words]
     with (folder / f"{name}.log").open("ab") as log:
         process = subprocess.Popen(
@@ -88,10 +86,14 @@ def _daemon(
 def _wait_for_port(host: str, port: int, process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + _START_SECONDS_MAX
     while True:
-        assert process.poll() is None, f"Spark's daemon ended with {process.returncode}"
+        assert process.poll() is None, (
+            f"Spark's daemon for {host}:{port} ended with status {process.returncode}"
+        )
         try:
             socket.create_connection((host, port), timeout=1.0).close()
             return
         except OSError:
-            assert time.monotonic() < deadline, f"nothing listens at {host}:{port}"
+            assert time.monotonic() < deadline, (
+                f"nothing listens at {host}:{port} after {_START_SECONDS_MAX:g} s"
+            )
             time.sleep(0.05)

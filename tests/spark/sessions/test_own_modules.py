@@ -1,4 +1,4 @@
-"""A user's own modules beside his job: the format works whatever their names are."""
+"""User modules beside a job may have any name: the format still works."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ query.awaitTermination()
 print("rows", spark.read.format("odradek").options(**server, subscribe=topic).load().count())
 spark.stop()
 """
-"""Writes five rows as a batch, copies them by a stream behind themselves, and reads all."""
+"""A job that writes five rows as a batch, copies them with a stream into the same topic, and reads all."""
 
 
 def run(code: str, beside: Path, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    """Run Python as Spark starts it: the job's folder comes first on the path."""
+    """Run Python like Spark, with the job's folder first on the path."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(beside), str(ROOT)])}
     return subprocess.run(
         [sys.executable, "-c", code],
@@ -75,7 +75,7 @@ def run(code: str, beside: Path, given: bytes = b"") -> subprocess.CompletedProc
 
 
 def test_spark_py_of_the_users(tmp_path: Path) -> None:
-    """His `spark.py` stays his, where the format is planned and where readers are unpickled."""
+    """A user's module `spark.py` keeps its name, in the driver and where readers are unpickled."""
     lay_out(tmp_path)
     (tmp_path / "spark.py").write_text("MINE = True\n")
     pickled = run(LOAD, tmp_path)
@@ -89,7 +89,8 @@ def test_spark_py_of_the_users(tmp_path: Path) -> None:
 
 
 def test_the_format_is_found_from_anywhere(tmp_path: Path) -> None:
-    """Spark looks for modules named `pyspark_*` where files lie, so an editable installation must be a path."""
+    """Spark searches the path for modules named `pyspark_*`, so an editable installation must add a path, and not an
+    import hook."""
     code = "import pkgutil; print(*(each.name for each in pkgutil.iter_modules()))"
     env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     done = subprocess.run(
@@ -108,7 +109,8 @@ def test_the_format_is_found_from_anywhere(tmp_path: Path) -> None:
 def test_source_and_sink_beside_modules_of_any_name(
     node: RunningNode, fresh_topic: Callable[[str], str], tmp_path: Path, how: str
 ) -> None:
-    """A batch is written, a stream copies it, and all is read, by a session in a directory full of traps."""
+    """In a directory with misleading module names, a session writes a batch, copies it with a stream, and reads all
+    rows."""
     if how == "connect":
         pytest.importorskip("grpc", reason="Spark Connect is not installed: pip install 'pyspark[connect]'")
     try:

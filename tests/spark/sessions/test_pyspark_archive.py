@@ -1,4 +1,4 @@
-"""Compiled modules in PySpark's archives: imported from there, left alone by the next run, the sources still there."""
+"""Compiled modules are added to PySpark's archives. Python imports them, and a second run changes nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from odradek.spark.pyspark_archive import main
 
 
 def test_modules_are_imported_compiled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Python takes the compiled modules; entries that were there stay where they were; a second run adds nothing."""
+    """Python imports the compiled modules. Existing entries, such as the sources, stay in place, and a second run adds
+    nothing."""
     archive = tmp_path / "pyspark.zip"
     with ZipFile(archive, "w") as made:
         made.writestr("thing/__init__.py", "WHERE = __file__\n")
@@ -43,6 +44,6 @@ def test_modules_are_imported_compiled(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_a_directory_without_archives_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One sentence, and the exit status says it."""
+    """A directory without PySpark's archives is refused with one sentence and a nonzero exit status."""
     assert main([str(tmp_path)]) == 1
     assert capsys.readouterr().err == f"the directory {tmp_path} has no archive of PySpark\n"

@@ -1,4 +1,4 @@
-"""Source and sink log in by `kafka.security.*`, over TLS; plans and errors hide the password."""
+"""Source and sink log in over TLS with `kafka.security.*` options. Plans and errors hide the password."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
 
 def login(secured: SecuredNode, password: str = PASSWORD) -> dict[str, str]:
-    """Return the options of alice, who logs in by SCRAM over TLS."""
+    """Return the options with which alice logs in by SCRAM over TLS."""
     return {
         "kafka.bootstrap.servers": secured.sasl_tls,
         "kafka.security.protocol": "SASL_SSL",
@@ -37,7 +37,7 @@ def login(secured: SecuredNode, password: str = PASSWORD) -> dict[str, str]:
 
 
 def test_write_and_read_over_sasl_ssl(spark: SparkSession, secured: SecuredNode) -> None:
-    """Executors and driver log in alike, and Spark's plans have no password of ours."""
+    """Driver and executors log in, and rows are written and read. Spark's plans do not contain the password."""
     with Admin(bootstrap_servers=secured.plaintext) as admin:
         [created] = admin.create_topics([NewTopic("sparked", partitions=2)])
         assert created.error is None
@@ -49,13 +49,13 @@ def test_write_and_read_over_sasl_ssl(spark: SparkSession, secured: SecuredNode)
     plans = read._jdf.queryExecution().toString()
     assert "sparked" in plans or "odradek" in plans
     assert PASSWORD not in plans
-    # The jobs look the topic up by a client of their own.
+    # Jobs look up the topic with a client of their own, which must log in, too.
     _, bounds = Topics(spark, "odradek", options).bounds("sparked")
     assert sum(end - begin for begin, end in bounds.values()) >= 100
 
 
 def test_a_wrong_password_is_told_without_it(spark: SparkSession, secured: SecuredNode) -> None:
-    """The refusal says what was refused, and shows neither password nor JAAS line."""
+    """A wrong password is refused with a reason. The error contains neither the password nor the JAAS line."""
     options = {**login(secured, "mistyped"), "kafka.request.timeout.ms": "5000"}
     read = spark.read.format("odradek").options(**options).option("subscribe", "sparked").load()
     with pytest.raises(Exception, match=r"(?i)authentication") as refusal:
@@ -64,7 +64,7 @@ def test_a_wrong_password_is_told_without_it(spark: SparkSession, secured: Secur
 
 
 def test_no_printed_value_has_the_password(secured: SecuredNode) -> None:
-    """Printed settings hide it, and so does the error about a refused option."""
+    """Printed settings hide the password, and so does the error for an invalid option."""
     from pyspark.sql.types import StringType, StructField, StructType
 
     source = SourceOptions.parse({**login(secured), "subscribe": "t"})

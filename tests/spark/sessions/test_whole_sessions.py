@@ -1,4 +1,4 @@
-"""Sessions of their own, for `make test-spark`: Spark Connect on a small cluster, secrets, a user's own `spark.py`."""
+"""Tests that need their own Spark session, for `make test-spark`: Spark Connect, secrets, and a user's `spark.py`."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ TIMEOUT_SECONDS = 600.0
 
 @pytest.fixture(scope="session", autouse=True)
 def whole(whole_matrix: bool) -> None:
-    """Left out of `make test`."""
+    """Skip the test in `make test`."""
     if not whole_matrix:
-        pytest.skip("a session of its own: make test-spark")
+        pytest.skip("starts a Spark session, so it runs only in make test-spark")
     try:
         java_command()
     except KafkaUnavailable as reason:
@@ -41,7 +41,7 @@ def whole(whole_matrix: bool) -> None:
 def run(
     words: list[str], path: list[Path], cwd: Path, conf: Path = ROOT / "spark" / "conf"
 ) -> subprocess.CompletedProcess[str]:
-    """Run a process with these folders first on its path."""
+    """Run a process with these folders first on its path; return its output."""
     before = os.environ.get("PYTHONPATH", "")
     env = {
         **os.environ,
@@ -57,7 +57,8 @@ def run(
 def test_spark_connect_on_a_cluster(
     node: RunningNode, fresh_topic: Callable[[str], str], checkpoint: str
 ) -> None:
-    """Batch, stream and errors by a remote session, on executors apart; an error is one sentence without traceback."""
+    """With Spark Connect and separate executors, batch and stream work. An error is one sentence without a
+    traceback."""
     pytest.importorskip("grpc", reason="Spark Connect is not installed: pip install 'pyspark[connect]'")
     topics = Topics(node.bootstrap)
     origin, target = topics.create(fresh_topic("origin"), 2), topics.create(fresh_topic("target"), 2)
@@ -83,7 +84,7 @@ def test_spark_connect_on_a_cluster(
 
 
 def test_nothing_of_spark_shows_the_password(secured: SecuredNode, tmp_path: Path) -> None:
-    """Pages, figures, plans, progress, errors, logs and the event log, of reads and writes: the password is nowhere."""
+    """The password appears nowhere in Spark's pages, metrics, plans, progress, errors, logs or event log."""
     with Admin(bootstrap_servers=secured.plaintext) as admin:
         [created] = admin.create_topics([NewTopic("told", partitions=2)])
         assert created.error is None
@@ -106,7 +107,8 @@ def test_nothing_of_spark_shows_the_password(secured: SecuredNode, tmp_path: Pat
 def test_a_job_beside_a_spark_py(
     node: RunningNode, fresh_topic: Callable[[str], str], tmp_path: Path
 ) -> None:
-    """A batch and a stream of a job with a `spark.py` of its own; one line of Spark's comes before the result."""
+    """A job beside a user module `spark.py` runs a batch and a stream, and prints only one line of Spark's before its
+    result."""
     topics = Topics(node.bootstrap)
     name = topics.create(fresh_topic("beside"))
     topics.send(name, [b"1", b"2", b"3"])
@@ -130,7 +132,7 @@ print("rows", spark.read.format("odradek").options(**options).load().count())
     done = run([sys.executable, "job.py"], [tmp_path], tmp_path)
     assert done.returncode == 0, done.stderr[-4000:]
     assert done.stdout.splitlines() == ["rows 12"]
-    # Bars of progress are written over.
+    # Progress bars overwrite their line.
     noise = [line for line in re.split(r"[\r\n]+", done.stderr) if line.strip() and "[Stage" not in line]
     # Each writer logs once, after its first batch, how to read the written records.
     told = [line for line in noise if "kafka.isolation.level=read_committed" in line]

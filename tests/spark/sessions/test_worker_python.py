@@ -1,4 +1,4 @@
-"""The launcher for Spark's Python processes: which part of the path it takes away, and from which Spark's."""
+"""The launcher for Spark's Python processes: which entries it removes from the path, and for which Spark."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LAUNCHER = ROOT / "spark" / "odradek-spark-python"
 
 @pytest.fixture
 def launcher(tmp_path: Path) -> Path:
-    """The launcher in a `bin` whose `python3` prints its path and its arguments."""
+    """A copy of the launcher in a `bin` folder whose `python3` prints its path and arguments."""
     place = tmp_path / "venv" / "bin"
     place.mkdir(parents=True)
     python = place / "python3"
@@ -29,7 +29,7 @@ def launcher(tmp_path: Path) -> Path:
 
 
 def run(launcher: Path, spark_home: Path | None, path: list[str]) -> list[str]:
-    """Return the lines that `python3` prints, found by the launcher's name alone."""
+    """Run the launcher by its name alone; return the lines that `python3` prints."""
     env = {**os.environ, "PYTHONPATH": ":".join(path), "PATH": f"{launcher.parent}:{os.environ['PATH']}"}
     env.pop("SPARK_HOME", None)
     if spark_home is not None:
@@ -40,7 +40,8 @@ def run(launcher: Path, spark_home: Path | None, path: list[str]) -> list[str]:
 
 
 def test_the_archives_of_an_installed_spark_leave_the_path(launcher: Path) -> None:
-    """The user's own entries stay on the path, in order; arguments are handed on as they are."""
+    """The archives of the pip-installed Spark are removed from the path. The user's entries stay in order, and
+    arguments are passed on."""
     home = launcher.parent.parent / "lib" / "python3.11" / "site-packages" / "pyspark"
     home.mkdir(parents=True)
     theirs = [f"{home}/python/lib/pyspark.zip", f"{home}/jars/spark-core.jar"]
@@ -51,7 +52,8 @@ def test_the_archives_of_an_installed_spark_leave_the_path(launcher: Path) -> No
 
 @pytest.mark.parametrize("is_set", [True, False])
 def test_other_sparks_keep_theirs(launcher: Path, tmp_path: Path, is_set: bool) -> None:
-    """Only beside the Spark that pip installed for this Python are the same modules on the path anyway."""
+    """Archives of another Spark stay on the path, because only the pip-installed Spark's modules can be imported
+    without archives."""
     home = tmp_path / "spark-4.2.0-bin-hadoop3"
     home.mkdir()
     path = [f"{home}/python/lib/pyspark.zip", "/my modules"]
@@ -59,7 +61,7 @@ def test_other_sparks_keep_theirs(launcher: Path, tmp_path: Path, is_set: bool) 
 
 
 def test_without_a_python_beside_it(launcher: Path, tmp_path: Path) -> None:
-    """As `pip install --user` leaves it: the Python of the path is meant."""
+    """If there is no Python beside the launcher, as after `pip install --user`, it uses the Python of the PATH."""
     alone = tmp_path / "local" / "bin" / launcher.name
     alone.parent.mkdir(parents=True)
     launcher.rename(alone)
@@ -69,7 +71,7 @@ def test_without_a_python_beside_it(launcher: Path, tmp_path: Path) -> None:
 
 
 def test_it_is_installed() -> None:
-    """It lies beside the Python that the package is installed for, executable."""
+    """The launcher is installed, executable, beside the Python of the package."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     assert [ROOT / each for each in settings["script-files"]] == [LAUNCHER]
     assert os.access(LAUNCHER, os.X_OK)

@@ -1,7 +1,7 @@
-"""A batch that was begun in one mode is ended in it, or the sink says how; seen from a committed reader.
+"""A batch must end in the delivery mode in which it began; otherwise the sink refuses it and says what to do.
 
-Spark calls the sink's writers as here: task by task, then `commit` or `abort`. No rule that is missing shows as an error: rows
-are doubled, or hidden.
+The tests call the sink's writers as Spark does: task by task, then `commit` or `abort`. A missing rule would not show
+as an error, but as duplicated or hidden rows.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _EXPECTED = Counter({b"%d-%d" % (task, row): 1 for task in range(_TASKS) for row
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """A node that serves two-phase commit."""
+    """A node with two-phase commit enabled."""
     directory: Path = tmp_path_factory.mktemp("modes") / "node"
     settings = {**NO_RETENTION, **TRANSACTIONS, "transaction.two.phase.commit.enable": "true"}
     made = start_odradek(directory, settings=settings)
@@ -49,7 +49,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 @attrs.define
 class Query:
-    """A streaming query whose tasks are run by hand, in this process."""
+    """A streaming query whose tasks the test runs in this process."""
 
     bootstrap: str
     topic: str
@@ -64,9 +64,12 @@ class Query:
         values: list[bytes] | None = None,
         **options: str,
     ) -> list[str]:
-        """Return the sentences of a run that is started anew. With `only` it dies when these tasks have reported."""
+        """Run a batch in a new run of the query; return the error sentences.
+
+        With `only`, the run dies after these tasks have reported.
+        """
         monkeypatch = self.monkeypatch
-        # Another process would have asked nothing yet.
+        # A new process would start without cached responses.
         monkeypatch.setattr(prepared_before, "_asked", {})
         given = {
             "kafka.bootstrap.servers": self.bootstrap,
@@ -97,11 +100,11 @@ class Query:
         )
 
     def committed(self) -> Counter[bytes | None]:
-        """Return the values that a committed reader sees, once nothing is open."""
+        """Return the committed values, sorted, when no transaction is open."""
         return Counter(record.value for record in stored_committed(self.bootstrap, self.topic, 0))
 
     def prepared(self) -> int:
-        """Return the number of the query's open transactions."""
+        """Return the number of open transactions of the query."""
         with Client(self.bootstrap) as client:
             pattern = f"odradek-spark-2pc-{self.name}-.*"
             return len(client.admin.list_transactions(states=["Ongoing"], transactional_id_pattern=pattern))
@@ -114,7 +117,7 @@ def query(server: ServerProcess, fresh_topic: Callable[[str], str], monkeypatch:
 
 
 def test_a_first_batch_that_exactly_once_has_begun_is_not_begun_again(query: Query) -> None:
-    """Task 0 is missing, as where it took too long: two-phase delivery writes nothing beside the others."""
+    """A first batch began as exactly-once, and one of its tasks is missing. In two-phase mode the batch is refused."""
     assert query.run("exactly-once", only=(1, 2)) == []
     failures = query.run("two-phase")
     assert len(failures) == _TASKS
@@ -128,7 +131,8 @@ def test_a_first_batch_that_exactly_once_has_begun_is_not_begun_again(query: Que
 def test_no_other_mode_writes_beside_prepared_transactions(
     query: Query, delivery: str, way_out: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """They would hide its rows for ever: the sentence names both ways out, and each of them leads out."""
+    """While prepared transactions are open, other modes are refused, because these would hide their rows. Each way out
+    in the sentence works."""
     assert query.run("two-phase", only=(1, 2)) == []
     failures = query.run(delivery)
     command = f"odradek spark two-phase --bootstrap {query.bootstrap} --end {query.name}"
@@ -148,7 +152,8 @@ def test_no_other_mode_writes_beside_prepared_transactions(
 
 
 def test_another_topic_of_decisions_is_told_by_every_task(query: Query) -> None:
-    """In the middle of a stream the batch before is missing there: each task refuses to write, and each row is there once."""
+    """If decisionsTopic is changed in the middle of a stream, each task refuses to write, and each row is there
+    once."""
     assert query.run("exactly-once") == []
     before = query.committed()
     assert query.run("exactly-once", batch=1, only=(1, 2)) == []

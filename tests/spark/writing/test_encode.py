@@ -1,4 +1,4 @@
-"""odradek.spark.writing.encode: Arrow columns as record batches, beside the writer that the producer has for single records."""
+"""`odradek.spark.writing.encode` turns Arrow columns into record batches like the producer's writer for single records."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import pytest
 pa = pytest.importorskip("pyarrow")
 np = pytest.importorskip("numpy")
 
-from odradek.client.producer.partitioner import murmur2  # noqa: E402 - only where pyarrow is
-from odradek.spark.writing.encode import Rows, encode, murmur2_of, partitions_of  # noqa: E402 - only where pyarrow is
-from odradek.wire.batches.record_writer import Row, encode_batch, stamp  # noqa: E402 - only where pyarrow is
-from odradek.wire.batches.records import records  # noqa: E402 - only where pyarrow is
+from odradek.client.producer.partitioner import murmur2  # noqa: E402 - needs pyarrow
+from odradek.spark.writing.encode import Rows, encode, murmur2_of, partitions_of  # noqa: E402 - needs pyarrow
+from odradek.wire.batches.record_writer import Row, encode_batch, stamp  # noqa: E402 - needs pyarrow
+from odradek.wire.batches.records import records  # noqa: E402 - needs pyarrow
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 NOW = 1_700_000_000_000
 
 
 def rows_of(rows: Sequence[Row]) -> Rows:
-    """Return the same rows as columns."""
+    """Return rows as columns."""
     headers = [
         [{"key": name, "value": value} for name, value in row[3]] if row[3] is not None else None
         for row in rows
@@ -56,7 +56,8 @@ def some_rows(seed: int, count: int, *, headers: bool = True) -> list[Row]:
 @pytest.mark.parametrize("compression_type", [0, 4])
 @pytest.mark.parametrize("headers", [True, False])
 def test_batches_are_those_of_the_single_record_writer(compression_type: int, headers: bool) -> None:
-    """Byte for byte, for every lane, in the order of its rows; none is larger than allowed but by one record alone."""
+    """For each partition, the batches equal those of the single-record writer byte by byte. Only a single large record
+    may exceed the size limit."""
     rows = some_rows(1, 2000, headers=headers)
     rng = random.Random(2)
     lanes = [rng.randrange(3) for _ in rows]
@@ -83,7 +84,7 @@ def test_batches_are_those_of_the_single_record_writer(compression_type: int, he
 
 
 def test_slices_of_arrays_are_encoded_from_where_they_begin() -> None:
-    """Arrow's arrays may be windows into larger ones, lists of headers included."""
+    """Slices of larger Arrow arrays are encoded correctly, including lists of headers."""
     rows = some_rows(3, 300)
     whole = rows_of(rows)
     assert whole.headers is not None
@@ -94,7 +95,7 @@ def test_slices_of_arrays_are_encoded_from_where_they_begin() -> None:
 
 
 def test_a_plain_reader_finds_the_records() -> None:
-    """Stamped with its checksum, a batch is what any consumer reads."""
+    """Once its checksum is set, a batch can be read by any consumer."""
     rows = some_rows(4, 50)
     (batch,) = encode(rows_of(rows), np.zeros(50, np.int32), timestamp_ms=NOW, batch_bytes_max=1 << 24)
     stamp(batch.data, 7, 0, 0)
@@ -105,12 +106,12 @@ def test_a_plain_reader_finds_the_records() -> None:
 
 
 def test_no_rows_make_no_batch() -> None:
-    """An empty Arrow batch is legal: tasks without rows have one."""
+    """An empty Arrow batch makes no record batch."""
     assert list(encode(rows_of([]), np.zeros(0, np.int32), timestamp_ms=NOW, batch_bytes_max=1000)) == []
 
 
 def test_keys_go_where_kafkas_clients_send_them() -> None:
-    """`(murmur2(key) & 0x7fffffff) % partitions`, whatever the length of the key; null goes to the given partition."""
+    """A key's partition is `(murmur2(key) & 0x7fffffff) % partitions`. A null key goes to the given partition."""
     rng = random.Random(5)
     keys = [None, b"", *(rng.randbytes(size) for size in range(130))]
     keyless = np.full(len(keys), 5, np.int32)
@@ -121,7 +122,7 @@ def test_keys_go_where_kafkas_clients_send_them() -> None:
 
 
 def test_a_given_partition_wins_over_the_key() -> None:
-    """The column of partitions decides where it is not null, and must name an existing one."""
+    """A value in the column `partition` takes precedence over the key, and must name an existing partition."""
     keys = pa.array([b"a", b"b", None], pa.binary())
     keyless = np.zeros(3, np.int32)
     hashed = partitions_of(keys, 4, wanted=None, keyless=keyless).tolist()

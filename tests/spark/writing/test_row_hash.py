@@ -1,4 +1,4 @@
-"""The hash of rows: the same for any order and any cut into batches, another for other rows."""
+"""The hash of rows does not depend on their order or on batches, and other rows have another hash."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MASK = (1 << 64) - 1
 
 
 def hashed(rows: list[Any]) -> int:
-    """Compute the hash of rows of (key, value, headers, partition), taken from a slice, as Spark passes slices."""
+    """Compute the hash of rows (key, value, headers, partition). They come in an Arrow slice, as Spark may pass them."""
     padded = [(b"pad", None, None, 3), *rows]
     headers = [
         None if row[2] is None else [{"key": key, "value": value} for key, value in row[2]] for row in padded
@@ -44,7 +44,7 @@ def hashed(rows: list[Any]) -> int:
 @settings(max_examples=60)
 @given(st.lists(ROW, max_size=8), st.randoms(use_true_random=False), st.integers(0, 8))
 def test_order_and_batches_play_no_part(rows: list[Any], random: Random, cut: int) -> None:
-    """The sum over two batches of the shuffled rows is the hash of all rows."""
+    """If rows are shuffled into two batches, the sum of the hashes is the hash of all rows."""
     shuffled = list(rows)
     random.shuffle(shuffled)
     assert (hashed(shuffled[:cut]) + hashed(shuffled[cut:])) & MASK == hashed(rows)
@@ -53,6 +53,6 @@ def test_order_and_batches_play_no_part(rows: list[Any], random: Random, cut: in
 @settings(max_examples=60)
 @given(st.lists(ROW, min_size=1, max_size=4), ROW)
 def test_other_rows_have_another_hash(rows: list[Any], other: Any) -> None:
-    """One row is replaced: the hash differs, also for null and empty, and for headers in another order."""
+    """If one row changes, the hash changes, also between null and empty, and if headers change their order."""
     if other != rows[0]:
         assert hashed([other, *rows[1:]]) != hashed(rows)

@@ -1,4 +1,4 @@
-"""Writes: `df.write|writeStream.format("odradek")` in a real Spark, against our node and Apache Kafka."""
+"""Writes with `df.write|writeStream.format("odradek")` in a real Spark, against our node and Apache Kafka."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def topics(node: RunningNode) -> Topics:
 
 
 def write(frame: DataFrame, bootstrap: str, format: str = "odradek", **options: Any) -> None:
-    """Append to a topic."""
+    """Append rows to a topic."""
     writer = frame.write.format(format).option("kafka.bootstrap.servers", bootstrap).mode("append")
     writer.options(**options).save()
 
@@ -72,7 +72,8 @@ def test_records_are_those_of_the_jvm_connector(
     value: str,
     jvm_connector: None,
 ) -> None:
-    """The same rows, written by either connector and read by either, are the same records in the same partitions."""
+    """Rows written by our sink and by the JVM connector are the same records in the same partitions, read with
+    either."""
     bootstrap = request.getfixturevalue(server).bootstrap
     topics = Topics(bootstrap)
     rows = (
@@ -97,7 +98,7 @@ def test_records_are_those_of_the_jvm_connector(
 def test_a_failed_task_fails_the_write(
     spark: SparkSession, topics: Topics, fresh_topic: Callable[[str], str]
 ) -> None:
-    """A fault that only the rows show is reported in one sentence by the task, through Spark."""
+    """If a row cannot be written, the task fails the write with one sentence."""
     topic = topics.create(fresh_topic("sink"), partitions=2)
     rows = spark.range(0, 10, 1, 1).selectExpr("cast(id as string) as value", "cast(7 as int) as partition")
     with pytest.raises(Exception, match=r".") as caught:
@@ -109,13 +110,13 @@ def test_a_failed_task_fails_the_write(
 def test_mistakes_reach_the_user_from_the_driver(
     spark: SparkSession, topics: Topics, fresh_topic: Callable[[str], str]
 ) -> None:
-    """`save` and `start` raise before any task, with the sentence; an unknown topic that nobody may make is one of them."""
+    """Wrong options fail at `save` and `start`, before any task. An unknown topic that cannot be created does, too."""
     with pytest.raises(Exception, match=r"the topic 'a/b' cannot be written to at"):
         write(spark.sql("select 'x' as value"), topics.bootstrap, topic="a/b")
 
 
 def crash_once(marker: Path, rows: int) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """Make a stage of a query that kills its Python worker (-9) once, after a number of rows."""
+    """Make a query stage that kills its Python worker once, after a number of rows."""
     path = str(marker)
 
     def stage(batches: Iterator[Any]) -> Iterator[Any]:
@@ -139,7 +140,8 @@ def test_a_worker_killed_in_the_middle_of_a_batch_loses_nothing(
     checkpoint: str,
     tmp_path: Path,
 ) -> None:
-    """The task, or the query started again, writes the missing rows: each row is there at least once."""
+    """If a worker is killed in the middle of a batch, a retry writes the missing rows. Each row is there at least
+    once."""
     source = topics.create(fresh_topic("sink"), partitions=2)
     target = topics.create(fresh_topic("sink"), partitions=2)
     for partition in range(2):
@@ -159,7 +161,7 @@ def test_a_worker_killed_in_the_middle_of_a_batch_loses_nothing(
     try:
         assert start().awaitTermination(300)
     except StreamingQueryException:
-        # A session that gives tasks one attempt: who started the query starts it again.
+        # This session gives tasks only one attempt, so the query must be restarted.
         assert start().awaitTermination(300)
     assert (tmp_path / "crashed").exists()
     values = Counter(int(value) for (value,) in read(spark, topics.bootstrap, target, "value"))

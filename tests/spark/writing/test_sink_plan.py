@@ -1,4 +1,4 @@
-"""A write's refusals before anything runs: one sentence for each mistake."""
+"""A write is refused before it runs, with one sentence for each mistake."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GOOD = {"kafka.bootstrap.servers": "127.0.0.1:9", "topic": "t"}
 
 
 def schema(ddl: str) -> StructType:
-    """Make columns as in SQL, without a session."""
+    """Make a schema from SQL column definitions, without a session."""
     kinds = {
         "binary": "binary",
         "string": "string",
@@ -141,7 +141,7 @@ def schema(ddl: str) -> StructType:
     ],
 )
 def test_mistakes_are_told_in_a_sentence(columns: str, options: dict[str, str | None], sentence: str) -> None:
-    """The driver refuses wrong types, missing columns, a missing topic and wrong options, each in one sentence."""
+    """The driver refuses wrong types, missing columns, a missing topic and wrong options, with one sentence each."""
     merged = {key: value for key, value in {**GOOD, **options}.items() if value is not None}
     with pytest.raises(ValueError) as caught:  # noqa: PT011 - the sentence is compared below
         plan_write(merged, schema(columns))
@@ -150,7 +150,8 @@ def test_mistakes_are_told_in_a_sentence(columns: str, options: dict[str, str | 
 
 
 def test_what_the_plan_takes_over() -> None:
-    """Options in any case, a consumer's keys passed over, other columns not written; the option goes before the column."""
+    """Options are accepted in any case, consumer settings are ignored, and other columns are not written. The option
+    `topic` takes precedence over the column."""
     options = {**GOOD, "KAFKA.Compression.Type": "zstd", "kafka.max.poll.records": "7", "metricsPath": "/m"}
     plan = plan_write(options, schema("extra long,value binary,headers headers,topic string"))
     assert plan.columns == {"value": 1, "headers": 2, "topic": 3}
@@ -161,7 +162,8 @@ def test_what_the_plan_takes_over() -> None:
 
 
 def test_how_long_rows_and_questions_wait() -> None:
-    """Rows wait for memory as long as for their delivery, a question about the topic for 15 s; `max.block.ms` sets both."""
+    """Rows wait for memory as long as for delivery, and looking up a topic may take 15 s. `max.block.ms` sets both
+    times."""
     plan = plan_write({**GOOD, "kafka.delivery.timeout.ms": "90000"}, schema("value string"))
     assert (plan.settings.max_block_ms, plan.look_up_ms) == (90_000, 15_000)
     plan = plan_write({**GOOD, "kafka.max.block.ms": "7000"}, schema("value string"))
@@ -169,7 +171,8 @@ def test_how_long_rows_and_questions_wait() -> None:
 
 
 def test_the_time_of_a_transaction() -> None:
-    """It is the brokers' maximum, and more is refused with the key's name."""
+    """The transaction timeout is the brokers' maximum, unless the user sets a shorter one. A longer one is refused with
+    the setting's name."""
     plan = plan_write(GOOD, schema("value string"))
     assert plan.with_transaction_timeout(60_000).settings.transaction_timeout_ms == 60_000
     plan = plan_write({**GOOD, "kafka.transaction.timeout.ms": "70000"}, schema("value string"))
@@ -179,20 +182,21 @@ def test_the_time_of_a_transaction() -> None:
 
 
 def test_figures_that_cannot_be_written_fail_no_batch(caplog: pytest.LogCaptureFixture) -> None:
-    """The rows are in the topic by then: a wrong `metricsPath` costs a warning, and Spark writes nothing again."""
+    """A wrong `metricsPath` only logs a warning, because the rows are already written and Spark must not repeat
+    them."""
     options = {**GOOD, "metricsPath": "/no/such/directory/m.jsonl", "delivery": "at-least-once"}
     BatchWriter(plan_write(options, schema("value string"))).commit([])
     assert "the metrics of a batch could not be written" in caplog.text
 
 
 def test_a_topic_is_not_overwritten() -> None:
-    """Mode overwrite of a batch query would mean to empty the topic first."""
+    """Mode overwrite is refused for batch queries, because it would mean to delete the topic's records."""
     with pytest.raises(ValueError, match=r"the sink cannot overwrite a topic: use \.mode\('append'\)\."):
         batch_writer(GOOD, schema("value string"), True)
 
 
 def test_nobody_answers() -> None:
-    """The topic is looked up before the first task: without a broker that says so."""
+    """The topic is looked up before the first task. Without a broker this fails with a clear error."""
     options = {**GOOD, "kafka.max.block.ms": "300"}
     with pytest.raises(ValueError, match=r"no broker answers for the topic 't' at 127\.0\.0\.1:9: "):
         batch_writer(options, schema("value string"), False)

@@ -1,6 +1,4 @@
-"""The rights that docs/spark.md names: with them each mode of delivery writes, without any of them it names the
-missing right.
-"""
+"""The rights listed in docs/spark.md suffice for each delivery mode. If one is missing, the error names it."""
 
 from __future__ import annotations
 
@@ -39,13 +37,13 @@ MODES = {"exactly-once": "exactly once", "two-phase": "two-phase", "at-least-onc
 """Each value of `delivery`, and its name in the page's table."""
 _ROW = re.compile(r"^\| ([A-Z_, ]+) \| (the .*|transactional ids .*) \| (.*) \|$", re.MULTILINE)
 _NOT_ALWAYS = ("the same topic, or the cluster", "the cluster")
-"""What the first query alone needs, and what has a default."""
+"""Rights that only the first query needs, or that have a default."""
 _SCHEMA = StructType([StructField("value", BinaryType())])
 
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServerProcess, str]]:
-    """A node with an authorizer, whose plaintext listener is the administrator's; the address for alice, by SASL."""
+    """A node with an authorizer, whose plaintext listener is for the administrator; and the SASL address for alice."""
     directory = tmp_path_factory.mktemp("guarded")
     ports = free_ports(6)
     make_certificates(directory)
@@ -65,7 +63,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServerPr
 
 
 def rights(mode: str, topic: str) -> dict[str, list[Acl]]:
-    """Return the page's rules for a mode, by their resource."""
+    """Return the page's ACLs for a mode, by resource."""
     found: dict[str, list[Acl]] = {}
     literal, prefixed = PatternType.LITERAL, PatternType.PREFIXED
     decisions = (ResourceType.TOPIC, DECISIONS_TOPIC, literal)
@@ -91,7 +89,7 @@ def rights(mode: str, topic: str) -> dict[str, list[Acl]]:
 
 
 def write(bootstrap: str, mode: str, topic: str, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Make Spark's calls for a batch query of one task, as alice; return the number of rows."""
+    """Run a batch query of one task as alice, by Spark's calls; return the number of rows."""
     module = "org.apache.kafka.common.security.scram.ScramLoginModule"
     options = {
         "kafka.bootstrap.servers": bootstrap,
@@ -115,7 +113,7 @@ def write(bootstrap: str, mode: str, topic: str, monkeypatch: pytest.MonkeyPatch
 def test_each_row_of_the_table_is_needed_and_all_are_enough(
     mode: str, guarded: tuple[ServerProcess, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With all rights a mode makes its topic of decisions and writes; without one it says so, before or in its task."""
+    """With all rights a mode writes. Without any one of them, the driver or the task names the missing right."""
     server, bootstrap = guarded
     topic = f"for-{mode}"
     given = rights(mode, topic)

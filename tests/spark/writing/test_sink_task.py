@@ -1,4 +1,4 @@
-"""A task of the sink by itself, as a Python worker runs it, without a Spark around it: what it sends and what it refuses."""
+"""A task of the sink alone, as a Python worker runs it but without Spark: what it sends and what it refuses."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def run_task(
     topic: str | None = None,
     **keys: str,
 ) -> TaskReport:
-    """Write these columns in Arrow batches, as Spark hands them over."""
+    """Run a task with these columns in Arrow batches, as Spark passes them."""
     properties = {
         "bootstrap.servers": bootstrap,
         **{key.replace("_", "."): value for key, value in keys.items()},
@@ -50,17 +50,17 @@ def run_task(
 
 
 def stored_committed(bootstrap: str, topic: str, count: int) -> list[Any]:
-    """Return all records of a topic, once no transaction is open in it; they are `count` at least."""
+    """Wait until no transaction is open in a topic; return its records, at least `count` of them."""
     deadline = time.monotonic() + 60
     with Client(bootstrap) as client:
         wanted = [(topic, partition) for partition in client.metadata([topic]).topic(topic).partitions]
         while True:
-            # The coordinator answers before the markers of the transaction are in the log.
+            # The coordinator answers before the transaction's markers are written.
             stable = client.list_offsets(dict.fromkeys(wanted, -1), isolation_level=1)
             ends = client.list_offsets(dict.fromkeys(wanted, -1))
             if all(stable[key].offset == end.offset for key, end in ends.items()):
                 break
-            assert time.monotonic() < deadline, "a transaction stays open"
+            assert time.monotonic() < deadline, "a transaction of the topic stays open"
             time.sleep(0.02)
     with Consumer(
         bootstrap_servers=bootstrap,
@@ -85,13 +85,14 @@ def stored(bootstrap: str, topic: str, count: int) -> list[Any]:
         found: list[Any] = []
         while len(found) < count:
             polled = consumer.poll(timeout=60)
-            assert polled, f"{len(found)} records of {count}"
+            assert polled, f"only {len(found)} of {count} records came"
             found += polled
         return found
 
 
 def test_partitions_and_topics_by_column(topics: Topics, fresh_topic: Callable[[str], str]) -> None:
-    """`topic` and `partition` of each row; a null partition leaves it to the key; the option goes before the column."""
+    """The columns `topic` and `partition` choose each row's place. A null partition follows the key, and the option
+    `topic` takes precedence over the column."""
     both = [topics.create(fresh_topic("sink"), partitions=4) for _ in range(2)]
     numbers = range(400)
     columns = {
@@ -125,7 +126,7 @@ def test_partitions_and_topics_by_column(topics: Topics, fresh_topic: Callable[[
 def test_rows_without_keys_are_spread_and_counted(
     topics: Topics, fresh_topic: Callable[[str], str], codec: str
 ) -> None:
-    """Every row once, over all partitions; the report has the sums."""
+    """Rows without keys are spread over all partitions, each once. The report has the totals."""
     topic = topics.create(fresh_topic("sink"), partitions=3)
     values = pa.array([b"%0100d" % number for number in range(20_000)], pa.binary())
     report = run_task(
@@ -140,7 +141,8 @@ def test_rows_without_keys_are_spread_and_counted(
 
 
 def test_batches_hold_what_they_may(topics: Topics, fresh_topic: Callable[[str], str]) -> None:
-    """Rows larger than a batch go alone, large ones are cut by the topic's `max.message.bytes`; headers and nulls travel."""
+    """A row larger than a batch is sent alone, and batches respect the topic's `max.message.bytes`. Headers and nulls
+    are kept."""
     topic = topics.create(fresh_topic("sink"), max_message_bytes="150000")
     values = [b"a" * 100_000, None, b"b" * 70_000, b"c" * 70_000, b"", b"d"]
     headers = [[("h", b"1"), ("n", None)], None, [], None, None, [("é", b"")]]
@@ -187,7 +189,8 @@ def test_batches_hold_what_they_may(topics: Topics, fresh_topic: Callable[[str],
 def test_rows_that_cannot_be_written(
     topics: Topics, fresh_topic: Callable[[str], str], columns: dict[str, pa.Array], sentence: str
 ) -> None:
-    """One sentence, before any of the rows around them is sent; the worker goes on with another task."""
+    """A row that cannot be written fails the task with one sentence before rows around it are sent. The worker can run
+    other tasks."""
     topic = topics.create(fresh_topic("sink"), partitions=2)
     good = {"value": pa.array([b"1", b"2"], pa.binary())}
     named = None if "topic" in columns else topic
@@ -199,7 +202,7 @@ def test_rows_that_cannot_be_written(
 
 
 def test_a_topic_made_anew_under_a_running_query(topics: Topics, fresh_topic: Callable[[str], str]) -> None:
-    """The plan knows the topic's id from its start: rows for another topic of the name are refused in a sentence."""
+    """If the topic is recreated while a query runs, its tasks refuse to write, because the plan has the old id."""
     topic = topics.create(fresh_topic("sink"))
     plan = SinkPlan({"value": 0}, topic, {"bootstrap.servers": topics.bootstrap}, None, topic_id=b"\1" * 16)
     rows = pa.record_batch({"value": pa.array([b"1"], pa.binary())})
@@ -210,7 +213,7 @@ def test_a_topic_made_anew_under_a_running_query(topics: Topics, fresh_topic: Ca
 
 
 def test_no_rows_are_no_mistake(topics: Topics, fresh_topic: Callable[[str], str]) -> None:
-    """Tasks without rows are usual: after a filter, in the last micro-batch."""
+    """A task without rows, as after a filter, succeeds."""
     topic = topics.create(fresh_topic("sink"))
     assert run_task(topics.bootstrap, {"value": pa.array([], pa.binary())}, topic=topic) == TaskReport(
         seconds=pytest.approx(0.0, abs=1e9)

@@ -1,7 +1,7 @@
-"""A process of its own that decompresses bombs and prints the most memory that each took, as JSON.
+"""Decompress bombs in a separate process and print the peak memory of each, as JSON.
 
-Usage: measure_decompression.py SIZE_MAX. Linux only: the kernel's high-water mark of resident memory can be reset
-there, so that each measurement stands alone.
+Usage: measure_decompression.py SIZE_MAX. This needs Linux, where the kernel's high-water mark of resident memory can be
+reset before each measurement.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MIB = 1 << 20
 
 
 def gzip_bomb() -> bytes:
-    """Make 10 GiB of zeros in one member: one MiB, flushed so that its bytes can be repeated."""
+    """Make 10 GiB of zeros in one gzip member. One MiB is flushed, so that its compressed bytes can be repeated."""
     encoder = zlib.compressobj(9, zlib.DEFLATED, 31)
     start = encoder.compress(bytes(MIB)) + encoder.flush(zlib.Z_FULL_FLUSH)
     repeated = encoder.compress(bytes(MIB)) + encoder.flush(zlib.Z_FULL_FLUSH)
@@ -36,19 +36,19 @@ def gzip_bomb() -> bytes:
 
 
 def raw_snappy_bomb() -> bytes:
-    """Make a block that claims 4 GiB less one byte and has content for 1 MiB."""
+    """Make a block that claims 4 GiB minus one byte, but has content for 1 MiB."""
     block = bytes(cramjam.snappy.compress_raw(bytes(MIB)))
     return b"\xff\xff\xff\xff\x0f" + block[3:]
 
 
 def long_raw_snappy_bomb() -> bytes:
-    """Make a block that claims no more than it holds: 64 MiB in 3 MiB."""
+    """Make a block of 3 MiB that holds the 64 MiB that it claims."""
     block = bytes(cramjam.snappy.compress_raw(bytes(MIB)))
     return b"\x80\x80\x80\x20" + block[3:] * 64
 
 
 def xerial_bomb() -> bytes:
-    """Make 64 MiB in blocks that are innocent one by one."""
+    """Make 64 MiB in blocks each of which is within the limit."""
     header = compress(CompressionType.SNAPPY, b"")
     return header + compress(CompressionType.SNAPPY, bytes(32768))[len(header) :] * 2048
 
@@ -62,20 +62,20 @@ def lz4_bomb() -> bytes:
 
 
 def zstd_blocks() -> bytes:
-    """Make 10 GiB of zeros in run-length blocks of 128 KiB, 4 bytes each."""
+    """Make 10 GiB of zeros in run-length blocks of 128 KiB, which take 4 bytes each."""
     block = (131072 << 3 | 1 << 1).to_bytes(3, "little") + b"\0"
-    # Small raw blocks between them keep the number of blocks believable.
+    # Small raw blocks in between keep the number of blocks plausible.
     raw = (560 << 3).to_bytes(3, "little") + bytes(560)
     return (block * 8 + raw) * 10240 + b"\1\0\0"
 
 
 def zstd_bomb() -> bytes:
-    """Make a frame that does not state its size, with a window of 128 MiB."""
+    """Make a frame with a window of 128 MiB that does not state its size."""
     return struct.pack("<IBB", 0xFD2FB528, 0, 17 << 3) + zstd_blocks()
 
 
 def zstd_bomb_of_known_size() -> bytes:
-    """Make a frame that states the 10 GiB."""
+    """Make a frame that states its size of 10 GiB."""
     size = 10240 * (8 * 131072 + 560)
     return struct.pack("<IBBQ", 0xFD2FB528, 0b11000000, 17 << 3, size) + zstd_blocks()
 
@@ -97,7 +97,7 @@ def resident_kib(field: str) -> int:
 
 
 def peak_of(call: Callable[[], object]) -> int:
-    """Measure the bytes by which the process grew at most during the call."""
+    """Return by how many bytes the process's memory grew at most during the call."""
     Path("/proc/self/clear_refs").write_text("5")
     before = resident_kib("VmRSS")
     call()
@@ -109,7 +109,7 @@ def refused(function: Callable[[int, bytes, int], object], codec: int, data: byt
         function(codec, data, size_max)
     except DecompressionBomb:
         return "bomb"
-    except Exception as error:  # noqa: BLE001 -- whatever it is, the test shows it
+    except Exception as error:  # noqa: BLE001 -- the test shows any exception
         return repr(error)
     return "accepted"
 
@@ -122,7 +122,7 @@ def measure(size_max: int) -> Iterator[tuple[str, str, int]]:
 
             def call(function: Callable[[int, bytes, int], object] = function) -> None:
                 nonlocal outcome
-                outcome = refused(function, codec, data, size_max)  # noqa: B023 -- called in this turn
+                outcome = refused(function, codec, data, size_max)  # noqa: B023 -- called within this iteration
 
             peak = peak_of(call)
             yield f"{make.__name__} {function.__name__}", outcome, peak

@@ -1,4 +1,4 @@
-"""The records of a batch, read slowly and plainly: what every parser of records is compared with."""
+"""A slow and simple reader of a batch's records, with which all record parsers are compared."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from odradek.wire.batches.records import Record
 
 
 def oracle_records(batch: bytes | bytearray, bytes_max: int, key_errors: str = "strict") -> list[Record]:
-    """Return all records of one batch whose checksum is right. Raises `InvalidRecord` where one of them is wrong."""
+    """Return all records of a batch whose checksum is right. Raises `InvalidRecord` if a record is invalid."""
     header = parse_header(batch)
     body = memoryview(batch)[HEADER_SIZE : header.size]
     stream = io.BytesIO(decompress(header.compression_type, body, bytes_max))
@@ -21,7 +21,7 @@ def oracle_records(batch: bytes | bytearray, bytes_max: int, key_errors: str = "
         raise InvalidRecord("a negative count")
     for _ in range(header.record_count):
         record = io.BytesIO(_bytes(stream, _number(stream)))
-        _bytes(record, 1)  # attributes: none has a meaning
+        _bytes(record, 1)  # attributes, which have no meaning yet
         timestamp_delta = _number(record)
         delta = _number(record)
         if not delta_last < delta <= header.last_offset_delta:
@@ -55,7 +55,7 @@ def _headers(record: io.BytesIO, key_errors: str) -> tuple[tuple[str, bytes | No
 
 
 def _number(stream: io.BytesIO) -> int:
-    """Read a number as Protocol Buffers write an sint64: seven bits in each byte, the lowest first, zigzag."""
+    """Read a number as Protocol Buffers write an sint64: zigzag, seven bits in each byte, the lowest first."""
     number = 0
     for place in range(10):
         (byte,) = _bytes(stream, 1)

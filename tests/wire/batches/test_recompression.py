@@ -1,4 +1,4 @@
-"""A batch under another codec: the same records, header and all, whatever the codecs."""
+"""Recompression of a batch with another codec: records and header stay the same."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def batch(codec: CompressionType) -> bytearray:
 @pytest.mark.parametrize("after", CompressionType)
 @pytest.mark.parametrize("before", CompressionType)
 def test_nothing_but_the_codec_changes(before: CompressionType, after: CompressionType) -> None:
-    """Records, sequences, epochs and times stay; length and checksum fit the new bytes."""
+    """After recompression all records and header fields are the same, except length, checksum and codec."""
     original = batch(before)
     header = parse_header(original)
     fresh = recompress(original, header, after, None, SIZE_MAX)
@@ -49,7 +49,7 @@ def test_nothing_but_the_codec_changes(before: CompressionType, after: Compressi
 
 
 def test_a_level_is_the_codecs_own() -> None:
-    """`compression.gzip.level` 9 packs tighter than 1."""
+    """The level is passed to the codec: gzip level 9 gives fewer bytes than level 1."""
     original = batch(CompressionType.NONE)
     header = parse_header(original)
     dense, quick = (recompress(original, header, CompressionType.GZIP, level, SIZE_MAX) for level in (9, 1))
@@ -57,7 +57,8 @@ def test_a_level_is_the_codecs_own() -> None:
 
 
 def test_what_does_not_decompress_is_refused() -> None:
-    """Damage raises `CorruptBatch`, and data above the limit `DecompressionBomb`. An incomplete header has no codec."""
+    """Damaged data raises `CorruptBatch`, and data above the limit `DecompressionBomb`. For an incomplete header the
+    codec is -1."""
     original = batch(CompressionType.GZIP)
     header = parse_header(original)
     with pytest.raises(DecompressionBomb):

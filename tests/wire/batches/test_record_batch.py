@@ -1,4 +1,4 @@
-"""Batch headers: read, check, patch, and the answers that a broker gives to a client's batch."""
+"""Batch headers are parsed, checked and patched, and a broker's checks give Kafka's error codes."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ NO_OP = bytes.fromhex(
     "000000000000000d0000003c000000010231fa46f5000000000000000001a1fc29c2f9000001a1fc29c2f9ffffffffffffffff"
     "ffffffffffff000000011400000001080114000000"
 )
-"""A later batch of it: one NoOpRecord."""
+"""A later batch of this log, with one NoOpRecord."""
 
 FIELDS: list[RecordFields] = [(1_700_000_000_000 + i, b"k", b"v" * 20, ()) for i in range(3)]
 
 
 def sealed(batch: bytes | bytearray) -> bytearray:
-    """Return the batch with its length and checksum made to fit its bytes."""
+    """Return the batch with a length and checksum that fit its bytes."""
     batch = bytearray(batch)
     pack_into(">i", batch, 8, len(batch) - 12)
     pack_into(">I", batch, 17, crc32c(bytes(batch[21:])))
@@ -56,13 +56,13 @@ def sealed(batch: bytes | bytearray) -> bytearray:
 
 
 def patched(batch: bytes | bytearray, **fields: int) -> bytearray:
-    """Return the batch with some header fields replaced; its checksum stays as it was."""
+    """Return the batch with some header fields replaced and the old checksum."""
     header = parse_header(batch)._replace(**fields)
     return bytearray(HEADER.pack(*header)) + batch[HEADER_SIZE:]
 
 
 def produce_error(batch: bytes | bytearray, api_version: int = 9, size_max: int = 1 << 20) -> ErrorCode:
-    """Return the error of a broker for this records field: its checks in their order, then NONE."""
+    """Run a broker's checks of produced records, in order; return the first error, or NONE."""
     try:
         header = parse_produced(batch, api_version)
         validate_for_append(batch, 0, header, size_max=size_max, decompressed_bytes_max=BOUND)
@@ -73,7 +73,7 @@ def produce_error(batch: bytes | bytearray, api_version: int = 9, size_max: int 
 
 class TestHeader:
     def test_kafkas_control_batch(self) -> None:
-        """A batch written by Apache Kafka parses to what its tools print, checksum included."""
+        """A control batch written by Apache Kafka is parsed as Kafka's tools show it, and its checksum is right."""
         header = parse_header(LEADER_CHANGE)
         assert header == BatchHeader(
             0, 79, 1, 2, 0xF10930F2, 0x20, 0, 1795231956520, 1795231956520, -1, -1, -1, 1
@@ -86,34 +86,35 @@ class TestHeader:
         assert record.key == b"\0\0\0\2"
 
     def test_kafkas_batch_is_built_byte_for_byte(self) -> None:
-        """The builder writes what Kafka wrote."""
+        """The builder writes the same bytes as Kafka."""
         builder = RecordBatchBuilder(base_offset=13, leader_epoch=1)
         builder.append(1795231957753, None, b"\x01\x14\0\0")
         assert builder.build() == NO_OP
 
     def test_crc32c_known_answer(self) -> None:
-        """RFC 3720, appendix B.4: the CRC32C of 32 zero bytes is 8A9136AA."""
+        """The CRC32C of 32 zero bytes is 8A9136AA (RFC 3720, appendix B.4)."""
         assert crc32c(bytes(32)) == 0x8A9136AA
 
     def test_derived_fields(self) -> None:
-        """Attributes: bits 0-2 codec, 3 timestamp type, 4 transactional, 5 control, 6 delete horizon."""
+        """The header's properties follow from the attribute bits: codec (0-2), timestamp type, transactional, control,
+        delete horizon."""
         header = BatchHeader(100, 49, 0, 2, 0, 0b1011100, 9, 0, 0, 1, 0, 2**31 - 5, 10)
         assert (header.compression_type, header.timestamp_type) == (4, 1)
         assert (header.is_transactional, header.is_control, header.has_delete_horizon) == (True, False, True)
         assert (header.size, header.last_offset, header.next_offset) == (61, 109, 110)
-        # Sequence numbers wrap behind 2**31 - 1.
+        # Sequence numbers wrap to 0 after 2**31 - 1.
         assert header.last_sequence == 4
         assert header._replace(base_sequence=-1).last_sequence == -1
 
     def test_header_may_be_all_that_is_there(self) -> None:
-        """A log reads 61 bytes first, so the rest of the batch need not be in the buffer."""
+        """A header can be parsed from its 61 bytes alone, because a log reads them first."""
         batch = build_batch(FIELDS)
         assert parse_header(batch[:HEADER_SIZE]) == parse_header(batch)
         assert not check_crc(batch[:HEADER_SIZE], 0, len(batch))
 
     @pytest.mark.parametrize("size", [0, 1, 16, 17, 60])
     def test_cut_header(self, size: int) -> None:
-        """Fewer than 61 bytes are no header, wherever the cut is."""
+        """Fewer than 61 bytes raise `CorruptBatch`."""
         with pytest.raises(CorruptBatch):
             parse_header(bytes(build_batch(FIELDS))[:size])
 
@@ -121,7 +122,7 @@ class TestHeader:
         ("magic", "error"), [(0, InvalidRecord), (1, InvalidRecord), (3, CorruptBatch), (255, CorruptBatch)]
     )
     def test_other_magics(self, magic: int, error: type[KafkaError]) -> None:
-        """Only magic 2 is served; 0 and 1 are old formats, the others nothing at all."""
+        """Magic 0 and 1, the old formats, raise `InvalidRecord`. Magic above 2 raises `CorruptBatch`."""
         batch = build_batch(FIELDS)
         batch[16] = magic
         with pytest.raises(error):
@@ -129,12 +130,12 @@ class TestHeader:
 
     @pytest.mark.parametrize("length", [-(2**31), -1, 0, 48])
     def test_impossible_length(self, length: int) -> None:
-        """A batch is at least its header, so no length can send a reader backwards."""
+        """A batch length shorter than the header is refused, so that a reader never moves backwards."""
         with pytest.raises(CorruptBatch):
             parse_header(patched_length(build_batch(FIELDS), length))
 
     def test_crc_covers_all_behind_it(self) -> None:
-        """Every bit from the attributes on changes the checksum; base offset and leader epoch do not."""
+        """The checksum covers every bit from the attributes on. Base offset and leader epoch can change without it."""
         batch = build_batch(FIELDS)
         for position in range(21, len(batch)):
             batch[position] ^= 0x10
@@ -145,7 +146,7 @@ class TestHeader:
 
     @pytest.mark.parametrize("size", [-1, 0, 60])
     def test_crc_of_less_than_a_header(self, size: int) -> None:
-        """With a size that is no batch's, any checksum is wrong."""
+        """The checksum never matches for a size below that of a header."""
         assert not check_crc(build_batch(FIELDS), 0, size)
 
 
@@ -157,7 +158,7 @@ def patched_length(batch: bytearray, length: int) -> bytearray:
 class TestPatching:
     @given(st.integers(0, 2**62), st.integers(0, 2**31 - 1), st.integers(0, 70))
     def test_assign_offsets(self, base_offset: int, leader_epoch: int, place: int) -> None:
-        """Offsets and epoch change in place, in the middle of a buffer too, and nothing else does."""
+        """Only base offset and leader epoch change, in place within a larger buffer."""
         batch = build_batch(FIELDS)
         before = parse_header(batch)
         buf = bytearray(place) + batch + b"tail"
@@ -173,7 +174,7 @@ class TestPatching:
 
     @pytest.mark.parametrize("codec", CODECS)
     def test_log_append_time(self, codec: int) -> None:
-        """With LogAppendTime the batch's largest timestamp is every record's, without rewriting one."""
+        """With LogAppendTime all records get the batch's maximum timestamp, and no record is rewritten."""
         buf = bytearray(7) + build_batch(FIELDS, codec) + b"tail"
         set_max_timestamp(buf, 7, 1_800_000_000_000, 1)
         header = parse_header(buf, 7)
@@ -185,7 +186,7 @@ class TestPatching:
         assert buf == bytearray(7) + build_batch(FIELDS, codec) + b"tail"
 
     def test_cut_batch_is_not_patched(self) -> None:
-        """A checksum over a part of a batch would make the part look whole."""
+        """An incomplete batch is not patched, because a new checksum would make it look complete."""
         batch = build_batch(FIELDS)[:-1]
         with pytest.raises(CorruptBatch):
             set_max_timestamp(batch, 0, 5, 1)
@@ -193,7 +194,7 @@ class TestPatching:
 
 class TestIterBatches:
     def test_stops_at_each_cut(self) -> None:
-        """Kafka's fetch responses end anywhere in a batch; whole batches come out, the tail is left."""
+        """The iteration returns all whole batches and stops at a cut one, as at the end of Kafka's fetch responses."""
         batches = [bytes(build_batch(FIELDS, codec, codec * 3)) for codec in CODECS]
         joined = b"".join(batches)
         ends = [sum(map(len, batches[: count + 1])) for count in range(len(batches))]
@@ -204,7 +205,7 @@ class TestIterBatches:
         assert [offset for offset, _ in iter_batches(joined, ends[1])] == ends[1:-1]
 
     def test_damage_raises(self) -> None:
-        """A batch of unknown magic ends the iteration loudly, since its length may be nonsense."""
+        """A batch with an unknown magic raises, since its length may be wrong."""
         second = build_batch(FIELDS)
         second[16] = 9
         found = iter_batches(bytes(build_batch(FIELDS) + second))
@@ -261,7 +262,7 @@ KAFKAS_ANSWERS: list[tuple[str, Callable[[], bytes | bytearray], ErrorCode]] = [
     ("timestamps -1", lambda: sealed(patched(GOOD, base_timestamp=-1, max_timestamp=-1)), OK),
     ("timestamps -5", lambda: sealed(patched(GOOD, base_timestamp=-5, max_timestamp=-5)), OK),
 ]
-"""Produce version 8 requests and what Apache Kafka 4.3.0 answered to them."""
+"""Batches sent to Apache Kafka 4.3.0 with Produce version 8, and its error codes."""
 
 
 class TestProduced:
@@ -269,12 +270,12 @@ class TestProduced:
         ("build", "code"), [case[1:] for case in KAFKAS_ANSWERS], ids=[case[0] for case in KAFKAS_ANSWERS]
     )
     def test_kafkas_answers(self, build: Callable[[], bytes | bytearray], code: ErrorCode) -> None:
-        """Kafka 4.3.0 was sent the same bytes; we answer with its codes."""
+        """A batch gets the same error code as from Kafka 4.3.0."""
         assert produce_error(build()) is code
 
     @pytest.mark.parametrize("codec", CODECS)
     def test_each_codec(self, codec: int) -> None:
-        """Each codec's batches are accepted; zstd needs Produce 7 (KIP-110)."""
+        """Batches of every codec are accepted. zstd needs Produce 7 or newer (KIP-110)."""
         batch = build_batch(FIELDS, codec)
         assert produce_error(batch) is OK
         old = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE if codec == 4 else OK
@@ -282,7 +283,7 @@ class TestProduced:
 
     @pytest.mark.parametrize("codec", CODECS)
     def test_a_count_must_be_possible_for_the_bytes(self, codec: int) -> None:
-        """Each record takes an offset, so a header that counts more than its bytes hold is INVALID_RECORD, as in Kafka."""
+        """A header with more records than its bytes can hold is INVALID_RECORD, as in Kafka."""
         builder = RecordBatchBuilder(compression_type=codec)
         for _ in range(60):
             builder.append(1_700_000_000_000, None, None)
@@ -294,7 +295,7 @@ class TestProduced:
 
     @pytest.mark.parametrize("codec", [5, 6, 7])
     def test_unknown_codec(self, codec: int) -> None:
-        """A difference from Kafka, which lets this out as UNKNOWN_SERVER_ERROR."""
+        """An unknown codec is UNSUPPORTED_COMPRESSION_TYPE. Kafka answers UNKNOWN_SERVER_ERROR instead."""
         assert (
             produce_error(sealed(patched(GOOD, attributes=codec))) is ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
         )
@@ -302,7 +303,7 @@ class TestProduced:
     @pytest.mark.parametrize("codec", [1, 2, 3, 4])
     @pytest.mark.parametrize("payload", [b"", b"\xff" * 50, bytes(50)], ids=["empty", "ones", "zeros"])
     def test_what_does_not_decompress(self, codec: int, payload: bytes) -> None:
-        """With a right checksum it is the producer's fault, and no retry may be invited."""
+        """Damaged compressed data with a right checksum is INVALID_RECORD, so that the producer does not retry."""
         batch = sealed(patched(GOOD, attributes=codec)[:HEADER_SIZE] + payload)
         assert produce_error(batch) is INVALID
 
@@ -313,7 +314,7 @@ class TestProduced:
 
     @pytest.mark.parametrize("codec", [1, 2, 3, 4])
     def test_decompressed_limit(self, codec: int) -> None:
-        """A bomb is MESSAGE_TOO_LARGE: its producer may split it, and must not send it again."""
+        """A decompression bomb is MESSAGE_TOO_LARGE, so that the producer splits it instead of repeating it."""
         batch = sealed(patched(GOOD, attributes=codec)[:HEADER_SIZE] + compress(codec, bytes(100_000)))
         validate_for_append(batch, 0, parse_header(batch), size_max=BOUND, decompressed_bytes_max=100_000)
         with pytest.raises(DecompressionBomb) as caught:
@@ -321,7 +322,7 @@ class TestProduced:
         assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
 
     def test_batch_inside_a_buffer(self) -> None:
-        """The broker validates where the bytes were received."""
+        """A batch is validated within the receive buffer. If it is cut there, it is refused."""
         buf = bytearray(13) + GOOD + b"tail"
         validate_for_append(
             memoryview(buf), 13, parse_header(buf, 13), size_max=BOUND, decompressed_bytes_max=BOUND
@@ -347,7 +348,8 @@ class TestTimestamps:
         ],
     )
     def test_create_time(self, base: int, newest: int, refused: bool) -> None:
-        """`message.timestamp.before.max.ms` and `.after.max.ms` bound CreateTime; -1 is no timestamp."""
+        """CreateTime is limited by `message.timestamp.before.max.ms` and `.after.max.ms`, except -1, which means no
+        timestamp."""
         header = parse_header(GOOD)._replace(base_timestamp=base, max_timestamp=newest)
         if refused:
             with pytest.raises(KafkaError) as caught:
@@ -357,7 +359,8 @@ class TestTimestamps:
             check_timestamps(header, 0, self.NOW, self.HOUR, self.HOUR)
 
     def test_log_append_time(self) -> None:
-        """ "Producer should not set timestamp type to LogAppendTime"; the time itself is overwritten anyway."""
+        """With LogAppendTime any time is accepted, because it is overwritten. A producer that sets this timestamp type
+        is refused."""
         header = parse_header(GOOD)._replace(base_timestamp=1, max_timestamp=2**60)
         check_timestamps(header, 1, self.NOW, self.HOUR, self.HOUR)
         with pytest.raises(KafkaError) as caught:
@@ -367,7 +370,10 @@ class TestTimestamps:
 
 @st.composite
 def damaged(draw: st.DrawFn) -> tuple[bytearray, bool]:
-    """Draw a batch with bytes changed, cut out or put in; sometimes with the checksum made right again."""
+    """Draw a batch with changed, removed or inserted bytes, sometimes with a new checksum.
+
+    Return the batch, and whether its checksum was renewed.
+    """
     batch = build_batch(draw(record_lists), draw(st.sampled_from(CODECS)))
     for _ in range(draw(st.integers(1, 4))):
         position = draw(st.integers(0, max(0, len(batch) - 1)))
@@ -388,7 +394,7 @@ def damaged(draw: st.DrawFn) -> tuple[bytearray, bool]:
 @settings(max_examples=examples(250))
 @given(damaged())
 def test_damage_never_escapes(case: tuple[bytearray, bool]) -> None:
-    """Readers return or raise KafkaError, whatever the bytes; damage passes only with a new checksum."""
+    """Readers of damaged bytes return records or raise KafkaError. Without a new checksum damage is found."""
     batch, resealed = case
     code = produce_error(batch)
     try:

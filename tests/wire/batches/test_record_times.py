@@ -1,4 +1,4 @@
-"""Offsets and timestamps are the same as the record parser's, and are found without making records."""
+"""`record_times` finds the same offsets and timestamps as the record parser, without building records."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def batch_of(values: list[bytes], **fields: int) -> bytearray:
 @pytest.mark.parametrize("codec", range(5))
 @pytest.mark.parametrize("timestamp_type", [0, 1])
 def test_the_numbers_are_those_of_the_parser(codec: int, timestamp_type: int) -> None:
-    """With every codec, records that lie across the chunks of a decompression, and the append time of a topic."""
+    """Offsets and timestamps are the same for all codecs, for records that span chunks, and with LogAppendTime."""
     for values in (VALUES, VALUES[::-1], [b"small"] * 9_000):
         batch = batch_of(values, compression_type=codec, timestamp_type=timestamp_type)
         expected = [(each.offset, each.timestamp) for each in records(batch, decompressed_bytes_max=MAX)]
@@ -44,7 +44,7 @@ def test_the_numbers_are_those_of_the_parser(codec: int, timestamp_type: int) ->
 
 
 def test_the_first_of_many_costs_one_chunk() -> None:
-    """A reader of the first record alone does not decompress the rest."""
+    """Reading only the first record decompresses only one chunk."""
     batch = batch_of([b"v" * (1 << 20)] * 30, compression_type=4)
     tracemalloc.start()
     found = next(record_times(batch, records_max=30, decompressed_bytes_max=MAX))
@@ -55,7 +55,7 @@ def test_the_first_of_many_costs_one_chunk() -> None:
 
 
 def test_more_records_than_may_be_gone_through() -> None:
-    """The header's count is looked at before anything is decompressed."""
+    """A header with more records than allowed is refused before decompression."""
     batch = batch_of([b"v"] * 11, compression_type=4)
     with pytest.raises(InvalidRecord, match="11 records"):
         record_times(batch, records_max=10, decompressed_bytes_max=MAX)

@@ -1,4 +1,4 @@
-"""The batch writer against its oracle, the builder that takes records one by one."""
+"""The batch writer writes the same as the builder that takes single records."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ rows = st.lists(
 @settings(max_examples=examples(150), deadline=None)
 @given(rows=rows, codec=st.sampled_from([0, 1, 2, 3, 4]), numbers=st.booleans())
 def test_it_writes_what_the_builder_writes(rows: list[Row], codec: int, numbers: bool) -> None:
-    """Byte for byte, whatever the sizes of keys, values, headers and gaps in time."""
+    """For keys, values, headers and times of any size, the bytes are the same."""
     producer_id, epoch, sequence = (1234567, 3, 99) if numbers else (-1, -1, -1)
     builder = RecordBatchBuilder(
         compression_type=codec, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence
@@ -32,7 +32,7 @@ def test_it_writes_what_the_builder_writes(rows: list[Row], codec: int, numbers:
     batch = encode_batch(rows, compression_type=codec)
     stamp(batch, producer_id, epoch, sequence)
     if codec == 1:
-        # gzip's header may have the time: the content counts.
+        # gzip's header may contain the time, so only the content is compared.
         assert records(batch, decompressed_bytes_max=1 << 20) == records(
             builder.build(), decompressed_bytes_max=1 << 20
         )
@@ -41,7 +41,8 @@ def test_it_writes_what_the_builder_writes(rows: list[Row], codec: int, numbers:
 
 
 def test_many_records() -> None:
-    """More than the table of lengths has entries, so that offsets need several bytes."""
+    """With more records than the table of lengths has entries, offsets take several bytes, and the bytes are the
+    same."""
     rows: list[Row] = [(1000 + number, None, b"%d" % number, ()) for number in range(20_000)]
     builder = RecordBatchBuilder()
     for row in rows:
@@ -52,7 +53,7 @@ def test_many_records() -> None:
 
 
 def test_a_batch_may_be_stamped_again() -> None:
-    """KIP-360: repeated under a new epoch, with numbers from 0, and a checksum that fits."""
+    """A batch can be stamped again with a new epoch, sequence numbers from 0 and a right checksum (KIP-360)."""
     batch = encode_batch([(5, b"k", b"v", ())])
     for numbers in ((7, 0, 500), (7, 1, 0)):
         stamp(batch, *numbers)

@@ -1,4 +1,4 @@
-"""Records: built records are parsed unchanged, by us and by two other clients, whatever the codec."""
+"""Records of built batches are parsed unchanged, by us and by two other clients, with any codec."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ KAFKA_PYTHON_CODECS = [
 
 
 def fields_of(record: Any) -> tuple[int, RecordFields]:
-    """Return offset and fields of a record, ours or another client's."""
+    """Return offset and fields of a record, of ours or of another client."""
     return record.offset, (record.timestamp, record.key, record.value, tuple(map(tuple, record.headers)))
 
 
@@ -40,7 +40,7 @@ class TestRoundTrip:
     @settings(max_examples=examples(150))
     @given(record_lists, st.sampled_from(CODECS), st.integers(0, 2**62))
     def test_ours(self, fields: list[RecordFields], codec: int, base_offset: int) -> None:
-        """Records of any shape come back as they were, with consecutive offsets."""
+        """Records of any shape are parsed as they were built, with consecutive offsets."""
         batch = build_batch(fields, codec, base_offset)
         parsed = records(batch, decompressed_bytes_max=BOUND)
         assert [fields_of(record) for record in parsed] == [
@@ -54,7 +54,7 @@ class TestRoundTrip:
     @settings(max_examples=examples(60))
     @given(record_lists, st.sampled_from(CODECS))
     def test_aiokafka_reads_ours(self, fields: list[RecordFields], codec: int) -> None:
-        """aiokafka's parser agrees, checksum included."""
+        """aiokafka's parser returns the same records and accepts the checksum."""
         theirs = AiokafkaBatch(bytes(build_batch(fields, codec)))
         assert theirs.validate_crc()
         assert [fields_of(record) for record in theirs] == list(enumerate(fields))
@@ -62,7 +62,7 @@ class TestRoundTrip:
     @settings(max_examples=examples(60))
     @given(record_lists, st.sampled_from(KAFKA_PYTHON_CODECS))
     def test_kafka_python_reads_ours(self, fields: list[RecordFields], codec: int) -> None:
-        """kafka-python's parser agrees, checksum included."""
+        """kafka-python's parser returns the same records and accepts the checksum."""
         theirs = KafkaPythonBatch(bytes(build_batch(fields, codec)))
         assert theirs.validate_crc()
         assert [fields_of(record) for record in theirs] == list(enumerate(fields))
@@ -70,7 +70,7 @@ class TestRoundTrip:
     @settings(max_examples=examples(60))
     @given(record_lists, st.sampled_from(CODECS))
     def test_we_read_aiokafkas(self, fields: list[RecordFields], codec: int) -> None:
-        """aiokafka's builder makes batches that we parse; uncompressed, they are ours byte for byte."""
+        """Batches of aiokafka's builder are parsed correctly. Uncompressed, they equal ours byte for byte."""
         builder = AiokafkaBuilder(
             magic=2,
             compression_type=codec,
@@ -90,7 +90,7 @@ class TestRoundTrip:
     @settings(max_examples=examples(60))
     @given(record_lists, st.sampled_from(KAFKA_PYTHON_CODECS))
     def test_we_read_kafka_pythons(self, fields: list[RecordFields], codec: int) -> None:
-        """kafka-python's builder makes batches that we parse."""
+        """Batches of kafka-python's builder are parsed correctly."""
         builder = KafkaPythonBuilder(
             magic=2,
             compression_type=codec,
@@ -112,21 +112,21 @@ class TestRoundTrip:
 
     @pytest.mark.parametrize("size", [63, 64, 8191, 8192, 1_048_575, 1_048_576, 10_000_000])
     def test_sizes_at_each_varint_width(self, size: int) -> None:
-        """Zigzag lengths change their width at 2**6, 2**13 and 2**20."""
+        """Lengths at the limits of varint widths (2**6, 2**13, 2**20) are encoded and parsed correctly."""
         fields: list[RecordFields] = [(5, b"k" * size, b"v" * size, (("h", b"x" * size),))]
         assert [
             fields_of(record)[1] for record in records(build_batch(fields), decompressed_bytes_max=1)
         ] == fields
 
     def test_timestamps_may_go_backwards(self) -> None:
-        """A later record may be older: deltas are signed, and of 64 bits."""
+        """Timestamps may decrease, because their deltas are signed 64-bit numbers."""
         fields: list[RecordFields] = [(t, None, None, ()) for t in (1 << 41, 0, (1 << 62) - 1, 5)]
         assert [
             fields_of(record)[1] for record in records(build_batch(fields), decompressed_bytes_max=1)
         ] == fields
 
     def test_many_records(self) -> None:
-        """Offset deltas of one, two and three bytes."""
+        """Offset deltas of one, two and three bytes are parsed correctly."""
         fields: list[RecordFields] = [(1, None, b"", ())] * 9000
         parsed = records(build_batch(fields, 4), decompressed_bytes_max=BOUND)
         assert [record.offset for record in parsed] == list(range(9000))
@@ -134,7 +134,7 @@ class TestRoundTrip:
 
 class TestBuilder:
     def test_header_fields(self) -> None:
-        """Everything that a transactional producer or a coordinator states reaches the header."""
+        """All fields given to the builder are in the header."""
         builder = RecordBatchBuilder(
             base_offset=40,
             compression_type=0,
@@ -155,7 +155,7 @@ class TestBuilder:
         assert (header.base_timestamp, header.max_timestamp) == (100, 100)
 
     def test_size_estimate_is_exact_without_compression(self) -> None:
-        """A producer closes a batch by its size before compression."""
+        """`size_estimate` equals the built size without compression, because a producer closes batches by it."""
         builder = RecordBatchBuilder()
         assert builder.size_estimate == HEADER_SIZE
         for count in range(1, 50):
@@ -164,7 +164,7 @@ class TestBuilder:
             assert builder.record_count == count
 
     def test_compacted_batch_keeps_its_offsets(self) -> None:
-        """Compaction leaves gaps, and a batch's range even when its last records are gone."""
+        """A batch may have gaps between offsets and a range beyond its last record, as after compaction."""
         builder = RecordBatchBuilder(base_offset=10, compression_type=3)
         builder.append(5, b"a", b"1", offset=12)
         builder.append(6, b"b", b"2", offset=4000)
@@ -174,7 +174,7 @@ class TestBuilder:
         assert [record.offset for record in records(batch, decompressed_bytes_max=BOUND)] == [12, 4000, 4001]
 
     def test_empty_batch(self) -> None:
-        """A producer's last batch stays as a header, so that its sequence is not forgotten."""
+        """An empty batch keeps its header with the producer's last sequence number."""
         builder = RecordBatchBuilder(
             base_offset=10, producer_id=3, producer_epoch=0, base_sequence=4, compression_type=4
         )
@@ -184,7 +184,8 @@ class TestBuilder:
         assert records(batch, decompressed_bytes_max=BOUND) == []
 
     def test_delete_horizon(self) -> None:
-        """KIP-534: bit 6 makes the base timestamp the delete horizon; records count from it."""
+        """With a delete horizon (attribute bit 6), the base timestamp is the horizon, and timestamps are relative to it
+        (KIP-534)."""
         builder = RecordBatchBuilder(delete_horizon_ms=5_000)
         builder.append(1_000, b"k", None)
         header = parse_header(batch := builder.build())
@@ -196,7 +197,7 @@ class TestBuilder:
         assert records(batch, decompressed_bytes_max=BOUND) == [Record(0, 1_000, b"k", None)]
 
     def test_misuse(self) -> None:
-        """Offsets only rise, and an empty batch needs a range."""
+        """Offsets must increase, and an empty batch needs a last offset. Other uses raise ValueError."""
         builder = RecordBatchBuilder(base_offset=10)
         with pytest.raises(ValueError, match="without records"):
             builder.build()
@@ -209,7 +210,7 @@ class TestBuilder:
             builder.build(last_offset=19)
 
     def test_build_leaves_the_builder_as_it_was(self) -> None:
-        """A producer that must retry under another epoch builds again."""
+        """A builder can build again, for a producer that repeats a batch with another epoch."""
         builder = RecordBatchBuilder(compression_type=1)
         builder.append(1, b"k", b"v")
         first = builder.build()
@@ -219,7 +220,7 @@ class TestBuilder:
 
 
 def raw_batch(body: bytes, count: int = 1, last_offset_delta: int | None = None) -> bytearray:
-    """Make a batch with this body and a right checksum."""
+    """Make a batch with this body and a correct checksum."""
     delta = count - 1 if last_offset_delta is None else last_offset_delta
     header = patched(build_batch([(0, None, None, ())]), record_count=count, last_offset_delta=delta)[
         :HEADER_SIZE
@@ -228,12 +229,12 @@ def raw_batch(body: bytes, count: int = 1, last_offset_delta: int | None = None)
 
 
 PLAIN = bytes([12, 0, 0, 0, 1, 1, 0])
-"""The smallest record: length 6, attributes, two deltas of 0, null key, null value, no headers."""
+"""The smallest possible record: length 6, attributes, two deltas of 0, null key, null value, no headers."""
 
 
 class TestHostileRecords:
     def test_plain(self) -> None:
-        """The bytes that the other tests damage are a good record."""
+        """The record that the other tests damage is valid."""
         assert records(raw_batch(PLAIN), decompressed_bytes_max=BOUND) == [Record(0, 0, None, None)]
 
     @pytest.mark.parametrize(
@@ -275,19 +276,19 @@ class TestHostileRecords:
         ],
     )  # fmt: skip
     def test_refused(self, body: bytes, count: int) -> None:
-        """A record that contradicts its batch or itself is INVALID_RECORD, before memory is taken for it."""
+        """A record that contradicts its batch or itself raises `InvalidRecord`, before memory is allocated."""
         with pytest.raises(InvalidRecord):
             records(raw_batch(body, count), decompressed_bytes_max=BOUND)
 
     def test_counts_are_held_against_the_decompressed_bytes(self) -> None:
-        """An impossible count is refused before it becomes a loop, also in a compressed batch."""
+        """A record count that is impossible for the decompressed bytes is refused at once."""
         batch = raw_batch(b"", 2**31 - 1)
         batch[21:23] = b"\0\4"
         with pytest.raises(InvalidRecord):
             records(sealed(batch + compress(4, PLAIN * 3)), decompressed_bytes_max=BOUND)
 
     def test_checksum(self) -> None:
-        """A wrong checksum is CORRUPT_MESSAGE; `check.crcs=false` is the consumer's choice."""
+        """A wrong checksum raises `CorruptBatch`, unless the consumer sets `check.crcs=false`."""
         batch = build_batch([(1, b"k", b"value", ())])
         batch[-2] ^= 1
         with pytest.raises(CorruptBatch):
@@ -296,13 +297,13 @@ class TestHostileRecords:
 
     @pytest.mark.parametrize("codec", [1, 2, 3, 4])
     def test_bomb(self, codec: int) -> None:
-        """The bound on decompressed bytes holds for readers too."""
+        """Readers refuse to decompress more bytes than allowed."""
         batch = build_batch([(1, None, bytes(100_000), ())], codec)
         with pytest.raises(DecompressionBomb):
             records(batch, decompressed_bytes_max=50_000)
 
     def test_results_do_not_share_the_buffer(self) -> None:
-        """The receive buffer is reused: keys and values must be copies."""
+        """Keys and values are copies, because the receive buffer is reused."""
         batch = build_batch([(1, b"key", b"value", (("h", b"x"),))])
         parsed = records(memoryview(batch), decompressed_bytes_max=BOUND)
         batch[:] = b"\xaa" * len(batch)

@@ -1,4 +1,4 @@
-"""The generated codecs: against the reflective one over every message and version, and against hostile bytes."""
+"""The generated codecs agree with the reflective one for every message and version, and for hostile bytes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ COMPACT_COUNT_MAX = b"\xff\xff\xff\xff\x07"
 
 
 class Example(NamedTuple):
-    """A message class at a version, and the encoding of a message of it."""
+    """An encoded message of a class and version."""
 
     cls: type[Message]
     version: int
@@ -42,7 +42,7 @@ class Example(NamedTuple):
 
 @cache
 def every_example() -> list[Example]:
-    """Return examples of every class and version. Each worker of a run imports this file, and one of them needs them."""
+    """Return encoded messages of every class and version. The result is cached, since several tests use it."""
     return [
         Example(cls, version, codec_reflective.encode(message, version))
         for cls, version in EVERY_VERSION
@@ -51,7 +51,7 @@ def every_example() -> list[Example]:
 
 
 def outcome(module: Any, example: Example, data: bytes) -> bytes | None:
-    """Return the message that a codec reads from bytes, encoded again; None when it refuses them."""
+    """Decode and encode again with a codec; return None if the bytes are refused."""
     try:
         message = module.decode(example.cls, example.version, data)
     except MalformedMessage:
@@ -61,7 +61,7 @@ def outcome(module: Any, example: Example, data: bytes) -> bytes | None:
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
 def test_generated_and_reflective_codecs_agree(shape: Any) -> None:
-    """Both write the same bytes for every message, version and value, and read them back to that value."""
+    """Both codecs write the same bytes for every message and version, and decode them to the same message."""
     for cls, version in EVERY_VERSION:
         for message in generated(cls, version, (shape,)):
             data = codec_reflective.encode(message, version)
@@ -72,7 +72,7 @@ def test_generated_and_reflective_codecs_agree(shape: Any) -> None:
 
 @pytest.mark.long
 def test_codecs_agree_on_long_values() -> None:
-    """Lengths and counts beyond one byte, in the messages with most of them."""
+    """Both codecs agree on lengths and counts of more than one byte."""
     for key in (ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.METADATA):
         for cls in (request_class(key), response_class(key)):
             for version in range(cls.VALID_VERSIONS[0], cls.VALID_VERSIONS[1] + 1):
@@ -83,7 +83,7 @@ def test_codecs_agree_on_long_values() -> None:
 
 
 def test_every_truncation_is_refused() -> None:
-    """A message that ends early is malformed wherever it ends."""
+    """A truncated message is always malformed."""
     for example in every_example():
         for size in range(0, len(example.data), 1 + len(example.data) // 40):
             with pytest.raises(MalformedMessage):
@@ -93,7 +93,7 @@ def test_every_truncation_is_refused() -> None:
 @settings(max_examples=examples(600), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_mutations_are_refused_or_read_as_the_oracle_reads_them(data: st.DataObject) -> None:
-    """Changed bytes give MalformedMessage or a message, never another exception; both codecs agree which."""
+    """Both codecs either refuse changed bytes with MalformedMessage, or decode them to the same message."""
     example = data.draw(st.sampled_from(every_example()))
     mutated = bytearray(example.data)
     for _ in range(data.draw(st.integers(1, 3))):
@@ -107,13 +107,13 @@ def test_mutations_are_refused_or_read_as_the_oracle_reads_them(data: st.DataObj
 
 @pytest.mark.long
 def test_hostile_counts_allocate_nothing() -> None:
-    """A count is compared with the bytes that remain before anything is allocated for it."""
+    """A huge array count is compared with the remaining bytes before memory is allocated."""
     tracemalloc.start(1)
     try:
         for key in (ApiKey.FETCH, ApiKey.OFFSET_COMMIT, ApiKey.CREATE_TOPICS, ApiKey.ALTER_CLIENT_QUOTAS):
             for example in every_example():
                 if example.cls is not request_class(key) or example.version not in example.cls.VALID_VERSIONS:
-                    continue  # the first version has plain lengths, the last one compact ones
+                    continue  # the first version has plain lengths, the last one compact lengths
                 codec.decode(example.cls, example.version, example.data)
                 for start in range(len(example.data)):
                     for count in (COUNT_MAX, COMPACT_COUNT_MAX):
@@ -128,7 +128,7 @@ def test_hostile_counts_allocate_nothing() -> None:
 
 
 def test_bytes_behind_a_message_are_refused_unless_allowed() -> None:
-    """A frame holds one message and nothing else."""
+    """Extra bytes after a message are refused, unless `exact=False`."""
     data = codec.encode(ApiVersionsRequest("odradek", "1"), 3) + b"x"
     with pytest.raises(MalformedMessage, match="1 unexpected bytes"):
         codec.decode(ApiVersionsRequest, 3, data)
@@ -137,7 +137,7 @@ def test_bytes_behind_a_message_are_refused_unless_allowed() -> None:
 
 
 def test_decoder_reads_at_an_offset_and_tells_where_it_ended() -> None:
-    """Frames follow each other in one buffer."""
+    """A decoder starts at an offset and returns where the message ends."""
     first = codec.encode(FindCoordinatorRequest("a"), 0)
     second = codec.encode(FindCoordinatorRequest("bc"), 0)
     decode = codec.decoder(FindCoordinatorRequest, 0)
@@ -148,7 +148,7 @@ def test_decoder_reads_at_an_offset_and_tells_where_it_ended() -> None:
 
 @pytest.mark.parametrize("wrap", [bytes, bytearray, memoryview])
 def test_records_are_views_of_the_buffer(wrap: Any) -> None:
-    """Record batches are not copied on their way into the log."""
+    """Decoded records are views of the buffer, so that they are not copied on their way to the log."""
     request = ProduceRequest(
         None, 1, 10, [TopicProduceData("t", partition_data=[PartitionProduceData(0, b"batch")])]
     )
@@ -160,7 +160,7 @@ def test_records_are_views_of_the_buffer(wrap: Any) -> None:
 
 
 class FileRange:
-    """Stands for bytes that are sent from a file."""
+    """A stub for bytes that are sent from a file."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -171,7 +171,8 @@ class FileRange:
 
 @pytest.mark.parametrize("version", [11, 17])
 def test_spilled_records_are_noted_with_their_place(version: int) -> None:
-    """Putting the objects' bytes at the noted places gives the encoding of a response that held them."""
+    """Objects for file ranges are returned with their places. With their bytes inserted there, the encoding is
+    complete."""
 
     def response(first: Any, second: Any) -> FetchResponse:
         partitions = [
@@ -191,7 +192,7 @@ def test_spilled_records_are_noted_with_their_place(version: int) -> None:
 
 
 def test_spills_need_a_list() -> None:
-    """Without one the bytes would be missing silently."""
+    """Encoding an object for a file range without a list of spills is refused, because its bytes would be lost."""
     data: Any = FileRange(3)
     response = FetchResponse(
         responses=[FetchableTopicResponse("t", partitions=[PartitionData(records=data)])]
@@ -201,7 +202,7 @@ def test_spills_need_a_list() -> None:
 
 
 def test_unknown_tagged_fields_are_skipped() -> None:
-    """KIP-482: "the receiver can skip over tagged fields that it does not know"."""
+    """Unknown tagged fields are skipped (KIP-482). Malformed ones are refused."""
     plain = codec.encode(ApiVersionsRequest("n", "v"), 3)
     tagged = plain[:-1] + b"\x02" + b"\x05\x02ab" + b"\x81\x01\x00"
     assert codec.decode(ApiVersionsRequest, 3, tagged) == ApiVersionsRequest("n", "v")
@@ -217,7 +218,7 @@ def test_unknown_tagged_fields_are_skipped() -> None:
 
 
 def test_tagged_field_must_fill_its_size() -> None:
-    """A known tag whose content ends early or late does not mean what its writer meant."""
+    """A known tagged field whose content is shorter or longer than its size is malformed."""
     response = CreateTopicsResponse(topics=[CreatableTopicResult("t", topic_config_error_code=29)])
     data = codec.encode(response, 5)
     field = b"\x01\x00\x02\x00\x1d"
@@ -229,7 +230,7 @@ def test_tagged_field_must_fill_its_size() -> None:
 
 
 def test_tagged_field_with_its_default_is_left_out() -> None:
-    """As Kafka does, so that encodings are the same byte for byte."""
+    """A tagged field with its default value is not encoded, as in Kafka."""
     assert codec.encode(FetchResponse(), 17)[-1:] == b"\x00"
     partition = PartitionData(records=b"")
     assert codec.encode(
@@ -238,7 +239,7 @@ def test_tagged_field_with_its_default_is_left_out() -> None:
 
 
 def test_nullable_structure() -> None:
-    """A byte says whether the structure is there."""
+    """A nullable structure begins with a byte that marks null."""
     for cursor in (None, Cursor("t", 3)):
         request = DescribeTopicPartitionsRequest([], 10, cursor)
         data = codec.encode(request, 0)
@@ -247,14 +248,14 @@ def test_nullable_structure() -> None:
 
 
 def test_client_id_keeps_its_old_form_in_a_flexible_header() -> None:
-    """Request header 2 has tagged fields, but a two-byte length before the client id."""
+    """Request header 2 has tagged fields, but its client id keeps the two-byte length."""
     header = RequestHeader(18, 3, 7, "cli")
     assert codec.encode(header, 2) == b"\x00\x12\x00\x03\x00\x00\x00\x07\x00\x03cli\x00"
     assert codec.encode(RequestHeader(18, 3, 7, None), 2) == b"\x00\x12\x00\x03\x00\x00\x00\x07\xff\xff\x00"
 
 
 def test_null_and_empty_array_differ() -> None:
-    """Metadata: null asks for all topics, an empty array for none (from version 1)."""
+    """A null array and an empty one are different: in Metadata, null means all topics, and an empty array none."""
     for version in (1, 9):
         for topics in (None, []):
             data = codec.encode(MetadataRequest(topics), version)
@@ -267,10 +268,10 @@ def test_null_and_empty_array_differ() -> None:
 
 @pytest.mark.parametrize("module", [codec, codec_reflective])
 def test_values_that_do_not_fit_are_our_own_mistake(module: Any) -> None:
-    """Encoding checks ranges, nulls and text."""
+    """Encoding a value outside its range, null or invalid text raises LocalProtocolError."""
     wrong: list[tuple[Any, int]] = [
         (ProduceRequest(acks=40_000), 3),
-        (FindCoordinatorRequest(None), 0),  # type: ignore[arg-type]  # the mistake under test
+        (FindCoordinatorRequest(None), 0),  # type: ignore[arg-type]  # wrong on purpose
         (FindCoordinatorRequest("a" * 32_768), 0),
         (FindCoordinatorRequest("a" * 32_768), 3),
         (FindCoordinatorRequest("\ud800"), 0),
@@ -284,7 +285,7 @@ def test_values_that_do_not_fit_are_our_own_mistake(module: Any) -> None:
 
 @pytest.mark.parametrize("module", [codec, codec_reflective])
 def test_strings_have_at_most_32767_bytes(module: Any) -> None:
-    """Kafka refuses longer ones also where a compact length could state them."""
+    """Strings longer than 32,767 bytes are refused, as in Kafka, even where a compact length could express them."""
     assert (
         module.decode(FindCoordinatorRequest, 3, b"\x80\x80\x02" + b"a" * 32_767 + b"\x00\x00").key_type == 0
     )
@@ -294,13 +295,13 @@ def test_strings_have_at_most_32767_bytes(module: Any) -> None:
 
 @pytest.mark.parametrize("module", [codec, codec_reflective])
 def test_bad_text_is_malformed(module: Any) -> None:
-    """Strings are UTF-8."""
+    """Strings that are not UTF-8 are malformed."""
     with pytest.raises(MalformedMessage):
         module.decode(FindCoordinatorRequest, 0, b"\x00\x01\xff")
 
 
 def test_unknown_version_has_no_codec() -> None:
-    """Versions from the network are checked against `odradek.wire.api` first."""
+    """A version outside the class's range raises LocalProtocolError."""
     with pytest.raises(LocalProtocolError, match="versions 3 to 13, so version 2 cannot be used"):
         codec.decoder(ProduceRequest, 2)
     with pytest.raises(LocalProtocolError):
@@ -308,7 +309,7 @@ def test_unknown_version_has_no_codec() -> None:
 
 
 def test_field_outside_its_versions_decodes_to_its_default() -> None:
-    """And is left out of the encoding, whatever its value."""
+    """A field outside its versions is not encoded, and decodes to its default."""
     request = ProduceRequest("txn", -1, 5, [TopicProduceData("name", bytes(range(16)))])
     decoded = codec.decode(ProduceRequest, 13, codec.encode(request, 13))
     assert (decoded.topic_data[0].name, decoded.topic_data[0].topic_id) == ("", bytes(range(16)))
@@ -318,7 +319,7 @@ def test_field_outside_its_versions_decodes_to_its_default() -> None:
 
 @pytest.mark.parametrize("size", [0, 126, 127, 128, 16_382, 16_383, 16_384, 2**21 - 2, 2**21 - 1, 2**21])
 def test_lengths_of_records_around_each_number_of_bytes(size: int) -> None:
-    """A compact length takes one to five bytes; decoders read up to three in line."""
+    """Lengths of records at the limits of one to four bytes are encoded and decoded."""
     for version in (8, 9):
         partition = PartitionProduceData(1, bytes(size))
         request = ProduceRequest(topic_data=[TopicProduceData("t", partition_data=[partition])])
@@ -331,7 +332,7 @@ def test_lengths_of_records_around_each_number_of_bytes(size: int) -> None:
 
 
 def test_null_behind_a_tag_is_stated_when_it_is_not_the_default() -> None:
-    """Kafka's marks differ: a null structure is 0 behind a tag, -1 in its place; the default is left out."""
+    """A null structure in a tagged field is encoded as 0, and only if null is not the default, as in Kafka."""
     start = codec.encode(ConsumerGroupMemberMetadataValue(), 0)[:-1]
     for held, tail in (
         (ClassicMemberMetadata(), b"\x00"),

@@ -1,4 +1,4 @@
-"""The limit on the array elements of a request: memory and time are bounded by more than its bytes."""
+"""The limit on the number of array elements in a request, which bounds memory and time beyond the number of bytes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ONE = DescribableLogDirTopic("", [])
     ids=["structures", "numbers", "nested", "strings", "nullable"],
 )
 def test_one_element_too_many_is_refused(message: Message, version: int) -> None:
-    """The bound is for all arrays together, whatever they hold; without it, the message decodes like others."""
+    """One element more than allowed in all arrays together is refused. Without the limit the message is decoded."""
     data = encode(message, version)
     assert decoder(type(message), version)(data, 0)[1] == len(data)
     for decode in (
@@ -39,7 +39,7 @@ def test_one_element_too_many_is_refused(message: Message, version: int) -> None
 
 
 def test_as_many_as_allowed_are_the_same_message() -> None:
-    """The bound changes nothing else."""
+    """With exactly as many elements as allowed, the decoded message is the same as without a limit."""
     partitions = [FetchPartition(number, fetch_offset=number) for number in range(ELEMENTS_MAX // 4)]
     topics = [FetchTopic(topic_id=bytes([number]) * 16, partitions=partitions) for number in range(3)]
     forgotten = [ForgottenTopic(topic_id=bytes(16), partitions=list(range(ELEMENTS_MAX // 4 - 4)))]
@@ -51,7 +51,7 @@ def test_as_many_as_allowed_are_the_same_message() -> None:
 
 
 def test_a_short_message_needs_no_bound() -> None:
-    """An element has at least one byte."""
+    """Each element takes at least one byte, so a message shorter than the limit needs no check."""
     message = DeleteTopicsRequest([], [""] * (ELEMENTS_MAX - 20))
     data = encode(message, 5)
     assert len(data) <= ELEMENTS_MAX

@@ -34,7 +34,7 @@ def written(write: Callable[[bytearray, int], None], value: int) -> bytes:
     [(0, "00"), (1, "01"), (127, "7f"), (128, "8001"), (300, "ac02"), (2**32 - 1, "ffffffff0f")],
 )
 def test_uvarint(value: int, encoded: str) -> None:
-    """Groups of seven bits, least significant first; the high bit says that more follow."""
+    """Unsigned varints have groups of seven bits, lowest first. The high bit means that more follow."""
     assert written(write_uvarint, value).hex() == encoded
     assert read_uvarint(b"x" + bytes.fromhex(encoded), 1) == (value, 1 + len(encoded) // 2)
     assert primitives.uvarint_size(value) == len(encoded) // 2
@@ -44,14 +44,14 @@ def test_uvarint(value: int, encoded: str) -> None:
     ("value", "encoded"), [(0, "00"), (-1, "01"), (1, "02"), (-2, "03"), (-(2**31), "ffffffff0f")]
 )
 def test_varint_is_zigzag(value: int, encoded: str) -> None:
-    """Small numbers of either sign are short."""
+    """Zigzag makes small positive and negative numbers short."""
     assert written(write_varint, value).hex() == encoded
     assert read_varint(bytes.fromhex(encoded), 0) == (value, len(encoded) // 2)
 
 
 @given(st.integers(-(2**31), 2**31 - 1))
 def test_varint_as_kio_writes_it(value: int) -> None:
-    """Every number of 32 bits."""
+    """Varints of all 32-bit numbers are written as kio writes them."""
     data = written(write_varint, value)
     assert read_varint(data, 0) == (value, len(data))
     assert primitives.varint_size(value) == len(data)
@@ -60,7 +60,7 @@ def test_varint_as_kio_writes_it(value: int) -> None:
 
 @given(st.integers(-(2**63), 2**63 - 1))
 def test_varlong_as_kio_writes_it(value: int) -> None:
-    """Every number of 64 bits."""
+    """Varlongs of all 64-bit numbers are written as kio writes them."""
     data = written(write_varlong, value)
     assert read_varlong(data, 0) == (value, len(data))
     assert primitives.varlong_size(value) == len(data)
@@ -70,20 +70,20 @@ def test_varlong_as_kio_writes_it(value: int) -> None:
 @pytest.mark.parametrize("read", [read_uvarint, read_varint])
 @pytest.mark.parametrize("encoded", ["", "80", "ffffffff", "ffffffff1f", "808080808000", "8080808080"])
 def test_numbers_cut_off_or_beyond_32_bits(read: Callable[..., object], encoded: str) -> None:
-    """At most five bytes, and at most 32 bits in them."""
+    """Numbers that are cut off, or that take more than 32 bits or five bytes, are malformed."""
     with pytest.raises(MalformedMessage):
         read(bytes.fromhex(encoded), 0)
 
 
 @pytest.mark.parametrize("encoded", ["80", "ff" * 9 + "02", "80" * 10 + "00"])
 def test_numbers_beyond_64_bits(encoded: str) -> None:
-    """At most ten bytes, and at most 64 bits in them."""
+    """Numbers that take more than 64 bits or ten bytes are malformed."""
     with pytest.raises(MalformedMessage):
         read_varlong(bytes.fromhex(encoded), 0)
 
 
 def test_writers_refuse_what_has_no_encoding() -> None:
-    """A number outside its type is a mistake of ours."""
+    """Writing a number outside its type's range raises an error."""
     for write, value in (
         (write_uvarint, -1),
         (write_uvarint, 2**32),
@@ -95,7 +95,7 @@ def test_writers_refuse_what_has_no_encoding() -> None:
 
 
 def test_uuid_text_is_url_safe_base64() -> None:
-    """22 characters without padding, as Kafka prints topic and directory ids."""
+    """A UUID is printed as 22 characters of URL-safe base64 without padding, as in Kafka."""
     assert uuid_to_text(bytes(16)) == "AAAAAAAAAAAAAAAAAAAAAA"
     assert uuid_to_text(b"\xff" * 16) == "_____________________w"
     assert uuid_from_text("H5nlA7uKR0-zDRxvMJS5iw").hex() == "1f99e503bb8a474fb30d1c6f3094b98b"
@@ -108,12 +108,12 @@ def test_uuid_text_is_url_safe_base64() -> None:
     "text", ["", "A" * 21, "A" * 23, "A" * 21 + "=", "A" * 21 + "é", "A" * 21 + "B", "A" * 21 + "+"]
 )
 def test_uuid_text_that_no_uuid_has(text: str) -> None:
-    """Wrong lengths, foreign characters, and bits that a UUID has no room for."""
+    """Text with a wrong length, other characters or surplus bits is no UUID."""
     with pytest.raises(ValueError, match="UUID"):
         uuid_from_text(text)
 
 
 def test_uuid_of_another_size() -> None:
-    """A UUID has 16 bytes."""
+    """A UUID must have 16 bytes."""
     with pytest.raises(LocalProtocolError):
         uuid_to_text(b"short")

@@ -1,4 +1,4 @@
-"""Encoders that count the error codes which they write: against a walk over the whole response."""
+"""Encoders that count error codes give the same counts as a walk through the whole response."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.wire.message_values import generated
 
 
 def counted(response: Any, version: int) -> dict[int, int]:
-    """Return the counts; the bytes must be those of the plain encoder."""
+    """Encode with counting, and check that the bytes equal those of the plain encoder; return the counts."""
     counts: dict[int, int] = {}
     w = bytearray()
     codec.counting_encoder(type(response), version)(w, response, None, counts)
@@ -24,7 +24,7 @@ def counted(response: Any, version: int) -> dict[int, int]:
 
 
 def found_by_walking(value: Any) -> dict[int, int]:
-    """Return the oracle's counts: every field by name, at any depth."""
+    """Count the error codes in a response by walking through all of its fields."""
     counts: dict[int, int] = {}
     if isinstance(value, list):
         below = [found_by_walking(each) for each in value]
@@ -42,7 +42,7 @@ def found_by_walking(value: Any) -> dict[int, int]:
 
 
 def test_every_error_of_every_response_is_counted() -> None:
-    """For all APIs, at all versions, with the values of the codec's tests."""
+    """For all APIs and versions, every error code of a response is counted."""
     with_errors = 0
     for key in APIS:
         cls = response_class(key)
@@ -55,14 +55,14 @@ def test_every_error_of_every_response_is_counted() -> None:
 
 
 def test_good_responses_add_nothing() -> None:
-    """0 is no error; null and empty arrays are passed over."""
+    """Responses with error code 0, null arrays or empty arrays add no counts."""
     good = FetchResponse(responses=[FetchableTopicResponse("t", partitions=[PartitionData(0)] * 3)])
     assert counted(good, 12) == {}
     assert counted(MetadataResponse(), 12) == {}
 
 
 def test_counts_are_added_to() -> None:
-    """One dictionary serves all responses of an API."""
+    """Counts are added to the given dictionary, which serves all responses of an API."""
     counts = {6: 1}
     bad = FetchResponse(
         error_code=70, responses=[FetchableTopicResponse("t", partitions=[PartitionData(0, 6)] * 2)]

@@ -1,4 +1,4 @@
-"""Tagged fields that a node does not know: each is passed over by itself, so their number is bounded like that of elements."""
+"""Unknown tagged fields are limited in number like elements, because each one must be skipped separately."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ TAG = b"\x63\x00"
 
 
 def tags(count: int) -> bytes:
-    """Encode the count and as many empty tagged fields of an unknown tag."""
+    """Encode `count` empty tagged fields with an unknown tag."""
     w = bytearray()
     write_uvarint(w, count)
     return bytes(w) + TAG * count
 
 
 def with_tags(message: Message, version: int, count: int) -> bytes:
-    """Return the message, with `count` tagged fields at its end."""
+    """Return the encoded message with `count` tagged fields at its end."""
     data = encode(message, version)
     assert data.endswith(b"\0")
     return data[:-1] + tags(count)
@@ -35,7 +35,8 @@ def with_tags(message: Message, version: int, count: int) -> bytes:
     ids=["none", "some known"],
 )
 def test_as_many_tagged_fields_as_elements_are_passed_over(message: Message, version: int) -> None:
-    """Behind a structure with tagged fields of its own and behind one without; one more is refused."""
+    """As many unknown tagged fields as elements are skipped, after structures with and without known ones. One more is
+    refused."""
     decode = bounded_decoder(type(message), version)
     data = with_tags(message, version, ELEMENTS_MAX)
     assert decode(data, 0) == (message, len(data))
@@ -45,7 +46,7 @@ def test_as_many_tagged_fields_as_elements_are_passed_over(message: Message, ver
 
 
 def test_tagged_fields_of_all_elements_are_counted_together() -> None:
-    """Many structures with many tagged fields each are as bad as one with all of them."""
+    """Unknown tagged fields of all structures count together."""
     one = encode(MetadataRequest([MetadataRequestTopic(name="")]), 12)
     head, topic, tail = one[:1], one[1:-4], one[-3:]
     count = 201
@@ -64,7 +65,7 @@ def uvarint(number: int) -> bytes:
 
 
 def test_a_header_has_few_tagged_fields() -> None:
-    """A header may have up to `HEADER_TAGS_MAX` tagged fields, which are skipped; a header with more is refused."""
+    """A header may have up to `HEADER_TAGS_MAX` tagged fields. With more it is refused."""
     data = tags(HEADER_TAGS_MAX)
     assert skip_tags(data, 0, len(data)) == len(data)
     with pytest.raises(MalformedMessage, match="tagged fields, but at most"):

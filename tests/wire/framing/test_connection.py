@@ -1,4 +1,4 @@
-"""Both ends of a connection, held against each other: every message through two of them, split everywhere."""
+"""The client and server ends of a connection: every message passes between them, however the bytes are split."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ CALLS: list[Call] = [
 
 @attrs.define
 class ConnectionPair:
-    """A client and a server; bytes travel in pieces of `piece` bytes, and each end's events are kept."""
+    """A client and a server end. Bytes travel in pieces of `piece` bytes, and the events of the receiver are returned."""
 
     piece: int = 1 << 30
     client: ClientConnection = attrs.field(factory=ClientConnection)
@@ -81,7 +81,8 @@ def joined(chunks: Iterable[Any]) -> bytes:
 class TestPair:
     @pytest.mark.parametrize("piece", [1, 2, 3, 5, 7, 64, 1 << 30])
     def test_pipelined_calls(self, piece: int) -> None:
-        """All requests before the first response, split at every byte: the same events on both ends."""
+        """Several requests are pipelined before the first response. Both ends give the same events for any size of
+        pieces."""
         pair = ConnectionPair(piece)
         sent = b"".join(pair.client.send(request, version) for request, version, _ in CALLS)
         requests = pair.to_server(sent)
@@ -98,7 +99,7 @@ class TestPair:
         assert pair.client.unanswered == pair.server.unanswered == ()
 
     def test_each_split_into_two(self) -> None:
-        """One cut anywhere makes no difference, and an event comes exactly with its last byte."""
+        """A frame split anywhere gives the same event, and not before its last byte has arrived."""
         frame = bytes(ClientConnection().send(CALLS[0][0], 4))
         for cut in range(1, len(frame)):
             server = ServerConnection()
@@ -114,7 +115,7 @@ class TestPair:
     @settings(max_examples=examples(60))
     @given(st.lists(st.sampled_from(CALLS), max_size=12), st.integers(1, 400), st.data())
     def test_any_interleaving(self, calls: list[Call], piece: int, data: st.DataObject) -> None:
-        """Sending, answering and reading in any order: nothing is lost, reordered or mixed up."""
+        """Sending, answering and reading may interleave in any order. All responses arrive in order."""
         pair = ConnectionPair(piece)
         asked, to_server, to_client = list(calls), bytearray(), bytearray()
         waiting: list[Message] = []
@@ -142,7 +143,7 @@ class TestPair:
         assert heard == [response for _, _, response in calls]
 
     def test_events_own_their_bytes(self) -> None:
-        """The receive buffer may be reused at once: an event keeps nothing of it."""
+        """Events do not refer to the receive buffer, which may be reused at once."""
         records = bytes(range(200))
         pair = ConnectionPair()
         pair.client.send(FetchRequest(), 12)
@@ -166,7 +167,7 @@ class TestPair:
         assert answer.response == response
 
     def test_statistics(self) -> None:
-        """Counts of both ends agree with what travelled."""
+        """The statistics of both ends match the frames and bytes that were sent."""
         pair = ConnectionPair()
         frame = pair.client.send(CALLS[4][0], 3)
         pair.to_server(frame + frame[:9])
@@ -180,7 +181,8 @@ class TestPair:
 
 class TestApiVersions:
     def test_version_from_the_future(self) -> None:
-        """KIP-511: answered in version 0 with error 35, which the client recognises by the error."""
+        """An ApiVersions of an unknown version is answered in version 0 with error 35, which the client recognises
+        (KIP-511)."""
         pair = ConnectionPair()
         frame = bytearray(pair.client.send(ApiVersionsRequest("x", "y"), 4))
         struct.pack_into(">h", frame, 6, 99)
@@ -196,7 +198,7 @@ class TestApiVersions:
         assert pair.to_client(sent) == [ResponseReceived(0, ApiKey.API_VERSIONS, 0, answer)]
 
     def test_other_errors_keep_their_version(self) -> None:
-        """Only UNSUPPORTED_VERSION means version 0: INVALID_REQUEST comes in the version that was asked for."""
+        """Only UNSUPPORTED_VERSION is answered in version 0. Other errors use the requested version."""
         pair = ConnectionPair()
         pair.to_server(pair.client.send(ApiVersionsRequest("", ""), 3))
         answer = ApiVersionsResponse(error_code=42, throttle_time_ms=5)
@@ -211,7 +213,7 @@ class TestApiVersions:
 
 class TestServer:
     def test_unsupported_version(self) -> None:
-        """Produce 2 has a header that can be read; decoding its body is refused."""
+        """The header of an unsupported version is parsed, but decoding its body is refused."""
         server = ServerConnection()
         body = encode(RequestHeader(0, 2, 5, "c"), 1) + b"body"
         server.receive_data(struct.pack(">i", len(body)) + body)
@@ -223,7 +225,7 @@ class TestServer:
             event.request()
 
     def test_unknown_api(self) -> None:
-        """The connection can only be closed, and says so at each call."""
+        """An unknown API key fails the connection, and each further call raises again."""
         server = ServerConnection()
         server.receive_data(struct.pack(">ihhih", 10, 999, 0, 1, -1))
         with pytest.raises(UnknownApiKey):
@@ -234,7 +236,7 @@ class TestServer:
 
     @pytest.mark.parametrize("length", [-1, -(2**31), 1001, 2**31 - 1])
     def test_frame_length_is_checked_before_the_frame_comes(self, length: int) -> None:
-        """Four bytes are enough to refuse it; none of the rest is kept."""
+        """A bad frame length is refused after its four bytes, and no byte of the frame is kept."""
         server = ServerConnection(max_frame_bytes=1000)
         server.receive_data(struct.pack(">i", length))
         with pytest.raises(RemoteProtocolError):
@@ -242,7 +244,7 @@ class TestServer:
         assert server.statistics().bytes_buffered == 0
 
     def test_frames_before_a_bad_one_are_handed_out(self) -> None:
-        """Pipelined requests do not suffer from what comes behind them."""
+        """Requests before a bad frame are still returned."""
         server = ServerConnection()
         server.receive_data(ClientConnection().send(CALLS[4][0], 3) + b"\xff\xff\xff\xff")
         assert isinstance(server.next_event(), RequestReceived)
@@ -250,14 +252,14 @@ class TestServer:
             server.next_event()
 
     def test_empty_frame(self) -> None:
-        """An empty frame has no header."""
+        """An empty frame is malformed, because it has no header."""
         server = ServerConnection()
         server.receive_data(bytes(4))
         with pytest.raises(MalformedMessage):
             server.next_event()
 
     def test_answers_go_out_in_order(self) -> None:
-        """Kafka: responses in the order of their requests; an answer to a later one is our own mistake."""
+        """Responses must be given in the order of requests. Any other order raises LocalProtocolError."""
         pair = ConnectionPair()
         pair.to_server(pair.client.send(CALLS[4][0], 3) + pair.client.send(CALLS[2][0], 8))
         assert pair.server.unanswered == (0, 1)
@@ -272,7 +274,7 @@ class TestServer:
             pair.server.send(CALLS[2][2])
 
     def test_no_answer(self) -> None:
-        """Produce with acks=0 gets no response; the next request is answered as usual."""
+        """A Produce with acks=0 gets no response. The next request is answered as usual."""
         pair = ConnectionPair()
         produce = pair.client.send(ProduceRequest(acks=0), 9, expect_response=False)
         first, _ = pair.to_server(produce + pair.client.send(ProduceRequest(acks=1), 9))
@@ -285,7 +287,7 @@ class TestServer:
             pair.server.send_nothing()
 
     def test_pauses(self) -> None:
-        """The queue of unanswered requests is bounded: the next one waits until one is answered."""
+        """If too many requests are unanswered, the connection pauses until one is answered."""
         server = ServerConnection(unanswered_max=2)
         client = ClientConnection()
         server.receive_data(b"".join(client.send(CALLS[4][0], 3) for _ in range(3)))
@@ -297,7 +299,7 @@ class TestServer:
         assert server.next_event() is PAUSED
 
     def test_answers_after_the_end(self) -> None:
-        """A client that has finished sending (shutdown of its side) still gets its answers."""
+        """After the client has shut down its sending side, it still gets its responses."""
         server = ServerConnection()
         server.receive_data(ClientConnection().send(CALLS[4][0], 3))
         server.receive_data(b"")
@@ -307,7 +309,7 @@ class TestServer:
         assert server.next_event() == ConnectionClosed(())
 
     def test_end_inside_a_frame(self) -> None:
-        """A stream that ends inside a frame is the peer's fault, wherever it ends."""
+        """A stream that ends within a frame raises RemoteProtocolError."""
         frame = ClientConnection().send(CALLS[0][0], 4)
         for cut in range(1, len(frame)):
             server = ServerConnection()
@@ -319,14 +321,14 @@ class TestServer:
 
 class TestClient:
     def test_correlation_ids(self) -> None:
-        """They count up and wrap to 0 behind 2**31 - 1."""
+        """Correlation ids count up and wrap to 0 after 2**31 - 1."""
         client = ClientConnection(next_correlation_id=2**31 - 1)
         client.send(CALLS[4][0], 3)
         client.send(CALLS[4][0], 3)
         assert client.unanswered == (2**31 - 1, 0)
 
     def test_wrong_correlation_id(self) -> None:
-        """A response to another request than the oldest ends the connection."""
+        """A response with another correlation id than that of the oldest request fails the connection."""
         client = ClientConnection()
         client.send(CALLS[4][0], 3)
         client.send(CALLS[4][0], 3)
@@ -337,14 +339,14 @@ class TestClient:
             client.send(CALLS[4][0], 3)
 
     def test_nobody_asked(self) -> None:
-        """A response without a request ends the connection."""
+        """A response without a request fails the connection."""
         client = ClientConnection()
         client.receive_data(struct.pack(">ii", 4, 0))
         with pytest.raises(RemoteProtocolError, match="no request waits for a response"):
             client.next_event()
 
     def test_malformed_response(self) -> None:
-        """A body that ends too early is malformed; the error is the same at the next call."""
+        """A truncated response is malformed, and the next call raises again."""
         client = ClientConnection()
         client.send(CALLS[2][0], 8)
         client.receive_data(struct.pack(">iib", 5, 0, 1))
@@ -354,7 +356,7 @@ class TestClient:
             client.next_event()
 
     def test_unanswered_at_the_end(self) -> None:
-        """The owner must know which requests will never be answered."""
+        """When the stream ends, the event lists the requests that will not be answered."""
         client = ClientConnection()
         for _ in range(3):
             client.send(CALLS[4][0], 3)
@@ -366,7 +368,7 @@ class TestClient:
             client.send(CALLS[4][0], 3)
 
     def test_limit(self) -> None:
-        """Pipelining is bounded; only requests that get a response count."""
+        """The number of pipelined requests is limited. Only requests that get a response count."""
         client = ClientConnection(unanswered_max=1)
         client.send(CALLS[4][0], 3)
         with pytest.raises(LocalProtocolError):
@@ -378,14 +380,14 @@ class TestClient:
         ("message", "version"), [(HeartbeatResponse(), 0), (RequestHeader(), 1), (HeartbeatRequest(), 5)]
     )
     def test_what_is_no_request(self, message: Message, version: int) -> None:
-        """Sending a response, a header or an unknown version is a bug of the caller, and leaves no trace."""
+        """Sending a response, a header or an unknown version raises LocalProtocolError and changes nothing."""
         client = ClientConnection()
         with pytest.raises(LocalProtocolError):
             client.send(message, version)
         assert (client.next_correlation_id, client.unanswered) == (0, ())
 
     def test_long_client_id(self) -> None:
-        """A client id has two bytes for its length."""
+        """A client id too long for its two-byte length is refused."""
         with pytest.raises(LocalProtocolError):
             ClientConnection(client_id="x" * 32768)
 
@@ -393,7 +395,8 @@ class TestClient:
 class TestStates:
     @pytest.mark.parametrize("table", [SERVER, CLIENT], ids=["server", "client"])
     def test_tables(self, table: dict[State, dict[Step, State]]) -> None:
-        """Every state is in the table and can be closed; nothing leaves CLOSED, and only before the last event is received."""
+        """The state tables are complete. Every state can be closed, CLOSED cannot be left, and data is received only
+        while OPEN."""
         assert set(table) == set(State)
         for state, steps in table.items():
             assert steps[Step.CLOSE] is State.CLOSED
@@ -411,7 +414,8 @@ class TestStates:
         state: State,
         step: Step,
     ) -> None:
-        """The owner's steps are those of the table, in every state, and lead where it says."""
+        """In every state, each step of the owner is allowed exactly if the table has it, and leads to the state given
+        there."""
         connection = kind()
         request, version, response = CALLS[4]
         sent = ClientConnection().send(request, version)
@@ -450,7 +454,7 @@ class TestStates:
 
     @pytest.mark.parametrize("kind", [ServerConnection, ClientConnection])
     def test_after_close(self, kind: type[ServerConnection | ClientConnection]) -> None:
-        """A closed connection does nothing more; closing it again is fine."""
+        """A closed connection refuses all calls except another close."""
         connection = kind()
         connection.receive_data(b"\0")
         connection.close()
@@ -467,7 +471,7 @@ class TestStates:
 
     @pytest.mark.parametrize("kind", [ServerConnection, ClientConnection])
     def test_data_after_the_end(self, kind: type[ServerConnection | ClientConnection]) -> None:
-        """A stream ends once."""
+        """After the end of the stream, more data is refused."""
         connection = kind()
         connection.receive_data(b"")
         for data in (b"x", b""):
@@ -479,7 +483,7 @@ class TestStates:
 @settings(max_examples=examples(200))
 @given(st.lists(st.sampled_from(CALLS), min_size=1, max_size=4), st.data())
 def test_damaged_streams(calls: list[Call], data: st.DataObject) -> None:
-    """Changed bytes on the way give RemoteProtocolError or some event, on either end, and nothing else."""
+    """A damaged stream gives events or RemoteProtocolError at either end, and no other exception."""
     client, server = ClientConnection(max_frame_bytes=1 << 16), ServerConnection(max_frame_bytes=1 << 16)
     wire = bytearray(b"".join(client.send(request, version) for request, version, _ in calls))
     twin = ServerConnection()
@@ -503,7 +507,8 @@ def test_damaged_streams(calls: list[Call], data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("piece", [1, 3, 4, 5, 100_000, (1 << 17) + 4, (1 << 17) + 100, 1 << 18, 1 << 20])
 def test_large_responses_are_whole_however_they_are_cut(piece: int) -> None:
-    """A response from 128 KiB on is put together apart from the buffer; what follows it in the same bytes is not lost."""
+    """Responses of 128 KiB and more, which are assembled in a separate buffer, are complete for any size of pieces.
+    Later responses are not lost."""
     client = ClientConnection()
     sent: list[bytes] = []
     wire = bytearray()
@@ -516,7 +521,7 @@ def test_large_responses_are_whole_however_they_are_cut(piece: int) -> None:
         )
         wire += struct.pack(">iib", len(body) + 5, number, 0) + body
     found = []
-    # Byte by byte only as far as the first frame's head reaches: the rest would take its time.
+    # Single bytes are only sent for the beginning of the first frame, to save time.
     starts = [*range(0, 64, piece)] if piece < 64 else [*range(0, len(wire), piece)]
     for at, start in enumerate(starts):
         end = starts[at + 1] if at + 1 < len(starts) else (start + piece if piece >= 64 else len(wire))

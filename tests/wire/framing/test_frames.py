@@ -1,4 +1,4 @@
-"""Frame lengths and headers: every form that clients send, and every way to be none."""
+"""Frame lengths and headers: all forms that clients send are accepted, and invalid ones refused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from odradek.wire.primitives import write_uvarint
 from tests.schedule import examples
 
 FLEXIBLE = b"\0\3\0\x0c\0\0\0\x07\0\3abc"
-"""Metadata 12 with correlation id 7 from client "abc"; its tagged fields come next."""
+"""Request header of Metadata 12, with correlation id 7 and client id "abc". Its tagged fields must follow."""
 
 
 def tagged(*tags: tuple[int, bytes]) -> bytes:
@@ -40,14 +40,14 @@ def tagged(*tags: tuple[int, bytes]) -> bytes:
 class TestFrameLength:
     @pytest.mark.parametrize("length", [0, 1, 1000])
     def test_allowed(self, length: int) -> None:
-        """Up to the limit, and also 0 (which then has no header)."""
+        """Lengths from 0 to the limit are allowed. A frame of length 0 has no header."""
         assert frame_length(b"xx" + length.to_bytes(4, "big"), 2, 1000) == length
 
     @pytest.mark.parametrize(
         "start", [b"\xff\xff\xff\xff", b"\x80\0\0\0", b"\0\0\3\xe9", b"\x7f\xff\xff\xff", b"GET "]
     )
     def test_refused(self, start: bytes) -> None:
-        """Negative or above the limit: also what an HTTP client sends first."""
+        """Negative lengths and lengths above the limit are refused, for example the beginning of an HTTP request."""
         with pytest.raises(RemoteProtocolError):
             frame_length(start, 0, 1000)
 
@@ -65,7 +65,7 @@ class TestRequestHeader:
     def test_as_the_codec_writes_it(
         self, key: ApiKey, version: int, correlation_id: int, client_id: str | None, body: bytes, place: int
     ) -> None:
-        """The header of each API and version, anywhere in a buffer; a null client id is an empty one."""
+        """The header of each API and version is parsed as the codec wrote it. A null client id becomes an empty one."""
         header_version = 2 if version >= APIS[key].flexible_since else 1
         header = encode(RequestHeader(key, version, correlation_id, client_id), header_version)
         buf = memoryview(bytes(place) + header + body + b"next frame")
@@ -73,12 +73,13 @@ class TestRequestHeader:
         parsed = parse_request_header(buf, place, end)
         start = place + len(header)
         if key is ApiKey.API_VERSIONS and version > 4:
-            # The body of a version from the future is not looked at, nor is the end of its header.
+            # For an unknown version, neither the body nor the end of the header is parsed.
             start -= 1
         assert parsed == (key, version, correlation_id, client_id or "", start)
 
     def test_client_id_keeps_its_two_byte_length(self) -> None:
-        """KIP-482: the client id of header version 2 is not a compact string, so that version 1 parsers can read it."""
+        """The client id in header version 2 keeps its two-byte length, so that version 1 parsers can read it
+        (KIP-482)."""
         assert parse_request_header(FLEXIBLE + b"\0body", 0, len(FLEXIBLE) + 5) == (
             3,
             12,
@@ -89,12 +90,12 @@ class TestRequestHeader:
 
     @pytest.mark.parametrize("tags", [(), ((0, b""),), ((1, b"x" * 200), (300, b"yz"))])
     def test_unknown_tags_are_skipped(self, tags: tuple[tuple[int, bytes], ...]) -> None:
-        """KIP-482: a receiver ignores the tags that it does not know."""
+        """Unknown tagged fields are skipped (KIP-482)."""
         header = FLEXIBLE + tagged(*tags)
         assert parse_request_header(header + b"body", 0, len(header) + 4)[4] == len(header)
 
     def test_each_cut(self) -> None:
-        """A frame that ends inside its header is malformed, though the buffer goes on behind it."""
+        """A frame that ends within its header is malformed, even if the buffer has more bytes."""
         header = FLEXIBLE + tagged((1, b"xyz"), (2, b""))
         buf = header + b"\0" * 50
         for end in range(len(header)):
@@ -115,19 +116,20 @@ class TestRequestHeader:
         ids=["length -2", "length -32768", "beyond the end", "not UTF-8", "4 billion tags", "a tag of 4 GiB", "a number without end"],
     )  # fmt: skip
     def test_malformed(self, frame: bytes) -> None:
-        """Lengths are held against the frame before anything is done with them."""
+        """Lengths that are negative, or exceed the frame, are malformed."""
         with pytest.raises(MalformedMessage):
             parse_request_header(frame, 0, len(frame))
 
     @pytest.mark.parametrize("key", [-1, 4, 7, 76, 32767])
     def test_unknown_api(self, key: int) -> None:
-        """Kafka closes the connection; the error says which API it was."""
+        """An unknown API key raises `UnknownApiKey` with the key; Kafka closes the connection."""
         with pytest.raises(UnknownApiKey) as caught:
             parse_request_header(key.to_bytes(2, "big", signed=True) + bytes(8), 0, 10)
         assert caught.value.api_key == key
 
     def test_api_versions_from_the_future(self) -> None:
-        """KIP-511: whatever stands behind the client id, the request can be answered."""
+        """An ApiVersions request of an unknown version is parsed up to its client id, so that it can be answered
+        (KIP-511)."""
         frame = b"\0\x12\0\x63\0\0\0\7\0\3abc" + b"\xff" * 30
         assert parse_request_header(frame, 0, len(frame)) == (18, 99, 7, "abc", 13)
         assert not is_supported(18, 99)
@@ -137,13 +139,13 @@ class TestRequestHeader:
         [(0, 2, False), (0, 3, True), (1, 18, True), (3, -1, False), (3, 14, False)],
     )
     def test_supported(self, key: int, version: int, served: bool) -> None:
-        """Kafka 4.3's ranges: Produce below 3 is advertised and refused."""
+        """The supported versions are those of Kafka 4.3. Produce below 3 is advertised, but not supported."""
         assert is_supported(key, version) is served
 
     @settings(max_examples=examples(200))
     @given(st.sampled_from([b"", FLEXIBLE, b"\0\x12\0\4"]), st.binary(max_size=40))
     def test_any_bytes(self, start: bytes, rest: bytes) -> None:
-        """Only RemoteProtocolError comes out, and the body never starts behind the frame."""
+        """Random bytes are parsed or raise RemoteProtocolError. The body never begins after the end of the frame."""
         frame = start + rest
         try:
             *_, body = parse_request_header(frame, 0, len(frame))
@@ -156,7 +158,7 @@ class TestResponseHeader:
     @pytest.mark.parametrize("version", [0, 1])
     @pytest.mark.parametrize("correlation_id", [0, 77, 2**31 - 1, -1])
     def test_as_the_codec_writes_it(self, version: int, correlation_id: int) -> None:
-        """A correlation id, and in version 1 tagged fields."""
+        """The header has a correlation id, and tagged fields in version 1."""
         header = encode(ResponseHeader(correlation_id), version)
         assert parse_response_header(b"x" + header + b"body", 1, len(header) + 5, version) == (
             correlation_id,
@@ -164,7 +166,7 @@ class TestResponseHeader:
         )
 
     def test_tags(self) -> None:
-        """Tagged fields are skipped, and none may reach behind the frame."""
+        """Tagged fields are skipped. If one exceeds the frame, the header is malformed."""
         header = bytes(4) + tagged((5, b"abc"))
         assert parse_response_header(header, 0, len(header), 1) == (0, len(header))
         for end in range(len(header)):
@@ -175,7 +177,7 @@ class TestResponseHeader:
 class TestFrameResponse:
     @pytest.mark.parametrize("version", [1, 12])
     def test_without_spills(self, version: int) -> None:
-        """One chunk: length, header, body."""
+        """A response without file ranges is one chunk of length, header and body."""
         response = MetadataResponse(cluster_id="c", controller_id=3)
         (frame,) = frame_response(9, ApiKey.METADATA, version, encoder(MetadataResponse, version), response)
         assert isinstance(frame, bytearray)
@@ -184,7 +186,7 @@ class TestFrameResponse:
         assert frame[4:] == expected
 
     def test_with_spills(self) -> None:
-        """Bytes that stand in a file are left out, counted in the length, and put where they belong."""
+        """File ranges become separate chunks at their places and count in the frame length."""
 
         def fetched(first: object, second: object) -> FetchResponse:
             partitions = [

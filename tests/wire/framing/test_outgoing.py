@@ -1,4 +1,4 @@
-"""Bytes that a socket did not take at once go out later, each once."""
+"""Bytes that a socket did not accept at once are sent later, each once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from odradek.wire.framing.outgoing import drop_sent
 
 @given(st.lists(st.binary(min_size=1, max_size=8), max_size=6), st.data())
 def test_a_socket_that_takes_pieces_gets_each_byte_once(pieces: list[bytes], data: st.DataObject) -> None:
-    """A peer reads the same bytes, however many a socket takes at a time."""
+    """The peer reads the same bytes, however few of them the socket accepts at a time."""
     outgoing = deque(map(memoryview, pieces))
     read = b""
     while outgoing:

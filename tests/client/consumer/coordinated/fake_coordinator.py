@@ -1,7 +1,8 @@
 """A fake broker that coordinates a group of the new protocol (KIP-848), with one member: the consumer under test.
 
-`assign` sets the partitions that the member is to have. The broker hands them over as Kafka's coordinator does. First it
-takes away those that have to go. When the member reports so, it gives the rest under a new epoch.
+`assign` sets the partitions that the member is to have. The broker hands them over as Kafka's coordinator does. First
+it takes away the partitions that the member has to give up. When the member reports that it has done so, the broker
+assigns the rest under a new epoch.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ INTERVAL_SECONDS = 2.0
 
 
 class CoordinatorBroker(GroupBroker):
-    """A broker with one group. `classic_state` is that of a classic group of the same name."""
+    """A broker with one group. `classic_state` is the state of a classic group of the same name."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,27 +44,27 @@ class CoordinatorBroker(GroupBroker):
         self.epoch = 0
         self.group_epoch = 0
         self.wanted: dict[str, list[int]] | None = None
-        """What the member is to have; None for all partitions of its topics."""
+        """The partitions that the member is to have, or None for all partitions of its topics."""
         self.topics_wanted: list[str] = []
         self.given: dict[bytes, list[int]] = {}
-        """What the member has been given, by topic id."""
+        """The partitions that the broker has assigned to the member, by topic id."""
         self.owned: dict[bytes, list[int]] = {}
-        """What the member has reported."""
+        """The partitions that the member reports as its own, by topic id."""
         self.left: list[int] = []
-        """The epochs of those heartbeats by which the member has left."""
+        """The epochs of the heartbeats by which the member has left."""
 
     def assign(self, **wanted: list[int]) -> None:
-        """Give the member these partitions, by topic; it hears so with its next heartbeats."""
+        """Set the partitions that the member is to have, by topic. Its next heartbeats bring them."""
         self.wanted = wanted
         self.group_epoch += 1
 
     def forget(self) -> None:
-        """Lose the member, as a coordinator does whose session with it has ended."""
+        """Forget the member, as a coordinator does when the member's session has expired."""
         self.member = None
         self.group_epoch += 1
 
     def answer(self, event: RequestReceived) -> Any:
-        """Answer as the base does, and for groups of the new protocol."""
+        """Answer as `FakeBroker` does, and answer requests of the new group protocol."""
         key = ApiKey(event.api_key)
         if key is ApiKey.API_VERSIONS:
             response = super().answer(event)
@@ -90,7 +91,7 @@ class CoordinatorBroker(GroupBroker):
         return self._beat(request)
 
     def heartbeats(self) -> list[ConsumerGroupHeartbeatRequest]:
-        """Return the heartbeats that came."""
+        """Return the heartbeats that have arrived."""
         return self.asked(ConsumerGroupHeartbeatRequest)
 
     def _beat(self, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupHeartbeatResponse:
@@ -153,7 +154,7 @@ class CoordinatorBroker(GroupBroker):
         return Assignment([TopicPartitions(*each) for each in self.given.items()])
 
     def _refusal(self, request: Any) -> int:
-        """Judge a commit as Kafka's coordinator does, by member and epoch."""
+        """Check the member and epoch of a commit as Kafka's coordinator does. Return the error code."""
         return self._member_error(request.member_id, request.generation_id_or_member_epoch)
 
     def _member_error(self, member_id: str | None, epoch: int) -> int:
@@ -174,7 +175,7 @@ class CoordinatorBroker(GroupBroker):
 def new_consumer(
     topics: dict[str, int], *, subscribe: bool = True, protocol: str = "consumer", **keys: Any
 ) -> tuple[FakeConsumer, CoordinatorBroker]:
-    """Make a consumer in group `g` of the new protocol, and its broker, with these topics and numbers of partitions."""
+    """Make a broker with these topics (name to partition count), and its consumer in group `g` of the new protocol."""
     broker = CoordinatorBroker()
     for name, partitions in topics.items():
         broker.add_topic(name, partitions)

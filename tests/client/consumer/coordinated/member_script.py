@@ -1,18 +1,18 @@
-"""Scripts of one member's life in a group of the new protocol, which read aloud.
+"""Scripts for the state machine of a member in a group of the new protocol (KIP-848). Each line is one event.
 
     subscribe a b          the application subscribes to topics
     pattern a.*            the application subscribes to a pattern that the coordinator matches
-    join                   the member begins to join
-    > epoch=0 full ...     the next heartbeat must be this one
-    < epoch=1 a:0,1 b:0    the coordinator answers, with an assignment (`-` is an empty one, nothing is none)
+    join                   the member starts to join
+    > epoch=0 full ...     the next heartbeat must have these fields
+    < epoch=1 a:0,1 b:0    the coordinator answers with an assignment (`-` if it is empty; nothing if there is none)
     adopt                  the application adopts the target
-    unanswered             the heartbeat under way gets no answer
-    lose fenced            the membership ends
-    stale, leave           the last heartbeat must follow as a line with `>`
-    know c, forget a       metadata knows this topic from now on, or no longer
+    unanswered             the heartbeat in flight gets no answer
+    lose fenced            the membership ends for this reason
+    stale, leave           the member leaves; a line with `>` must show its last heartbeat
+    know c, forget a       metadata begins or ceases to know this topic
     = stable               the state; with `!` the application has to act, with `*` a heartbeat is urgent
 
-Topics a, b and c have the ids of their letters; a and b are known from the start.
+The ids of topics a, b and c are made of their letters. Metadata knows a and b from the start.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def topic_id(name: str) -> bytes:
 
 
 class MemberScript:
-    """Plays a script on a machine; an expectation that does not hold fails the test with its line."""
+    """Plays a script on the state machine of a member. The first line whose expectation fails is named in the error."""
 
     def __init__(self, **machine: Any) -> None:
         ids = iter(("me", "a second id"))
@@ -68,7 +68,7 @@ class MemberScript:
     def _heartbeat(self, expected: str) -> None:
         request, self._last = self._last, None
         found = _written(request or self.machine.heartbeat(self.interest))
-        assert found == expected, f"the heartbeat is {found!r}"
+        assert found == expected, f"the heartbeat is {found!r} instead of {expected!r}"
 
     def _answer(self, text: str) -> None:
         epoch, _, assigned = text.partition(" ")
@@ -84,7 +84,9 @@ class MemberScript:
         self.machine.answered(response)
 
     def _adopt(self, _: str) -> None:
-        assert self.machine.needs_application(self.names), "there is nothing to adopt"
+        assert self.machine.needs_application(self.names), (
+            "the machine has no target for the application to adopt"
+        )
         self.machine.adopted(self.machine.resolved(self.names), self.machine.incarnation)
 
     def _unanswered(self, _: str) -> None:
@@ -98,7 +100,9 @@ class MemberScript:
 
     def _leave(self, expected: str) -> None:
         self._last = self.machine.leave()
-        assert expected != "silently" or self._last is None, "a heartbeat says goodbye"
+        assert expected != "silently" or self._last is None, (
+            "the member leaves by a heartbeat, but should leave silently"
+        )
 
     def _unsubscribe(self, _: str) -> None:
         self.machine.unsubscribe()
@@ -114,7 +118,7 @@ class MemberScript:
         found = machine.state.value
         found += "!" if machine.needs_application(self.names) else ""
         found += "*" if machine.is_urgent(self.interest) else ""
-        assert found == expected, f"the state is {found}"
+        assert found == expected, f"the state is {found} instead of {expected}"
 
 
 _ACTIONS: dict[str, Callable[[MemberScript, str], None]] = {

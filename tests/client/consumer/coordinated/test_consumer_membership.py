@@ -1,4 +1,4 @@
-"""A consumer in a group of the new protocol (KIP-848), without sockets and clock: heartbeats, callbacks, commits."""
+"""A consumer in a group of the new protocol (KIP-848), without sockets or clock: heartbeats, callbacks and commits."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ T1 = TopicPartition("t", 1)
 
 
 def member(count: int = 0, partitions: int = 2, **keys: Any) -> tuple[FakeConsumer, CoordinatorBroker]:
-    """Make a consumer that has its partitions of topic `t`, with records in partition 0."""
+    """Make a consumer that owns all partitions of topic `t`. Partition 0 has records."""
     found, broker = new_consumer({"t": partitions}, **keys)
     fill(broker, count)
     found.join()
@@ -51,8 +51,10 @@ def commit(found: FakeConsumer, offset: int) -> None:
 
 
 def test_a_member_reads_what_the_coordinator_assigns() -> None:
-    """It joins with epoch 0 and all fields, acknowledges at once, then sends small heartbeats at the coordinator's
-    interval. No other API of groups is used."""
+    """A member joins with epoch 0 and all fields, and acknowledges its assignment at once.
+
+    Then it sends small heartbeats at the coordinator's interval, and calls no other API of groups.
+    """
     found, broker = member(3, max_poll_interval_ms=60_000, client_rack="r", group_remote_assignor="range")
     assert found.values() == numbers(0, 2)
     assert found.events == [("assigned", ["t-0", "t-1"])]
@@ -73,7 +75,10 @@ def test_a_member_reads_what_the_coordinator_assigns() -> None:
 
 
 def test_only_partitions_that_go_are_revoked() -> None:
-    """What stays is not named. Its commit comes first, the acknowledgement when the listener has returned."""
+    """When one of two partitions has to go, only this one is committed and revoked.
+
+    The member acknowledges that after the listener has returned.
+    """
     found, broker = member(3)
     found.values()
     broker.assign(t=[1])
@@ -95,7 +100,10 @@ def test_only_partitions_that_go_are_revoked() -> None:
 
 
 def test_a_fetched_record_of_a_lost_partition_is_not_handed_out() -> None:
-    """The rebalance comes before the records, as with the classic protocol."""
+    """Records were fetched, and then their partition is revoked.
+
+    The poll performs the rebalance first, and returns none of them.
+    """
     found, broker = member(3, enable_auto_commit=False)
     found.sleep(0.5)
     broker.assign(t=[1])
@@ -106,7 +114,10 @@ def test_a_fetched_record_of_a_lost_partition_is_not_handed_out() -> None:
 
 @pytest.mark.parametrize("code", [ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID])
 def test_a_fenced_member_loses_its_partitions_and_joins_again(code: ErrorCode) -> None:
-    """The listener hears `lost`, nothing is committed, and the next heartbeat has epoch 0 under the same id."""
+    """After FENCED_MEMBER_EPOCH the listener's `lost` is called and nothing is committed.
+
+    The member joins again with epoch 0 and the same id.
+    """
     found, broker = member(3, auto_commit_interval_ms=100_000)
     found.values()
     broker.trouble[BEAT].append(int(code))
@@ -124,7 +135,10 @@ def test_a_fenced_member_loses_its_partitions_and_joins_again(code: ErrorCode) -
 
 @pytest.mark.reaches("client.reconciliation_moved_on")
 def test_a_member_that_is_fenced_while_it_commits_has_lost_its_partitions() -> None:
-    """The last commit before partitions go is refused: the listener hears `lost`, and never `revoked`."""
+    """A member has to give up partitions, and the commit before that is refused.
+
+    The listener's `lost` is called, but `revoked` is not.
+    """
     found, broker = member(3, auto_commit_interval_ms=100_000)
     found.values()
     broker.assign(t=[1])
@@ -137,7 +151,7 @@ def test_a_member_that_is_fenced_while_it_commits_has_lost_its_partitions() -> N
 
 @pytest.mark.reaches("client.fenced_by_a_heartbeat")
 def test_a_coordinator_that_forgot_the_member_is_joined_again() -> None:
-    """Its next heartbeat is refused as that of an unknown member."""
+    """A heartbeat fails with UNKNOWN_MEMBER_ID. The member loses its partitions, and joins again."""
     found, broker = member(1)
     broker.forget()
     found.sleep(INTERVAL_SECONDS)
@@ -147,7 +161,7 @@ def test_a_coordinator_that_forgot_the_member_is_joined_again() -> None:
 
 @pytest.mark.reaches("client.new_member_replaced")
 def test_a_replaced_static_member_stays_out_for_good() -> None:
-    """FENCED_INSTANCE_ID: a new membership would fence the other consumer in turn."""
+    """After FENCED_INSTANCE_ID a static member does not join again: it would fence its successor in turn."""
     found, broker = member(1, group_instance_id="i")
     broker.trouble[BEAT].append(int(ErrorCode.FENCED_INSTANCE_ID))
     found.sleep(INTERVAL_SECONDS)
@@ -175,7 +189,7 @@ def test_a_replaced_static_member_stays_out_for_good() -> None:
     ],
 )
 def test_a_refused_join_is_raised_and_tried_again_by_the_poll_behind_it(code: ErrorCode, hint: str) -> None:
-    """The error has the coordinator's words, and says what to do. The consumer joins when the cause is gone."""
+    """A refused join raises the coordinator's message with a hint what to do. The next poll joins again."""
     found, broker = new_consumer({"t": 1})
     fill(broker, 1)
     broker.trouble[BEAT].extend([int(code), int(code)])
@@ -188,7 +202,10 @@ def test_a_refused_join_is_raised_and_tried_again_by_the_poll_behind_it(code: Er
 
 
 def test_a_member_that_is_refused_later_has_lost_its_partitions() -> None:
-    """Rights that were taken away end the membership: the listener hears so behind the error."""
+    """A heartbeat fails with GROUP_AUTHORIZATION_FAILED.
+
+    The poll raises it, the listener's `lost` is called, and the member joins again.
+    """
     found, broker = member(1)
     broker.trouble[BEAT].append(int(ErrorCode.GROUP_AUTHORIZATION_FAILED))
     found.sleep(INTERVAL_SECONDS)
@@ -199,7 +216,7 @@ def test_a_member_that_is_refused_later_has_lost_its_partitions() -> None:
 
 
 def test_a_topic_without_rights_does_not_end_the_membership() -> None:
-    """TOPIC_AUTHORIZATION_FAILED is raised; the member keeps its partitions, and sends all fields again."""
+    """TOPIC_AUTHORIZATION_FAILED is raised. The member keeps its partitions, and its next heartbeat has all fields."""
     found, broker = member(1)
     broker.trouble[BEAT].append(int(ErrorCode.TOPIC_AUTHORIZATION_FAILED))
     found.sleep(INTERVAL_SECONDS)
@@ -214,7 +231,10 @@ def test_a_topic_without_rights_does_not_end_the_membership() -> None:
 
 @pytest.mark.parametrize("trouble", [SILENCE, int(ErrorCode.NOT_COORDINATOR)])
 def test_after_trouble_the_next_heartbeat_has_all_fields(trouble: Any) -> None:
-    """Nobody knows what the coordinator has. The member keeps its epoch and its partitions."""
+    """A heartbeat gets no answer or an error, so the coordinator's state is unknown.
+
+    The next heartbeat has all fields, and the member keeps its partitions.
+    """
     found, broker = member(1, request_timeout_ms=1000)
     broker.trouble[BEAT].append(trouble)
     before = len(broker.heartbeats())
@@ -228,7 +248,10 @@ def test_after_trouble_the_next_heartbeat_has_all_fields(trouble: Any) -> None:
 
 @pytest.mark.reaches("client.new_member_left_for_not_polling")
 def test_an_application_that_does_not_poll_leaves() -> None:
-    """max.poll.interval.ms: the member leaves by its epoch, and joins at the next poll, behind `lost`."""
+    """After `max.poll.interval.ms` without a poll the member leaves.
+
+    The next poll calls the listener's `lost`, then joins again.
+    """
     found, broker = member(1, max_poll_interval_ms=5000)
     found.sleep(6)
     assert broker.left == [-1]
@@ -242,7 +265,10 @@ def test_an_application_that_does_not_poll_leaves() -> None:
 
 @pytest.mark.parametrize(("keys", "epoch"), [({}, -1), ({"group_instance_id": "i"}, -2)])
 def test_closing_leaves_the_group(keys: dict[str, str], epoch: int) -> None:
-    """The last commit and the listener come before the leave. A static member says that it returns."""
+    """`close` commits, calls the listener, and then leaves the group.
+
+    A static member leaves with the epoch that announces its return.
+    """
     found, broker = member(3, **keys)
     found.values()
     found.close()
@@ -253,7 +279,10 @@ def test_closing_leaves_the_group(keys: dict[str, str], epoch: int) -> None:
 
 
 def test_unsubscribing_and_subscribing_again_keeps_the_id() -> None:
-    """KIP-848: the id is that of the process. The late answer to an earlier heartbeat changes nothing."""
+    """A consumer keeps its member id when it unsubscribes and subscribes again (KIP-848).
+
+    A late answer to an old heartbeat changes nothing.
+    """
     found, broker = member(1)
     broker.delays[BEAT] = 1.0
     found.sleep(INTERVAL_SECONDS)
@@ -268,7 +297,7 @@ def test_unsubscribing_and_subscribing_again_keeps_the_id() -> None:
 
 
 def test_a_changed_subscription_goes_with_the_next_heartbeat_at_once() -> None:
-    """The member goes on with its partitions until the coordinator takes them."""
+    """A new subscription is sent at once. The member reads its old partitions until the coordinator takes them away."""
     found, broker = new_consumer({"t": 1, "u": 1}, subscribe=False)
     found.machine.subscribe(["t"])
     found.join()
@@ -284,7 +313,10 @@ def test_a_changed_subscription_goes_with_the_next_heartbeat_at_once() -> None:
 
 
 def test_a_pattern_is_matched_by_the_coordinator_if_the_application_asks_for_it() -> None:
-    """`SubscriptionPattern` goes as it is; names of topics come from metadata by id, and `re.compile` stays here."""
+    """A `SubscriptionPattern` is sent to the coordinator, which matches it.
+
+    A `re.compile` pattern is matched by the consumer itself.
+    """
     found, broker = new_consumer({"t": 1, "u": 1}, subscribe=False)
     found.machine.subscribe(SubscriptionPattern("t.*"))
     found.join()
@@ -301,7 +333,10 @@ def test_a_pattern_is_matched_by_the_coordinator_if_the_application_asks_for_it(
 
 
 def test_a_topic_that_was_made_anew_goes_and_comes() -> None:
-    """Its partitions have the same names and another id: what was read of the old one is over."""
+    """A topic is deleted and created again under the same name.
+
+    Its partitions are revoked and assigned again, and positions of the old topic are dropped.
+    """
     found, broker = member(3, partitions=1, enable_auto_commit=False)
     found.values()
     broker.add_topic("t", 1)
@@ -317,7 +352,7 @@ def test_a_topic_that_was_made_anew_goes_and_comes() -> None:
 
 
 def test_commits_and_fetches_of_commits_name_the_member_and_its_epoch() -> None:
-    """KIP-848: the coordinator refuses those of former epochs."""
+    """Commits and fetches of commits contain the member id and its current epoch (KIP-848)."""
     found, broker = member(3, enable_auto_commit=False)
     found.values()
     commit(found, 2)
@@ -335,10 +370,13 @@ def test_commits_and_fetches_of_commits_name_the_member_and_its_epoch() -> None:
 def test_a_commit_under_a_stale_epoch_is_sent_again_behind_the_next_heartbeat(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """STALE_MEMBER_EPOCH: the coordinator went on while the answer to a heartbeat was under way."""
+    """A commit fails with STALE_MEMBER_EPOCH, since the answer to a heartbeat was lost.
+
+    It is repeated after the next heartbeat, under the new epoch.
+    """
     found, broker = member(3, enable_auto_commit=False)
     found.values()
-    broker.epoch = broker.group_epoch = 3  # as if its answer had been lost, and full heartbeats were taken
+    broker.epoch = broker.group_epoch = 3  # as if the answer with epoch 3 had been lost
     broker.trouble[BEAT].append(int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
     original = CoordinatorBroker._beat
 
@@ -358,7 +396,7 @@ def test_a_commit_under_a_stale_epoch_is_sent_again_behind_the_next_heartbeat(
 
 @pytest.mark.reaches("client.reader_refused")
 def test_committed_offsets_are_fetched_again_under_the_new_epoch() -> None:
-    """A fetch of commits that comes under a stale epoch, or as an unknown member, is repeated."""
+    """A fetch of commits is repeated after STALE_MEMBER_EPOCH and after UNKNOWN_MEMBER_ID."""
     found, broker = member(3, enable_auto_commit=False)
     commit(found, 2)
     broker.trouble[ApiKey.OFFSET_FETCH].append(int(ErrorCode.STALE_MEMBER_EPOCH))
@@ -370,7 +408,10 @@ def test_committed_offsets_are_fetched_again_under_the_new_epoch() -> None:
 
 @pytest.mark.reaches("client.fenced_by_a_commit")
 def test_a_commit_of_an_unknown_member_is_refused_and_ends_the_membership() -> None:
-    """Others may have the partitions: the commit is not repeated under the next epoch."""
+    """A commit fails with UNKNOWN_MEMBER_ID.
+
+    It is not repeated after the next join, since another member may have had the partitions.
+    """
     found, broker = member(3, enable_auto_commit=False)
     found.values()
     broker.forget()
@@ -398,7 +439,10 @@ def notes(found: FakeConsumer) -> list[str]:
 
 @pytest.mark.parametrize("classic_state", ["Dead", "Empty"])
 def test_auto_uses_the_new_protocol_where_nobody_speaks_the_classic_one(classic_state: str) -> None:
-    """group.version is 1, and the classic group of this name has no members. The log says it once."""
+    """`group.protocol=auto`: the cluster has `group.version=1`, and the classic group is empty.
+
+    The consumer uses the new protocol and logs that once.
+    """
     found, broker = new_consumer({"t": 1}, protocol="auto")
     broker.classic_state = classic_state
     fill(broker, 1)
@@ -413,7 +457,10 @@ def test_auto_uses_the_new_protocol_where_nobody_speaks_the_classic_one(classic_
 
 
 def test_auto_joins_a_running_classic_group_as_it_is() -> None:
-    """A join by the new protocol would convert the group for all of its members."""
+    """`group.protocol=auto`: the classic group has members, so the consumer uses the classic protocol.
+
+    Joining by the new one would convert the group.
+    """
     found, broker = new_consumer({"t": 1}, protocol="auto")
     broker.classic_state = "Stable"
     fill(broker, 1)
@@ -429,7 +476,10 @@ def test_auto_joins_a_running_classic_group_as_it_is() -> None:
 
 @pytest.mark.reaches("client.classic_protocol_instead")
 def test_auto_uses_the_classic_protocol_where_the_cluster_has_no_other() -> None:
-    """group.version is 0; and a coordinator that refuses the new one is not asked twice."""
+    """With `group.protocol=auto`, the consumer uses the classic protocol if the cluster does not serve the new one.
+
+    The cluster may have `group.version=0`, refuse the heartbeat, or lack its API.
+    """
     found, broker = new_consumer({"t": 1}, protocol="auto")
     broker.group_version = 0
     fill(broker, 1)
@@ -449,7 +499,7 @@ def test_auto_uses_the_classic_protocol_where_the_cluster_has_no_other() -> None
 
 
 def test_a_cluster_without_the_protocol_is_named() -> None:
-    """group.protocol=consumer, and a broker that does not know the API: the error names the key."""
+    """`group.protocol=consumer`, but the broker does not serve its API. The error names the configuration key."""
     found, broker = new_consumer({"t": 1})
     del broker.versions[int(BEAT)]
     with pytest.raises(UnsupportedByBroker, match=r"group\.protocol=consumer requires"):
@@ -457,7 +507,10 @@ def test_a_cluster_without_the_protocol_is_named() -> None:
 
 
 def test_a_pattern_for_the_coordinator_is_matched_here_in_a_classic_group() -> None:
-    """Both match whole names. What Python cannot match is an error."""
+    """In a classic group, the consumer matches a `SubscriptionPattern` itself.
+
+    A pattern that Python cannot compile is an error.
+    """
     found, broker = new_consumer({"t": 1, "u": 1}, subscribe=False, protocol="classic")
     found.machine.subscribe(SubscriptionPattern("t.*"))
     found.join()
@@ -470,7 +523,7 @@ def test_a_pattern_for_the_coordinator_is_matched_here_in_a_classic_group() -> N
 
 
 def test_a_rebalance_cannot_be_enforced() -> None:
-    """The coordinator decides; the log says so."""
+    """`enforce_rebalance` sends nothing under the new protocol, since the coordinator decides. A log line says so."""
     found, broker = member(1)
     before = len(broker.heartbeats())
     found.machine.enforce_rebalance("because")
@@ -480,7 +533,7 @@ def test_a_rebalance_cannot_be_enforced() -> None:
 
 
 class Watched(CoordinatorBroker):
-    """A coordinator that compares each report of a member with the partitions that the consumer really reads."""
+    """A coordinator that compares each member's report with the partitions that the consumer actually reads."""
 
     consumer: FakeConsumer
 
@@ -510,9 +563,10 @@ TROUBLES = (
 
 @pytest.mark.parametrize("seed", seeds(20))
 def test_whatever_happens_the_member_ends_with_its_target(seed: int) -> None:
-    """In any order of assignments, losses and refusals: no report leaves out a partition that is still read.
+    """Assignments, losses and refusals come in any order. No report omits a partition that is still read.
 
-    The listener hears of each partition in turn: assigned, then revoked or lost. In the end the member has the last target.
+    The listener is called for each partition in turn: assigned, then revoked or lost. In the end the member owns its
+    last target.
     """
     random = Random(seed)
     broker = Watched()

@@ -1,4 +1,7 @@
-"""Consumers in groups of the new protocol (KIP-848) against servers: Apache Kafka, and our own node where it serves them."""
+"""Consumers in groups of the new protocol (KIP-848) against servers.
+
+The servers are Apache Kafka, and our own node if it serves the protocol.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from tests.cli.running import odradek_here
 from tests.client.consumer.clusters import Cluster, Told, keys, poll_until, read
 
 pytestmark = pytest.mark.long
-"""Servers of their own: left out of `make quick`."""
+"""These tests start their own servers, so `make quick` leaves them out."""
 
 CONSUMER = {"group_protocol": "consumer"}
 
@@ -34,13 +37,15 @@ def cluster(request: pytest.FixtureRequest, fresh_topic: Callable[[str], str]) -
     """One of the servers."""
     found = Cluster(request.getfixturevalue(request.param).bootstrap, fresh_topic)
     found.client.admin.describe_cluster()
-    assert found.client.core.cluster.features["group.version"] >= 1, "both serve groups of the new protocol"
+    assert found.client.core.cluster.features["group.version"] >= 1, (
+        "the server does not support groups of the new protocol"
+    )
     yield found
     found.close()
 
 
 def owned(consumers: Sequence[Consumer]) -> list[int]:
-    """Return the number of partitions of each, once all heartbeats have settled."""
+    """Return the number of partitions of each consumer, or -1 while it is not stable."""
     return [len(each.assignment()) if state(each) == "stable" else -1 for each in consumers]
 
 
@@ -49,12 +54,12 @@ def state(consumer: Consumer) -> str:
 
 
 def kind(cluster: Cluster, group: str) -> str:
-    """Return the kind of a group, as its coordinator lists it."""
+    """Return the type of a group as `list_groups` reports it."""
     return next(each.group_type for each in cluster.client.admin.list_groups() if each.group_id == group)
 
 
 def configure_group(cluster: Cluster, group: str, **values: str) -> None:
-    """Set a group's own configuration."""
+    """Set a configuration key of a group."""
     alter = [AlterConfig(name.replace("_", "."), value) for name, value in values.items()]
     outcome = cluster.client.admin.incremental_alter_configs(
         {ConfigResource(ResourceType.GROUP, group): alter}
@@ -64,7 +69,10 @@ def configure_group(cluster: Cluster, group: str, **values: str) -> None:
 
 @pytest.mark.parametrize("assignor", ["uniform", "range"])
 def test_members_share_the_partitions_and_take_over(cluster: Cluster, assignor: str) -> None:
-    """Only partitions that move are revoked. Each record is read exactly once, while a member comes and goes."""
+    """A second member joins and leaves.
+
+    Only the partitions that move are revoked, and each record is read exactly once.
+    """
     topic = cluster.topic(4)
     everything = keys(topic, 4)
     cluster.produce(topic, 400, 4)
@@ -94,7 +102,7 @@ def test_members_share_the_partitions_and_take_over(cluster: Cluster, assignor: 
 
 
 def test_partitions_that_a_topic_gains_are_assigned(cluster: Cluster) -> None:
-    """The coordinator sees that the topic has grown; nothing is revoked."""
+    """New partitions of a subscribed topic are assigned, and none are revoked."""
     topic = cluster.topic(1)
     consumer = cluster.consumer(group_id=topic, **CONSUMER)
     told = Told()
@@ -106,7 +114,7 @@ def test_partitions_that_a_topic_gains_are_assigned(cluster: Cluster) -> None:
 
 
 def test_a_pattern_is_matched_here_or_by_the_coordinator(cluster: Cluster) -> None:
-    """Both follow the topics that match by their whole names."""
+    """A pattern follows topics whose whole names match, whether the consumer matches it or the coordinator does."""
     first = cluster.topic(1, "-a")
     cluster.topic(1, "-bb")
     text = re.escape(cluster.name).replace("\\-", "-") + "-[a-c]"
@@ -125,7 +133,7 @@ def test_a_pattern_is_matched_here_or_by_the_coordinator(cluster: Cluster) -> No
 
 
 def test_a_refused_member_says_why(cluster: Cluster) -> None:
-    """An assignor that the coordinator lacks, and a pattern that RE2 does not have. Each poll raises."""
+    """Each poll raises an error if the coordinator lacks the assignor, or if the pattern is invalid for RE2."""
     topic = cluster.topic(1)
     consumer = cluster.consumer(group_id=topic, group_remote_assignor="mine", **CONSUMER)
     consumer.subscribe([topic])
@@ -143,7 +151,10 @@ def test_a_refused_member_says_why(cluster: Cluster) -> None:
 
 
 def test_a_static_member_returns_to_its_partitions(cluster: Cluster) -> None:
-    """The group does not move while it is away. A twin is refused as long as the first is there, and joins behind it."""
+    """A static member leaves and returns to the same partitions without a rebalance.
+
+    A second consumer with its instance id is refused while the first one is there.
+    """
     topic = cluster.topic(4)
     consumers = [
         cluster.consumer(group_id=topic, group_instance_id=f"static-{n}", **CONSUMER) for n in range(2)
@@ -166,7 +177,10 @@ def test_a_static_member_returns_to_its_partitions(cluster: Cluster) -> None:
 
 
 def test_a_member_that_dies_is_replaced(cluster: Cluster) -> None:
-    """consumer.session.timeout.ms of the group without a heartbeat: the other member takes over."""
+    """A member sends no heartbeats for `consumer.session.timeout.ms` of the group.
+
+    The other member gets its partitions.
+    """
     topic = cluster.topic(2)
     configure_group(cluster, topic, consumer_session_timeout_ms="1500")
     first = cluster.consumer(group_id=topic, **CONSUMER)
@@ -174,12 +188,15 @@ def test_a_member_that_dies_is_replaced(cluster: Cluster) -> None:
     second = cluster.consumer(group_id=topic, **CONSUMER)
     second.subscribe([topic])
     poll_until([first, second], lambda: owned([first, second]) == [1, 1])
-    first._io.close()  # its heartbeats end, and nobody is told
+    first._io.close()  # its heartbeats end without a leave
     poll_until([second], lambda: owned([second]) == [2])
 
 
 def test_who_does_not_poll_leaves_and_is_told_when_it_returns(cluster: Cluster) -> None:
-    """max.poll.interval.ms: the member leaves by itself; its next poll has it lose its partitions, and join."""
+    """After `max.poll.interval.ms` without a poll a member leaves.
+
+    Its next poll calls the listener's `lost`, and joins again.
+    """
     topic = cluster.topic(2)
     first = cluster.consumer(group_id=topic, max_poll_interval_ms=1500, **CONSUMER)
     told = Told()
@@ -196,7 +213,10 @@ def test_who_does_not_poll_leaves_and_is_told_when_it_returns(cluster: Cluster) 
 
 
 def test_commits_are_where_the_next_consumer_begins(cluster: Cluster) -> None:
-    """commit, committed, automatic commits when a consumer closes, and the other protocol behind it."""
+    """A consumer begins where the last one committed, by `commit` or when it closed.
+
+    This also holds when the group's protocol changes.
+    """
     topic = cluster.topic(1)
     (key,) = keys(topic, 1)
     cluster.produce(topic, 30, 1)
@@ -216,7 +236,10 @@ def test_commits_are_where_the_next_consumer_begins(cluster: Cluster) -> None:
 
 
 def test_offsets_go_with_a_transaction_as_those_of_a_member(cluster: Cluster) -> None:
-    """KIP-447: `group_metadata` has the member epoch. A member that has lost its place commits nothing."""
+    """`group_metadata` contains the member epoch (KIP-447).
+
+    A member that has left commits no offsets in a transaction.
+    """
     topic = cluster.topic(1)
     (key,) = keys(topic, 1)
     cluster.produce(topic, 10, 1)
@@ -242,7 +265,7 @@ def test_offsets_go_with_a_transaction_as_those_of_a_member(cluster: Cluster) ->
 
 
 def test_a_trio_consumer_is_a_member_like_any_other(cluster: Cluster) -> None:
-    """The shells have one core: an async consumer shares the partitions with a blocking one."""
+    """An async consumer and a blocking consumer share the partitions of a group."""
     topic = cluster.topic(2)
     cluster.produce(topic, 20, 2)
     blocking = cluster.consumer(group_id=topic, **CONSUMER)
@@ -264,7 +287,10 @@ def test_a_trio_consumer_is_a_member_like_any_other(cluster: Cluster) -> None:
 
 
 def test_a_group_is_described_with_epochs_and_targets(cluster: Cluster) -> None:
-    """ConsumerGroupDescribe: epochs, each member's assignment, target and subscription. The command prints them."""
+    """ConsumerGroupDescribe returns the group's epochs, and each member's assignment, target and subscription.
+
+    The command line prints them.
+    """
     topic = cluster.topic(3)
     consumer = cluster.consumer(group_id=topic, client_id="me", client_rack="r", **CONSUMER)
     consumer.subscribe(SubscriptionPattern(re.escape(topic).replace("\\-", "-")))
@@ -291,9 +317,9 @@ def test_a_group_is_described_with_epochs_and_targets(cluster: Cluster) -> None:
 
 
 def test_a_group_is_upgraded_and_downgraded_while_it_reads(cluster: Cluster) -> None:
-    """A classic member and one of the new protocol share a group, which becomes of the other kind and comes back.
+    """A classic member and one of the new protocol share a group.
 
-    Offsets are untouched: each record is read exactly once.
+    The group is converted and converted back, and each record is read exactly once.
     """
     topic = cluster.topic(4)
     cluster.produce(topic, 400, 4)
@@ -327,7 +353,7 @@ def test_a_group_is_upgraded_and_downgraded_while_it_reads(cluster: Cluster) -> 
 
 
 def test_auto_joins_a_group_as_it_is(cluster: Cluster) -> None:
-    """A new group is of the new protocol. One with classic members stays classic, until somebody asks for the other."""
+    """With `group.protocol=auto` a new group uses the new protocol. A group with classic members stays classic."""
     topic = cluster.topic(4)
     auto = {"group_protocol": "auto"}
     strategy: dict[str, Any] = {"partition_assignment_strategy": ["cooperative-sticky"]}

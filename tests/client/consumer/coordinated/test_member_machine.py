@@ -1,4 +1,4 @@
-"""The machine of a member in a group of the new protocol (KIP-848), by scripts."""
+"""The state machine of a member in a group of the new protocol (KIP-848), by scripts (see `member_script`)."""
 
 from __future__ import annotations
 
@@ -24,12 +24,15 @@ JOINED = """
 
 
 def test_a_member_joins_adopts_and_acknowledges() -> None:
-    """The first heartbeat has all fields and owns nothing; the acknowledgement has the partitions alone."""
+    """The first heartbeat has all fields and no partitions.
+
+    The acknowledgement of an assignment has only the partitions.
+    """
     MemberScript().play(JOINED + "> epoch=2")
 
 
 def test_the_first_heartbeat_has_rack_instance_and_assignor() -> None:
-    """A static member names its instance each time, rack and assignor with the full heartbeat only."""
+    """A static member sends its instance id in each heartbeat. Rack and assignor are only in a full heartbeat."""
     MemberScript(instance_id="i", rack_id="r", assignor="range").play(
         """
         subscribe a
@@ -44,7 +47,10 @@ def test_the_first_heartbeat_has_rack_instance_and_assignor() -> None:
 
 
 def test_partitions_go_before_they_are_acknowledged() -> None:
-    """Heartbeats go on while the application gives partitions up; they do not say so before it is done."""
+    """While the application gives up partitions, heartbeats continue.
+
+    They report the new set only when it has finished.
+    """
     MemberScript().play(
         JOINED
         + """
@@ -63,7 +69,10 @@ def test_partitions_go_before_they_are_acknowledged() -> None:
 
 
 def test_a_target_that_comes_meanwhile_waits() -> None:
-    """The adopted target is acknowledged first; then the application adopts the newer one."""
+    """A new target arrives before the adopted one is acknowledged.
+
+    The acknowledgement is sent first, then the new target is adopted.
+    """
     MemberScript().play(
         JOINED
         + """
@@ -82,7 +91,10 @@ def test_a_target_that_comes_meanwhile_waits() -> None:
 
 
 def test_a_changed_subscription_goes_at_once() -> None:
-    """Only the changed field is in the heartbeat. An empty pattern takes an earlier pattern back."""
+    """A changed subscription is sent at once, in a heartbeat with only the changed fields.
+
+    An empty pattern withdraws an earlier one.
+    """
     MemberScript().play(
         JOINED
         + """
@@ -105,7 +117,7 @@ def test_a_changed_subscription_goes_at_once() -> None:
 
 
 def test_all_fields_go_again_when_nobody_knows_what_came_through() -> None:
-    """After an error, and without an answer: a full heartbeat with the present epoch and partitions."""
+    """After an error or a missing answer, the next heartbeat has all fields, the epoch and the owned partitions."""
     MemberScript(assignor="range").play(
         """
         subscribe a
@@ -130,7 +142,7 @@ def test_all_fields_go_again_when_nobody_knows_what_came_through() -> None:
 
 
 def test_full_heartbeats_name_what_is_owned_still() -> None:
-    """While partitions are given up, a full heartbeat names them as owned."""
+    """A full heartbeat also names the partitions that the application has yet to give up."""
     MemberScript().play(
         JOINED
         + """
@@ -142,7 +154,7 @@ def test_full_heartbeats_name_what_is_owned_still() -> None:
 
 
 def test_a_fenced_member_joins_again_under_its_id() -> None:
-    """Partitions are lost at once. The next heartbeat has epoch 0, all fields, and no partitions."""
+    """A fenced member loses its partitions at once. Its next heartbeat has epoch 0, all fields and no partitions."""
     script = MemberScript()
     script.play(JOINED)
     before = script.machine.incarnation
@@ -161,7 +173,10 @@ def test_a_fenced_member_joins_again_under_its_id() -> None:
 
 
 def test_an_application_that_adopts_too_late_acknowledges_nothing() -> None:
-    """A member that was fenced meanwhile does not report the partitions of its former stay."""
+    """The application adopts a target after the member was fenced.
+
+    Partitions of the old membership are not reported.
+    """
     script = MemberScript()
     script.play("subscribe a\njoin\n> epoch=0 full topics=a owned=-\n< epoch=2 a:0")
     stay = script.machine.incarnation
@@ -175,7 +190,10 @@ def test_an_application_that_adopts_too_late_acknowledges_nothing() -> None:
     ("machine", "goodbye"), [({}, "epoch=-1"), ({"instance_id": "i"}, "epoch=-2 instance=i")]
 )
 def test_a_member_leaves_by_its_epoch(machine: dict[str, str], goodbye: str) -> None:
-    """-1 leaves; -2 says that a static member will return. So does the leave of an application that does not poll."""
+    """A member leaves by epoch -1, or -2 if it is static and will return.
+
+    So does a member whose application does not poll.
+    """
     script = MemberScript(**machine)
     instance = " instance=i" if machine else ""
     script.play(
@@ -200,7 +218,10 @@ def test_a_member_leaves_by_its_epoch(machine: dict[str, str], goodbye: str) -> 
 
 
 def test_topics_without_a_name_wait_for_metadata() -> None:
-    """Partitions of known topics are adopted first, those of the others when metadata has the name."""
+    """If metadata lacks the name of an assigned topic, the partitions of known topics are adopted first.
+
+    The rest follow when the name is known.
+    """
     MemberScript().play(
         """
         subscribe a c
@@ -224,7 +245,7 @@ def test_topics_without_a_name_wait_for_metadata() -> None:
 
 
 def test_what_is_lost_is_given_up_before_new_topics_are_known() -> None:
-    """Partitions are given up though metadata lacks a topic of the target."""
+    """Partitions are given up at once, even if metadata lacks a topic of the new target."""
     MemberScript().play(
         JOINED
         + """
@@ -238,7 +259,7 @@ def test_what_is_lost_is_given_up_before_new_topics_are_known() -> None:
 
 
 def test_refusals_are_judged_as_kafkas_client_does() -> None:
-    """KIP-848's table of errors: fenced members join again, others raise, and passing trouble is repeated."""
+    """Each error code has the consequence that Kafka's client draws from it (KIP-848): join again, raise, or retry."""
     verdicts = {
         ErrorCode.FENCED_MEMBER_EPOCH: Verdict.FENCED,
         ErrorCode.UNKNOWN_MEMBER_ID: Verdict.FENCED,
@@ -259,7 +280,7 @@ def test_refusals_are_judged_as_kafkas_client_does() -> None:
 
 
 def test_illegal_steps_are_bugs() -> None:
-    """The table of transitions holds: outside of the group there are no heartbeats."""
+    """A step that the table of transitions lacks is a bug: for example, a heartbeat outside of the group."""
     machine = MemberMachine("g", lambda: "me", rebalance_timeout_ms=1)
     with pytest.raises(AssertionError, match="no heartbeat is due"):
         MemberScript().play("subscribe a\n> epoch=0")

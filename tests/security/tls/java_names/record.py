@@ -1,4 +1,4 @@
-"""Ask Java and Kafka's own classes for names: `python -m tests.security.tls.java_names.record` writes what they say."""
+"""Records how Java and Kafka print and map names: `python -m tests.security.tls.java_names.record` writes the files."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ public class Record {
 
 def _ask(lines: list[str]) -> list[str | None]:
     java = shutil.which("java")
-    assert java is not None, "ensure_jars looks for java"
+    assert java is not None, "no java was found, although ensure_jars requires it"
     with tempfile.TemporaryDirectory() as name:
         source, questions = Path(name) / "Record.java", Path(name) / "questions"
         source.write_text(_SOURCE)
@@ -59,7 +59,7 @@ def _ask(lines: list[str]) -> list[str | None]:
 
 
 def asked_names() -> dict[str, dict[str, str | None]]:
-    """Return the DER of each subject, and the name that Java prints."""
+    """Return the DER of each subject, and the name that Java prints for it."""
     found = _ask([f"name {each.public_bytes().hex()}" for each in SUBJECTS.values()])
     return {
         key: {"der": name.public_bytes().hex(), "name": text}
@@ -68,7 +68,7 @@ def asked_names() -> dict[str, dict[str, str | None]]:
 
 
 def asked_rules() -> list[list[str | None]]:
-    """Return rules, a name, and the rules' result for it."""
+    """Return mapping rules, names, and the principal that Kafka's rules give."""
     found = _ask([f"rule {rules.encode().hex()} {name.encode().hex()}" for rules, name in RULES])
     return [[*each, text] for each, text in zip(RULES, found, strict=True)]
 

@@ -1,4 +1,4 @@
-"""Names and rules that are odd enough to tell implementations apart."""
+"""Subjects and mapping rules whose details differ between implementations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Documentation of the options that all modules for a cluster share: its addresses, and the path of the command."""
+"""Documentation of the options that all modules for a cluster share: the cluster's addresses, and the path of the
+command.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ class ModuleDocFragment:
     DOCUMENTATION = r"""
 options:
   bootstrap:
-    description: Addresses of brokers, HOST:PORT with commas.
+    description: Addresses of brokers, HOST:PORT separated by commas.
     type: str
     required: true
   odradek:

@@ -1,4 +1,4 @@
-"""Sentences about the changes that a real run would make, and about those that a check cannot foresee. PURE."""
+"""Sentences about the changes that a real run would make, and about the changes that a check cannot foresee. PURE."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ options:
 """
 RETURN = r"""
 _value:
-  description: C(differences) would be changed; C(unforeseen) shows only when they are.
+  description: C(differences) lists what a run would change. C(unforeseen) lists changes that only a real run can find.
   type: dict
 """
 
@@ -33,7 +33,7 @@ def foreseen(values: Mapping[str, Any], plan: Mapping[str, Any]) -> dict[str, li
     """
     state = values.get("odradek_host_state") or {}
     if "nodes" not in state:
-        return {"differences": [], "unforeseen": ["it was not looked at."]}
+        return {"differences": [], "unforeseen": ["this host was not examined."]}
     return {
         "differences": [*_prepared(values), *_nodes(values, state, plan)],
         "unforeseen": list(_unforeseen(values, state)),
@@ -99,10 +99,10 @@ def _unforeseen(values: Mapping[str, Any], state: Mapping[str, Any]) -> Iterator
     release = str(values.get("odradek_release") or "")
     if release and release not in state["releases"]:
         yield (
-            f"release {release} is not installed, so its code has not checked the settings: the run does that before it starts a node"
+            f"release {release} is not installed, so its code has not checked the settings; a real run checks them before it starts a node"
         )
     if not state["founded"]:
-        yield "nothing listens there yet, so it is not known whether other hosts reach it"
+        yield "no node listens on this host yet, so it is not known whether other hosts can reach it"
     if any(disk["formatted"] for disk in (values.get("disks_found") or {}).get("disks") or ()):
         yield "the mount units of new disks are not shown, because they contain a UUID that exists only after formatting"
 

@@ -1,7 +1,8 @@
 """Finds all mistakes of an inventory at once, each as a sentence: unknown names, wrong types, duplicates.
 
-`module_utils/variables.py` has a table of the names and their types. A name that begins with `odradek_` is a mistake
-if the collection does not use it. Other names belong to the operator, unless they resemble one of ours.
+`module_utils/variables.py` has a table of the names and their types. A name that begins with `odradek_` is a mistake if
+the collection does not use it. Other names belong to the operator. Such a name is a mistake only if it resembles a name
+of the collection.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ options:
 """
 RETURN = r"""
 _value:
-  description: Sentences that say what is wrong, and what to do.
+  description: Sentences that say which mistake was found, and what to do.
   type: list
   elements: str
 """
@@ -157,7 +158,7 @@ def _about_unknown(name: str, known: Mapping[str, Variable]) -> Iterator[str]:
 
 @functools.cache
 def _near(name: str, known: frozenset[str]) -> str | None:
-    """Return the variable of ours that a name without our prefix resembles; None if there is none."""
+    """Return the variable of the collection that resembles a name without our prefix; None if there is none."""
     if name.startswith("ansible_"):
         return None
     return closest(name, known, 2 if len(name) >= _SHORT else 1)

@@ -46,13 +46,13 @@ _value:
       type: list
       elements: int
     security:
-      description: How far the cluster is secured.
+      description: The stage of securing the cluster.
       type: str
     environment:
       description: The environment of commands that ask the cluster.
       type: dict
     bootstrap:
-      description: Addresses of all brokers, HOST:PORT with commas.
+      description: Addresses of all brokers, HOST:PORT separated by commas.
       type: str
     controller_bootstrap:
       description: Addresses of the voters' controllers.
@@ -160,7 +160,7 @@ def _entries(value: Any) -> list[Mapping[str, Any]]:
 
 
 def _is_true(value: Any) -> bool:
-    """True if a value means yes; in an inventory it may be a word."""
+    """True if a value means yes. In an inventory such a value may be a word, like `yes` or `on`."""
     return str(value).lower() in ("y", "yes", "on", "1", "true", "t")
 
 
@@ -189,9 +189,9 @@ def _nodes_of(host: str, values: Mapping[str, Any], problems: list[str]) -> list
         if not _DISK_NAME.match(str(name)):
             problems.append(f"{host}: disk name {name!r} must be one to eight small letters and digits.")
     if len(set(disks)) < len(disks):
-        problems.append(f"{host}: two disks of one name: {', '.join(disks)}.")
+        problems.append(f"{host}: several disks have the same name: {', '.join(disks)}.")
     if not disks and not unknown and not values.get("odradek_disks"):
-        problems.append(f"{host}: no disks: name them in odradek_disks, or write {DISCOVER!r} there.")
+        problems.append(f"{host} has no disks: name them in odradek_disks, or write {DISCOVER!r} there.")
     told = _entries(values.get("odradek_nodes")) or [{"id": values.get("odradek_node_id")}]
     address = str(values.get("odradek_address") or values.get("ansible_host") or host)
     rack = values.get("odradek_rack")
@@ -214,7 +214,7 @@ def _nodes_of(host: str, values: Mapping[str, Any], problems: list[str]) -> list
         for name in mine:
             if name not in disks and not unknown:
                 problems.append(
-                    f"{host}: node {node_id} names disk {name}, which odradek_disks does not have."
+                    f"{host}: node {node_id} names disk {name}, which is missing in odradek_disks."
                 )
         shift = index * _PORTS_PER_NODE
         nodes.append(

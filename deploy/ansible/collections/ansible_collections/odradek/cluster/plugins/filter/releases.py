@@ -12,7 +12,7 @@ DOCUMENTATION = r"""
 name: releases
 short_description: Compare the contents of a release between hosts and archive
 description:
-  - C(release_needing) lists the hosts that have to get a release, C(release_problem) says why it cannot be rolled out.
+  - C(release_needing) lists the hosts that lack a release, C(release_problem) says why the release cannot be rolled out.
 options:
   _input:
     description: Name of the release.
@@ -21,7 +21,7 @@ options:
 """
 RETURN = r"""
 _value:
-  description: Names of hosts; or a text that is empty where the release is the same everywhere.
+  description: Names of hosts; or a text, which is empty if the release is the same everywhere.
   type: raw
 """
 
@@ -29,7 +29,7 @@ _SHOWN = 12
 
 
 def release_needing(name: str, states: Mapping[str, Any], hosts: Sequence[str]) -> list[str]:
-    """Return those of the hosts that lack the release. C(states) has the results of C(node_facts) by host."""
+    """Return the hosts that lack the release. C(states) has the results of C(node_facts) by host."""
     return [host for host in hosts if name not in (states.get(host) or {}).get("identities", {})]
 
 
@@ -55,7 +55,7 @@ def release_problem(name: str, states: Mapping[str, Any], archive: Mapping[str, 
     )
     return (
         f"Release {name} is not the same everywhere: {listed}. A release name must be used only once. Build the present sources under another version (make release ARGS='--version VERSION') and upgrade to that, "
-        "or put the archive back that the hosts have."
+        "or restore the archive with the contents that the hosts have."
     )
 
 

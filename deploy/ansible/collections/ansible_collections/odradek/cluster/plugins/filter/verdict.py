@@ -16,7 +16,7 @@ DOCUMENTATION = r"""
 name: verdict
 short_description: All mistakes of an inventory, its hosts and its cluster
 description:
-  - Takes what the playbook C(judge) has found of all hosts, and returns C(problems) and C(notes), both in sentences.
+  - Takes the facts that the playbook C(judge) has collected, and returns C(problems) and C(notes), both in sentences.
 options:
   _input:
     description: Variables by host, in the order of the inventory.
@@ -33,7 +33,7 @@ options:
 """
 RETURN = r"""
 _value:
-  description: C(problems) refuse the run, C(notes) are said.
+  description: C(problems) stop the run, C(notes) are only printed.
   type: dict
 """
 
@@ -55,7 +55,7 @@ class _Host(NamedTuple):
 
     @property
     def found(self) -> Mapping[str, Any]:
-        """The facts of the module `host_checks`; empty if they were not collected."""
+        """The facts that `node_facts` returns as `checks`; empty if they were not collected."""
         found = self.values.get("host_judged") or {}
         return found if "system" in found else {}
 
@@ -69,7 +69,7 @@ class _Host(NamedTuple):
 
 
 def looks_of(plan: Mapping[str, Any], host: str) -> dict[str, list[dict[str, Any]]]:
-    """Return what `host_checks` must check on a host: its nodes with all ports, and other nodes with the ports used
+    """Return what `node_facts` must check on a host: its nodes with all ports, and other nodes with the ports used
     between nodes.
     """
     names = (
@@ -137,11 +137,11 @@ def _about_run(run: Mapping[str, Any]) -> Iterator[str]:
 def _about_host(
     host: _Host, hosts: Sequence[_Host], plan: Mapping[str, Any], live: Mapping[str, Any], converges: bool
 ) -> Iterator[tuple[bool, str]]:
-    """Yield sentences about a host, each with true if it stops the run."""
+    """Yield (stops the run, sentence) for each fact about a host that an operator must know."""
     if "odradek_discovered" in host.values and not host.is_unreachable:
         found = host.values["odradek_discovered"]
         if not any(key in found for key in ("skipped", "unreachable", "discovered")):
-            yield True, str(found.get("msg", "its disks cannot be examined."))
+            yield True, str(found.get("msg", "the disks of this host cannot be examined."))
     refuses_new = converges and host.is_concerned and not host.is_member
     for sentence in (*_about_system(host), *_about_ports(host, hosts)):
         yield refuses_new, sentence
@@ -200,7 +200,7 @@ def _about_ports(host: _Host, hosts: Sequence[_Host]) -> Iterator[str]:
         for node in each.nodes
     }
     for each in found["unreached"]:
-        # If nothing listens on the port, a refused connection means nothing.
+        # A refused connection is no problem of the network if nothing listens on the port yet.
         if each["port"] in listening.get(each["id"], ()):
             yield (
                 f"{each['address']}:{each['port']} (node {each['id']}) cannot be reached from there ({each['why']}): "

@@ -7,6 +7,8 @@ import json
 import queue
 import subprocess
 import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 _ASK_SECONDS = 10
 _PATIENCE_SECONDS = 2.0
@@ -45,6 +47,14 @@ def ask(odradek: str, bootstrap: str, *words: str) -> tuple[dict | None, str]:
             process.kill()
             process.wait()
     return None, complaints[bootstrap]
+
+
+def ask_together(
+    odradek: str, bootstrap: str, questions: Sequence[tuple[str, ...]]
+) -> list[tuple[dict | None, str]]:
+    """Ask several questions at the same time, as `ask` does; return the answers in the order of the questions."""
+    with ThreadPoolExecutor(len(questions)) as pool:
+        return list(pool.map(lambda words: ask(odradek, bootstrap, *words), questions))
 
 
 def _begin(

@@ -4,8 +4,9 @@ answers of `odradek`.
 `status` is the document of `odradek cluster status --json`, `partitions` that of `odradek partition list --json`.
 
 When nodes stop, there are three kinds of partitions. Some stay available, because enough other replicas are in sync.
-Some become unavailable in any order of restarts, because they have one replica, or only `min.insync.replicas`. The
-others become unavailable only because other replicas are out of sync or moving: a restart waits for those.
+Some become unavailable in any order of restarts, because they have one replica, or only `min.insync.replicas`. All
+other partitions become unavailable only because other replicas are out of sync or moving. A restart waits for these
+replicas.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ def absent_brokers(status: dict) -> set[int]:
 
 
 def losses(partition: dict, stopping: set[int], absent: set[int]) -> tuple[frozenset, frozenset]:
-    """Return what becomes impossible on a partition while the brokers `stopping` are down, in two sets of `read` and
-    `write`.
+    """Return the operations (`read`, `write`) that a partition refuses while the brokers `stopping` are down.
 
-    Waiting avoids those in the first set. Those in the second set are lost in any order of restarts.
+    There are two sets. The operations in the first set continue if the restart waits. The operations in the second set
+    are refused in any order of restarts.
     """
     adding, removing = set(partition["adding"]), set(partition["removing"])
     replicas = set(partition["replicas"])
@@ -59,8 +60,10 @@ def losses(partition: dict, stopping: set[int], absent: set[int]) -> tuple[froze
 
 
 def quorum_losses(status: dict, stopping: set[int]) -> tuple[str | None, str | None]:
-    """Return two sentences about the quorum; each is None if it is untrue. The first: the quorum would lose
-    its majority now, but waiting avoids this. The second: the quorum loses its majority in any case.
+    """Return two sentences about the quorum, or None in place of a sentence that is not true.
+
+    The first sentence says that the quorum would lose its majority now, which waiting avoids. The second says that
+    the quorum loses its majority in any case.
     """
     quorum = status["quorum"]
     if quorum is None or quorum["leader"] is None or quorum["leader"] < 0:
@@ -122,8 +125,8 @@ def summary(found: dict, most: int = 3) -> list:
 
 
 def lacking_before(status: dict, partitions: list, nodes: list) -> dict:
-    """Return the cluster's deficits before these nodes restart, such as offline brokers, for reasons other than these
-    nodes.
+    """Return the cluster's deficits before these nodes restart, such as offline brokers. Leave out deficits that these
+    nodes cause.
     """
     step = set(nodes)
     quorum = status["quorum"] or {}

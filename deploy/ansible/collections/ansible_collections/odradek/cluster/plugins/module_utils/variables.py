@@ -43,7 +43,9 @@ ROLES = ("broker,controller", "broker", "controller")
 STAGES = ("plaintext", "beside", "within", "only")
 _RATE = r"[0-9]+(\.[0-9]+)?[kKmMgGtT]?i?[bB]?"
 _SYSTEMD_BYTES = r"infinity|[0-9]+(\.[0-9]+)?[KMGTPE]?|[0-9]+(\.[0-9]+)?%"
-_STATE = Variable("state", "str", "Whether it shall exist.", "present", choices=("present", "absent"))
+_STATE = Variable(
+    "state", "str", "Whether the entry must exist in the cluster.", "present", choices=("present", "absent")
+)
 
 OF_ALL = (
     Variable("odradek_cluster_id", "str", "Id of the cluster, any text; it never changes.", required=True),
@@ -131,7 +133,7 @@ OF_ALL = (
             Variable("transactional_id", "str", "A transactional id."),
             Variable("cluster", "bool", "The cluster itself."),
             Variable("prefixed", "bool", "Whether the name is a prefix of names.", False),
-            Variable("host", "str", "The address of clients that the rule holds for.", "*"),
+            Variable("host", "str", "Address of the clients to which the rule applies.", "*"),
             Variable("deny", "bool", "Whether the rule denies the operation.", False),
             _STATE,
         ),
@@ -140,7 +142,7 @@ OF_ALL = (
 """Variables that apply to the whole cluster."""
 
 OF_A_HOST = (
-    _node_id("odradek_node_id", "Id of the host's node; never used again for another."),
+    _node_id("odradek_node_id", "Id of the host's node; never given to another node."),
     Variable("odradek_voter", "bool", "Whether the host's first node votes.", False),
     Variable(
         "odradek_disks",
@@ -180,7 +182,7 @@ OF_A_HOST = (
             Variable("disks", "list", "Names of its disks (default: all of the host).", elements="str"),
             Variable("voter", "bool", "Whether it votes."),
             Variable("roles", "str", "Its roles.", choices=ROLES),
-            Variable("cpus", "str", "Processors that the node is bound to."),
+            Variable("cpus", "str", "Processors to which the node is bound."),
             Variable("settings", "dict", "Its own properties."),
             _port("client_port", "Port of its clients."),
             _port("controller_port", "Port of its controller."),
@@ -198,8 +200,8 @@ OF_A_HOST = (
 """Variables that apply to one host."""
 
 OF_A_RUN = (
-    Variable("odradek_host", "str", "The one host that a playbook is for."),
-    Variable("odradek_disk", "str", "The one disk that a playbook is for."),
+    Variable("odradek_host", "str", "The host on which a playbook works."),
+    Variable("odradek_disk", "str", "The disk on which a playbook works."),
     Variable("odradek_to", "str", "The release that rollback goes to."),
     Variable("odradek_topics_loss", "str", "Topics that may lose records or replicas in this run."),
     Variable(
@@ -264,7 +266,7 @@ OF_A_RUN = (
 
 OF_ROLES = {
     "host": (
-        Variable("host_user", "str", "User and group that the nodes run as.", "odradek"),
+        Variable("host_user", "str", "User and group as which the nodes run.", "odradek"),
         Variable("host_uid", "int", "Numeric id of that user on hosts where it is created.", 640, low=1),
         Variable("host_gid", "int", "Numeric id of its group on hosts where it is created.", 640, low=1),
         Variable("host_uid", "int", "Numeric id of a new user.", 640, low=1),
@@ -300,12 +302,12 @@ OF_ROLES = {
     "disks": (
         Variable("disks_root", "path", "Directory of the mount points.", "/srv/odradek"),
         Variable("disks_bytes_min", "int", "Smaller disks are refused.", 10000000000, low=0),
-        Variable("disks_user", "str", "Who owns the log directories (host_user)."),
+        Variable("disks_user", "str", "User and group that own the log directories (host_user)."),
     ),
     "node": (
         Variable("node_root", "path", "Directory of the releases on the hosts.", "/opt/odradek"),
         Variable("node_disks_root", "path", "Directory of the mount points.", "/srv/odradek"),
-        Variable("node_user", "str", "User and group that the nodes run as.", "odradek"),
+        Variable("node_user", "str", "User and group as which the nodes run.", "odradek"),
         Variable("node_settings", "dict", "Properties of all nodes (odradek_settings)."),
         Variable(
             "node_memory_max",
@@ -332,7 +334,7 @@ OF_ROLES = {
         Variable(
             "node_throttle",
             "str",
-            "Bytes in a second that a move may take from a broker.",
+            "Most bytes per second that a move may take from a broker.",
             "",
             pattern=rf"|{_RATE}",
             like="50M",
@@ -428,14 +430,14 @@ _MOVING = (*_GATED, "node_copy_seconds", "node_throttle")
 ENTRIES: dict[str, dict[str, Entry]] = {
     "host": {
         "main": Entry(
-            "Brings user, packages, kernel, journal and clock of a host in line.",
+            "Sets up user, packages, kernel and journal of a host, and checks its clock.",
             tuple(each.name for each in OF_ROLES["host"]),
         ),
-        "judge": Entry("Looks at a host and changes nothing.", ("host_systems", "host_memory_bytes_min")),
+        "judge": Entry("Examines a host and changes nothing.", ("host_systems", "host_memory_bytes_min")),
     },
     "disks": {
         "main": Entry(
-            "Formats empty disks, and mounts all.",
+            "Formats empty disks, and mounts all disks.",
             ("odradek_disks", "disks_root", "disks_bytes_min", "disks_user"),
         ),
         "look": Entry(
@@ -461,11 +463,12 @@ ENTRIES: dict[str, dict[str, Entry]] = {
             ),
         ),
         "roll_out/converge": Entry(
-            "Brings one host of a cluster that serves in line.", (*_FILES, *_MOVING[1:], "node_replacing")
+            "Rolls out the inventory to one host of a running cluster.",
+            (*_FILES, *_MOVING[1:], "node_replacing"),
         ),
         "found": Entry("Starts the first nodes of a cluster together.", (*_FILES, "node_health_seconds")),
         "install": Entry(
-            "Installs a release beside those that are there.",
+            "Installs a release in addition to the installed releases.",
             ("odradek_release", "node_root", "node_releases", "node_signers"),
         ),
         "recovering/inspect": Entry(
@@ -501,20 +504,24 @@ ENTRIES: dict[str, dict[str, Entry]] = {
                 "node_recovery_configs",
             ),
         ),
-        "remove": Entry("Takes away what was installed.", (*_NODE, "odradek_disks", "odradek_remove_data")),
+        "remove": Entry(
+            "Removes everything that was installed.", (*_NODE, "odradek_disks", "odradek_remove_data")
+        ),
         "replace_disk": Entry("Unmounts a disk that no node uses.", ("odradek_disk", *_NODE[:2])),
         "retire_disk": Entry(
             "Moves the replicas of a disk to the others, and unmounts it.",
             ("odradek_disk", *_NODE[:2], *_MOVING[1:]),
         ),
-        "leaving/check": Entry("Judges whether a host can hand over all that it has.", _GATED),
+        "leaving/check": Entry(
+            "Checks whether a host can move all its data and votes to other hosts.", _GATED
+        ),
         "leaving/hand_over": Entry("Moves all replicas off a host.", _MOVING),
         "leaving/forget": Entry(
-            "Stops the nodes of a host that holds nothing; the cluster forgets them.", _GATED
+            "Stops the nodes of an empty host, and removes them from the cluster.", _GATED
         ),
         "leaving/give_up": Entry("Gives up a host that will not come back.", _MOVING),
         "share": Entry("Gives new brokers their share of the partitions.", _MOVING),
-        "votes": Entry("Gives and takes votes, one at a time.", _GATED),
+        "votes": Entry("Adds and removes voters, one at a time.", _GATED),
     },
 }
 """The roles' files of tasks that use variables, by role and name."""
@@ -522,7 +529,7 @@ ENTRIES: dict[str, dict[str, Entry]] = {
 ABOUT_ROLES = {
     "host": "Kernel, journal, clock and user of a host that runs nodes.",
     "disks": "XFS on the disks of a host, mounted by UUID.",
-    "node": "Release, configuration and service of the nodes of a host; an errand in each file of `tasks/`.",
+    "node": "Release, configuration and service of the nodes of a host; each file of `tasks/` does one job.",
 }
 
 

@@ -7,8 +7,8 @@ DOCUMENTATION = r"""
 module: access
 short_description: Users and rights of an Odradek cluster
 description:
-  - Adds users and rules that are missing, and removes those that shall be absent. Others are left alone.
-  - A password cannot be read back, so that of a user who is there stays unless C(passwords) says otherwise.
+  - Adds missing users and rules, and removes users and rules with the state C(absent). All others are left alone.
+  - A password cannot be read back. So an existing user keeps its password unless C(passwords) is C(always).
 options:
   users:
     description: C(name), C(password) and C(state) (C(present) or C(absent)) of each.
@@ -24,19 +24,19 @@ options:
         description: Its password.
         type: str
       state:
-        description: Whether it is there.
+        description: Whether the user must exist.
         type: str
         choices: [present, absent]
         default: present
   rules:
     description:
-      - Each has C(user), C(operation), one of C(topic), C(group), C(transactional_id) and C(cluster), and where wanted C(prefixed),
-        C(host), C(deny) and C(state).
+      - Each rule has C(user), C(operation), one of C(topic), C(group), C(transactional_id) and C(cluster), and optionally
+        C(prefixed), C(host), C(deny) and C(state).
     type: list
     elements: dict
     default: []
   passwords:
-    description: C(always) gives all users their password anew.
+    description: C(always) sets the passwords of all users again.
     type: str
     choices: [once, always]
     default: once

@@ -7,13 +7,13 @@ DOCUMENTATION = r"""
 module: before
 short_description: Keep, restore or forget the state of a host before a roll-out
 description:
-  - What is kept already is never kept again, so that after an interruption it is the state before the first run.
+  - A state that is kept already is never replaced. So after an interruption the kept state is that from before the first run.
 options:
   state:
     description:
-      - C(kept) copies files and the names of the releases aside, before a change.
-      - C(restored) puts them back; the copies stay.
-      - C(forgotten) removes the copies, once the roll-out is whole.
+      - C(kept) copies the files and the names of the releases before a change.
+      - C(restored) restores them; the copies stay.
+      - C(forgotten) removes the copies once the roll-out is complete.
     type: str
     choices: [kept, restored, forgotten]
     required: true
@@ -23,7 +23,7 @@ options:
     elements: path
     default: []
   directory:
-    description: Where the copies are.
+    description: Directory of the copies.
     type: path
     default: /var/lib/odradek-before
   root:
@@ -34,7 +34,7 @@ author:
   - The Odradek authors (@odradek)
 """
 EXAMPLES = r"""
-- name: Keep the state of before
+- name: Keep the state from before the roll-out
   odradek.cluster.before:
     state: kept
     paths: [/etc/odradek/node-1.properties]
@@ -99,7 +99,7 @@ def keep(directory: str, paths: list, root: str) -> list:
     last: it marks the copy as complete.
     """
     if not os.path.exists(os.path.join(directory, _RELEASES)):
-        # The run that copied these was interrupted before its first change, so they may be outdated.
+        # An earlier run was interrupted while it copied, before its first change. So its copies may be outdated.
         shutil.rmtree(directory, ignore_errors=True)
     new = [
         path

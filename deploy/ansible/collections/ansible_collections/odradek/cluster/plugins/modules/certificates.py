@@ -8,14 +8,14 @@ module: certificates
 short_description: Make an authority and certificates of hosts
 description:
   - Runs on the control machine, where the authority's key stays. It needs the command C(openssl) there.
-  - Makes what is missing, signed by another authority, or about to expire; leaves everything else alone.
+  - Makes certificates that are missing, signed by another authority, or about to expire. Leaves all others alone.
 options:
   directory:
     description: Where the files are; only their owner may read them.
     type: path
     required: true
   hosts:
-    description: Names and addresses of each host, by the host.
+    description: Names and addresses for each certificate, by host.
     type: dict
     required: true
   common_name:
@@ -27,11 +27,11 @@ options:
     type: int
     default: 365
   renew_days:
-    description: Certificates that expire within so many days are made anew.
+    description: Certificates that expire within this number of days are replaced.
     type: int
     default: 30
   force:
-    description: Make all certificates of hosts anew.
+    description: Replace all certificates of hosts.
     type: bool
     default: false
 author:
@@ -163,7 +163,7 @@ def main() -> None:
     if shutil.which("openssl") is None:
         module.fail_json(
             msg="Certificates are made by `openssl`, which this control machine lacks: install it, "
-            "or give your own files (odradek_certificates)."
+            "or provide your own certificates (odradek_certificates)."
         )
     made = []
     try:

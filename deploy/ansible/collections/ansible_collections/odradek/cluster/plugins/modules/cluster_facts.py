@@ -7,7 +7,7 @@ DOCUMENTATION = r"""
 module: cluster_facts
 short_description: Members and log directories of an Odradek cluster
 description:
-  - Asks C(odradek) once on the host. A cluster that does not answer is no failure; C(trouble) says why.
+  - Runs C(odradek) once on the host. If the cluster does not answer, the module does not fail, but C(trouble) says why.
 extends_documentation_fragment: [odradek.cluster.cluster]
 author:
   - The Odradek authors (@odradek)
@@ -34,7 +34,7 @@ trouble:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.odradek.cluster.plugins.module_utils.asking import ask
+from ansible_collections.odradek.cluster.plugins.module_utils.asking import ask_together
 
 
 def directories_of(answer: dict) -> list[dict]:
@@ -62,8 +62,9 @@ def main() -> None:
         supports_check_mode=True,
     )
     odradek, bootstrap = module.params["odradek"], module.params["bootstrap"]
-    status, trouble = ask(odradek, bootstrap, "cluster", "status")
-    answer = ask(odradek, bootstrap, "disk", "list")[0] if status is not None else None
+    questions = [("cluster", "status"), ("disk", "list")]
+    (status, trouble), (answer, _) = ask_together(odradek, bootstrap, questions)
+    answer = answer if status is not None else None
     directories = directories_of(answer) if answer is not None else []
     module.exit_json(changed=False, status=status, directories=directories, trouble=trouble)
 

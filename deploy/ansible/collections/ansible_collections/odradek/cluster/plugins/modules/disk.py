@@ -7,10 +7,9 @@ DOCUMENTATION = r"""
 module: disk
 short_description: Format the disks of a host for Odradek, if they are empty
 description:
-  - All disks are looked at before the first is formatted. One that carries anything, a signature or data, is refused
-    by name.
-  - A disk of ours is known by the label of its XFS, C(odr-NAME).
-  - With C(discover) the disks of a host are those of ours that it has, and in fixed order its empty ones.
+  - All disks are examined before the first is formatted. A disk that has a signature or data is refused by name.
+  - A disk of Odradek is recognised by the label of its XFS, C(odr-NAME).
+  - With C(discover) the module reports the host's disks of Odradek and then, in a fixed order, its empty disks.
 options:
   disks:
     description: C(name) and C(device) of each disk.
@@ -19,11 +18,11 @@ options:
     default: []
     suboptions:
       name:
-        description: Short name; its mount point is called so.
+        description: Short name, which is also the name of the disk's mount point.
         type: str
         required: true
       device:
-        description: Path of the whole disk or partition, best one of /dev/disk/by-id.
+        description: Path of the whole disk or partition, preferably in /dev/disk/by-id.
         type: path
         required: true
   bytes_min:
@@ -31,31 +30,31 @@ options:
     type: int
     default: 10000000000
   find:
-    description: Only look which disks of the host are empty; format nothing.
+    description: Only report which disks of the host are empty; format nothing.
     type: bool
     default: false
   discover:
-    description: Only say which disks the host has for us; format nothing.
+    description: Only report which disks Odradek may use on the host; format nothing.
     type: bool
     default: false
   take_new:
-    description: With C(discover), count empty disks, too; those that take the place of a missing one first.
+    description: With C(discover), report empty disks, too. Empty disks that replace a missing disk come first.
     type: bool
     default: false
   find_prefixes:
-    description: Kernel names that disks begin with.
+    description: Prefixes of the kernel names of disks.
     type: list
     elements: str
     default: [sd, nvme, vd]
   root:
-    description: Directory of the mount points; tells which disks are mounted already.
+    description: Directory of the mount points. The module finds mounted disks there.
     type: path
     default: /srv/odradek
   wipe:
     description:
-      - Serial numbers of used disks that may be emptied. One that is mounted or in use is refused, and so is one that
-        carries log directories of this cluster.
-      - A loop device has none; the path of its backing file stands in.
+      - Serial numbers of used disks that may be emptied. A disk that is mounted, in use, or has log directories of this
+        cluster is refused.
+      - A loop device has no serial number. Its backing file's path is used instead.
     type: list
     elements: str
     default: []
@@ -64,7 +63,7 @@ options:
     type: str
     default: ""
   missing_ok:
-    description: Report disks that are not there or cannot be read, in place of failing; for hosts that serve already.
+    description: Report disks that are missing or cannot be read, instead of failing. Meant for hosts that already serve.
     type: bool
     default: false
 author:
@@ -78,12 +77,12 @@ EXAMPLES = r"""
 """
 RETURN = r"""
 disks:
-  description: Name, device, file system UUID, whether it was formatted now and is mounted, of each disk that is there.
+  description: Each existing disk with its name, device and file system UUID, and whether it was formatted now and is mounted.
   type: list
   elements: dict
   returned: always
 discovered:
-  description: Name and device of each disk, with C(discover); those that are gone by the UUID that they had.
+  description: Name and device of each disk, with C(discover). The device of a missing disk is its UUID path.
   type: list
   elements: dict
   returned: when discovering
@@ -98,12 +97,12 @@ found:
   elements: dict
   returned: when looking
 refused:
-  description: In words, what other disks hold, with C(find) and C(discover).
+  description: Sentences about the contents of all other disks, with C(find) and C(discover).
   type: list
   elements: str
   returned: when looking
 missing:
-  description: Names of disks that are not there, or cannot be read.
+  description: Names of disks that are missing or cannot be read.
   type: list
   elements: str
   returned: always
@@ -203,7 +202,7 @@ def _named(device: str) -> str:
 
 
 def in_use(device: str) -> str | None:
-    """Return the use of a disk or its partitions that forbids to wipe it; None if there is none."""
+    """Return how a disk or one of its partitions is used, which forbids wiping the disk; None if it is unused."""
     block = f"/sys/class/block/{os.path.basename(os.path.realpath(device))}"
     numbers = {_line(f"{block}/dev")} | {_line(f"{block}/{child}/dev") for child in _children(device)}
     for line in _line("/proc/self/mountinfo").splitlines():
@@ -237,7 +236,7 @@ def clusters_in(root: str) -> list[str]:
 
 
 def _clusters_on(device: str) -> list[str] | None:
-    """Return the ids of the clusters whose data is on a file system of ours; None if it cannot be mounted."""
+    """Return the ids of the clusters that have data on this file system of Odradek; None if it cannot be mounted."""
     with tempfile.TemporaryDirectory() as place:
         words = ["mount", "-t", "xfs", "-o", "ro,norecovery,nouuid", device, place]
         if subprocess.run(words, capture_output=True, check=False).returncode:
@@ -257,7 +256,7 @@ def _unwipeable(device: str, cluster_id: str) -> str | None:
     if found.get("TYPE") == "xfs" and found.get("LABEL", "").startswith(_LABEL):
         clusters = _clusters_on(device)
         if clusters is None:
-            return "has a file system of Odradek that cannot be read: examine it, then wipe it yourself with wipefs"
+            return "has a file system of Odradek that cannot be read: examine the disk, then wipe it yourself with wipefs"
         if cluster_id in clusters:
             return "has log directories of this cluster: odradek.cluster.remove with odradek_remove_data empties those"
     return None
@@ -266,12 +265,12 @@ def _unwipeable(device: str, cluster_id: str) -> str | None:
 def _judged(
     disk: dict, bytes_min: int, wipe: Collection[str] = (), cluster_id: str = ""
 ) -> tuple[str | None, str | None]:
-    """Check a disk. Return (UUID, None) for a disk of ours, (None, problem) for an unusable one, and (None, None) for
-    an empty one or one to be wiped.
+    """Check a disk. Return (UUID, None) for a disk that Odradek has formatted, (None, problem) for an unusable disk,
+    and (None, None) for a disk that is empty or will be wiped.
     """
     name, device = disk["name"], disk["device"]
     if not stat.S_ISBLK(os.stat(device).st_mode):
-        return None, f"disk {name}: {device} is no block device"
+        return None, f"disk {name}: {device} is not a block device"
     if serial_of(device) in wipe:
         if _size(device) < bytes_min:
             return None, f"disk {name}: {_named(device)} has less than {bytes_min // 1_000_000} MB"
@@ -294,7 +293,7 @@ def _judged(
         )
     trouble = _read_trouble(device)
     if trouble is not None:
-        return None, f"disk {name}: {device} is dead or dying, it cannot be read ({trouble})"
+        return None, f"disk {name}: {device} cannot be read, so it is dead or dying ({trouble})"
     size = _size(device)
     if size < bytes_min:
         return None, f"disk {name}: {device} has {size // 1_000_000} MB, {bytes_min // 1_000_000} are needed"
@@ -350,7 +349,7 @@ def _candidates(
             continue
         trouble = _judged({"name": name, "device": device}, bytes_min, wipe, cluster_id)[1]
         if trouble is None and os.listdir(f"{facts}/holders"):
-            trouble = f"disk {name}: {device} is part of something else"
+            trouble = f"disk {name}: {device} is part of another device"
         if trouble is None and _line(f"{facts}/removable") == "1":
             trouble = f"disk {name}: {device} is removable"
         if trouble is not None:
@@ -392,8 +391,8 @@ def _expected(root: str, units: str = _UNITS) -> dict[str, str]:
 
 
 def assigned(ours: dict[str, str], expected: dict[str, str], empty: list[str]) -> list[dict]:
-    """Return name and device of each disk: disks of ours keep their names, empty disks replace missing ones, further
-    ones get new names.
+    """Return name and device of each disk: disks of ours keep their names, empty disks replace missing disks, and
+    further empty disks get new names.
     """
     devices = dict(ours)
     gone = [name for name in sorted(expected) if name not in devices]

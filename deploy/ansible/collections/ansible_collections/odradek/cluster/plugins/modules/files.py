@@ -7,9 +7,9 @@ DOCUMENTATION = r"""
 module: files
 short_description: Write several configuration files
 description:
-  - Each file is replaced at once, or not at all; directories on the way are made.
+  - Each file is replaced atomically. Missing directories are created.
   - Shows the difference with C(--diff), without the values of secrets.
-  - Contents are in no output beside that one, at any verbosity, and in no journal.
+  - Apart from this difference, contents appear in no output at any verbosity, and in no journal.
 options:
   files:
     description: The files.
@@ -18,11 +18,11 @@ options:
     required: true
     suboptions:
       path:
-        description: Where it goes.
+        description: Path of the file on the host.
         type: path
         required: true
       content:
-        description: What it holds.
+        description: Content of the file.
         type: str
         required: true
       mode:
@@ -37,10 +37,51 @@ options:
         description: Its owner.
         type: str
         default: root
+      hidden:
+        description: Show no line of it in a difference, as of a private key.
+        type: bool
+        default: false
+  directories:
+    description: Directories that are there before the files, with mode and owner.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      path:
+        description: Where it is.
+        type: path
+        required: true
+      mode:
+        description: Its mode.
+        type: str
+        default: "0755"
+      group:
+        description: Its group.
+        type: str
+        default: root
+      owner:
+        description: Its owner.
+        type: str
+        default: root
   systemd:
-    description: Tell systemd when something changed.
+    description: Reload systemd if a file changed.
     type: bool
     default: false
+  release:
+    description: Switch to this release, which is installed, before the files are written.
+    type: dict
+    suboptions:
+      name:
+        description: Its name.
+        type: str
+        required: true
+      previous:
+        description: The release that a roll-back goes to; by default the one that is current.
+        type: str
+      root:
+        description: Where releases are.
+        type: path
+        default: /opt/odradek
 author:
   - The Odradek authors (@odradek)
 """
@@ -52,7 +93,7 @@ EXAMPLES = r"""
 """
 RETURN = r"""
 paths:
-  description: Files that are other now.
+  description: Files and directories that are other now.
   type: list
   elements: str
   returned: always
@@ -67,11 +108,13 @@ import tempfile
 from typing import Any, NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.odradek.cluster.plugins.module_utils.links import activate, is_installed, linked
 
 
 def _read(path: str) -> str | None:
     try:
-        with open(path, encoding="utf-8") as file:
+        # Line ends count, too.
+        with open(path, encoding="utf-8", errors="replace", newline="") as file:
             return file.read()
     except FileNotFoundError:
         return None
@@ -199,6 +242,50 @@ def _write(path: str, content: str, mode: int, owner: int, group: int) -> None:
         raise
 
 
+def _attributes(entry: dict) -> tuple[int, int, int]:
+    """Return mode, owner and group of an entry. In check mode its user may be absent; root stands in."""
+    try:
+        owner = pwd.getpwnam(entry["owner"]).pw_uid
+    except KeyError:
+        owner = 0
+    try:
+        group = grp.getgrnam(entry["group"]).gr_gid
+    except KeyError:
+        group = 0
+    return int(entry["mode"], 8), owner, group
+
+
+def _directories(module: _Module) -> list[str]:
+    """Make the wanted directories, and return those that were not as wanted."""
+    changed = []
+    for entry in module.params["directories"]:
+        path, (mode, owner, group) = entry["path"], _attributes(entry)
+        if os.path.isdir(path):
+            found = os.stat(path)
+            if (stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid) == (mode, owner, group):
+                continue
+        changed.append(path)
+        if not module.check_mode:
+            os.makedirs(path, mode=0o700, exist_ok=True)
+            os.chown(path, owner, group)
+            os.chmod(path, mode)
+    return changed
+
+
+def _switched(module: _Module) -> list[dict[str, str]]:
+    """Switch to the wanted release, and return the difference; empty if it is the current one already."""
+    wanted = module.params["release"]
+    if wanted is None or linked(wanted["root"], "current") == wanted["name"]:
+        return []
+    root, name = wanted["root"], wanted["name"]
+    if not is_installed(root, name):
+        module.fail_json(msg=f"Release {name} is not installed on this host: there is nothing to switch to.")
+    before = linked(root, "current")
+    if not module.check_mode:
+        activate(root, name, wanted["previous"])
+    return [{"before": f"release {before}\n", "after": f"release {name}\n"}]
+
+
 def main() -> None:
     """Run the module."""
     module = _Module(
@@ -213,44 +300,57 @@ def main() -> None:
                     "mode": {"type": "str", "default": "0644"},
                     "group": {"type": "str", "default": "root"},
                     "owner": {"type": "str", "default": "root"},
+                    "hidden": {"type": "bool", "default": False},
+                },
+            },
+            "directories": {
+                "type": "list",
+                "elements": "dict",
+                "default": [],
+                "options": {
+                    "path": {"type": "path", "required": True},
+                    "mode": {"type": "str", "default": "0755"},
+                    "group": {"type": "str", "default": "root"},
+                    "owner": {"type": "str", "default": "root"},
                 },
             },
             "systemd": {"type": "bool", "default": False},
+            "release": {
+                "type": "dict",
+                "options": {
+                    "name": {"type": "str", "required": True},
+                    "previous": {"type": "str"},
+                    "root": {"type": "path", "default": "/opt/odradek"},
+                },
+            },
         },
         supports_check_mode=True,
     )
-    files = module.params["files"]
-    diff: list[dict[str, str]] = []
+    diff = _switched(module)
+    switched = bool(diff)
+    paths = _directories(module)
     wanted = []
-    for file in files:
-        try:
-            owner = pwd.getpwnam(file["owner"]).pw_uid
-        except KeyError:
-            owner = 0
-        try:
-            group = grp.getgrnam(file["group"]).gr_gid
-        except KeyError:
-            group = 0
+    for file in module.params["files"]:
         content = file["content"] if file["content"].endswith("\n") else file["content"] + "\n"
-        mode = int(file["mode"], 8)
-        if not _is_as_wanted(file["path"], content, mode, owner, group):
-            wanted.append((file["path"], content, mode, owner, group))
+        attributes = _attributes(file)
+        if not _is_as_wanted(file["path"], content, *attributes):
+            wanted.append((file["path"], content, *attributes))
             before = _read(file["path"]) or ""
             diff.append(
                 {
-                    "before": masked(before),
-                    "after": masked(content),
+                    "before": f"{_HIDDEN}\n" if file["hidden"] and before else masked(before),
+                    "after": f"{_HIDDEN} and new\n" if file["hidden"] else masked(content),
                     "before_header": file["path"],
                     "after_header": file["path"],
                 }
             )
-    paths = [each[0] for each in wanted]
+    paths += [each[0] for each in wanted]
     if not module.check_mode:
         for each in wanted:
             _write(*each)
     if paths and module.params["systemd"] and not module.check_mode:
         module.run_command(["systemctl", "daemon-reload"], check_rc=True)
-    module.exit_json(changed=bool(paths), paths=paths, diff=diff)
+    module.exit_json(changed=bool(paths) or switched, paths=paths, diff=diff)
 
 
 if __name__ == "__main__":

@@ -7,9 +7,9 @@ DOCUMENTATION = r"""
 module: gate
 short_description: Wait until nodes of an Odradek cluster may be restarted
 description:
-  - Looks ahead with C(odradek cluster status) and C(odradek partition list). A restart waits while a partition would lose
-    what it has now only because other replicas are out of sync or moving.
-  - Partitions that no order of restarts can spare are named, and hold nothing up.
+  - Looks ahead with C(odradek cluster status) and C(odradek partition list). A restart waits as long as it would make a
+    partition unavailable only because other replicas are out of sync or moving.
+  - Partitions that become unavailable in any order of restarts are reported. A restart does not wait for them.
 options:
   stopping:
     description: Running nodes that this step restarts, all at once.
@@ -18,26 +18,26 @@ options:
     default: []
   starting:
     description:
-      - Nodes of this step that are down, which takes nothing from anybody. Of a node that is in I(stopping), too, it is not
-        known whether it is down.
+      - Nodes of this step that are down. Their start makes nothing unavailable. If a node is in I(stopping), too, it is not
+        known whether the node is down.
     type: list
     elements: int
     default: []
   steps:
-    description: Restarts of the whole roll-out, each a list of nodes. They are judged, and nothing is waited for.
+    description: Restarts of the whole roll-out, each a list of nodes. The module reports their effects, and does not wait.
     type: list
     elements: list
   strict:
-    description: Refuse C(steps) that take something from a partition which no order of restarts can spare.
+    description: Refuse C(steps) if some partition becomes unavailable in any order of restarts.
     type: bool
     default: false
   accept:
-    description: What the operator accepts to lose in this run, as partitions, topics, C(quorum), or C(all).
+    description: Partitions and topics that may become unavailable in this run, or C(quorum), or C(all).
     type: list
     elements: str
     default: []
   timeout_seconds:
-    description: Fail after so long. A line each minute says what is waited for.
+    description: Fail after this many seconds. Each minute a line reports what the module waits for.
     type: int
     default: 180
 extends_documentation_fragment: [odradek.cluster.cluster]
@@ -45,7 +45,7 @@ author:
   - The Odradek authors (@odradek)
 """
 EXAMPLES = r"""
-- name: Restart node 1 when that takes from no partition what it has
+- name: Wait until a restart of node 1 makes no partition unavailable
   odradek.cluster.gate:
     bootstrap: 192.0.2.1:9092,192.0.2.2:9092
     stopping: [1]
@@ -56,11 +56,13 @@ status:
   type: dict
   returned: always
 before:
-  description: What the cluster lacks for reasons other than these nodes; null where it does not answer.
+  description:
+    - What the cluster lacks for reasons other than these nodes; null if it does not answer.
+    - With empty C(steps), partitions are not asked for.
   type: dict
   returned: always
 lines:
-  description: What the restarts take from partitions, in sentences.
+  description: Sentences about partitions that become unavailable during the restarts.
   type: list
   elements: str
   returned: always
@@ -69,7 +71,7 @@ lines:
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.odradek.cluster.plugins.module_utils.asking import ask
+from ansible_collections.odradek.cluster.plugins.module_utils.asking import ask, ask_together
 from ansible_collections.odradek.cluster.plugins.module_utils.looking_ahead import (
     QUORUM,
     accepted_by,
@@ -83,11 +85,12 @@ _POLL_SECONDS = 1
 
 def _looked(params: dict) -> tuple[dict | None, list, str]:
     """Ask the cluster for its status and partitions. If it does not answer, return (None, [], the reason)."""
-    status, trouble = ask(params["odradek"], params["bootstrap"], "cluster", "status")
-    if status is None:
-        return None, [], trouble
-    listed, trouble = ask(params["odradek"], params["bootstrap"], "partition", "list")
-    return (None, [], trouble) if listed is None else (status, listed["partitions"], "")
+    questions = [("cluster", "status"), ("partition", "list")]
+    answers = ask_together(params["odradek"], params["bootstrap"], questions)
+    (status, trouble), (listed, trouble_of_list) = answers
+    if status is None or listed is None:
+        return None, [], trouble or trouble_of_list
+    return status, listed["partitions"], ""
 
 
 def steps_lines(status: dict, partitions: list, steps: list) -> list:
@@ -104,7 +107,9 @@ def steps_lines(status: dict, partitions: list, steps: list) -> list:
 
 
 def held_up(status: dict | None, partitions: list, trouble: str, params: dict) -> dict:
-    """Return the reasons against a restart now, by partition or `quorum`, without those that the operator accepts."""
+    """Return the reasons against a restart now, by partition or `quorum`. Leave out the reasons that the operator
+    accepts.
+    """
     if not params["stopping"]:
         return {}
     if status is None:
@@ -129,7 +134,13 @@ def reasons(status: dict | None) -> list:
 
 
 def _judge_steps(module: AnsibleModule) -> None:
-    status, partitions, trouble = _looked(module.params)
+    params = module.params
+    if params["steps"]:
+        status, partitions, trouble = _looked(params)
+    else:
+        # Nobody restarts, so no partition loses anything.
+        partitions = []
+        status, trouble = ask(params["odradek"], params["bootstrap"], "cluster", "status")
     if status is None:
         module.exit_json(
             changed=False,
@@ -137,8 +148,8 @@ def _judge_steps(module: AnsibleModule) -> None:
             before=None,
             lines=[f"not known, since the cluster does not answer: {trouble}"],
         )
-    lines = steps_lines(status, partitions, module.params["steps"])
-    if lines and module.params["strict"]:
+    lines = steps_lines(status, partitions, params["steps"])
+    if lines and params["strict"]:
         module.fail_json(
             msg=f"Refused by odradek_strict, since restarts cannot spare these: {'; '.join(lines)}. "
             "Give those topics more replicas than min.insync.replicas, or take odradek_strict away.",
@@ -186,7 +197,7 @@ def main() -> None:
                 still_waiting=True,
                 left=len(waiting),
                 sentence=f"node {names} is not restarted yet: {why}{'; '.join(texts)}",
-                remedy="Put that right and run the playbook again, or accept it for one run by -e odradek_accept=TOPIC "
+                remedy="Fix the cause and run the playbook again, or accept the loss for one run with -e odradek_accept=TOPIC "
                 "(topics and partitions with commas, quorum, or all).",
                 msg="Not yet.",
                 status=status,

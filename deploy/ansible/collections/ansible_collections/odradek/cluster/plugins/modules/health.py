@@ -7,31 +7,32 @@ DOCUMENTATION = r"""
 module: health
 short_description: Wait until an Odradek cluster is whole
 description:
-  - Asks C(odradek) itself on the host, again and again, until the cluster is as wanted; fails with what is missing.
-  - What the cluster cannot tell at the moment counts as missing.
+  - Runs C(odradek) on the host again and again until the cluster has the wanted state. If the time is over before that, the
+    module fails and reports what is missing.
+  - A fact that the cluster cannot report at the moment counts as missing.
 options:
   want:
     description:
       - C(whole) is a quorum with a leader and no silent voter, all brokers online, and all partitions fully replicated.
       - C(present) lets partitions lack replicas, as long as all brokers are there.
-      - C(serving) leaves out brokers that are down and what they hold, as long as each partition can be written.
-      - C(back) asks for the brokers of I(online) alone. Where the cluster did not answer before (I(before) is null), a
+      - C(serving) ignores brokers that are down and their replicas, as long as each partition can be written.
+      - C(back) requires only the brokers of I(online). If the cluster did not answer before (I(before) is null), a
         I(service) that stays up is enough.
-      - C(again) lets be missing what I(before) lacked.
-      - C(quorum) wants a leader of the controllers, and nothing of partitions.
-      - C(report) only tells.
+      - C(again) allows everything to be missing that was missing in I(before).
+      - C(quorum) requires a leader of the controllers, and ignores partitions.
+      - C(report) only reports.
     type: str
     choices: [whole, present, serving, quorum, back, again, report]
     default: whole
   online:
-    description: Brokers that must be there.
+    description: Brokers that must be online.
     type: list
     elements: int
     default: []
   besides:
     description:
-      - Brokers that are down for a reason that this step neither makes nor mends. They are not waited for, nor is what
-        partitions lack while they are away.
+      - Brokers that are down for other reasons than this step. The module waits neither for them nor for the replicas that
+        partitions lack while they are down.
     type: list
     elements: int
     default: []
@@ -39,10 +40,16 @@ options:
     description: What the cluster lacked before a restart, as M(odradek.cluster.gate) returns it.
     type: dict
   service:
-    description: Unit of a node of this host; fail early if it does not stay up.
+    description: Unit of a node of this host. The module fails early if the unit does not stay up.
     type: str
+  awaits_again:
+    description:
+      - With C(back), go on waiting for the state C(again) once the brokers are back, for the rest of a minute. Success
+        means that they are back; C(again) says about the rest.
+    type: bool
+    default: false
   timeout_seconds:
-    description: Fail after so long. A line each minute says what is waited for.
+    description: Fail after this many seconds. Each minute a line reports what the module waits for.
     type: int
     default: 180
 extends_documentation_fragment: [odradek.cluster.cluster]
@@ -60,10 +67,14 @@ status:
   type: dict
   returned: always
 missing:
-  description: What keeps the cluster from being whole, in words.
+  description: Sentences about what keeps the cluster from being whole.
   type: list
   elements: str
   returned: always
+again:
+  description: Whether nothing is missing that C(before) did not lack, too.
+  type: bool
+  returned: with C(awaits_again)
 fallen:
   description: Whether C(service) does not stay up.
   type: bool
@@ -74,12 +85,13 @@ waited_seconds:
   returned: always
 """
 
+import socket
 import subprocess
 import time
 from collections.abc import Collection
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.odradek.cluster.plugins.module_utils.asking import ask, some
+from ansible_collections.odradek.cluster.plugins.module_utils.asking import ask, ask_together, some
 from ansible_collections.odradek.cluster.plugins.module_utils.looking_ahead import (
     is_lost,
     lacking_since,
@@ -87,6 +99,9 @@ from ansible_collections.odradek.cluster.plugins.module_utils.looking_ahead impo
 )
 
 _POLL_SECONDS = 0.5
+_BACK_POLL_SECONDS = 0.2
+_KNOCK_SECONDS = 0.05
+_BACK_AGAIN_SECONDS_MAX = 60
 _RESTARTS_MAX = 2
 _UP_SECONDS = 30
 """The seconds after which a restarted service no longer counts as failing repeatedly."""
@@ -94,7 +109,9 @@ _ALL_THERE = ("whole", "present")
 
 
 def missing_of(status: dict, want: str, online: list[int], besides: Collection[int] = ()) -> list[str]:
-    """Return sentences about what the cluster lacks of the wanted state, worst first; empty if nothing is missing."""
+    """Return sentences about everything that the wanted state requires and the cluster lacks, worst first. Empty if
+    nothing is missing.
+    """
     there = {broker["broker"] for broker in status["brokers"] if broker["online"]}
     absent = [broker for broker in online if broker not in there]
     if want == "back":
@@ -171,23 +188,71 @@ def _up_seconds(service: str) -> float:
 
 def _look(params: dict) -> tuple[dict | None, list, int]:
     """Ask the cluster. Return its status, sentences about what it lacks, and the number of things that it lacks."""
-    status, trouble = ask(params["odradek"], params["bootstrap"], "cluster", "status")
     want, before = params["want"], params["before"]
-    missing = [f"the cluster does not answer: {trouble}"]
-    if status is not None and want == "again":
-        if before is None:
-            missing = []
-        else:
-            listed, trouble = ask(params["odradek"], params["bootstrap"], "partition", "list")
-            if listed is not None:
-                lost = [name_of(each) for each in listed["partitions"] if is_lost(each)]
-                status = {**status, "lost_partitions": lost}
-                return status, *lacking_since(status, listed["partitions"], before)
-            missing = [f"the cluster does not answer: {trouble}"]
-    elif status is not None:
-        missing = missing_of(status, want, params["online"], params["besides"])
+    # A node that starts needs the cores more than a question that it cannot answer yet.
+    if want == "back" and (refusal := _refusal(params["bootstrap"])):
+        return None, [f"the cluster does not answer: {refusal}"], 0
+    if want == "again" and before is not None:
+        questions = [("cluster", "status"), ("partition", "list")]
+        answers = ask_together(params["odradek"], params["bootstrap"], questions)
+        (status, trouble), (listed, trouble_of_list) = answers
+        if status is not None and listed is not None:
+            lost = [name_of(each) for each in listed["partitions"] if is_lost(each)]
+            status = {**status, "lost_partitions": lost}
+            return status, *lacking_since(status, listed["partitions"], before)
+        missing = [f"the cluster does not answer: {trouble or trouble_of_list}"]
+    else:
+        status, trouble = ask(params["odradek"], params["bootstrap"], "cluster", "status")
+        missing = [f"the cluster does not answer: {trouble}"]
+        if status is not None:
+            missing = [] if want == "again" else missing_of(status, want, params["online"], params["besides"])
     keys = ("offline", "under_min_isr", "under_replicated", "moving")
     return status, missing, sum(len((status or {}).get(f"{key}_partitions") or []) for key in keys)
+
+
+def _refusal(bootstrap: str) -> str:
+    """Wait for a moment until the only address accepts a connection. Return why it does not; empty if it does, or if
+    there are several addresses.
+    """
+    host, _, port = bootstrap.rpartition(":")
+    until = time.monotonic() + _POLL_SECONDS
+    while "," not in bootstrap:
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_POLL_SECONDS).close()
+            break
+        except OSError as error:
+            if time.monotonic() > until:
+                return error.strerror or str(error)
+        time.sleep(_KNOCK_SECONDS)
+    return ""
+
+
+def _awaits_again(params: dict, until: float) -> tuple[dict | None, bool]:
+    """Wait until nothing is missing that was not missing before. Return the last status, and false if time was up or
+    the service has fallen.
+    """
+    again = {**params, "want": "again"}
+    while True:
+        status, missing, _ = _look(again)
+        if not missing:
+            return status, True
+        if time.monotonic() > until or (params["service"] and _fallen(params["service"])):
+            return status, False
+        time.sleep(_POLL_SECONDS)
+
+
+def _succeed(module: AnsibleModule, status: dict | None, missing: list, started: float) -> None:
+    """End the module, after the wait that `awaits_again` asks for."""
+    more = {}
+    if module.params["want"] == "back" and module.params["awaits_again"]:
+        status, more["again"] = _awaits_again(module.params, started + _BACK_AGAIN_SECONDS_MAX)
+    if lost := (status or {}).get("lost_partitions"):
+        module.warn(
+            f"No replica that is left has all records of {some(lost)}: an operator has to choose, see "
+            "`odradek partition list --offline`. Nothing waits for these."
+        )
+    waited = round(time.monotonic() - started, 1)
+    module.exit_json(changed=False, status=status, missing=missing, waited_seconds=waited, **more)
 
 
 def main() -> None:
@@ -205,6 +270,7 @@ def main() -> None:
             "besides": {"type": "list", "elements": "int", "default": []},
             "before": {"type": "dict"},
             "service": {"type": "str"},
+            "awaits_again": {"type": "bool", "default": False},
             "timeout_seconds": {"type": "int", "default": 180},
         },
         supports_check_mode=True,
@@ -215,12 +281,7 @@ def main() -> None:
         status, missing, left = _look(params)
         waited = time.monotonic() - started
         if not missing or (params["want"] == "report" and status is not None):
-            if lost := (status or {}).get("lost_partitions"):
-                module.warn(
-                    f"No replica that is left has all records of {some(lost)}: an operator has to choose, see "
-                    "`odradek partition list --offline`. Nothing waits for these."
-                )
-            module.exit_json(changed=False, status=status, missing=missing, waited_seconds=round(waited, 1))
+            _succeed(module, status, missing, started)
         if params["service"]:
             if trouble := _fallen(params["service"]):
                 module.fail_json(
@@ -242,12 +303,13 @@ def main() -> None:
                 still_waiting=True,
                 left=left,
                 sentence=f"the cluster is not {wanted}: {'; '.join(missing)}",
-                remedy="See `odradek cluster status`, put that right and run the playbook again.",
+                remedy="See `odradek cluster status`, fix the cause and run the playbook again.",
                 msg="Not yet.",
                 status=status,
                 missing=missing,
             )
-        time.sleep(_POLL_SECONDS)
+        # While nothing accepts connections, the look itself has waited.
+        time.sleep(_BACK_POLL_SECONDS if params["want"] == "back" else _POLL_SECONDS)
 
 
 if __name__ == "__main__":

@@ -7,8 +7,8 @@ DOCUMENTATION = r"""
 module: node_facts
 short_description: State of the Odradek nodes of a host
 description:
-  - Says of each node whether it runs (a crash loop does not count), whether its directories are formatted and mounted, and whether its process was
-    started with the files that are there now.
+  - Reports for each node whether it runs (a crash loop does not count), whether its directories are formatted and mounted,
+    and whether its process was started with the present files.
 options:
   nodes:
     description: Nodes of the plan, with C(id) and C(disks).
@@ -27,6 +27,16 @@ options:
     description: Directory of the state before an unfinished roll-out.
     type: path
     default: /var/lib/odradek-before
+  checks:
+    description:
+      - What to look at on the host itself. C(nodes) are those of the plan on this host, C(peers) those on other hosts, each
+        with C(id), C(address) and C(ports). C(asked_at) is the clock of the control machine, which comes back with the
+        answer.
+    type: dict
+  connect_seconds:
+    description: How long a connection to a peer may take.
+    type: float
+    default: 3
 author:
   - The Odradek authors (@odradek)
 """
@@ -37,7 +47,7 @@ EXAMPLES = r"""
 """
 RETURN = r"""
 founded:
-  description: Whether this host has belonged to a cluster that was whole.
+  description: Whether this host has ever belonged to a complete cluster.
   type: bool
   returned: always
 current:
@@ -45,13 +55,13 @@ current:
   type: str
   returned: always
 previous:
-  description: Name of the one before.
+  description: Name of the release that ran before.
   type: str
   returned: always
 before:
   description:
-    - The state before an unfinished roll-out, with C(current), C(previous) and C(paths), the files that are other now.
-      Null where no roll-out is unfinished.
+    - The state before an unfinished roll-out, with C(current), C(previous) and C(paths), the files that differ now. Null if
+      no roll-out is unfinished.
   type: dict
   returned: always
 releases:
@@ -59,18 +69,76 @@ releases:
   type: list
   elements: str
   returned: always
+no_room:
+  description: A sentence where there is too little room for one more release; null where there is enough.
+  type: str
+  returned: always
 identities:
   description: Digest and commit of each release that is installed, by its name.
   type: dict
   returned: always
 nodes:
   description: >-
-    One dictionary for each node. Of its disks, C(unmounted) names those that are not mounted, C(dead) those that
-    answer with errors, and C(unformatted) the sound ones that hold no log directory of the node. C(last_words) is the
-    sentence with which a node has ended for good.
+    One dictionary for each node. C(unmounted) names its disks that are not mounted, C(dead) its disks that answer with
+    errors, and C(unformatted) its working disks without a log directory of the node. C(last_words) is the last log line
+    of a node that has ended for good.
   type: list
   elements: dict
   returned: always
+checks:
+  description: Facts of the host, for C(odradek.cluster.verdict).
+  type: dict
+  returned: with C(checks)
+  contains:
+    system:
+      description: Name and version, as in /etc/os-release.
+      type: str
+    memory_bytes:
+      description: Memory of the host.
+      type: int
+    asked_at:
+      description: The clock of the control machine, as it was given.
+      type: float
+    clock_seconds:
+      description: Its clock, in seconds since 1970.
+      type: float
+    synchronized:
+      description: Whether an NTP client keeps the clock.
+      type: bool
+    machine:
+      description: The machine's id and its addresses; the same for one machine under two names.
+      type: list
+      elements: str
+    taken:
+      description: Ports of the nodes at which another program listens, with C(port) and C(by).
+      type: list
+      elements: dict
+    listening:
+      description: Ports at which the nodes of this host listen.
+      type: list
+      elements: int
+    resolved:
+      description: Addresses by each name of the plan; empty for one that has none.
+      type: dict
+    absent:
+      description: Addresses of the nodes that no interface of this host has.
+      type: list
+      elements: str
+    unreached:
+      description: Peers that did not accept a connection, with C(id), C(address), C(port) and C(why).
+      type: list
+      elements: dict
+    running:
+      description: Ids of the nodes that run here.
+      type: list
+      elements: int
+    cluster_id:
+      description: Id of the cluster that this host belongs to; none if it belongs to none.
+      type: str
+    directories:
+      description: Log directories that nodes have by their present files, with C(node), C(path) and C(mounted).
+      type: list
+      elements: dict
 """
 
 import json
@@ -79,15 +147,10 @@ import subprocess
 import time
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.odradek.cluster.plugins.module_utils.host_checks import checks
+from ansible_collections.odradek.cluster.plugins.module_utils.links import linked, room_problem
 from ansible_collections.odradek.cluster.plugins.module_utils.manifest import MANIFEST, identity_of
 from ansible_collections.odradek.cluster.plugins.module_utils.mounts import is_mounted, trouble_of
-
-
-def _link(root: str, name: str) -> str | None:
-    try:
-        return os.path.basename(os.readlink(os.path.join(root, name)))
-    except OSError:
-        return None
 
 
 def identities(root: str) -> dict[str, dict]:
@@ -110,7 +173,7 @@ _SETTLED_SECONDS = 30
 
 
 def _is_active(unit: str) -> bool:
-    """True if the service runs, and not only between two failures."""
+    """True if the service runs and does not fail again and again."""
     shown = subprocess.run(
         ["systemctl", "show", "--property=ActiveState,NRestarts,ExecMainStartTimestampMonotonic", unit],
         capture_output=True,
@@ -145,8 +208,8 @@ def last_words(unit: str) -> str:
 
 
 def _before(directory: str) -> dict | None:
-    """Return the releases that the module `before` has kept, and the kept files that differ now; None if nothing is
-    kept.
+    """Return the releases that the module `before` has kept, and its kept files that differ from the present files;
+    None if nothing is kept.
     """
     try:
         with open(os.path.join(directory, "releases.json"), encoding="utf-8") as file:
@@ -200,6 +263,8 @@ def main() -> None:
             "root": {"type": "path", "default": "/opt/odradek"},
             "disks_root": {"type": "path", "default": "/srv/odradek"},
             "before": {"type": "path", "default": "/var/lib/odradek-before"},
+            "checks": {"type": "dict"},
+            "connect_seconds": {"type": "float", "default": 3},
         },
         supports_check_mode=True,
     )
@@ -230,15 +295,20 @@ def main() -> None:
             }
         )
     installed = identities(root)
+    more = {}
+    if module.params["checks"]:
+        more["checks"] = checks(module.params["checks"], module.params["connect_seconds"])
     module.exit_json(
         changed=False,
         founded=os.path.exists("/etc/odradek/founded"),
-        current=_link(root, "current"),
-        previous=_link(root, "previous"),
+        current=linked(root, "current"),
+        previous=linked(root, "previous"),
         releases=list(installed),
+        no_room=room_problem(root),
         identities=installed,
         before=_before(module.params["before"]),
         nodes=nodes,
+        **more,
     )
 
 

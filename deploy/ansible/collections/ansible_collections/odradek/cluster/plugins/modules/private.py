@@ -5,10 +5,10 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: private
-short_description: Refuse directories of secrets whose files git would take
+short_description: Refuse directories of secrets that git would add
 description:
-  - A directory inside a git work tree has to be ignored there, and none of its files may be tracked.
-  - Runs on the control machine, and changes nothing. The directories need not be there yet.
+  - If a directory is inside a git work tree, git must ignore it, and none of its files may be tracked.
+  - Runs on the control machine, and changes nothing. The directories need not exist yet.
 options:
   directories:
     description: The directories.
@@ -16,14 +16,14 @@ options:
     elements: path
     required: true
   what:
-    description: Name of the variable that says where they are.
+    description: Name of the variable with the path of the directories, for messages.
     type: str
     required: true
 author:
   - The Odradek authors (@odradek)
 """
 EXAMPLES = r"""
-- name: Secrets in a place that git leaves alone
+- name: Require that git ignores the secrets
   odradek.cluster.private:
     directories: [secrets]
     what: odradek_secrets
@@ -54,7 +54,7 @@ def _git(tree: str, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def exposed(path: str, what: str) -> str | None:
-    """Return a sentence if git would add, or already has, files of this directory; None otherwise."""
+    """Return a sentence if git tracks files of this directory, or would add them; None otherwise."""
     tree = work_tree(path)
     if tree is None:
         return None

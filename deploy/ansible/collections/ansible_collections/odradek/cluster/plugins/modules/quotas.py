@@ -7,12 +7,12 @@ DOCUMENTATION = r"""
 module: quotas
 short_description: Quotas of an Odradek cluster
 description:
-  - Sets the quotas that differ, and removes those that shall be absent or have no value. All else stays.
+  - Sets the quotas that differ. Removes quotas that are to be absent or have no value. All other quotas stay.
   - The controller is asked about each change before the first one is made.
 options:
   quotas:
     description:
-      - Each has C(user), C(client_id) or both, or C(ip); C(<default>) stands for all without quotas of their own.
+      - Each entry has C(user), C(client_id) or both, or C(ip). C(<default>) means all entities without a quota of their own.
       - Its limits are C(produce_rate) and C(fetch_rate) in bytes a second, like 10M, C(request_percentage), C(mutation_rate)
         and C(connection_rate) (with C(ip)). A limit without a value is removed; C(state=absent) removes all.
     type: list
@@ -142,7 +142,7 @@ def _number(value: float | None) -> str:
 
 
 def plan(quotas: list, wanted: dict, there: dict) -> list[Step]:
-    """Return the steps from the present quotas (`there`) to the wanted ones; both are numbers by entity and by
+    """Return the steps from the present quotas (`there`) to the wanted quotas. Both are numbers by entity and by
     Kafka's key.
     """
     steps = []

@@ -1,22 +1,22 @@
 #!/usr/bin/python
-"""Installs releases of Odradek side by side on a host, and switches the link to the one in use."""
+"""Installs releases of Odradek side by side on a host."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: release
-short_description: Install a release of Odradek, make it the current one
+short_description: Install a release of Odradek
 description:
   - A release is a tar of pinned wheels and a C(MANIFEST.json), made by C(deploy/build_release.py).
   - It is installed into a virtual environment of its own below C(root/versions), without any registry.
-  - Each wheel must have the hash that the manifest says, and the manifest a signature where C(signers) are given.
+  - Each wheel must have its hash in the manifest. If C(signers) are given, the manifest must have a signature.
 options:
   name:
     description: Name of the release; the name of its directory.
     type: str
     required: true
   archive:
-    description: Path of the tar on the target; needed where the release is not installed yet.
+    description: Path of the tar on the target; needed if the release is not installed yet.
     type: path
   root:
     description: Directory of all releases.
@@ -24,10 +24,10 @@ options:
     default: /opt/odradek
   state:
     description:
-      - C(installed) installs, C(active) switches C(root/current) to it.
+      - C(installed) installs; M(odradek.cluster.files) switches to it.
       - C(examined) verifies the archive and returns C(identity), on the control machine.
     type: str
-    choices: [installed, active, examined]
+    choices: [installed, examined]
     default: installed
   identity:
     description: The C(identity) that the archive must have, as C(examined) has returned it.
@@ -37,11 +37,8 @@ options:
     type: list
     elements: str
     default: []
-  previous:
-    description: The release to go back to later, with C(active); by default the one that was current.
-    type: str
   bytes_free_min:
-    description: Refuse to install with less room than this.
+    description: Refuse to install with fewer free bytes than this.
     type: int
     default: 300000000
 author:
@@ -54,14 +51,6 @@ EXAMPLES = r"""
     archive: /var/tmp/odradek-0.1.0.tar
 """
 RETURN = r"""
-current:
-  description: Name of the release that the link names.
-  type: str
-  returned: always
-previous:
-  description: Name of the release that was current before.
-  type: str
-  returned: always
 identity:
   description: Digest, commit, Python and platform of the archive.
   type: dict
@@ -77,6 +66,7 @@ import sys
 import tarfile
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.odradek.cluster.plugins.module_utils.links import is_installed, room_problem
 from ansible_collections.odradek.cluster.plugins.module_utils.manifest import (
     MANIFEST,
     SIGNATURE,
@@ -85,35 +75,6 @@ from ansible_collections.odradek.cluster.plugins.module_utils.manifest import (
     read_archive,
     verify_signature,
 )
-
-
-def _linked(root: str, link: str) -> str | None:
-    try:
-        return os.path.basename(os.readlink(os.path.join(root, link)))
-    except OSError:
-        return None
-
-
-def _switch(root: str, link: str, name: str) -> None:
-    """Switch a link to another release by a rename, which is atomic."""
-    new = os.path.join(root, f".{link}.new")
-    if os.path.lexists(new):
-        os.unlink(new)
-    os.symlink(os.path.join("versions", name), new)
-    os.rename(new, os.path.join(root, link))
-
-
-def _refuse_too_little_room(module: AnsibleModule) -> None:
-    """Fail if the release would fill the disk of the system."""
-    root = place = module.params["root"]
-    while not os.path.isdir(place):
-        place = os.path.dirname(place)
-    free = shutil.disk_usage(place).free
-    if free < module.params["bytes_free_min"]:
-        module.fail_json(
-            msg=f"{free // 1_000_000} MB are free for {root}, a release needs "
-            f"{module.params['bytes_free_min'] // 1_000_000}: make room, for example remove old ones from {root}/versions."
-        )
 
 
 def examined(archive: str, name: str, signers: list) -> tuple[dict, bytes, bytes | None]:
@@ -131,13 +92,13 @@ def examined(archive: str, name: str, signers: list) -> tuple[dict, bytes, bytes
 
 
 def misfit(identity: dict, name: str) -> str | None:
-    """Return a sentence if a release was built for hosts of another kind than this one; None if it fits."""
+    """Return a sentence if a release was built for another Python or platform than this host has; None if it fits."""
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
     if identity["python"] != here:
-        return f"Release {name} is for Python {identity['python']}, this host has {here}: build the release with the Python of the hosts."
+        return f"Release {name} is for Python {identity['python']}, but this host has {here}: build the release with the Python of the hosts."
     if identity["platform"] != platform.machine():
         return (
-            f"Release {name} is for {identity['platform']}, this host is {platform.machine()}: "
+            f"Release {name} is for {identity['platform']}, but this host is {platform.machine()}: "
             "build the release on a machine of the hosts' kind."
         )
     return None
@@ -174,7 +135,8 @@ def _install(module: AnsibleModule, name: str, archive: str, directory: str) -> 
     pip = os.path.join(wheels, facts["pip"], "pip")
     install = "install --no-index --no-compile --no-warn-script-location --disable-pip-version-check --quiet --find-links"
     python = os.path.join(directory, "bin", "python")
-    commands.append([sys.executable, pip, "--python", python, *install.split(), wheels, facts["requirement"]])
+    # By its own Python: with --python, pip would start a second time.
+    commands.append([python, pip, *install.split(), wheels, facts["requirement"]])
     for command in commands:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
@@ -194,7 +156,7 @@ def _compile(directory: str) -> None:
     """
     python = os.path.join(directory, "bin", "python")
     command = [python, "-m", "compileall", "-q", "-j", "0", "-x", "/tests/", os.path.join(directory, "lib")]
-    # A file that does not compile fails when a program imports it.
+    # Ignore files that cannot be compiled: they fail only if a program imports them.
     subprocess.run(command, capture_output=True, check=False)
 
 
@@ -223,52 +185,28 @@ def main() -> None:
             "name": {"type": "str", "required": True},
             "archive": {"type": "path"},
             "root": {"type": "path", "default": "/opt/odradek"},
-            "state": {"type": "str", "choices": ["installed", "active", "examined"], "default": "installed"},
+            "state": {"type": "str", "choices": ["installed", "examined"], "default": "installed"},
             "identity": {"type": "dict"},
             "signers": {"type": "list", "elements": "str", "default": []},
-            "previous": {"type": "str"},
             "bytes_free_min": {"type": "int", "default": 300_000_000},
         },
         required_if=[("state", "examined", ["archive"])],
         supports_check_mode=True,
     )
     name, root, archive = module.params["name"], module.params["root"], module.params["archive"]
-    state = module.params["state"]
-    if state == "examined":
+    if module.params["state"] == "examined":
         _examine(module)
-    directory = os.path.join(root, "versions", name)
-    manifest = os.path.join(directory, "MANIFEST.json")
-    installed = os.path.exists(manifest)
-    current = _linked(root, "current")
-    changed = False
-    if state == "installed" and not installed:
-        _refuse_too_little_room(module)
+    changed = not is_installed(root, name)
+    if changed:
+        if problem := room_problem(root, module.params["bytes_free_min"]):
+            module.fail_json(msg=problem)
         if module.params["identity"] and (problem := misfit(module.params["identity"], name)):
             module.fail_json(msg=problem)
         if archive is None and not module.check_mode:
             module.fail_json(msg=f"Release {name} is not installed: name its archive.")
-        changed = True
         if not module.check_mode:
-            _install(module, name, archive, directory)
-    if state == "active" and current != name:
-        if not installed and not module.check_mode:
-            module.fail_json(
-                msg=f"Release {name} is not installed on this host: there is nothing to switch to."
-            )
-        changed = True
-        if not module.check_mode:
-            previous = module.params["previous"] or current
-            if previous is not None:
-                _switch(root, "previous", previous)
-            _switch(root, "current", name)
-    module.exit_json(
-        changed=changed,
-        current=_linked(root, "current"),
-        previous=_linked(root, "previous"),
-        diff={"before": f"release {current}\n", "after": f"release {name}\n"}
-        if changed and state == "active"
-        else {},
-    )
+            _install(module, name, archive, os.path.join(root, "versions", name))
+    module.exit_json(changed=changed)
 
 
 if __name__ == "__main__":

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: settings
-short_description: Judge properties of Odradek nodes before a node is started with them
+short_description: Check properties of Odradek nodes before a node is started with them
 description:
-  - Gives each properties file to C(odradek storage check-config) of a release, by standard input. Nothing is written.
-  - A release that is not installed, or that has no such command, judges nothing; C(judged) is then false.
+  - Passes each properties file to C(odradek storage check-config) of a release, by standard input. Nothing is written.
+  - If the release is not installed or does not have this command, nothing is checked, and C(judged) is false.
 options:
   nodes:
     description: C(id) and C(content), the properties, of each node.
@@ -29,12 +29,12 @@ options:
     type: path
     required: true
   unknown:
-    description: Keys that the release does not know and that are meant to be there.
+    description: Keys that the release does not know, but that the operator has set on purpose.
     type: list
     elements: str
     default: []
   user:
-    description: Who the node runs as; files that its properties name must be readable for them.
+    description: The user as whom the node runs. This user must be able to read the files that the properties name.
     type: str
     default: odradek
 author:

@@ -14,7 +14,7 @@ options:
     type: int
     required: true
   directories:
-    description: Its log directories, each right below a mount point.
+    description: The node's log directories, each directly below a mount point.
     type: list
     elements: path
     required: true
@@ -23,10 +23,10 @@ options:
     type: str
     required: true
   initial_controllers:
-    description: The first voters, at the birth of a cluster; a node that comes later has none.
+    description: The first voters of a new cluster. Not given for a node that joins later.
     type: str
   user:
-    description: Who owns the directories.
+    description: The user that owns the directories.
     type: str
     default: odradek
   root:

@@ -7,9 +7,9 @@ DOCUMENTATION = r"""
 module: topics
 short_description: Topics of an Odradek cluster
 description:
-  - Makes topics that are missing, adds partitions and replicas, and sets the configurations that are named. All else stays.
-  - The whole plan is judged before the first change, and the controller is asked whether it would take it.
-  - What may remove records or replicas is refused, unless C(loss) names the topic.
+  - Creates missing topics, adds partitions and replicas, and sets the named configurations. Everything else stays.
+  - The whole plan is checked before the first change, and the controller is asked whether it would accept each step.
+  - A change that may remove records or replicas is refused, unless C(loss) names the topic.
 options:
   topics:
     description:
@@ -28,7 +28,7 @@ options:
     type: int
     default: 86400
   throttle:
-    description: Bytes in a second that a copy may take from a broker.
+    description: Most bytes per second that a copy may take from a broker.
     type: str
     default: ""
 extends_documentation_fragment: [odradek.cluster.cluster]
@@ -274,9 +274,7 @@ def refused_losses(losses: list[Loss], accepted: list[str]) -> list[str]:
     found = []
     for topic in dict.fromkeys(loss.topic for loss in losses if loss.topic not in accepted):
         why = "; ".join(loss.why for loss in losses if loss.topic == topic)
-        found.append(
-            f"Topic {topic}: {why}. If that is meant, say -e odradek_topics_loss={topic} for this run."
-        )
+        found.append(f"Topic {topic}: {why}. To accept this for one run, add -e odradek_topics_loss={topic}.")
     return found
 
 
@@ -297,7 +295,7 @@ def _looked_up(cluster: Cluster, topics: list) -> tuple[dict, dict]:
 
 
 def _refusals(cluster: Cluster, steps: list[Step]) -> list[str]:
-    """Ask the controller about each step. Return sentences about those that it would refuse."""
+    """Ask the controller about each step. Return a sentence for each step that the controller would refuse."""
     found = []
     for step in steps:
         if step.check:

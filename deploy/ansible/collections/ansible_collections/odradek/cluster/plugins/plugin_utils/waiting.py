@@ -14,8 +14,8 @@ SLICE_SECONDS = 60
 
 
 def pace(left: int, seconds: float, first_left: int, first_seconds: float) -> str:
-    """Return a text about how many things are missing, and the time that they need at this pace; empty if nothing is
-    counted.
+    """Return a text with the number of missing things and the time until they are complete at the present pace. Return
+    an empty text if nothing is counted.
     """
     if left <= 0:
         return ""

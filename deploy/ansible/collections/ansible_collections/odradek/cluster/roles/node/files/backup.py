@@ -3,7 +3,7 @@
     /opt/odradek/current/bin/python backup.py --properties FILE --cluster NAME [--directory DIR] [--keep N] [--recipient CERTIFICATE]
 
 Prints the path of the new file, which only root can read. A timer and the playbook `backup` run this program. The log
-grows meanwhile, so the copy is repeated if its end is incomplete. If a backup fails, nothing of it remains.
+grows while it is copied, so the copy is repeated if its end is incomplete. If a backup fails, nothing of it remains.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def metadata_directory(properties: str) -> Path:
     )
     directory = found.get("metadata.log.dir") or found.get("log.dirs", "").split(",")[0]
     if not directory.strip():
-        raise CannotBackUp("the properties file names no log.dirs")
+        raise CannotBackUp("the properties file has no log.dirs")
     return Path(directory.strip())
 
 
@@ -55,7 +55,7 @@ def copy_log(source: Path, target: Path, odradek: Path = _ODRADEK) -> None:
             )
             said = (done.stderr or done.stdout).strip()
         except (OSError, shutil.Error) as error:
-            # A segment was deleted meanwhile, or the disk has failed.
+            # A segment was deleted during the copy, or the disk has failed.
             done, said = None, str(error)
         if done is not None and done.returncode == 0:
             return
@@ -82,7 +82,9 @@ def encrypted(content: bytes, certificate: bytes) -> bytes:
 
 
 def back_up(args: argparse.Namespace) -> Path:
-    """Make a backup, remove old ones except the `keep` newest, and return the new one's path. Raises `CannotBackUp`."""
+    """Make a backup, remove all backups except the `keep` newest, and return the path of the new backup. Raises
+    `CannotBackUp`.
+    """
     args.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     stem = f"{args.cluster}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
     with tempfile.TemporaryDirectory(dir=args.directory, prefix=".new-") as work:
@@ -119,18 +121,24 @@ def main() -> int:
     """Run the backup from the command line; return the exit status."""
     parser = argparse.ArgumentParser(description="back up the metadata log of a node of this host")
     parser.add_argument(
-        "--properties", type=Path, required=True, metavar="FILE", help="the properties file of the node"
+        "--properties", type=Path, required=True, metavar="FILE", help="properties file of the node"
     )
-    parser.add_argument("--cluster", required=True, metavar="NAME", help="the first part of the file's name")
+    parser.add_argument(
+        "--cluster", required=True, metavar="NAME", help="first part of the backup's file name"
+    )
     parser.add_argument("--directory", type=Path, default=Path("/var/backups/odradek"))
     parser.add_argument(
-        "--keep", type=int, default=0, metavar="N", help="remove all but the N newest (0: none)"
+        "--keep",
+        type=int,
+        default=0,
+        metavar="N",
+        help="keep only the N newest backups (default: 0, keep all)",
     )
     parser.add_argument(
         "--recipient",
         type=Path,
         metavar="CERTIFICATE",
-        help="a certificate: encrypt to the holder of its key",
+        help="encrypt the backup for the owner of this certificate",
     )
     args = parser.parse_args()
     os.umask(0o077)

@@ -1,107 +1,6 @@
-#!/usr/bin/python
 """Collects facts of a host that decide whether nodes can run there; the filter `verdict` judges them."""
 
 from __future__ import annotations
-
-DOCUMENTATION = r"""
-module: host_checks
-short_description: Facts of a host before Odradek is installed on it
-description:
-  - Reads system, memory, clock, addresses, listening ports and what runs; resolves names; connects to other hosts.
-  - Changes nothing. C(odradek.cluster.verdict) says what is wrong.
-options:
-  nodes:
-    description: Nodes of the plan on this host, with C(id), C(address) and C(ports).
-    type: list
-    elements: dict
-    required: true
-  peers:
-    description: Nodes of the plan on other hosts, with C(id), C(address) and C(ports) at which nodes reach them.
-    type: list
-    elements: dict
-    default: []
-  asked_at:
-    description: The clock of the control machine when it asks; it comes back with the answer.
-    type: float
-    default: 0
-  connect_seconds:
-    description: How long a connection to a peer may take.
-    type: float
-    default: 3
-author:
-  - The Odradek authors (@odradek)
-"""
-EXAMPLES = r"""
-- name: Look
-  odradek.cluster.host_checks:
-    nodes: [{id: 1, address: 192.0.2.1, ports: [9092, 9093, 9094]}]
-    peers: [{id: 2, address: 192.0.2.2, ports: [9092, 9093]}]
-"""
-RETURN = r"""
-system:
-  description: Name and version, as in /etc/os-release.
-  type: str
-  returned: always
-memory_bytes:
-  description: Memory of the host.
-  type: int
-  returned: always
-asked_at:
-  description: The clock of the control machine, as it was given.
-  type: float
-  returned: always
-clock_seconds:
-  description: Its clock, in seconds since 1970.
-  type: float
-  returned: always
-synchronized:
-  description: Whether an NTP client keeps the clock.
-  type: bool
-  returned: always
-machine:
-  description: The machine's id and its addresses; the same for one machine under two names.
-  type: list
-  elements: str
-  returned: always
-taken:
-  description: Ports of the nodes at which another program listens, with C(port) and C(by).
-  type: list
-  elements: dict
-  returned: always
-listening:
-  description: Ports at which the nodes of this host listen.
-  type: list
-  elements: int
-  returned: always
-resolved:
-  description: Addresses by each name of the plan; empty for one that has none.
-  type: dict
-  returned: always
-absent:
-  description: Addresses of the nodes that no interface of this host has.
-  type: list
-  elements: str
-  returned: always
-unreached:
-  description: Peers that did not accept a connection, with C(id), C(address), C(port) and C(why).
-  type: list
-  elements: dict
-  returned: always
-running:
-  description: Ids of the nodes that run here.
-  type: list
-  elements: int
-  returned: always
-cluster_id:
-  description: Id of the cluster that this host belongs to; none if it belongs to none.
-  type: str
-  returned: always
-directories:
-  description: Log directories that nodes have by their present files, with C(node), C(path) and C(mounted).
-  type: list
-  elements: dict
-  returned: always
-"""
 
 import errno
 import os
@@ -110,8 +9,6 @@ import socket
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
-
-from ansible.module_utils.basic import AnsibleModule
 
 _LISTENING = "0A"
 _CONNECTIONS_AT_ONCE = 32
@@ -183,7 +80,7 @@ def _owners() -> dict[str, str]:
         try:
             links = [os.readlink(f"/proc/{pid}/fd/{each}") for each in os.listdir(f"/proc/{pid}/fd")]
         except OSError:
-            # The process has ended meanwhile.
+            # The process has ended since it was listed.
             continue
         for link in links:
             if link.startswith("socket:["):
@@ -275,45 +172,30 @@ def _directories() -> list[dict]:
     return found
 
 
-def main() -> None:
-    """Run the module."""
-    module = AnsibleModule(
-        argument_spec={
-            "nodes": {"type": "list", "elements": "dict", "required": True},
-            "peers": {"type": "list", "elements": "dict", "default": []},
-            "asked_at": {"type": "float", "default": 0},
-            "connect_seconds": {"type": "float", "default": 3},
-        },
-        supports_check_mode=True,
-    )
-    nodes, peers = module.params["nodes"], module.params["peers"]
+def checks(looks: dict, connect_seconds: float) -> dict:
+    """Return the facts of a host. `looks` has its `nodes`, their `peers` and the time `asked_at`."""
+    nodes, peers = looks["nodes"], looks["peers"]
     resolved = {address: _resolve(address) for address in {each["address"] for each in (*nodes, *peers)}}
     taken, listening = _ports(nodes, resolved)
     own = {address for node in nodes for address in resolved[node["address"]]}
     units = _output(
         "systemctl", "list-units", "--plain", "--no-legend", "--state=active", "odradek@*.service"
     )
-    unreached = _unreached(peers, module.params["connect_seconds"])
-    module.exit_json(
-        changed=False,
-        system=system_of(_text("/etc/os-release")),
-        memory_bytes=memory_of(_text("/proc/meminfo")),
-        synchronized=_output("timedatectl", "show", "--property", "NTPSynchronized", "--value").strip()
+    return {
+        "unreached": _unreached(peers, connect_seconds),
+        "system": system_of(_text("/etc/os-release")),
+        "memory_bytes": memory_of(_text("/proc/meminfo")),
+        "synchronized": _output("timedatectl", "show", "--property", "NTPSynchronized", "--value").strip()
         == "yes",
-        machine=[_text("/etc/machine-id").strip(), *local_addresses(_text("/proc/net/fib_trie"))],
-        taken=taken,
-        listening=listening,
-        resolved=resolved,
-        absent=sorted(address for address in own if _is_absent(address)),
-        unreached=unreached,
-        running=sorted(int(each) for each in _UNIT.findall(units)),
-        cluster_id=_text("/etc/odradek/founded").strip(),
-        directories=_directories(),
-        asked_at=module.params["asked_at"],
+        "machine": [_text("/etc/machine-id").strip(), *local_addresses(_text("/proc/net/fib_trie"))],
+        "taken": taken,
+        "listening": listening,
+        "resolved": resolved,
+        "absent": sorted(address for address in own if _is_absent(address)),
+        "running": sorted(int(each) for each in _UNIT.findall(units)),
+        "cluster_id": _text("/etc/odradek/founded").strip(),
+        "directories": _directories(),
+        "asked_at": looks["asked_at"],
         # The clock is read last, immediately before the answer.
-        clock_seconds=time.time(),
-    )
-
-
-if __name__ == "__main__":
-    main()
+        "clock_seconds": time.time(),
+    }
