@@ -151,7 +151,7 @@ def test_the_tasks_rebuild_a_log_with_users_and_rights(tmp_path: Path) -> None:
         }
         (tmp_path / "inventory.json").write_text(json.dumps(hosts))
         done = play(tmp_path, "odradek_execute=true", tasks=PASSWORDS + TASKS)
-        said = done.partition("What the command says")[2]
+        said = done.partition("Show what the command printed")[2]
         assert "users: 2" in said
         assert "User:alice from host *: READ on TOPIC" in said
         made = (tmp_path / "secrets" / "bob.password").read_text().strip()
