@@ -225,7 +225,7 @@ class Bench:
 
     def stages(self, plain: Sequence[report.RequestCost]) -> list[report.StageCost]:
         """Repeat the small requests against an instrumented node, and return the CPU time of each stage. The stage
-        `wake` is the rest of the plain node's CPU time.
+        `wake` is the plain node's CPU time that no other stage accounts for.
         """
         costs = []
         for cost in plain:

@@ -100,7 +100,7 @@ class CountedNode:
         )
 
     def _dumped(self) -> int:
-        """Return the sum of the newest dump over all threads."""
+        """Return the number of instructions in the newest dump, added up over all threads."""
         files = sorted(self.directory.glob(f"counted.{self._dumps}*"))
         if not files:
             raise FileNotFoundError(f"callgrind wrote no dump {self._dumps} in {self.directory}")
@@ -195,7 +195,7 @@ def wait_until_led(bootstrap: str, frame: bytes, api_key: int, version: int) -> 
 
 
 def create_topic(bootstrap: str, topic: str, kind: Kind) -> None:
-    """Create a topic for one kind of request, so that it reads no records of other kinds."""
+    """Create a topic for one kind of request, so that these requests read no records of another kind."""
     codec = ["--config", f"compression.type={kind.codec}"] if kind.codec else []
     subprocess.run(
         [

@@ -89,13 +89,13 @@ class Broker:
         self.produce_workers = ProduceWorkers(env)
         self.woken: list[Callable[[], None]] = []
         self.loop_work = LoopWork(lambda refill: self.woken.append(refill))
-        """The checks of clients' batches on the event loop, up to a limit per turn of a connection."""
+        """Checks clients' batches on the event loop, up to a limit per turn of a connection."""
         self.timers = Timers(env.clock, env.event, log, self.run_woken)
         self.steps = StepDriver(env.long_work, lambda: self.run_woken(), tasks)
         self.producer_ids = ProducerIds(self)
         self.on_produced: Callable[[Context, int, PartitionLog, AppendResult], None] | None = None
-        """An optional callback, called with each batch that a client's request has appended. All requests of
-        one connection share the context. The number is the request's number on its connection.
+        """An optional callback, called with each batch that a client's request has appended. The context is
+        that of the request's connection. The number is the request's number on this connection.
         """
         self.config_listeners: list[Callable[[], None]] = []
         """Callbacks that run after this broker's own configuration has changed at runtime."""
@@ -254,9 +254,9 @@ class Broker:
         """Lead no partition until `release_leadership`. Called when the broker starts.
 
         At the start, the broker finds metadata that the controller decided for an earlier incarnation of this
-        broker. The leader epoch there may belong to a dead process. The in-sync replicas there may include a
-        log that lost records in a crash. Kafka's broker also publishes no metadata before it has read its own
-        registration.
+        broker. The leader epoch in that metadata may belong to a dead process. The in-sync replicas may
+        include a log that lost records in a crash. Kafka's broker waits in the same way: it publishes
+        metadata only after it has read its own registration.
         """
         self.hosting.hold_leadership()
 
@@ -324,7 +324,7 @@ class Broker:
             partition.start_stored()
 
     def device_answers(self) -> None:
-        """Called when a call to a slow device has returned, and its effects have been applied."""
+        """Called when a late call to a device has returned, and the loop has applied its effects."""
         self.hosting.device_answers()
         self.run_woken()
 

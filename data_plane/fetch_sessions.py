@@ -7,11 +7,12 @@ session. The number of sessions is limited. A new session may evict a session th
 `eviction_ms`. It may also evict a session that has fewer partitions and is past its first minutes (KIP-227,
 "Fetch Session Caching").
 
-Two limits protect against sessions that do nothing useful. A session keeps partitions that this broker does
-not host, since they may be placed here later. All sessions together have at most `UNKNOWN_MAX` such
-partitions. Beyond this limit, a client gets no session and continues with full requests. A client that
-falsely claims to be a replica gets no session (`is_follower` decides). A replica has at most
-`SESSIONS_PER_REPLICA_MAX` sessions; a new one replaces the session with the oldest request.
+Two limits protect against useless sessions. The first limits unknown partitions. A session keeps partitions
+that this broker does not host, because their replicas may be placed here later. All sessions together have at
+most `UNKNOWN_MAX` such partitions. Beyond this limit, a client gets no session and continues with full
+requests. The second limits the sessions of followers. A client that falsely claims to be a replica gets no
+session (`is_follower` decides). A replica has at most `SESSIONS_PER_REPLICA_MAX` sessions; a new session
+replaces the session with the oldest request.
 
 A follower's session holds a `FollowerCursor` for each partition. The partition marks its cursor dirty when
 its log grows, its high watermark moves or its leadership changes. A request that names a partition marks it

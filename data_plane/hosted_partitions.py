@@ -366,7 +366,7 @@ class HostedPartitions:
         self._tries_again = bool(self._without_room)
         if not self._tries_again:
             return
-        # Schedule the next attempt before this attempt begins. So an error here does not end all attempts.
+        # Schedule the next attempt first, so that an error in this attempt does not end all attempts.
         self._set_next_try()
         self._maker.begin_change()
         topics = self._newest.image.topics_by_id

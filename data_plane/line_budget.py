@@ -25,8 +25,8 @@ class LineBudget:
         self._held_back = 0
 
     def take(self) -> int | None:
-        """Ask whether a line may be written now. If so, return the number of lines that were suppressed since
-        the last written line. Otherwise return None.
+        """Count a line that the caller wants to write. If the line may be written, return the number of lines
+        that were suppressed since the last written line. Otherwise return None.
         """
         now = self._clock.monotonic()
         if now - self._began >= INTERVAL_SECONDS:

@@ -18,10 +18,10 @@ will end. A crash may tear any of these batches and leave a later one of them co
 A log that is gone
 ------------------
 A controller that has lost its log could vote twice in one epoch. It could also vote for candidates that lack
-records which it had acknowledged. Nobody would notice. So the file `metadata-log-begun`, beside
-`meta.properties`, says that the log's directory has had a quorum's state. This file is written after the
-quorum's state is durable, so a crash leaves the file only together with the state. A controller that has the
-file but lacks the state is refused, whether or not the directory still exists.
+records which it had acknowledged. No other node would notice the loss. So the file `metadata-log-begun`,
+beside `meta.properties`, records that this node has had a log and a quorum's state. This file is written
+after the quorum's state is durable, so a crash leaves the file only together with the state. A controller
+that has the file but lacks the state is refused, whether or not the directory still exists.
 
 Both files are Odradek's own; Kafka ignores them.
 """
@@ -436,7 +436,7 @@ def verify_segments(directory: Dir, synced: int = 0, write_end: int = 0) -> None
         later = names[at + 1 :]
         if later and next_offset >= int(later[0][:20]):
             reached("quorum.leftover_of_truncation_passed")
-            # These bytes are the rest of a truncation that a crash undid; the log continues in the next file.
+            # This is no damage but the rest of a truncation. The log continues in the next file.
             continue
         sound_from = write_end if synced <= next_offset < write_end else next_offset
         behind = _find_sound_batch(data, position, sound_from)
@@ -471,7 +471,7 @@ def _find_sound_batch(data: bytes, damage: int, offset_min: int) -> int | None:
     `offset_min`; None if there is no such batch.
     """
     for position in range(damage + 1, len(data) - HEADER_SIZE + 1):
-        # The magic byte is a cheap first test. The offset and then the checksum decide.
+        # Compare the magic byte first, because this is cheap. The offset and the checksum decide.
         if data[position + 16] != 2:
             continue
         base_offset = int.from_bytes(data[position : position + 8], "big")

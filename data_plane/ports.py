@@ -21,7 +21,7 @@ class BrokerHost(Protocol):
 
     @property
     def agreed_clock(self) -> AgreedClock:
-        """The wall clock that decides when things expire. Coordinators count ages from its latest time."""
+        """The wall clock on which all nodes agree, for everything that expires."""
 
     @property
     def log(self) -> Log: ...

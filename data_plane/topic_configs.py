@@ -42,7 +42,7 @@ class TopicConfigs:
         self._file_layers = file_layers
         self._broker_resources = ((RESOURCE_BROKER, str(node_id)), (RESOURCE_BROKER, ""))
         self._shared: dict[tuple[tuple[str, str], ...], LogConfig] = {}
-        """Effective configurations, by a topic's own values, for the broker's present values."""
+        """The effective configuration for each set of topics' own values."""
 
     @property
     def broker_layers(self) -> BrokerConfigLayers:

@@ -123,7 +123,7 @@ def _stored_twice(history: History, orders: Orders) -> Iterator[tuple[str, int, 
 
 
 def _under_way(send: Send, moments: Sequence[float]) -> bool:
-    """True if one of these times lies between the start of a send and its answer."""
+    """True if one of the times in `moments` lies between the start of a send and its answer."""
     return any(
         send.invoked <= moment and (send.completed is None or moment <= send.completed) for moment in moments
     )

@@ -79,8 +79,8 @@ def operations(history: History) -> list[Step]:
 def cycles(
     history: History, orders: Mapping[str, VersionOrder], order: Order, *, with_ww: bool, with_wr: bool = True
 ) -> Iterator[list[Step]]:
-    """Yield each set of operations that depend on each other in a circle. The flags choose the kinds of edges, and
-    `order` the additional edges.
+    """Yield each set of operations that depend on each other in a circle. `with_ww` and `with_wr` choose kinds of
+    edges. `order` adds the edges of processes or of real time.
     """
     steps = operations(history)
     edges: list[list[int]] = [[] for _ in steps]

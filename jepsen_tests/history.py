@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal
 import attrs
 
 Outcome = Literal["ok", "fail", "info"]
-"""The outcome of an operation: it happened, it certainly failed for good, or it is unknown."""
+"""The outcome of an operation: `ok` (it happened), `fail` (it certainly failed), or `info` (either is possible)."""
 
 Record = tuple[int, int]
 """The offset and the value of a record that a consumer has read."""
@@ -41,8 +41,8 @@ class Send:
     offset: int | None = None
     error: str = ""
     txn: int | None = None
-    """The operation that this send is a part of, numbered by its process; None if the send is an operation of its
-    own.
+    """The number of the operation to which this send belongs, among the operations of its process. None if the
+    operation is this send alone.
     """
     may_repeat: bool = False
     """True if the producer is not idempotent: its records may be stored twice, and in another order."""

@@ -1,7 +1,7 @@
 """Asks one node, over a plain socket, which brokers there are and which controller is active. Requests are encoded by
 hand.
 
-The reason: librdkafka's admin client cannot ask one particular node with a time limit.
+They are encoded so because librdkafka's admin client cannot ask one particular node with a time limit.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "partition": ("isolate", "isolate-leader", "isolate-controller", "one-way", "bridge", "all"),
 }
 """The targets that may be drawn for each kind of fault. A target that occurs twice is drawn twice as often. The targets
-of partitions: `isolate` cuts all links of a node in both directions, `one-way` in one direction. `bridge` cuts the link
-between two nodes, so that the third node still reaches both. `all` cuts all links.
+of network partitions: `isolate` cuts all links of a node in both directions, `one-way` in one direction. `bridge` cuts
+the link between two nodes, so that the third node still reaches both. `all` cuts all links.
 """
 KINDS = tuple(TARGETS)
 INTERVAL_SECONDS = 8.0
@@ -87,7 +87,7 @@ def plan_kills(seed: int, count: int, interval: float = INTERVAL_SECONDS) -> lis
 
 
 def links(target: str, victim: int, nodes: Sequence[int], choice: float) -> list[tuple[int, int]]:
-    """Return the directed links (from, to) that a partition with this target cuts around the node `victim`."""
+    """Return the directed links (from, to) that a network partition with this target cuts around the node `victim`."""
     others = [node for node in nodes if node != victim]
     incoming = [(other, victim) for other in others]
     outgoing = [(victim, other) for other in others]

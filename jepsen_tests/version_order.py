@@ -18,7 +18,7 @@ class VersionOrder:
 
     def __init__(self) -> None:
         self.values_at: dict[int, Collection[int]] = {}
-        """The values that were seen at each offset, in this order; more than one is an anomaly."""
+        """The values that were seen at each offset. Two values at one offset are an anomaly."""
         self.offsets_of: dict[int, Collection[int]] = {}
         """The offsets at which each value was seen."""
         self._offsets = array("q")

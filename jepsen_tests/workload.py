@@ -151,8 +151,8 @@ class Workload:
     value_bytes: int
     seed: int
     acks: str = "all"
-    """The `acks` of producers: `all`, or 1. With 1 records may be lost, because the leader acknowledges records that no
-    other replica has.
+    """The `acks` of producers: `all` or `1`. With `1`, records may be lost, because the leader acknowledges records
+    that no other replica has.
     """
     steady: bool = False
     """True if clients run as long as the test, without being replaced."""
@@ -208,7 +208,7 @@ class Workload:
                 body(f"{name}.{life}", dice)
                 if over.is_set():
                     return
-        except Exception as failure:  # noqa: BLE001 - without a dead thread's client the run would prove little
+        except Exception as failure:  # noqa: BLE001 - a run without this client would prove little
             self._failures.append(f"{name}: {failure!r}")
 
     def _life_seconds(self, dice: random.Random) -> float:

@@ -212,9 +212,8 @@ def _submitted(
 def let_in(service: Service, sender: Sender, request: Message, version: int) -> Admitted | Any:
     """Check a client's rights to a request for this node's controller.
 
-    Returns the part of the request that they allow, or the refusal of the whole request.
-
-    A node's requests to its own controller are always allowed.
+    Returns the part of the request that these rights allow, or the refusal of the whole request. A node's
+    requests to its own controller are always allowed.
     """
     if request.API_KEY in TOKEN_APIS:
         return let_token_request_in(service, sender, request, may_ask=not sender.by_token)

@@ -281,9 +281,9 @@ def _sealed(enclosed: Enclosed, response: Any, image_offset: int = -1) -> Envelo
 
 
 def _wrong_endpoint(version: int, mismatched: bool) -> ErrorCode:
-    """Return the error for a DescribeCluster request that asks for brokers' endpoints.
+    """Return the error for a DescribeCluster request that does not ask for controllers' endpoints.
 
-    A request of version 0 cannot ask for controllers' endpoints.
+    A request of version 0 cannot ask for them, so it is always an error here.
     """
     if version < DESCRIBE_CLUSTER_ENDPOINTS:
         return ErrorCode.INVALID_REQUEST

@@ -14,11 +14,11 @@ METADATA_VERSION = "metadata.version"
 KRAFT_VERSION = "kraft.version"
 ELIGIBLE_LEADER_REPLICAS = "eligible.leader.replicas.version"
 TRANSACTION_VERSION = "transaction.version"
-"""The feature of transactions. At level 0 they are as in KIP-98. From level 1 on, records of the transaction
-log may have tagged fields. From level 2 on, each transaction has a new epoch (KIP-890).
+"""The name of the feature for transactions. At level 0, transactions work as in KIP-98. From level 1 on, records of the
+transaction log may have tagged fields. From level 2 on, each transaction has a new epoch (KIP-890).
 """
 GROUP_VERSION = "group.version"
-"""The feature of groups. Level 1: groups of the consumer protocol are served (KIP-848)."""
+"""The name of the feature for groups. From level 1 on, groups may use the consumer protocol (KIP-848)."""
 EPOCHS_GROW_LEVEL = 2
 """From this level of `transaction.version` on, each transaction has a new epoch. The transaction's marker has
 a higher epoch than its records (KIP-890).

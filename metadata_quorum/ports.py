@@ -112,7 +112,7 @@ class ReplicatedLog(Protocol):
         """
 
     def expire(self, offset: int) -> int:
-        """Remove the records below `offset`, at which a snapshot ends, if they are older than the retention.
+        """Remove the records below `offset` that are older than the retention. A snapshot ends at `offset`.
         Returns the new log start offset. Blocks.
         """
 

@@ -183,7 +183,7 @@ class MetadataService:
         tasks.start_soon(self.quorum.snapshots.expire_old, name="metadata retention")
 
     async def caught_up(self) -> None:
-        """Wait until a leader is known, and the image has all records that were committed at that time."""
+        """Wait until a leader is known, and the image has all records that were committed when it became known."""
         await self._caught_up.wait()
 
     async def stop(self, others_until: float = float("inf")) -> None:

@@ -83,11 +83,11 @@ class History:
         operation: int | None = None,
         idempotent: bool = True,
     ) -> None:
-        """Record that a client is about to send a record. Values are unique. If one call of the client sends several
+        """Note that a client is about to send a record. Values are unique. If one call of the client sends several
         records, `operation` is the number of that call.
 
-        Without `idempotent` the order of records may change, and the record may occur several times. `attempted`
-        records how often the record was sent.
+        Without `idempotent` the order of records may change, and the record may occur several times. The method
+        `attempted` notes how often the record was sent.
         """
         values = self.sent.setdefault(partition, {})
         assert value not in values
@@ -106,18 +106,18 @@ class History:
         self.witness(told, now, synced=told.partition.topic in self.synced_topics)
 
     def attempted(self, partition: TopicPartition, value: bytes, times: float) -> None:
-        """Record how many times a record without idempotence was sent (infinity: unknown)."""
+        """Note how many times a producer without idempotence has sent a record (infinity: unknown)."""
         self.copies_max[partition, value] = max(1, times)
 
     def refuse(self, partition: TopicPartition, value: bytes, error: str, now: float) -> None:
-        """Record that a send has certainly failed, so that no client may ever see the record."""
+        """Note that a send has certainly failed, so that no client may ever see the record."""
         send = self._sends[partition, value]
         send.completed, send.outcome, send.error = now, "fail", error
         self.failed_sends += 1
 
     def witness(self, told: Told, now: float, *, synced: bool = False) -> None:
-        """Record that a client has seen this record at its offset. As long as the record remains there, records that
-        are sent later must have higher offsets.
+        """Note that a client has seen this record at its offset. As long as the record remains there, records that are
+        sent later must have higher offsets.
 
         A record that is not `synced` counts only until the next power loss. It may be gone already if the client's
         request is older than the last power loss.
@@ -141,7 +141,7 @@ class History:
         rebalanced: Iterable[TopicPartition] = (),
         final: bool = False,
     ) -> None:
-        """Record that one poll of a consumer has returned `records`. `final` is True for reads after the run."""
+        """Note that one poll of a consumer has returned `records`. `final` is True for reads after the run."""
         if not final:
             self.read += records
             for told in records:

@@ -131,8 +131,8 @@ CLOCK_KINDS = ("clocks", "drift")
 return to the right time.
 """
 TRANSACTION_KINDS = {"coordinators": 0.4, "markers": 0.3, "handovers": 0.3}
-"""Kinds of trouble that aim at transactions (`sim.storm.transaction_troubles`). The shares are of the runs with the
-workload `copy`.
+"""Kinds of trouble that disturb transactions (`sim.storm.transaction_troubles`), each with the share of the runs with
+the workload `copy` that have it.
 """
 FILE_KINDS = {"spoil": 0.2}
 """Damage to small files (`sim.storm.disk_damage`), with the share of runs that have it."""

@@ -5,9 +5,9 @@ the time. SHELL.
 
 Spark puts the archives of `python/lib` first on the path of each Python process that it starts. These archives have
 only sources, and Python cannot store compiled modules in them. So every process compiles all modules that it imports,
-which takes most of a second. Such processes are the source of each streaming query, the first planning of a session,
-and its first task. This command adds the compiled modules once per installation. Another version of Python ignores
-them and compiles the sources.
+which takes most of a second. Spark starts such processes for the source of each streaming query, and for the first
+planning and the first task of a session. This command adds the compiled modules once per installation. Another version
+of Python ignores them and compiles the sources.
 
 Each archive is replaced as a whole. In the new archive, all old entries keep their positions, so that running
 processes can go on reading.

@@ -4,9 +4,9 @@ at least once. SHELL.
 Theory of operation
 ===================
 
-The driver plans (`sink_plan`): it checks options and columns, and looks up the topic. If the driver refuses the
-write, nothing has been sent yet. Each task then runs `write` in a Python worker (`sink_task`), and ends when every
-batch is acknowledged. A failed task fails the batch of the query, and Spark repeats it.
+The driver plans (`sink_plan`): it checks options and columns, and looks up the topic. If the driver refuses the write,
+nothing has been sent yet. Each task then runs `write` in a Python worker (`sink_task`), and ends when every record
+batch is acknowledged. Spark repeats a failed task, or else fails the micro-batch or the job.
 
 With **delivery=exactly-once**, the default, a task writes in a transaction that also has its progress
 (`delivery/task_protocol.py`). If an attempt finds that its batch is committed, it writes nothing and compares its
@@ -333,10 +333,10 @@ def _note(plan: SinkPlan, messages: Sequence[WriterCommitMessage | None], about:
 
 
 _producers: dict[tuple[tuple[str, str], ...], Producer] = {}
-"""A producer for each configuration that this worker process has used. Worker processes run many tasks."""
+"""The producers by their configurations. Later tasks of this worker process use them again."""
 _PRODUCERS_MAX = 8
-"""The most producers that are kept. If there are more, the least recently used producer is closed. Each producer has
-a thread, and up to `buffer.memory` bytes.
+"""The largest number of producers that a process keeps. Beyond this number, the least recently used producer is closed.
+Each producer has a thread, and up to `buffer.memory` bytes.
 """
 
 

@@ -64,7 +64,7 @@ SOURCE_DEFAULTS: Final = {"max.partition.fetch.bytes": str(4 << 20)}
 """The consumer defaults that the source replaces. 4 MiB are more than 20,000 rows of 100 bytes."""
 BATCH_BYTES_DEFAULT: Final = 256 << 20
 BATCH_BYTES_MAX: Final = 1 << 30
-"""The largest input of `odradek.spark.decode`, because Arrow's offsets have 32 bits."""
+"""The largest value of the option `maxBatchBytes`. Larger batches could exceed the 32 bits of Arrow's offsets."""
 _CREATE_TABLE: Final = (
     "CREATE TABLE keeps no OPTIONS of a Python data source (Spark 4.3 and before): use CREATE TEMPORARY VIEW name USING "
     "odradek OPTIONS (...), or spark.read"
@@ -81,7 +81,7 @@ _UNITS_MS: Final = {
 
 
 class OptionError(ValueError):
-    """Raised if an option is missing, contradicts another one, or has an impossible value."""
+    """Raised if an option is missing, contradicts another option, or has an impossible value."""
 
 
 class Query(Enum):

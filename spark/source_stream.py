@@ -69,7 +69,9 @@ __all__ = ["OdradekStreamReader"]
 
 _LOGGER = logging.getLogger("odradek.spark")
 _NEWS_WAIT_MS = 100
-"""The most milliseconds for which this source may delay a query that has further sources."""
+"""How long `latestOffset` waits for new records, in milliseconds. If a query has several sources, this wait delays the
+others.
+"""
 _METADATA_SECONDS = 1.0
 _LAG_SECONDS = 1.0
 
@@ -238,8 +240,8 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _refresh(self, expected: Collection[TopicPartition]) -> dict[TopicPartition, Known]:
         """Return the partitions to read. The list is refreshed from time to time, so that new partitions are found.
 
-        A partition counts as deleted only if two answers in a row lack it. One answer is not enough, because a broker
-        that has just started may not know the partition yet.
+        A partition counts as deleted only if repeated answers lack it (`fetchOffset.numRetries`). One answer is not
+        enough, because a broker that has just started may not know the partition yet.
         """
         now = time.monotonic()
         fresh = self._known_at is not None and now - self._known_at <= _METADATA_SECONDS

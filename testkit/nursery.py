@@ -230,7 +230,7 @@ def _report_ends(control: socket.socket) -> None:
 
 
 def _become(wanted: Wanted, streams: Sequence[int], nursery: int) -> None:
-    """Give a forked node the environment that it would have if the parent had started it. It dies with the nursery."""
+    """Give a forked node the environment that it would get from the parent. The node dies with the nursery."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != nursery:
         os._exit(1)

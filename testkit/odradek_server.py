@@ -28,7 +28,7 @@ def use_nursery() -> None:
 
 @functools.cache
 def _nursery_of(process: int) -> list[Nursery]:
-    """Return a list for the nursery of this process, empty at first. (A forked process must have another nursery.)"""
+    """Return the list that has the nursery of this process, or is empty. (A forked process needs its own nursery.)"""
     return []
 
 

@@ -79,7 +79,7 @@ def findings(tree: ast.Module) -> list[Finding]:
     scopes: list[tuple[ast.AST, int, int]] = []
     _flatten(tree, nodes, scopes)
     found = [*_imports(nodes), *_calls(nodes), *_global_random(nodes)]
-    # Each function is a scope. The module and its classes are, too, for attributes of `self`.
+    # Each function is a scope. So are the module and its classes, which have attributes of `self`.
     for scope, start, end in scopes:
         found += _set_iterations(scope, nodes[start:end])
     return sorted(set(found), key=lambda finding: (finding.line, finding.rule))

@@ -24,14 +24,14 @@ from tests.schedule import Scheduling, begin_with_the_longest, share_of
 
 __all__ = ["apache_kafka", "fresh_topic", "kafka_jars", "node"]
 
-# With this variable, each of the hundreds of processes that tests start would compile our sources again. That takes
-# half a second of CPU for a node.
+# If this variable were set, each of the hundreds of processes that tests start would compile our sources again. A node
+# would need half a second of CPU for that.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 use_nursery()
 
-# Tests make no claims about time. How long an example takes depends on the load of the machine.
+# Hypothesis must not fail slow examples: how long an example takes depends on the load of the machine.
 settings.register_profile(
     "odradek", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )

@@ -1,8 +1,8 @@
-"""Apache Kafka's command line tools in one JVM for all calls. Starting a JVM costs a second of CPU, and a call a tenth
-of that.
+"""Apache Kafka's command line tools in one JVM for all calls. Starting a JVM costs a second of CPU, and a call in it a
+tenth of a second.
 
 py4j, which PySpark brings, makes each call in the JVM. So nothing is compiled, and a JRE is enough. A tool may end its
-process by `Exit.exit`. Here that records the status and throws an error, which ends only the call.
+process by `Exit.exit`. Here this method records the status and throws an error, which ends only the call.
 """
 
 from __future__ import annotations

@@ -36,8 +36,8 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
         yield RunningNode(named, None)
         return
     directory: Path = tmp_path_factory.mktemp("node")
-    # The delay is short, since group tests start their members one by one. It is not zero: kafka-python fetches
-    # metadata 0.1 s after it joins. If it leads a group that is complete before, it assigns nothing, and that stays so.
+    # The delay is short, since group tests start their members one by one. With no delay, kafka-python could lead a
+    # group before it has metadata, which it fetches 0.1 s after it joins. Then it would never assign anything.
     settings = {**NO_RETENTION, **TRANSACTIONS, **GROUPS, "group.initial.rebalance.delay.ms": "300"}
     server = start_odradek(directory, settings=settings)
     try:

@@ -180,7 +180,7 @@ def mutual_siblings() -> list[tuple[str, str]]:
 
 
 def circles_through_parents() -> list[tuple[str, str]]:
-    """Return imports of a module in a folder above that itself imports the importing module's folder."""
+    """Return pairs (A, B): module A imports B from a folder above, and B imports a module of A's folder."""
     return sorted(
         (module, target)
         for module, targets in imports().items()
@@ -192,7 +192,8 @@ def circles_through_parents() -> list[tuple[str, str]]:
 
 
 def widths() -> dict[str, int]:
-    """Count the names that a reader sees in each folder: modules, data and folders, without those that all have."""
+    """Count the names that a reader sees in each folder: modules, data and folders. Names that every folder has do not
+    count."""
     found: dict[str, int] = {}
     ahead = [ROOT / name for name in (*PACKAGES, *BESIDE)]
     while ahead:

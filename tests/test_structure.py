@@ -65,7 +65,7 @@ WIDE = {
 }
 """Folders of more than twenty names, each with its reason."""
 FRIENDS: dict[tuple[str, str], str] = {}
-"""Modules that import a module of a folder above which imports their own folder, each with its reason."""
+"""Pairs (A, B), each with its reason: A imports B from a folder above, and B imports a module of A's folder."""
 
 
 def test_functions_fit_a_screen() -> None:
@@ -91,7 +91,7 @@ def test_sibling_folders_import_in_one_direction() -> None:
 
 
 def test_rooms_stand_on_what_does_not_know_them() -> None:
-    """A module imports from the folder above only modules that do not import its own folder."""
+    """If a module A imports B from a folder above, B imports nothing from A's folder, unless the pair is listed."""
     assert set(circles_through_parents()) == set(FRIENDS)
 
 

@@ -12,9 +12,9 @@ only by clients, for compacted topics, and for look-ups by timestamp.
 A broker makes these checks of a produced batch, in Kafka's order (`parse_produced`, then
 `validate_for_append`). Each check is followed by its error code.
 
-1. There is exactly one whole batch of format version 2, compressed with zstd only since Produce 7. A missing
-   or cut batch, a second batch or an older format is INVALID_RECORD. An impossible length or an unknown magic
-   is CORRUPT_MESSAGE.
+1. There is exactly one whole batch of format version 2. A missing or cut batch, a second batch or an older
+   format is INVALID_RECORD. An impossible length or an unknown magic is CORRUPT_MESSAGE. Before Produce
+   version 7, a batch with zstd is UNSUPPORTED_COMPRESSION_TYPE.
 2. The base offset is 0 (INVALID_RECORD), the batch is not too large (MESSAGE_TOO_LARGE), and the checksum is
    right (CORRUPT_MESSAGE).
 3. The header's counts agree, no client has sent a control batch, and a producer id has a sequence number (all

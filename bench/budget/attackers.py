@@ -23,8 +23,8 @@ ATTACKERS = 4
 ANSWER_SECONDS_MAX = 60.0
 DRAIN_BYTES = 1 << 20
 REOPEN_SECONDS = 0.01
-"""The seconds from the end of a connection that the node has closed to the start of the next one. Every
-client needs a round trip to connect.
+"""The shortest time, in seconds, before an attacker reconnects after the node has closed its connection. A real client
+needs a round trip to connect.
 """
 _NOWHERE = bytearray(DRAIN_BYTES)
 

@@ -66,7 +66,7 @@ QUIET_SHARE = 2 / 3
 shorter, because its rate is steadier.
 """
 LONG_WINDOW_SECONDS = 6.0
-"""The most seconds of a measurement that waits for an answer on every attacking connection."""
+"""The time limit, in seconds, of a measurement that waits until each attacking connection has had an answer."""
 UNSTEADY = 0.2
 ATTEMPTS = 3
 

@@ -15,7 +15,7 @@ NOWHERE = Stage("", bytes(16), 1, ("",), (bytes(16),), "", ("",), "", 0, "", 0, 
 
 
 def decodings(bytes_max: int) -> Iterator[tuple[str, int, str, int, float]]:
-    """Yield (API, version, field, elements, milliseconds of CPU) of the most expensive frames of that size."""
+    """Yield (API, version, field, elements, CPU milliseconds) of the most expensive frames of `bytes_max` bytes."""
     for key in APIS:
         cls = request_class(key)
         low, high = api_versions(key)

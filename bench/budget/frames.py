@@ -41,7 +41,7 @@ class Stage:
     """The id of a group with a committed offset for each partition of `wide`."""
     groups: tuple[str, ...]
     member_id: str
-    """The id of the only member of the group `groups[0]`, in its generation `generation_id`."""
+    """The id of the only member of the group `groups[0]`, in the group's generation `generation_id`."""
     generation_id: int
     cluster_id: str
     second_broker_epoch: int
@@ -88,7 +88,8 @@ class Costly:
     body: Callable[[Stage, int], bytes] | None = None
     """Makes the bytes of the last field of `grow`, of about the given size; None if any bytes will do."""
     count: int = 0
-    """The largest number of elements, if more elements are free or would cause lasting changes; 0 means no limit.
+    """An upper limit for the number of elements; 0 means no limit. It is set if more elements cost nothing more, or
+    would change the node for good.
     """
     since: int = 0
     """The first version that can express this request."""
@@ -138,7 +139,7 @@ def _element(facts: WireField) -> tuple[bool, str | type[Structure]]:
 
 
 def paths_of(cls: type[Structure], version: int, prefix: str = "") -> Iterator[tuple[str, bool]]:
-    """Yield the path of every field of a version that can grow, and whether it is an array."""
+    """Yield (path, True for an array) for each field that can grow in this version."""
     for name, facts in fields_of(cls, version):
         is_array, element = _element(facts)
         path = prefix + name

@@ -19,7 +19,7 @@ NAMES = 3_900
 
 
 def _named(key: ApiKey, number: int, **changes: object) -> Costly:
-    """Make a variant of this API's expensive request `number`, with many names that are checked on the event loop."""
+    """Make a variant of request `number` of this API, with just so few names that the event loop checks them."""
     lines = (BROKER_LINES | CONTROLLER_LINES | TRANSACTION_LINES)[key]
     line = lines[number]
     values = {**line.values, **changes}

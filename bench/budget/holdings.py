@@ -51,7 +51,7 @@ class Holdings:
     """The number of things of each kind that the node holds."""
 
     rules: int = 10_000
-    """The number of ACLs for all names, for each resource type in `RULED`."""
+    """The number of ACLs with the resource name `*`, for each resource type in `RULED`."""
     quotas: int = 10_000
     tokens: int = 10_000
     users: int = 1_000

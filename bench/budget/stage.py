@@ -173,7 +173,7 @@ class Judged:
         }
 
     def commit_offsets(self) -> None:
-        """Commit an offset for each partition of `wide` again, because frames may have deleted them."""
+        """Commit an offset for each partition of `wide` again. Expensive requests may have deleted the offsets."""
         with Client(self.process.bootstrap) as client:
             _commit_everywhere(client, self.stage.wide_partitions)
 

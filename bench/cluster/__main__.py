@@ -101,7 +101,7 @@ GOALS = (
 
 @attrs.frozen
 class AllNodes:
-    """The nodes of a cluster as one server whose CPU is measured."""
+    """All nodes of a cluster, measured as one server: its CPU time is the sum of theirs."""
 
     name: str
     cluster: Cluster

@@ -163,7 +163,7 @@ def retired_aircraft() -> list[str]:
 
 
 class Loader:
-    """A producer that counts records without an acknowledgement."""
+    """A producer that counts the records whose acknowledgement is missing."""
 
     def __init__(self, bootstrap: str) -> None:
         self._failures = failures = list[str]()
@@ -193,7 +193,7 @@ class Loader:
                 self._producer.poll(0.01)
 
     def flush(self) -> None:
-        """Wait until all records are acknowledged. Raises `Mismatch` if one is not."""
+        """Wait until all records are acknowledged. Raises `Mismatch` if an acknowledgement is missing."""
         left = self._producer.flush(WAIT_SECONDS)
         if left or self._failures:
             raise Mismatch(

@@ -81,8 +81,8 @@ class Reading:
     """The sum of the CRC32 of every value, which does not depend on the order."""
     null_keys: int = 0
     chains: dict[str, int] = attrs.field(factory=dict)
-    """For each tail number, the CRC32 over all its values in order: it is equal only if they are in the order of the
-    source.
+    """For each tail number, the CRC32 over its values in the order in which they were read. It equals the checksum of
+    the source only if the order is the same.
     """
     airports: dict[str, Airport] = attrs.field(factory=dict)
 
@@ -127,7 +127,7 @@ def load_source() -> Source:
 
 
 def load_topic(bootstrap: str, source: Source) -> float:
-    """Produce every flight. Return the seconds until the last acknowledgement. Raises `Mismatch` if one is missing."""
+    """Produce every flight. Return the seconds until the last acknowledgement. Raises `Mismatch` if any is missing."""
     failures: list[str] = []
 
     def delivered(error: object, _: confluent_kafka.Message) -> None:

@@ -72,7 +72,7 @@ class Load:
 
 @attrs.define
 class Contender:
-    """A server, and the directory of its logs. By load: the CPU seconds and the seconds of each pass."""
+    """A server, and the directory of its logs. `cpu_seconds` and `seconds` have the times of each pass, by load."""
 
     name: str
     server: ServerProcess

@@ -8,9 +8,9 @@
   `group.initial.rebalance.delay.ms` has no effect, because it applies only to empty groups.
 * **Heartbeat.** CPU of the node per heartbeat of a group's members. First, many are pipelined over 16 connections.
   Then they are sent one at a time over one connection, so that every heartbeat wakes the node.
-* **Restore.** A node with 1,000 groups of 10 members each, with assignments, is killed (kill -9). The figures are the seconds from the
-  start of the process until every group is described with all its members. A second figure is the part of this time
-  for reading `__consumer_offsets`.
+* **Restore.** A node with 1,000 groups of 10 members each, with assignments, is killed (kill -9). The first figure is
+  the time from the start of the process until every group is described with all its members. The second figure is the
+  part of this time in which the node reads `__consumer_offsets`.
 """
 
 from __future__ import annotations

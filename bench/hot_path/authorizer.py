@@ -80,7 +80,7 @@ def measure(acls: int) -> dict[str, float]:
             return None
 
         guarded = GuardedHandler(alone, door, authorizer, lambda: topics).handle
-        without = nanoseconds(lambda request=request: alone(context, request))  # type: ignore[misc]  # bound at once
+        without = nanoseconds(lambda request=request: alone(context, request))  # type: ignore[misc]  # runs at once
         behind = nanoseconds(lambda guarded=guarded, request=request: guarded(context, request))  # type: ignore[misc]  # too
         figures[f"the door of {name}"] = behind - without
     rights = Rights(authorizer, ANONYMOUS, HOST)

@@ -52,7 +52,7 @@ QUOTAS: dict[str, dict[str, float]] = {
 }
 BUILT_WITHOUT = "code without quotas"
 QUOTA_NAMES = frozenset(("charging", "muted_until", "throttle_ms"))
-"""The names in the code that mark steps for quotas."""
+"""Names that only steps for quotas use. So a statement or condition with one of these names is such a step."""
 CUTS = {
     answer_queue: ("_answer", "_queue_slot", "_encode"),
     connection_loop: ("run", "_dispatch", "_dispatch_frame"),
@@ -143,7 +143,7 @@ def make_services(env: RealNodeEnv) -> ConnectionServices:
 
 
 class WithoutQuotas(ast.NodeTransformer):
-    """Removes the steps for quotas from the methods of these names."""
+    """Removes the steps for quotas from each function whose name is in `methods`."""
 
     def __init__(self, methods: Sequence[str]) -> None:
         self.methods = methods
@@ -200,7 +200,7 @@ def without_quotas() -> type[Connection]:
 
 
 def _rebuilt(module: ModuleType, transformer: WithoutQuotas, bases: Mapping[str, Any]) -> dict[str, Any]:
-    """Build the classes of a module after the transformation; `bases` has base classes that were transformed before."""
+    """Transform a module's source, and build its classes. `bases` has base classes from modules transformed before."""
     tree = transformer.visit(ast.parse(inspect.getsource(module)))
     names: dict[str, Any] = {**vars(module), **bases}
     tree.body = [each for each in tree.body if isinstance(each, ast.ClassDef)]

@@ -48,7 +48,7 @@ class Kind:
     depth: int = 8
     partitions: int = 1
     codec: str = ""
-    """The `compression.type` of the topic; empty for that of the producer."""
+    """The topic's `compression.type`; empty if the topic keeps the default."""
 
 
 KINDS = (

@@ -57,8 +57,8 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "start of nodes": ("node/node.py:Node.start",),
     "logging": (":Logger.log",),
 }
-"""For each kind of work, its functions, as the last part of "file:function". The time of the functions that they call is
-counted with them.
+"""For each kind of work: the functions that do it, each as the end of its name "FILE:FUNCTION". The time of the
+functions that they call is counted with them.
 """
 OTHERS = "libraries"
 

@@ -66,7 +66,7 @@ for line in sys.stdin:
     answers.write(json.dumps([result.verdict, result.message, cost]) + "\\n")
     answers.flush()
 """
-"""The program of a process that runs jobs of one tree, read from its standard input."""
+"""The source of a program that runs jobs with the code of one tree. It reads the jobs from its standard input."""
 
 
 @attrs.frozen

@@ -51,8 +51,8 @@ MOVING = 100
 MOVING_BYTES = 100_000
 RATE_KEY = "replica.alter.log.dirs.io.max.bytes.per.second"
 SYNCED_SECONDS = 70.0
-"""The seconds after which the logs' new directories and checkpoints are synced. Until then, workers use 5 % of a
-core.
+"""The seconds to wait before the idle node is measured. Before that, workers still sync new directories and
+checkpoints, which takes 5 % of a core.
 """
 IDLE_SECONDS = 20.0
 _API_VERSIONS_VERSION = 3

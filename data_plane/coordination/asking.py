@@ -83,8 +83,8 @@ _COORDINATORS_CODES = {
 def refused(ask: Ask, code: ErrorCode, refusal: Callable[[Ask, ErrorCode], Any]) -> Answers:
     """Build the answer to a request that the runtime refuses with `code`.
 
-    The runtime uses error codes of the controller. Where a coordinator has its own code for the same error, the
-    answer has that code.
+    `code` is one of the controller's error codes. If coordinators have their own code for the same error, the
+    answer contains the coordinators' code instead.
     """
     return [] if ask.reply is None else [(ask.reply, refusal(ask, _COORDINATORS_CODES.get(code, code)))]
 

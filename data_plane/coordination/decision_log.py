@@ -1,12 +1,12 @@
-"""A partition of an internal topic as the log of a replicated state machine, with the function that reads the
-log back. PORTED. Every function here returns at once, except `read_latest`, which blocks and must run in a
+"""Uses a partition of an internal topic as the log of a replicated state machine: appends decisions and reads
+them back. PORTED. Every function here returns at once, except `read_latest`, which blocks and must run in a
 worker thread.
 
 A decision is answered when the partition's high watermark has reached it. If only the leader is in sync, the
 high watermark rises at the append. Otherwise the high watermark rises when the followers fetch.
 
-A decision of a transaction (offsets that a transactional producer commits) is one batch of that producer. The end of a
-transaction is a decision of its own: its record is the marker.
+Offsets that a producer commits in a transaction are one decision, written as one batch of that producer. The
+end of the transaction is another decision, and its record is the marker.
 """
 
 from __future__ import annotations
@@ -250,8 +250,8 @@ def _take_batch(latest: Latest, data: Buffer, position: int, header: BatchHeader
     if header.is_control:
         if header.is_transactional:
             marker = parse_marker(memoryview(data)[position : position + header.size])
-            # Compaction has removed the record from this marker, so a commit and an abort look the same. In
-            # both cases the marker may count as a commit. After an abort, compaction has also removed the
+            # If `marker` is None, compaction has emptied the marker's batch, so its outcome is unknown. Treat
+            # it as a commit. That is right even after an abort, because compaction has then also removed the
             # transaction's records.
             latest.end(header.producer_id, marker is None or not marker.is_abort)
         return

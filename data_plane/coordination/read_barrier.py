@@ -99,13 +99,13 @@ class ReadBarrier:
         partition = self._partition
         if not self._round or not partition.is_leader or partition.leader_epoch != self._leader_epoch:
             reached("coordination.barrier_of_past_leadership")
-            # This leadership is over, so `end` answers its reads.
+            # The leadership of these reads is over, so `end` will answer them with False.
             return
         in_sync = set(partition.others_in_sync())
         self._missing = {each: first for each, first in self._missing.items() if each in in_sync}
         if self._missing:
             reached("coordination.followers_called_back")
-            partition.call_followers_back(self._missing)
+            partition.followers.call_back(self._missing)
             return
         self._pass()
         self._begin()

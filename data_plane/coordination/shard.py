@@ -366,7 +366,7 @@ class Shard(ABC, Generic[S, D]):
             self._runtime.resign()
 
     def statistics(self) -> dict[str, int]:
-        """Return the shard's figures for metrics: the number of keys, and of unanswered requests."""
+        """Return figures for metrics: how many groups or transactional ids, and unanswered requests."""
         return {
             self.NAME: 0 if self._runtime is None else self.size_of(self._runtime.state),
             "unanswered": len(self._unanswered),

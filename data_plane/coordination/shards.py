@@ -35,8 +35,8 @@ class Shards(ABC, Generic[ShardT]):
         self._is_open = True
         self._is_held = False
         self._reload: Timer | None = None
-        """The timer that starts all failed shards again. All shards share it, so that many leadership changes
-        do not make the broker read an unreadable log more often.
+        """The timer that starts all failed shards again. All shards share this timer. So the broker reads an
+        unreadable log at most once per pause, even if leadership changes often.
         """
 
     @abstractmethod
@@ -79,7 +79,7 @@ class Shards(ABC, Generic[ShardT]):
     ) -> Steps[list[Any]]:
         """Send each key's request to its coordinator, and return the answers in the same order.
 
-        `units` is the cost of one decision, as counted in a slice of work.
+        `units` is the cost of one decision, in the units of `DECISION_UNITS`.
         """
         answers, wall_ms = Answers(), self._broker.agreed_clock.latest_ms()
         for key, request in asked:

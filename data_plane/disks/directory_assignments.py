@@ -38,7 +38,7 @@ it, or the replica no longer exists.
 
 class DirectoryAssignments:
     """The assignments of replicas to directories that the controller has not confirmed yet. Only the newest
-    assignment of each replica is kept. Each is sent until the controller confirms it.
+    assignment of each replica is kept. Each kept assignment is sent until the controller confirms it.
     """
 
     def __init__(

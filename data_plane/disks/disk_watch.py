@@ -3,11 +3,11 @@ disks should become leaders. PORTED.
 
 * **Suspected.** A device has not answered a call of the event loop within `odradek.disk.write.wait.ms`. From
   then on the directory's logs refuse appends and reads, until the device answers (`LogDir.is_suspected`,
-  `odradek.env.bounded_calls`). If a node has several disks, the loop never waits longer for any call.
+  `odradek.env.bounded_calls`). If a node has several disks, the loop waits no longer than this for a call.
 * **Hung.** When a device leaves a call unanswered for `WARN_SECONDS`, a line is logged for the operator.
-  After `hung_seconds` its directory is in trouble. In a node with several directories, its logs then refuse
-  appends and reads (KAFKA_STORAGE_ERROR, which clients retry). So the loop avoids the device and
-  does not hang with it. The directory is sound again when the call returns.
+  After `hung_seconds` the device's directory is in trouble. In a node with several directories, the logs in
+  this directory then refuse appends and reads (KAFKA_STORAGE_ERROR, which clients retry). So the loop makes
+  no further calls that could block it. The directory is sound again when the call returns.
 * **Full.** A write finds no room when only the reserve is left (`odradek.data_plane.log.directory.room`).
   `full_seconds` later the directory is in trouble, until it has enough room again. Enough room means two
   things. First, beyond the reserve a twentieth of the device or `ROOM_BYTES` is free, whichever is less.

@@ -20,9 +20,9 @@ Rules
   without interruption.
 * During a move the cleaner leaves the live log alone (Kafka's rule).
 * After a restart the copying continues where it ended. A future replica whose topic is gone is removed.
-* The directory that the metadata names may have only a future replica. If no other directory has the log
-  either, the log is on an offline disk. The broker reports the replica to the controller as LOST, and makes no
-  new log in its place.
+* At a start, the directory that the metadata names may have a future replica but no log. If no other
+  directory has the log either, the log is on an offline disk. Then the broker reports the replica to the
+  controller as LOST, and makes no new log.
 
 PORTED.
 """
@@ -160,7 +160,7 @@ class ReplicaMoves:
         self._throttle = MoveThrottle(broker.clock.monotonic())
         self.moves: dict[TopicPartition, Move] = {}
         self._queues: dict[str, list[Move]] = {}
-        """The moves in order, by the path of their target. One task works on each queue."""
+        """The queue of moves for each target directory, by its path. One task works on each queue."""
         self._found: dict[tuple[str, TopicPartition], tuple[str, bytes]] = {}
         """The future replicas found at the start: (directory path, partition) -> (name of the replica's
         directory, topic id).
@@ -280,8 +280,8 @@ class ReplicaMoves:
         )
 
     def explains(self, partition: Partition, directory_id: bytes) -> bool:
-        """True if the replica is about to move to this directory. Then the metadata may already name the
-        directory.
+        """True if the replica is about to move to this directory, and the controller knows that. So the
+        metadata may name this directory although the replica is still in another one.
         """
         move = self.moves.get(TopicPartition(partition.log.topic, partition.log.partition))
         return move is not None and move.is_reported and move.target.directory_id == directory_id
@@ -424,7 +424,7 @@ class ReplicaMoves:
         """
         if current.log_start_offset > future.log_end_offset:
             future.truncate_fully_and_start_at(current.log_start_offset)
-        while move.truncations_seen != current.truncations:
+        while move.truncations_seen != current.durability.truncations:
             epoch = future.latest_epoch
             if future.log_end_offset > future.log_start_offset and epoch >= 0:
                 found, end = current.end_offset_for_epoch(epoch)
@@ -440,13 +440,13 @@ class ReplicaMoves:
                         continue
             if future.log_end_offset > current.log_end_offset:
                 future.truncate_to(current.log_end_offset)
-            move.truncations_seen = current.truncations
+            move.truncations_seen = current.durability.truncations
         if current.log_start_offset > future.log_end_offset:
             future.truncate_fully_and_start_at(current.log_start_offset)
 
     async def _copy(self, move: Move, current: PartitionLog, future: PartitionLog) -> float:
         """Copy one chunk of records. Returns the seconds to wait before the next chunk."""
-        offset, truncations = future.log_end_offset, current.truncations
+        offset, truncations = future.log_end_offset, current.durability.truncations
         offset = max(offset, current.log_start_offset)
         owner = current.owner
         workers = owner.workers if isinstance(owner, LogDir) else move.target.workers
@@ -456,7 +456,7 @@ class ReplicaMoves:
         if (
             not self._is_wanted(move)
             or move.partition.log is not current
-            or current.truncations != truncations
+            or current.durability.truncations != truncations
             or future.log_end_offset > offset
         ):
             return 0
@@ -521,7 +521,7 @@ class ReplicaMoves:
             )
         except DiskHung as error:
             reached("moves.swap_goes_on_late")
-            # Until the device answers, the replica refuses requests, and its log refuses changes.
+            # Let the replica refuse requests, and its log refuse changes, until the device answers.
             target.disk_refused(error)
             current.home.unsettle()
             if not error.goes_on:
@@ -561,7 +561,7 @@ class ReplicaMoves:
         self.given_up += 1
         if isinstance(error, DiskHung):
             reached("moves.swap_put_off_for_hung_disk")
-            # `remove_future` removes the copy when the device answers.
+            # Leave the copy alone. `remove_future` removes it when the device answers.
             target.checkpoints.expect_no_longer(current.home.key)
             target.disk_refused(error)
         else:

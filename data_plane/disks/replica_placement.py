@@ -12,16 +12,16 @@ when it makes the log, and reports it to the controller (`DirectoryAssignments`)
   A disk that has filled up gets no more logs while others have room, and a new empty disk is filled first. A
   disk that turns out to be full is skipped.
 * **Nothing is made twice.** If a replica's directory is offline, or may be offline, requests for the replica
-  get KAFKA_STORAGE_ERROR. The directory may be offline under three conditions: the metadata names no
-  directory, the replica existed before this process, and some directory is offline. An empty log instead
-  would lose the records on the offline disk.
+  get KAFKA_STORAGE_ERROR. The directory may be offline if three conditions hold together. The metadata names
+  no directory, the replica existed before this process, and some directory is offline. If the broker made an
+  empty log in this state, the records on the offline disk would be lost.
 * If a replica's directory is no longer configured, and all configured directories are online, then its disk
   has been replaced. The replica begins anew with an empty log, and the broker logs an error. Until the new
-  directory is reported to the controller, the replica is offline. With this report the controller removes it
-  from the eligible leaders.
+  directory is reported to the controller, the replica is offline. When the controller gets this report, it
+  removes the replica from the eligible leaders.
 * **No empty log takes the place of an unreadable one.** If `partition.metadata` is damaged, nobody knows which
-  topic the log belongs to. The metadata then calls the replica LOST. Another replica leads, or the partition
-  waits for an operator.
+  topic the log belongs to. The broker then reports the replica as LOST. Another replica leads, or the
+  partition waits for an operator.
 * If two directories have a log of the same replica, the log in the assigned directory is used. The other log
   is set aside as a stray.
 

@@ -46,7 +46,7 @@ FIRST_ROUND_SECONDS = 3600.0
 start, other reads matter more.
 """
 _HASTE = 1.25
-"""The factor by which the reading rate exceeds the rate that would need the whole interval. So a round takes
+"""The ratio of the reading rate to a rate at which a round would take the whole interval. So a round takes
 four fifths of the interval.
 """
 _LOOK_SECONDS = 10.0
@@ -174,7 +174,7 @@ class Scrubber:
             await self._rest(log_dir, clock.monotonic() + min(interval_seconds, FIRST_ROUND_SECONDS))
         while not self._is_over(log_dir):
             if state.began_ms < 0:
-                # If the wall clock was set back, `max` limits the wait to one interval.
+                # `max` limits the wait to one interval, even if the wall clock was set back.
                 since_ms = max(0, clock.wall_ms() - state.ended_ms)
                 if state.ended_ms >= 0 and since_ms < self._interval_ms:
                     await self._rest(log_dir, clock.monotonic() + (self._interval_ms - since_ms) / 1000)
@@ -235,7 +235,7 @@ class Scrubber:
             if piece is None:
                 return
             offset = piece.base_offset + 1
-            truncations = log.truncations
+            truncations = log.durability.truncations
             try:
                 rot = await self._scrub_segment(log_dir, piece, state)
             except (FileMissing, DiskRefused):
@@ -245,7 +245,7 @@ class Scrubber:
             except DiskError as error:
                 log.home.failed(error)
                 return
-            if rot is not None and truncations == log.truncations and not log.is_closed:
+            if rot is not None and truncations == log.durability.truncations and not log.is_closed:
                 self._report(log, rot, state)
                 return
 

@@ -12,8 +12,9 @@ While a rebalance goes on, members and their metadata are soft state. A generati
 the group's leader sends the assignment, and when the group becomes empty. A new coordinator begins with the
 generation in the log. Members keep their ids, and their sessions start again.
 
-Requests that wait for other members (JoinGroup, SyncGroup) leave their reply in the member: `join_reply`,
-`sync_reply`. Deadlines and records are deliberately absent here: `membership` and `machine` handle them.
+A JoinGroup or SyncGroup may have to wait for other members. Its `Reply` is then stored in its member, as
+`join_reply` or `sync_reply`. Deadlines and records are deliberately absent here: `membership` and `machine`
+handle them.
 """
 
 from __future__ import annotations
@@ -327,8 +328,8 @@ class ClassicGroup:
         return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
 
     def supports_protocols(self, protocol_type: str, names: Sequence[str]) -> bool:
-        """True if a member with these protocols may join. The protocols must have the group's type, and every
-        present member must support one of them.
+        """True if a member with these protocols may join. `protocol_type` must be the group's type, and at
+        least one of the protocols must be supported by all present members.
         """
         if self.phase is GroupPhase.EMPTY:
             return bool(protocol_type) and bool(names)

@@ -254,8 +254,8 @@ class Shard(CoordinatorShard[GroupsState, None]):
 
 
 def _says_something(request: ConsumerGroupHeartbeatRequest) -> bool:
-    """True if a heartbeat reports a change, so that the decision may need a record. Its member joins or leaves,
-    or it names partitions or subscriptions.
+    """True if a heartbeat may report a change, so that its decision may need a record. Such a heartbeat joins
+    or leaves the group, or names partitions or subscriptions.
     """
     return (
         request.member_epoch <= 0

@@ -114,8 +114,8 @@ def describe(
     """
     if group is None:
         if version >= DESCRIBE_GROUPS_NOT_FOUND:
-            # A group id may have the largest length of a string. So the error text is cut to fit into a
-            # string.
+            # A group id may be as long as a string may be, and the error text contains the id. So
+            # `KafkaError` cuts the text to the length of a string.
             fault = "is not a classic group" if is_of_other_kind else "not found"
             message = KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} {fault}.").message
             return DescribedGroup(ErrorCode.GROUP_ID_NOT_FOUND, message, group_id, GroupPhase.DEAD.value)

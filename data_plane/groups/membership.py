@@ -256,8 +256,8 @@ class Membership:
             and (group.phase is COMPLETING or group.leader != member_id)
         ):
             reached("groups.join_repeated")
-            # The member sent the same metadata again, since it lost the first answer. So repeat the answer.
-            # (But if the leader of a stable group joins again, it wants a rebalance.)
+            # The member repeats its JoinGroup, because the answer did not reach it. So repeat the answer.
+            # (The leader of a stable group is excluded, because it joins again to start a rebalance.)
             self._renew_session(turn, group, member)
             return turn.answer(ask.reply, self._joined(group, member))
         self._update(turn, member, group, ask, request)
@@ -414,7 +414,7 @@ class Membership:
                 group.remove(member.member_id)
         if group.members and not group.elect_joined_leader():
             reached("groups.waits_for_static_members")
-            # Only static members remain, and none has returned. They stay until their sessions end.
+            # Only static members remain, and none has joined. Wait, as they stay until their sessions end.
             self._set_join_timer(turn, group, max(group.rebalance_timeout_ms, STATIC_WAIT_MS_MIN))
             return
         # After the largest number, generations start again at 1. Only a log that another program wrote can have
@@ -561,8 +561,8 @@ class Membership:
         turn.answer(ask.reply, LeaveGroupResponse(0, ErrorCode.NONE, results))
 
     def leave_many(self, turn: Turn, ask: Ask) -> None:
-        """Handle a `LeaveMembers` as `leave` handles a LeaveGroup, but answer with error codes, from which
-        the caller builds the response.
+        """Handle a `LeaveMembers` as `leave` handles a LeaveGroup. The answer has only error codes, and the
+        caller builds the response from them.
         """
         request: LeaveMembers = ask.request
         turn.answer(ask.reply, self._leave_all(turn, request.group_id, request.members))

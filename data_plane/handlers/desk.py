@@ -1,6 +1,6 @@
 """The desk of a broker's handlers: the objects that nearly every request needs. PORTED.
 
-A handler is built with the desk, and with the one part of the broker that its requests concern.
+Each handler gets the desk, and the part of the broker that its requests are about.
 """
 
 from __future__ import annotations

@@ -202,8 +202,8 @@ class MetadataHandler:
         """Start to create unknown topics through the controller, on behalf of the client (KIP-590). As with
         Kafka, the client then requests metadata again.
 
-        One request creates all topics. A topic whose creation is pending is left out, and topics beyond the
-        limits wait for the next Metadata request.
+        A single request to the controller creates all these topics. It leaves out topics whose creation is
+        pending. Topics beyond the limits are created by the client's next Metadata requests.
         """
         names = [name for name in unknown if name not in self._creating]
         partitions = broker_value("num.partitions", self._own.layers)

@@ -60,8 +60,8 @@ REQUEST_RATIO = 16
 times their size.
 """
 RECORD_BYTES = 16
-"""A request may contain one more record for each `RECORD_BYTES` bytes of its size. The budget of even the
-smallest request is `RECORDS_PARSED_MAX`, the most records of one batch.
+"""The number of bytes of a request for which one more of its records may be parsed. Even the smallest request
+has a budget of `RECORDS_PARSED_MAX` records, the most records of one batch.
 """
 SMALL_BYTES_MAX = 16 << 20
 """The largest decompressed size, in bytes, of a batch that counts as small."""
@@ -251,8 +251,8 @@ class RequestBudget:
 
 
 def _kept(error: KafkaError) -> KafkaError:
-    """Remove the traceback from an error that will be stored. Otherwise the traceback's frames would keep
-    decompressed chunks in memory, and also the object that stores the error.
+    """Remove the traceback from an error that will be stored. The frames of a traceback refer to decompressed
+    chunks, and to the object that stores the error. So both would stay in memory with the error.
     """
     error.__cause__ = error.__context__ = None
     return error.with_traceback(None)

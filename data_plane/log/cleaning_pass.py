@@ -22,7 +22,8 @@ import attrs
 from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.data_plane.log.parts.cleaned_segment import CleanedSegment, CleaningAborted
 from odradek.data_plane.log.parts.cleaning_state import PassToken
-from odradek.data_plane.log.segments.segment import Segment, remove_if_present
+from odradek.data_plane.log.segments.segment import Segment
+from odradek.data_plane.log.segments.small_files import remove_if_present
 from odradek.env.pausing import pause
 from odradek.env.ports import File
 from odradek.named_states import reached
@@ -179,7 +180,7 @@ class Cleaning:
     def _note_doomed(self, names: list[str]) -> None:
         if self._is_ended:
             reached("cleaner.swapped_after_its_pass")
-            # The pass ended before the device answered, so `settle` will not remove these files.
+            # Remove these files here, because the pass has ended, and `settle` will not do it.
             self._log.home.remove_later(names)
         else:
             self._doomed += names

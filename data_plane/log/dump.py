@@ -14,8 +14,7 @@ from odradek.data_plane.log.parts.leader_epochs import FILE_NAME as EPOCHS_FILE_
 from odradek.data_plane.log.parts.leader_epochs import LeaderEpochs, MalformedCheckpoint
 from odradek.data_plane.log.parts.producer_state import DamagedSnapshot, ProducerState
 from odradek.data_plane.log.segments.aborted_index import AbortedIndex, DamagedTransactionIndex
-from odradek.data_plane.log.segments.scan import SegmentScan
-from odradek.data_plane.log.segments.segment import (
+from odradek.data_plane.log.segments.file_names import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
@@ -23,6 +22,7 @@ from odradek.data_plane.log.segments.segment import (
     TXN_INDEX_SUFFIX,
     file_name,
 )
+from odradek.data_plane.log.segments.scan import SegmentScan
 from odradek.data_plane.log.segments.segment_index import DamagedIndex, SegmentIndex
 from odradek.env.ports import Dir, File, FileMissing
 from odradek.wire.batches.batch_header import BatchHeader
@@ -141,7 +141,7 @@ def _marker(file: File, position: int, header: BatchHeader) -> dict[str, Any]:
         return {}
     marker = parse_marker(file.pread(header.size, position))
     if marker is None:
-        # Compaction has removed the record.
+        # Compaction has removed the record, so the outcome is unknown.
         return {"marker": None, "coordinator_epoch": None}
     epoch = None if marker.coordinator_epoch == UNREADABLE_EPOCH else marker.coordinator_epoch
     return {"marker": "abort" if marker.is_abort else "commit", "coordinator_epoch": epoch}
@@ -178,7 +178,7 @@ def _compare_index(
             directory.read_bytes(name), directory.read_bytes(time_name), log_bytes
         )
     except FileMissing:
-        # The active segment of a running node has no index file yet.
+        # This is no damage, because the active segment of a running node has no index file yet.
         return
     except DamagedIndex as error:
         yield _damage(name, 0, f"index: {error}")

@@ -55,19 +55,19 @@ from odradek.data_plane.log.parts.splitting import reaches_too_far, split_segmen
 from odradek.data_plane.log.parts.swap_files import put_in_order
 from odradek.data_plane.log.recovery import LoadingStopped, LoadOptions, Recovery
 from odradek.data_plane.log.salvage import keep_segment
+from odradek.data_plane.log.segments.aborted_file import AbortedFile
 from odradek.data_plane.log.segments.aborted_index import DamagedTransactionIndex
-from odradek.data_plane.log.segments.scan import SegmentScan
-from odradek.data_plane.log.segments.segment import (
+from odradek.data_plane.log.segments.file_names import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
-    Segment,
     file_name,
-    remove_if_present,
-    write_whole,
 )
+from odradek.data_plane.log.segments.scan import SegmentScan
+from odradek.data_plane.log.segments.segment import Segment
+from odradek.data_plane.log.segments.small_files import remove_if_present, write_whole
 from odradek.env.ports import Dir, FileMissing
 from odradek.wire.topic_partition import TopicPartition
 from odradek.wire.uuid_text import uuid_from_text, uuid_to_text
@@ -179,7 +179,7 @@ def _find_segments(directory: Dir, names: list[str], now_ms: int) -> list[Segmen
     by_base = {segment.base_offset: segment for segment in segments}
     for name in names:
         if name.endswith(TXN_INDEX_SUFFIX) and (found := by_base.get(_name_offset(name))) is not None:
-            found.expect_aborted()
+            found.aborted = AbortedFile(directory, found.base_offset)
         elif name.endswith((INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)):
             offset = _name_offset(name)
             if offset >= 0 and offset not in bases:
@@ -226,7 +226,8 @@ def _measure_end(segments: SegmentList, config: LogConfig, options: LoadOptions)
     active = segments.active
     end_offset = active.base_offset
     try:
-        active.load_aborted()
+        if active.aborted is not None:
+            active.aborted.load()
     except DamagedTransactionIndex as error:
         file = active.name(TXN_INDEX_SUFFIX)
         options.warn("log.not_clean", segments.home, file=file, position=0, reason=str(error))

@@ -115,9 +115,9 @@ class LogConfig:
 
     @codec_level.default
     def _codec_level(self) -> int | None:
-        """Return the compression level for the codec, or None for Kafka's default level. The number of the
-        default level also gives None. With lz4, this number selects fast compression, and higher numbers select
-        dense compression.
+        """Return the compression level for the codec, or None for the codec's default. A topic that
+        configures the default level explicitly also gets None. (For lz4, Kafka's default level means fast
+        compression, but the lz4 library takes the same number for dense, slow compression.)
         """
         level = {
             "gzip": self.compression_gzip_level,

@@ -98,9 +98,8 @@ class LogOwner(Protocol):
         """Let the disk's thread do `work`, then call `end` with the result on the loop. The loop waits a
         limited time for the thread.
 
-        Raises the errors of `work`, and `DiskHung`. If `DiskHung` says that the work continues (`goes_on`),
-        `end` or `failed` is called when the device has answered. That call precedes any other call to the
-        device.
+        Raises the errors of `work`, and `DiskHung`. If `DiskHung.goes_on` is true, the work continues. Then
+        `end` or `failed` is called when the device has answered, before the loop calls the device again.
         """
 
     def disk_failed(self, error: DiskError) -> None:

@@ -34,8 +34,6 @@ directory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from odradek.data_plane.log import retention
 from odradek.data_plane.log.batch_work import AT_ONCE, BatchWork, check_rare
 from odradek.data_plane.log.log_config import LONG_MAX, LogConfig
@@ -45,8 +43,8 @@ from odradek.data_plane.log.parts.durability import Durability
 from odradek.data_plane.log.parts.lazy_producers import LazyProducers
 from odradek.data_plane.log.parts.leader_epochs import LeaderEpochs
 from odradek.data_plane.log.parts.log_offsets import LogOffsets
-from odradek.data_plane.log.parts.producer_recovery import note_batch, note_ended
-from odradek.data_plane.log.parts.producer_state import ActiveProducer, EndedTransaction, ProducerState
+from odradek.data_plane.log.parts.producer_recovery import note_batch
+from odradek.data_plane.log.parts.producer_state import ProducerState
 from odradek.data_plane.log.parts.rolling import roll
 from odradek.data_plane.log.parts.segment_list import SegmentList
 from odradek.data_plane.log.parts.verification import VerificationGuard
@@ -182,13 +180,6 @@ class PartitionLog(LogOffsets):
         return self.segment_list.size_bytes
 
     @property
-    def truncations(self) -> int:
-        """A number that changes with each truncation of the log. If it has changed since a worker read bytes,
-        the log may no longer contain these bytes.
-        """
-        return self.durability.truncations
-
-    @property
     def last_stable_offset(self) -> int:
         """The last stable offset. Each transaction with records below it has ended, and its marker is below
         the high watermark. The last stable offset is at most the high watermark. Read it on the loop only.
@@ -200,12 +191,6 @@ class PartitionLog(LogOffsets):
                 return self.high_watermark
             self.load_producers()
         return producers.stable_offset(self.high_watermark, self.log_start_offset)
-
-    def last_stable_offset_in_worker(self) -> int:
-        """Return the last stable offset; may be called in any thread. Raises `KafkaError`
-        OFFSET_NOT_AVAILABLE if the producers must be read from disk first.
-        """
-        return self.producers.stable_offset_in_worker(self.high_watermark, self.log_start_offset)
 
     @property
     def latest_epoch(self) -> int:
@@ -253,7 +238,7 @@ class PartitionLog(LogOffsets):
         """Append one batch and return the offsets that it got; `batch` is patched in place.
 
         With origin REPLICA or RAFT, `batch` has one or more batches that keep their offsets and epochs.
-        `guard` is the guard that `begin_verification` made before the coordinator was asked; None if the
+        `guard` is the guard that `LazyProducers.verify` made before the coordinator was asked; None if the
         request names no transactional id. `work` decompresses and parses a client's batch. For a marker,
         `transaction_version` is the version of its transaction.
 
@@ -374,7 +359,7 @@ class PartitionLog(LogOffsets):
             if producers is not None:
                 ended = note_batch(producers, header, base_offset, max_timestamp, batch)
                 if header.attributes & TRANSACTIONAL_MASK:
-                    self._note_transaction(active, producers, producer_id, ended, guard)
+                    self.producers.note_transaction(active, producer_id, guard, ended, self.high_watermark)
         except Exception:
             reached("log.append_met_a_bug")
             # After this error, some parts of the log may know the new batch, while other parts do not.
@@ -383,51 +368,6 @@ class PartitionLog(LogOffsets):
         return AppendResult(base_offset, last_offset, now_ms if append_time else -1, leader_epoch, False)
 
     # --- transactions
-
-    def begin_verification(
-        self,
-        producer_id: int,
-        name: str,
-        epoch: int,
-        base_sequence: int,
-        supports_epoch_bump: bool,
-        now_ms: int,
-    ) -> VerificationGuard:
-        """Make the guard for a producer's transactional batch, before its coordinator is asked (KIP-890).
-
-        `name` is the transactional id in the short form of `name_of`. Returns `ONGOING` if the transaction is
-        already open in this log, and was verified for this transactional id. In that case the coordinator
-        need not be asked. `now_ms` is monotonic.
-
-        Raises `DiskError`, and `KafkaError` INVALID_PRODUCER_EPOCH for an epoch that this log knows to be
-        outdated.
-        """
-        self.load_producers()
-        return self.producers.verify(
-            producer_id,
-            name,
-            epoch,
-            base_sequence,
-            supports_epoch_bump,
-            now_ms,
-            self.config.verifies_transactions,
-        )
-
-    def _note_transaction(
-        self,
-        segment: Segment,
-        producers: ProducerState,
-        producer_id: int,
-        ended: EndedTransaction | None,
-        guard: VerificationGuard | None,
-    ) -> None:
-        """Update the state of transactions after a transactional batch, or a marker that ends a transaction,
-        was appended to `segment`.
-        """
-        self.producers.note_transactional(producer_id, guard, ends=ended is not None)
-        if ended is not None:
-            note_ended(segment, producers, ended)
-            producers.forget_ended(self.high_watermark)
 
     def aborted_transactions(self, offset: int, end_offset: int) -> list[AbortedTransaction]:
         """List the aborted transactions with offsets in `[offset, end_offset)`, in the order of their
@@ -447,9 +387,6 @@ class PartitionLog(LogOffsets):
         except DiskRefused as error:
             self.home.refused(error)
             raise
-
-    def active_producers(self) -> Iterator[ActiveProducer]:
-        return self.load_producers().active_producers()
 
     def assign_epoch(self, leader_epoch: int) -> None:
         """Record that a new leader epoch begins at the log's end, even if no records follow."""
@@ -484,13 +421,6 @@ class PartitionLog(LogOffsets):
             )
         return found
 
-    def passes_segment_end(self, offset: int, upper_bound: int) -> bool:
-        """True if a segment ends between the two offsets.
-
-        Then a read from `offset` stops at that end, even if more records are appended.
-        """
-        return self.segment_list.passes_segment_end(offset, upper_bound)
-
     def read_bytes(self, offset: int, max_bytes: int, *, upper_bound: int, min_one: bool = False) -> bytes:
         """Read as `read` does, but return the bytes; may run in a worker. After a disk failure the directory
         goes offline at its next check.
@@ -502,26 +432,10 @@ class PartitionLog(LogOffsets):
             self.home.failed_in_worker(error)
             raise
 
-    def offset_for_timestamp(
-        self, timestamp_ms: int, *, upper_bound: int, budget: WalkBudget | None = None
-    ) -> tuple[int, int, int] | None:
-        """Find the first record below `upper_bound` whose timestamp is at least `timestamp_ms`. Returns
-        (timestamp, offset, leader epoch), or None.
-
-        Call it in a worker, because it parses records, which blocks. `budget` limits the records that are
-        read only to check what batch headers claim. Raises `KafkaError`, `DiskError`.
+    def times(self, budget: WalkBudget | None = None) -> TimeLookup:
+        """Return the look-up of records by time. `budget` limits the records that are read only to check what
+        batch headers claim; None means no limit.
         """
-        return self._times(budget).offset_for_timestamp(timestamp_ms, upper_bound)
-
-    def offset_of_max_timestamp(
-        self, upper_bound: int, budget: WalkBudget | None = None
-    ) -> tuple[int, int, int] | None:
-        """Find the first record below `upper_bound` that has the newest timestamp (blocking). Returns
-        (timestamp, offset, leader epoch), or None.
-        """
-        return self._times(budget).offset_of_max_timestamp(upper_bound)
-
-    def _times(self, budget: WalkBudget | None) -> TimeLookup:
         return TimeLookup(self, self.segment_list, self.config, budget or WalkBudget(UNBOUNDED))
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
@@ -529,9 +443,6 @@ class PartitionLog(LogOffsets):
         `LeaderEpochs.end_offset_for`.
         """
         return self.epochs.end_offset_for(epoch, self.log_end_offset)
-
-    def epoch_for_offset(self, offset: int) -> int | None:
-        return self.epochs.epoch_for_offset(offset)
 
     # --- segments
 
@@ -609,19 +520,6 @@ class PartitionLog(LogOffsets):
         if self.log_start_offset < offset <= self.high_watermark:
             self.abort_cleaning("a client deleted the log's first records")
         retention.set_log_start_offset(self, self.segment_list, self.epochs, offset)
-
-    def needs_look_at_ages(self, now_ms: int) -> bool:
-        """True if `look_at_ages` must be called before `prepare_retention`."""
-        return retention.needs_look(self, self.segment_list, self.config, now_ms)
-
-    def look_at_ages(self, now_ms: int, budget: WalkBudget) -> bool:
-        """Compute the ages of the oldest segments (in a worker). Where a batch header may be wrong, reads the
-        batch's records.
-
-        Returns False if the budget is used up before all ages are known. Raises `FileClosed` for a segment
-        that was removed meanwhile, and `DiskError`.
-        """
-        return retention.look_at_ages(self, self.segment_list, self.config, now_ms, budget)
 
     def prepare_retention(self, now_ms: int) -> bool:
         """True if `delete_old_segments` would remove segments.

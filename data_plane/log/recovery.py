@@ -26,14 +26,10 @@ from odradek.data_plane.log.parts.producer_recovery import (
 from odradek.data_plane.log.parts.producer_state import ProducerState
 from odradek.data_plane.log.parts.segment_list import SegmentList
 from odradek.data_plane.log.salvage import keep_segment, keep_tail
+from odradek.data_plane.log.segments.file_names import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
 from odradek.data_plane.log.segments.scan import RECOVERY_CHUNK_BYTES, SegmentScan
-from odradek.data_plane.log.segments.segment import (
-    INDEX_SUFFIX,
-    RELATIVE_OFFSET_MAX,
-    TIME_INDEX_SUFFIX,
-    TXN_INDEX_SUFFIX,
-    Segment,
-)
+from odradek.data_plane.log.segments.segment import RELATIVE_OFFSET_MAX, Segment
+from odradek.data_plane.log.segments.small_files import remove_if_present
 from odradek.env.ports import Log
 from odradek.named_states import reached
 from odradek.wire.batches.batch_header import BatchHeader
@@ -141,7 +137,8 @@ class Recovery:
         listed = self._segments.segments
         for segment in listed[first:-1]:
             segment.write_index()
-            segment.write_aborted()
+            if segment.aborted is not None:
+                segment.aborted.write()
         active = self._segments.active
         active.activate()
         active.measure_tail()
@@ -201,8 +198,9 @@ class Recovery:
         the gap before this segment does not mean lost records either.
 
         This evidence counts only for a log without checkpoints, for example in a directory that was copied
-        without them. If the log has checkpoints, Odradek has written it. Then each segment begins at the end of
-        the previous one, even on a follower of a compacted leader. So a gap above the checkpoints is a loss.
+        without them. If the log has checkpoints, Odradek itself has written the log. Odradek begins each
+        segment at the end of the previous one, even on a follower of a compacted leader. So a gap above the
+        offsets in the checkpoints is a loss.
         """
         if self._options.is_known:
             return False
@@ -244,7 +242,7 @@ class Recovery:
         if segment.name(INDEX_SUFFIX) in names or segment.name(TIME_INDEX_SUFFIX) in names:
             segment.remove_index_files()
         if segment.name(TXN_INDEX_SUFFIX) in names:
-            segment.remove_aborted_file()
+            remove_if_present(segment.directory, segment.name(TXN_INDEX_SUFFIX))
         cut = self._cut(segment, self._read(segment, limit), limit)
         if cut is None:
             return True

@@ -17,7 +17,7 @@ from odradek.data_plane.log.log_types import AppendResult
 from odradek.data_plane.log.parts.lazy_producers import LazyProducers
 from odradek.data_plane.log.parts.leader_epochs import LeaderEpochs
 from odradek.data_plane.log.parts.log_offsets import LogOffsets
-from odradek.data_plane.log.parts.producer_recovery import note_batch, note_ended
+from odradek.data_plane.log.parts.producer_recovery import note_batch
 from odradek.data_plane.log.parts.rolling import roll
 from odradek.data_plane.log.parts.segment_list import SegmentList
 from odradek.data_plane.log.segments.segment import RELATIVE_OFFSET_MAX, Segment
@@ -175,8 +175,6 @@ class ReplicaAppend:
                 batch = batches[position : position + size]
                 ended = note_batch(state, header, header.base_offset, header.max_timestamp, batch)
                 if header.attributes & TRANSACTIONAL_MASK:
-                    self.producers.note_transactional(header.producer_id, None, ends=ended is not None)
-                if ended is not None:
-                    note_ended(active, state, ended)
-                    state.forget_ended(self.offsets.high_watermark)
+                    high_watermark = self.offsets.high_watermark
+                    self.producers.note_transaction(active, header.producer_id, None, ended, high_watermark)
         self.offsets.extend(end_offset + 1)

@@ -46,8 +46,8 @@ def delete_old_segments(
     """Remove the segments that retention no longer keeps, except the last one. Returns their number. Raises
     `DiskError`.
 
-    The log start offset rises before the files are removed. Otherwise a reader that opens a file by name
-    would take its absence for a disk failure.
+    The log start offset rises before the files are removed, so that readers no longer need these files. A
+    reader that found a needed file missing would take that for a disk failure.
     """
     count = min(deletable(offsets, segments, config, now_ms), len(segments.segments) - 1)
     if count <= 0:

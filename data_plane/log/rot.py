@@ -2,8 +2,7 @@
 of files.
 
 Only a part of a log that is suspected of damage is checked. Each append has checked its batch already, and
-reading all logs again would take too long. The caller passes the offset at which it has found something
-wrong.
+reading all logs again would take too long. The caller passes the offset at which reads have failed.
 """
 
 from __future__ import annotations
@@ -79,8 +78,8 @@ def suspected(log: PartitionLog, offset: int, bytes_max: int) -> Suspected | Non
         if error.code != ErrorCode.CORRUPT_MESSAGE:
             return None
         base = segment.base_offset
-        return Suspected(segment.pinned_file(), 0, segment.size, base, base, log.truncations)
+        return Suspected(segment.pinned_file(), 0, segment.size, base, base, log.durability.truncations)
     if found.file is None:
         return None
     end = found.position + found.count
-    return Suspected(found.file, found.position, end, segment.base_offset, offset, log.truncations)
+    return Suspected(found.file, found.position, end, segment.base_offset, offset, log.durability.truncations)

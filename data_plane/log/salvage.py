@@ -11,7 +11,9 @@ files. `odradek log dump` shows such a file if its first batch is sound.
 
 from __future__ import annotations
 
-from odradek.data_plane.log.segments.segment import LOG_SUFFIX, Segment, remove_if_present
+from odradek.data_plane.log.segments.file_names import LOG_SUFFIX
+from odradek.data_plane.log.segments.segment import Segment
+from odradek.data_plane.log.segments.small_files import remove_if_present
 from odradek.env.ports import Dir, DiskError
 
 __all__ = ["keep_segment", "keep_tail"]

@@ -47,13 +47,17 @@ class TimeLookup:
     budget: WalkBudget
 
     def offset_for_timestamp(self, timestamp_ms: int, upper_bound: int) -> _Found | None:
-        """Find the first record whose timestamp is at least `timestamp_ms`; see
-        `PartitionLog.offset_for_timestamp`.
+        """Find the first record below `upper_bound` whose timestamp is at least `timestamp_ms`. Returns
+        (timestamp, offset, leader epoch), or None.
+
+        Call it in a worker, because it parses records, which blocks. Raises `KafkaError`, `DiskError`.
         """
         return self.segments.look(lambda: self._offset_for_timestamp(timestamp_ms, upper_bound))
 
     def offset_of_max_timestamp(self, upper_bound: int) -> _Found | None:
-        """Find the first record that has the newest timestamp; see `PartitionLog.offset_of_max_timestamp`."""
+        """Find the first record below `upper_bound` that has the newest timestamp (blocking). Returns
+        (timestamp, offset, leader epoch), or None.
+        """
         return self.segments.look(lambda: self._offset_of_max_timestamp(upper_bound))
 
     # --- the first record that is not older
@@ -114,7 +118,7 @@ class TimeLookup:
         return segment.is_active or modified_ms(segment) >= timestamp_ms
 
     def _indexed(self, segment: Segment, timestamp_ms: int, start_offset: int) -> int:
-        """Return the position at which the segment's own index lets a search begin."""
+        """Return the position at which to begin a search, according to the segment's indexes alone."""
         index = segment.load_index(self.config.index_interval_bytes)
         known = index.offset_for_timestamp(timestamp_ms)
         return index.position_for_offset(max(known, start_offset - segment.base_offset))[1]
@@ -161,8 +165,8 @@ class TimeLookup:
             newest = max(walked.newest_ms, segment.newest_timestamp_ms(self.config.index_interval_bytes))
         found = self._first_at(segment, newest, upper_bound)
         if found is None and walked.position < size:
-            # No record has this timestamp. So the header of a batch that no walk has reached names a newer
-            # timestamp than its records have.
+            # No record has this timestamp. So it comes from the wrong header of a batch that no walk has
+            # reached. Search again, with the newest timestamp of the batches below `upper_bound`.
             found = self._first_at(segment, self._newest_below(segment, upper_bound), upper_bound)
         return found
 

@@ -14,7 +14,7 @@ from odradek.data_plane.log.parts.producer_recovery import aborted_in
 from odradek.data_plane.log.parts.producer_state import ProducerState
 from odradek.data_plane.log.parts.segment_list import SegmentList
 from odradek.data_plane.log.parts.verification import VerificationGuard
-from odradek.data_plane.log.segments.aborted_index import NONE_ABORTED, AbortedTransaction
+from odradek.data_plane.log.segments.aborted_index import AbortedTransaction
 from odradek.named_states import reached
 from odradek.wire.batches.batch_header import BatchHeader
 from odradek.wire.batches.transaction_markers import parse_marker
@@ -51,8 +51,8 @@ def check_transaction(
         if duplicate is not None:
             if config.verifies_transactions and not is_open:
                 reached("log.stolen_sequence_refused")
-                # Another client has written the earlier batch in this producer's name. If the producer's own
-                # batch were taken for a duplicate, it would be in no transaction.
+                # Another client has written the earlier batch in this producer's name. So refuse this batch.
+                # As a duplicate it would be acknowledged, but be in no transaction.
                 raise KafkaError(
                     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                     f"Sequence {sequence} of producer {producer_id} was used outside of a transaction",
@@ -99,12 +99,12 @@ def aborted_transactions(
     found: list[AbortedTransaction] = []
     listed = segments.segments
     for at in range(max(0, segments.index_of(offset)), len(listed)):
-        segment = listed[at]
-        if segment.aborted is NONE_ABORTED:
+        aborted = listed[at].aborted
+        if aborted is None:
             continue
-        index = segment.aborted
+        index = aborted.index
         if index is None:
-            index = aborted_in(segments.home.directory, listed, segment, index_interval_bytes)
+            index = aborted_in(aborted, segments.home.directory, listed, listed[at], index_interval_bytes)
         if index.collect(offset, end_offset, found):
             break
     return found

@@ -34,8 +34,10 @@ from odradek.data_plane.log.parts.producer_recovery import aborted_in, remove_sn
 from odradek.data_plane.log.parts.producer_state import ProducerState
 from odradek.data_plane.log.parts.rolling import roll
 from odradek.data_plane.log.parts.segment_list import SegmentList
+from odradek.data_plane.log.segments.file_names import TXN_INDEX_SUFFIX
 from odradek.data_plane.log.segments.scan import SegmentScan
 from odradek.data_plane.log.segments.segment import Segment
+from odradek.data_plane.log.segments.small_files import remove_if_present
 from odradek.env.ports import DiskHung, DiskRefused
 from odradek.named_states import reached
 
@@ -90,7 +92,8 @@ class Truncation:
         last = segments.segments[at]
         interval = self.config.index_interval_bytes
         last.load_index(interval)
-        aborted_in(segments.home.directory, segments.segments, last, interval)
+        if last.aborted is not None:
+            aborted_in(last.aborted, segments.home.directory, segments.segments, last, interval)
         last.forget_places()
         file = last.pinned_file()
         try:
@@ -124,7 +127,7 @@ class Truncation:
                     file.unpin()
                 return _CutFiles(renamed, None)
             last.remove_index_files()
-            last.remove_aborted_file()
+            remove_if_present(directory, last.name(TXN_INDEX_SUFFIX))
             last.remove()
             fresh = segments.put_in_place(last.base_offset, last.created_ms, last.jitter_ms)
             return _CutFiles(renamed, fresh)
@@ -147,7 +150,7 @@ class Truncation:
         self.producers.truncate(offset, self.offsets.high_watermark)
         try:
             if self.producers.is_unread_at(offset):
-                # Load the producers now. If no file descriptor is left, they are loaded later.
+                # Read the producer state now. If no file descriptor is left, it is read when it is needed.
                 self.producers.load(segments, self.config.index_interval_bytes)
             roll(segments, self.producers, self.config, offset, last.created_ms)
         except DiskRefused as error:

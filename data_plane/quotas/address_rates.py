@@ -90,6 +90,6 @@ def _as_peers_say_it(address: str) -> str:
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:
-        return address  # Kafka's controllers also accept a host name as an entity.
+        return address  # It is a host name, which Kafka's controllers accept, too.
     mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
     return str(mapped or parsed)

@@ -58,8 +58,8 @@ SWEEP_SECONDS = 60.0
 SWEEP_SECONDS_MIN = 1.0
 """The shortest time between two searches for accounts to drop, in seconds."""
 GATHERED_SECONDS_MAX = 0.001
-"""The processor time, in seconds, up to which short turns of an account are added up. When their sum reaches
-this time, the turns are charged together.
+"""The sum of processor time, in seconds, at which the short turns of an account are charged together. Until
+then they are only added up.
 """
 CHARGED_KEYS = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE)
 _OTHERS = ("", "<others>")
@@ -74,8 +74,8 @@ class QuotaSettings:
 
     @property
     def burst_seconds(self) -> float:
-        """The time whose quota an idle client may use at once, in seconds. It is the length of all windows
-        except the present one, as in Kafka.
+        """The number of seconds whose quota a client may use at once after it was idle. It is the length of
+        all windows except the present one, as in Kafka.
         """
         return float(max(1, self.windows - 1) * self.window_seconds)
 

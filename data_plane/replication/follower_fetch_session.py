@@ -1,7 +1,7 @@
 """The follower's side of an incremental fetch session (KIP-227). PURE.
 
-The session remembers which positions the leader has for each partition, so a request names only changed
-partitions. Each answer is compared with the offset that the request asked for.
+The session remembers which position of each partition was last sent to the leader, so a request names only
+partitions with another position. The caller compares each answer with the offset that was requested.
 
 A request names `PARTITIONS_MAX` partitions at most, since a server limits how much it decodes. A larger
 session begins with a part of its partitions, and the next requests add the rest. If the leader keeps no
@@ -27,7 +27,8 @@ INITIAL_EPOCH = 0
 EPOCH_MAX = 2**31 - 1
 PARTITIONS_MAX = 8_000
 """The most partitions that a request names, and the most that it removes from the session. If each partition
-has another topic, both lists together are 32,000 elements: fewer than `odradek.wire.codec.ELEMENTS_MAX`.
+has a topic of its own, both lists have 32,000 elements together: fewer than
+`odradek.wire.codec.ELEMENTS_MAX`.
 """
 
 

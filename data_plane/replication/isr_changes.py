@@ -5,7 +5,8 @@ A proposal is sent until the controller has decided it, or until the partition h
 drops it when newer metadata arrive, or when the leadership ends. Repeating a proposal is safe. The controller
 accepts a proposal only for the partition epoch in which it was made. It also checks that the proposed
 replicas are still the incarnations whose fetches the leader has counted (KIP-903). So a proposal keeps the
-broker epochs from the time when it was made. A broker that restarted since then may have lost records.
+broker epochs from the time when it was made. A broker that has restarted since then may lack records that it
+had at that time.
 """
 
 from __future__ import annotations
@@ -86,7 +87,9 @@ class AlterPartitionSender:
         proposal = partition.isr_state
         assert not isinstance(proposal, CommittedIsr), "the partition has no ISR proposal to send"
         log = partition.log
-        epochs = {broker_id: partition.broker_epoch_of(broker_id) for broker_id in proposal.proposed}
+        epochs = {
+            broker_id: partition.followers.broker_epoch_of(broker_id) for broker_id in proposal.proposed
+        }
         self._pending[TopicIdPartition(log.topic_id, log.partition)] = _Change(partition, proposal, epochs)
         if not self._is_running:
             self._is_running = True

@@ -40,8 +40,8 @@ class CommittedIsr:
 
 @lru_cache(maxsize=1024)
 def committed_isr(isr: tuple[int, ...]) -> CommittedIsr:
-    """Return the state for a set that the controller has decided. Partitions share equal objects, because
-    thousands of partitions are in sync on the same brokers.
+    """Return the state for a set that the controller has decided. All partitions with the same set share one
+    object, because thousands of partitions are in sync on the same brokers.
     """
     return CommittedIsr(isr)
 

@@ -136,7 +136,7 @@ class LeaderlessReplicas:
             return None
         # The log's newest leader epoch may have no records, if this broker led in that epoch and appended
         # nothing. So report the epoch of the last record.
-        written = log.epoch_for_offset(log.log_end_offset - 1)
+        written = log.epochs.epoch_for_offset(log.log_end_offset - 1)
         epoch = NO_EPOCH if written is None else written
         return PartitionLogInfo(key.partition, epoch, partition.leader_epoch, log.log_end_offset, 0)
 

@@ -22,7 +22,7 @@ epoch comes from a former process of the broker. A later epoch is ahead of the m
 forged. The leader cannot distinguish these two cases, so it lets the follower copy records. Only metadata
 change the epoch that the leader knows.
 
-A partition with replication factor 1 needs none of these rules: its `followers` is None.
+A partition with replication factor 1 needs none of these rules: its `followers` are empty.
 
 PURE: the log's files are reached only through the log's own methods, and brokers and the controller only
 through `PartitionCluster`.
@@ -30,7 +30,7 @@ through `PartitionCluster`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from odradek.data_plane.log.batch_work import AT_ONCE, BatchWork
 from odradek.data_plane.log.log_config import LONG_MAX, LogConfig
@@ -46,7 +46,7 @@ from odradek.data_plane.replication.isr_state import (
     committed_isr,
 )
 from odradek.data_plane.replication.partition_cluster import NOBODY, PartitionCluster
-from odradek.data_plane.replication.remote_replica import UNKNOWN_BROKER_EPOCH, RemoteReplica
+from odradek.data_plane.replication.remote_replica import NO_FOLLOWERS, Followers, RemoteReplica
 from odradek.data_plane.replication.waiting_requests import WaitingRequests
 from odradek.metadata_quorum.image.metadata_image import PartitionImage
 from odradek.metadata_quorum.topic_names import INTERNAL_TOPICS
@@ -56,11 +56,6 @@ from odradek.wire.errors import ErrorCode, KafkaError
 NO_LEADER_EPOCH = -1
 """The leader epoch of a request that has none. Any other number is compared with the partition's epoch
 (KIP-320).
-"""
-
-TROUBLED_LAG_MS_MAX = 1000
-"""The time in milliseconds for which a replica may lag and stay in sync, if its disk is reported as taking no
-records.
 """
 
 _NOT_APPLIED = frozenset((ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA))
@@ -131,10 +126,8 @@ class Partition:
         self.flushes = log.config.flush_messages < LONG_MAX
         """True if the topic has `flush.messages`. It is stored, because the hot path reads it."""
         self.isr_state: IsrState = committed_isr(())
-        self.followers: dict[int, RemoteReplica] | None = None
-        """The partition's other replicas, by broker id, while this one leads. None on a follower, and with
-        replication factor 1.
-        """
+        self.followers: Followers = NO_FOLLOWERS
+        """The partition's other replicas, while this one leads."""
         self.knows_high_watermark = False
         """True once the high watermark is more recent than the checkpoint. Then this process has led, or its
         log has agreed with a leader's.
@@ -167,7 +160,7 @@ class Partition:
             return
         self._assert_sound(image)
         begins = image.leader_epoch > self.leader_epoch or not self.is_leader
-        self._stir_followers(wakes=True)
+        self.followers.mark_dirty(wakes=True)
         if begins or image.partition_epoch > self.partition_epoch or image.isr != self.isr_state.isr:
             self.isr_state = committed_isr(image.isr)
         self.image = image
@@ -177,12 +170,12 @@ class Partition:
         if self.is_leader:
             if begins:
                 self.knows_high_watermark = True
-                self.followers = None
+                self.followers = NO_FOLLOWERS
                 self.epoch_start_offset = self._end_announced = self.log.log_end_offset
                 self.log.assign_epoch(image.leader_epoch)
-            self._match_followers(image, node_id)
+            self.followers = Followers.of(image, node_id, self._cluster, self.followers)
         else:
-            self.followers = None
+            self.followers = NO_FOLLOWERS
         self._weigh_isr()
         if self.is_leader:
             self._raise_high_watermark()
@@ -207,19 +200,6 @@ class Partition:
         self.isr_state = proposal
         self._cluster.alter_isr(self)
 
-    def _match_followers(self, image: PartitionImage, node_id: int) -> None:
-        """Make `followers` contain exactly the other replicas that the metadata names now."""
-        known = self.followers or {}
-        now_ms = self._cluster.now_ms()
-        followers = {}
-        for broker_id in image.replicas:
-            if broker_id != node_id:
-                replica = known.get(broker_id)
-                if replica is None:
-                    replica = RemoteReplica(broker_id, now_ms if broker_id in image.isr else 0)
-                followers[broker_id] = replica
-        self.followers = followers or None
-
     def look_again(self) -> None:
         """Recompute the high watermark. Called because time has passed or a broker was fenced, so that a
         replica may no longer hold the high watermark back.
@@ -234,8 +214,8 @@ class Partition:
         Raises `KafkaError` OFFSET_OUT_OF_RANGE.
         """
         self.log.set_log_start_offset(offset)
-        self._stir_followers(wakes=False)
-        self.call_followers_back(self.followers or ())
+        self.followers.mark_dirty(wakes=False)
+        self.followers.call_back(replica.broker_id for replica in self.followers)
 
     def start_stored(self) -> None:
         """Called when the log start offset is in its checkpoint. Wakes the requests that wait for a deletion."""
@@ -254,9 +234,9 @@ class Partition:
 
     def resign(self) -> None:
         """Stop serving, because the partition is deleted or its directory failed. Wakes all waiting requests."""
-        self._stir_followers(wakes=True)
+        self.followers.mark_dirty(wakes=True)
         self.is_leader = False
-        self.followers = None
+        self.followers = NO_FOLLOWERS
         self.advances_alone = False
         self.wake_watchers()
 
@@ -275,7 +255,7 @@ class Partition:
     def _weigh_isr(self) -> None:
         if self.image is not None:
             self.has_min_isr = len(self.isr_state.isr) >= self.effective_min_isr
-            self.advances_alone = self.is_leader and self.followers is None and not self.flushes
+            self.advances_alone = self.is_leader and not self.followers and not self.flushes
         if self._hears_fetch is not None:
             self._hears_fetch(None)
 
@@ -334,9 +314,7 @@ class Partition:
         """
         if self.log.log_end_offset != self._end_announced:
             self._end_announced = self.log.log_end_offset
-            if self.followers is not None:
-                for replica in self.followers.values():
-                    replica.log_grew()
+            self.followers.note_growth()
             self._waiting.call_reached_fetches(self.log)
         if self._raise_high_watermark():
             self._announce_high_watermark()
@@ -355,13 +333,7 @@ class Partition:
         if not self.has_min_isr:
             reached("replication.high_watermark_waits_for_replicas")
             return False
-        if self.followers is not None:
-            maximal_isr = self.isr_state.maximal_isr
-            for replica in self.followers.values():
-                if replica.log_end_offset < offset and (
-                    replica.broker_id in maximal_isr or self._is_about_to_join(replica, end_offset)
-                ):
-                    offset = replica.log_end_offset
+        offset = self.followers.lowest_end(offset, end_offset, self.isr_state.maximal_isr)
         if offset <= log.high_watermark:
             return False
         log.advance_high_watermark(offset)
@@ -387,29 +359,6 @@ class Partition:
         self._is_syncing = False
         self.look_again()
 
-    def _is_about_to_join(self, replica: RemoteReplica, end_offset: int) -> bool:
-        now_ms = self._cluster.now_ms()
-        return replica.is_caught_up(end_offset, now_ms, self._lag_ms_max(replica)) and self._is_eligible(
-            replica
-        )
-
-    def _lag_ms_max(self, replica: RemoteReplica) -> int:
-        """Return the time in milliseconds for which this replica may lag and stay in sync.
-
-        A replica on a disk that takes no records cannot catch up, so the leader waits only briefly for it.
-        """
-        image, cluster = self.image, self._cluster
-        if image is not None and cluster.is_troubled(image.directory_of(replica.broker_id)):
-            reached("replication.troubled_replica_judged_sooner")
-            return min(TROUBLED_LAG_MS_MAX, cluster.lag_ms_max)
-        return cluster.lag_ms_max
-
-    def _is_eligible(self, replica: RemoteReplica) -> bool:
-        image = self.image
-        assert image is not None, "a leader must know its partition's metadata"
-        directory = image.directory_of(replica.broker_id)
-        return self._cluster.is_eligible(replica.broker_id, replica.broker_epoch, directory)
-
     def suspect(self, offset: int) -> None:
         """Request a check of the bytes at this offset, because they do not form a valid batch."""
         self._cluster.suspect(self, offset)
@@ -434,20 +383,6 @@ class Partition:
 
     # -- followers ------------------------------------------------------------------------------------------------
 
-    def follower(self, broker_id: int, has_epoch: bool) -> RemoteReplica:
-        """Return the follower that sent a fetch. Raises `KafkaError` if this partition has no such replica,
-        perhaps because the metadata here are older than the follower's.
-        """
-        replica = None if self.followers is None else self.followers.get(broker_id)
-        if replica is None:
-            reached("replication.follower_unknown_yet")
-            # The follower may already have metadata of a reassignment that this broker does not have yet. So
-            # its leader epoch may be right.
-            raise KafkaError(
-                ErrorCode.UNKNOWN_LEADER_EPOCH if has_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER
-            )
-        return replica
-
     def others_in_sync(self) -> list[int]:
         """List the other in-sync replicas, which the controller may elect, as far as this broker knows."""
         assert self.image is not None, "a leader must know its partition's metadata"
@@ -466,13 +401,6 @@ class Partition:
         """
         if self._hears_fetch is not None:
             self._hears_fetch(replica)
-
-    def call_followers_back(self, broker_ids: Iterable[int]) -> None:
-        """Answer the parked fetches of these followers, so that they fetch again at once."""
-        for broker_id in broker_ids:
-            replica = None if self.followers is None else self.followers.get(broker_id)
-            if replica is not None and replica.cursor is not None:
-                replica.cursor.call_back()
 
     def note_fetch(
         self, replica: RemoteReplica, broker_epoch: int, offset: int, log_start_offset: int, now_ms: int
@@ -517,7 +445,7 @@ class Partition:
             not self.isr_state.is_pending
             and replica.log_end_offset >= self.log.high_watermark
             and replica.log_end_offset >= self.epoch_start_offset
-            and self._is_eligible(replica)
+            and self.followers.is_eligible(replica)
         ):
             self._propose(PendingExpandIsr(CommittedIsr(self.isr_state.isr), replica.broker_id))
 
@@ -526,34 +454,12 @@ class Partition:
 
         Does nothing while this leader's own log is unreadable, because that alone makes followers lag.
         """
-        if self.followers is None or self.isr_state.is_pending or self.log.offline:
+        if not self.followers or self.isr_state.is_pending or self.log.offline:
             return ()
-        end_offset = self.log.log_end_offset
-        leaving = []
-        for broker_id in self.isr_state.isr:
-            replica = self.followers.get(broker_id)
-            if replica is not None and not replica.is_caught_up(
-                end_offset, now_ms, self._lag_ms_max(replica)
-            ):
-                leaving.append(broker_id)
+        leaving = self.followers.lagging(self.isr_state.isr, self.log.log_end_offset, now_ms)
         if leaving:
-            self._propose(PendingShrinkIsr(CommittedIsr(self.isr_state.isr), tuple(leaving)))
-        return tuple(leaving)
-
-    def forgive_lag(self, now_ms: int) -> None:
-        """Let all in-sync replicas count as caught up now, because they could not read this log before."""
-        if self.followers is not None:
-            for broker_id in self.isr_state.isr:
-                replica = self.followers.get(broker_id)
-                if replica is not None:
-                    replica.last_caught_up_ms = max(replica.last_caught_up_ms, now_ms)
-
-    def broker_epoch_of(self, broker_id: int) -> int:
-        """Return the broker epoch of a follower's last fetch; -1 if it has not fetched since this broker became
-        leader.
-        """
-        replica = None if self.followers is None else self.followers.get(broker_id)
-        return UNKNOWN_BROKER_EPOCH if replica is None else replica.broker_epoch
+            self._propose(PendingShrinkIsr(CommittedIsr(self.isr_state.isr), leaving))
+        return leaving
 
     def isr_decided(
         self, proposal: PendingIsr, leader_epoch: int, partition_epoch: int, isr: tuple[int, ...]
@@ -605,14 +511,7 @@ class Partition:
         Eligible leader replicas count as well, since they may lead next (KIP-966).
         """
         lowest = self.log.stored_start_offset
-        for replica in (self.followers or {}).values():
-            if replica.log_start_offset < lowest and self._may_serve(replica.broker_id):
-                lowest = replica.log_start_offset
-        return lowest
-
-    def _may_serve(self, broker_id: int) -> bool:
-        """True if the broker is alive, or if its replica may be elected when the broker comes back."""
-        return self._cluster.is_alive(broker_id) or (self.image is not None and broker_id in self.image.elr)
+        return self.followers.lowest_start(lowest)
 
     # -- waiting requests -----------------------------------------------------------------------------------------
 
@@ -623,16 +522,9 @@ class Partition:
             self._waiting = WaitingRequests()
         return self._waiting
 
-    def _stir_followers(self, *, wakes: bool) -> None:
-        """Mark this partition dirty in the followers' fetch sessions."""
-        if self.followers is not None:
-            for replica in self.followers.values():
-                if replica.cursor is not None:
-                    replica.cursor.mark_dirty(wakes=wakes)
-
     def _announce_high_watermark(self) -> None:
         self._acknowledge()
-        self._stir_followers(wakes=False)
+        self.followers.mark_dirty(wakes=False)
         self._waiting.call_watchers()
         self._waiting.call_reached_fetches(self.log)
 

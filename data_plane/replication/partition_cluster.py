@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from odradek.data_plane.replication.remote_replica import UNKNOWN_BROKER_EPOCH
+UNKNOWN_BROKER_EPOCH = -1
 
 P_contra = TypeVar("P_contra", contravariant=True)
 """The type of a partition. It is a type variable, because the module of `Partition` imports this module."""
 
 
-class PartitionCluster(Protocol[P_contra]):
-    """The interface of the broker that a partition uses."""
+class BrokerStates(Protocol):
+    """The interface of the broker through which a leader judges its followers."""
 
     @property
     def lag_ms_max(self) -> int:
@@ -29,13 +29,17 @@ class PartitionCluster(Protocol[P_contra]):
         """
 
     def is_troubled(self, directory: bytes) -> bool:
-        """True if the broker that has this directory reports that it takes no records now."""
-
-    def registered_epoch(self, broker_id: int) -> int:
-        """Return the broker epoch with which the broker of this id is registered; -1 if it is not registered."""
+        """True if this directory's broker reports that the directory takes no records now."""
 
     def is_alive(self, broker_id: int) -> bool:
         """True if the broker with this id is registered and not fenced."""
+
+
+class PartitionCluster(BrokerStates, Protocol[P_contra]):
+    """The interface of the broker that a partition uses."""
+
+    def registered_epoch(self, broker_id: int) -> int:
+        """Return the broker epoch with which the broker of this id is registered; -1 if it is not registered."""
 
     def alter_isr(self, partition: P_contra) -> None:
         """Send the proposal in `partition.isr_state` to the controller."""
@@ -52,7 +56,7 @@ class PartitionCluster(Protocol[P_contra]):
 
 
 class _Nobody:
-    """The `PartitionCluster` of a partition without followers, which has no other brokers."""
+    """A `PartitionCluster` without other brokers, for a partition that has no followers."""
 
     lag_ms_max = 0
 

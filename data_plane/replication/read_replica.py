@@ -21,11 +21,11 @@ def preferred_read_replica(
     read from the leader.
     """
     followers = partition.followers
-    if not rack or followers is None or _rack_of(image, node_id) == rack:
+    if not rack or not followers or _rack_of(image, node_id) == rack:
         return NO_REPLICA
     isr = partition.isr_state.isr
     best, best_rank = NO_REPLICA, (-1, -1, -1)
-    for replica in followers.values():
+    for replica in followers:
         broker = image.brokers.get(replica.broker_id)
         if (
             broker is not None

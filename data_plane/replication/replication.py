@@ -18,7 +18,8 @@ from odradek.data_plane.replication.fetcher import LeaderFetcher
 from odradek.data_plane.replication.hosted_topics import HostedTopics
 from odradek.data_plane.replication.isr_changes import AlterPartitionSender
 from odradek.data_plane.replication.leader_connection import RECEIVE_BYTES, SharedByFetchers
-from odradek.data_plane.replication.partition import TROUBLED_LAG_MS_MAX, Partition
+from odradek.data_plane.replication.partition import Partition
+from odradek.data_plane.replication.remote_replica import TROUBLED_LAG_MS_MAX
 from odradek.data_plane.replication.replication_settings import ReplicationSettings
 from odradek.data_plane.replication.throttle import FOLLOWER, LEADER, ReplicationThrottle
 from odradek.env.ports import Env, TaskGroup
@@ -201,7 +202,7 @@ class Replication:
         image = partition.image
         if image is None or image.leader in (self.node_id, NO_LEADER) or self._is_stopped:
             self._unfollow(replica)
-            if partition.followers is not None:
+            if partition.followers:
                 self._watch_lag()
             return
         known = self._followed_at.get(replica)
@@ -288,7 +289,7 @@ class Replication:
         """
         now_ms = self.now_ms()
         if self._broker.env.buggify("isr.look_ahead"):
-            now_ms += self.settings.lag_ms_max  # A replica that lacks a record now counts as lagging.
+            now_ms += self.settings.lag_ms_max  # Now every replica that lacks a record counts as lagging.
         led = self._led()
         self._watches_lag = bool(led)
         if led:
@@ -335,7 +336,7 @@ class Replication:
         """List the partitions that this broker leads and that have followers. The list is a copy, because a
         woken request may change the hosted set.
         """
-        return [each for each in self._broker.hosted.partitions() if each.followers is not None]
+        return [each for each in self._broker.hosted.partitions() if each.followers]
 
     def _look_at_lag(self, partition: Partition, now_ms: int) -> None:
         log = partition.log
@@ -349,13 +350,13 @@ class Replication:
             )
 
     def disk_answers(self, log_dir: LogDir) -> None:
-        """Called when a hung device has answered again. Lag of followers is forgiven, because they could not
-        read its logs.
+        """Called when a hung device has answered again. Forgives the lag of the followers of its partitions,
+        because they could not fetch while the device hung.
         """
         now_ms = self.now_ms()
         for partition in self._led():
             if partition.log.owner is log_dir:
-                partition.forgive_lag(now_ms)
+                partition.followers.forgive_lag(partition.isr_state.isr, now_ms)
 
     @property
     def fetchers(self) -> dict[int, LeaderFetcher]:
@@ -363,7 +364,7 @@ class Replication:
         return {leader: fetcher for leader, fetcher in sorted(self._fetchers.items()) if fetcher.followed}
 
     def statistics(self) -> dict[str, Any]:
-        """Return figures of all parts, for metrics. Numbers of partitions count those that this broker leads."""
+        """Return figures of all parts, for metrics. Each broker counts the partitions that it leads."""
         led = [each.statistics() for each in self._broker.hosted.partitions() if each.is_leader]
         return {
             "led": len(led),

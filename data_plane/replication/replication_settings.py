@@ -23,7 +23,7 @@ class ReplicationSettings:
     fetch_wait_ms_max: int = setting("replica.fetch.wait.max.ms")
     fetch_bytes_min: int = setting("replica.fetch.min.bytes")
     fetch_bytes_max: int = setting("replica.fetch.max.bytes")
-    """The most bytes of one partition in a fetch, unless its first batch is larger."""
+    """The most bytes of one partition in a fetch, unless the partition's first batch is larger."""
     response_bytes_max: int = setting("replica.fetch.response.max.bytes")
     backoff_ms_max: int = setting("replica.fetch.backoff.ms")
     socket_timeout_ms: int = setting("replica.socket.timeout.ms")

@@ -159,7 +159,7 @@ class RottenReplicas:
             log.home.failed(error)
             return
         if (
-            log.truncations != suspect.truncations
+            log.durability.truncations != suspect.truncations
             or log.is_closed
             or not self._broker.hosted.holds(partition)
         ):
@@ -276,8 +276,8 @@ class RottenReplicas:
         """True if this broker's replica may be needed to keep acknowledged records.
 
         The replica is needed if it leads, is in sync, or is eligible. A replica that is only a last known
-        member of the ISR is needed while there is no leader. A leader from the ISR has all records of such a
-        replica.
+        member of the ISR is needed until the partition has a leader. A leader from the ISR has all of the
+        acknowledged records that this replica has.
         """
         node_id = self._node_id
         if node_id in (image.leader, *image.isr, *image.elr):

@@ -1,9 +1,9 @@
 """Rate limits for replication outside of the ISR: `*.replication.throttled.*` (KIP-73). PURE.
 
 Only partitions that are named in their topic's configuration are slowed. The leader slows followers outside
-of the ISR. A follower slows itself while it lacks records that it knows to be committed. So a move leaves
-enough bandwidth to clients, and acknowledgements never wait for it. The token bucket of a throttle holds the
-bytes of one second.
+of the ISR. A follower slows itself while it lacks records that it knows to be committed. So a reassignment
+leaves enough bandwidth to clients, and no acknowledgement waits for a throttle. The token bucket of a
+throttle holds the bytes of one second.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DIGITS_MAX = 20
 is ignored.
 """
 NEVER_MS = 1000
-"""The time in milliseconds after which a rate of 0 is read again."""
+"""The time in milliseconds after which a throttled partition tries again while the rate is 0."""
 _NOTHING: frozenset[int] = frozenset()
 """The throttled partitions of a topic whose configuration has no list."""
 

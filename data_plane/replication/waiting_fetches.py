@@ -68,8 +68,8 @@ class WaitingFetches:
     def remove(self, ticket: Ticket) -> None:
         """Remove a waiting fetch. The ticket of a fetch that was woken already is ignored.
 
-        Tickets are compared by identity. Each queue counts from 0, so another ticket may have the same mark and
-        number.
+        Tickets are compared by identity, because another ticket may have the same mark and number: a new
+        queue counts from 0 again.
         """
         mark, serial, until, _ = ticket
         tickets = self._by_mark[until]

@@ -103,7 +103,7 @@ class ClientTelemetry:
     def follow(
         self, configs: Mapping[tuple[int, str], Mapping[str, str]], changed: Iterable[tuple[int, str]]
     ) -> None:
-        """Apply changed configurations, as far as they are telemetry subscriptions."""
+        """Apply those changed configurations that are telemetry subscriptions."""
         self._subscriptions.follow(configs, changed)
 
     def new_instance_id(self) -> bytes:

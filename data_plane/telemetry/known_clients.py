@@ -4,8 +4,8 @@ pushed. PURE.
 Programs choose their client ids, and many use the same default. So a client here is a user together with a
 client id. There are at most `CLIENTS_MAX` clients. A further client replaces a client without instances. If
 there is none, it replaces a client of the user who has the most clients. But if the new client's own user has
-about as many, the new client shares one entry with all further clients. So no user can displace other users'
-clients.
+as many clients, or only one fewer, the new client shares one entry with all further clients. So no user can
+displace other users' clients.
 """
 
 from __future__ import annotations

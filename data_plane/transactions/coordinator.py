@@ -208,7 +208,7 @@ class TransactionCoordinator(Shards[TransactionShard]):
     ) -> None:
         """`write_here` writes markers to partitions that this broker leads.
 
-        `peers` sends requests to other brokers. If it is None, such an object is made here.
+        `peers` sends requests to other brokers. None means that the coordinator makes its own `BrokerPeers`.
         """
         super().__init__(broker, TRANSACTIONS_TOPIC)
         self._host = broker

@@ -55,9 +55,9 @@ class OpenAges:
         """True if the transaction has been open for longer than its timeout. It must have been open at the
         last call of `look`.
 
-        `now_ms` is the monotonic time. If that leaves open whether the transaction is late, the record decides.
-        The transaction is then late if its start time plus its timeout is before `earliest_ms`, a wall-clock
-        time.
+        `now_ms` is the monotonic time. If the timeout lies between the bounds of the transaction's age, the
+        record decides. The transaction is then late if the record's start time plus the timeout is before
+        `earliest_ms`, a wall-clock time.
         """
         if transaction.is_timeless:
             return False

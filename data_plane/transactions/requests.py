@@ -112,7 +112,7 @@ class AbortTimedOut(Asks[bool | ErrorCode]):
     """
 
     earliest_ms: int
-    """The wall-clock time, in milliseconds since 1970, with which the start of transactions is compared."""
+    """The present wall-clock time, in milliseconds since 1970, for the ages of transactions."""
 
 
 @attrs.frozen
@@ -123,7 +123,7 @@ class ExpireIds(Asks[bool | ErrorCode]):
     """
 
     earliest_ms: int
-    """The wall-clock time, in milliseconds since 1970, with which the last use of ids is compared."""
+    """The present wall-clock time, in milliseconds since 1970, for the time since the last use of ids."""
 
 
 @attrs.frozen

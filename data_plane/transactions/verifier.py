@@ -50,7 +50,7 @@ class _Question:
     codes: Codes | None = None
 
     def complete(self, response: Any) -> None:
-        """Take the answer of a coordinator on this broker."""
+        """Called with the answer of a coordinator on this broker: a `Verified`, or an error code."""
         if isinstance(response, Verified):
             codes = response.codes if not response.code else dict.fromkeys(self.partitions, response.code)
         else:

@@ -95,7 +95,7 @@ def _check_metrics_value(key: str, text: str) -> None:
 
 
 def broker_def(key: str) -> ConfigDef | None:
-    """Return the definition of a broker's key, both of a key for the properties file and of a key that can
+    """Return the definition of a broker's key. Some of these keys are for the properties file, others can
     only be set dynamically. Returns None for an unknown key.
     """
     return broker_defs().get(key) or running_def(key)

@@ -56,8 +56,8 @@ _PERSONAL = frozenset(
     ("listeners", "listener.security.protocol.map", "principal.builder.class", "cordoned.log.dirs")
 )
 _OF_ALL_BROKERS = frozenset(("max.connections", "max.connection.creation.rate", "num.network.threads"))
-"""The listener keys that can also be set without a listener's name, for all listeners and all brokers
-together.
+"""Keys of listeners that can also be set without a listener's name. Such a value applies to all listeners of
+all brokers.
 """
 _OF_LISTENERS = _KEY_STORES | {"max.connections", "max.connection.creation.rate"}
 """The keys that can be set for a single listener of a running broker."""

@@ -368,8 +368,8 @@ in the order of precedence.
 
 
 def _broker_synonyms(definition: ConfigDef, broker: BrokerConfigLayers) -> list[ConfigSynonym]:
-    """List the values of a broker key in all layers, in the order of precedence. Values of alternative keys
-    follow if this key has precedence over them.
+    """List the values of a broker key in all layers, in the order of precedence. The values of alternative
+    keys are appended, if these keys come after this key in the order of precedence.
     """
     names = next(
         (group for group in _BROKER_ALTERNATIVES.values() if definition.name in group), (definition.name,)

@@ -1,5 +1,5 @@
-"""Entries of the audit log about changes of the metadata: which client requested them, and the offsets of
-their records in the metadata log. PURE.
+"""Entries of the audit log about changes of the metadata. An entry has the client that requested a change,
+and the offsets of the change's records in the metadata log. PURE.
 """
 
 from __future__ import annotations

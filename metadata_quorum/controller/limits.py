@@ -13,8 +13,8 @@ RECORDS_PER_REQUEST_MAX = 10_000
 """Kafka's limit for the records of one request. A request beyond it gets POLICY_VIOLATION as a whole."""
 
 NAMED_PER_REQUEST_MAX = 2 * RECORDS_PER_REQUEST_MAX
-"""The most items (topics, partitions, ...) that one request may name. This is twice the number of records,
-because a record's item may be inside one further item. For example, a partition is inside a topic.
+"""The most items (topics, partitions, ...) that one request may name. This is twice the limit of records. A
+record may need two names, for example those of a partition and of its topic.
 """
 _OF_ONE_THING = frozenset(("broker_ids", "replicas"))
 

@@ -99,7 +99,9 @@ class Described(Protocol):
 
 
 class _Answered:
-    """The results that one response already contains. Equal resources share these results."""
+    """The results that a response already contains. If a resource occurs again in the request, it shares the earlier
+    results.
+    """
 
     __slots__ = ("each", "entries", "repeated", "shown")
 

@@ -2,9 +2,9 @@
 PURE.
 
 The authorizer enforces the ACLs. Brokers and the controller enforce the quotas. Users log in with credentials
-and tokens. The image keeps all entries in the log, even if this node does not use them. So directories of
-Kafka can be opened, and snapshots are complete. With `odradek.start.without.acls` the operator allows a start
-without an authorizer (`odradek/node/node.py`).
+and tokens. The image keeps all entries in the log, even if this node does not use them. So Odradek can open a
+log directory that Apache Kafka wrote, and snapshots are complete. With `odradek.start.without.acls` the
+operator allows a start without an authorizer (`odradek/node/node.py`).
 
 The `repr` of these values does not show secrets.
 """
@@ -81,8 +81,8 @@ class AccessImage:
     acl_ids: LayeredMap[Acl, bytes] = attrs.field(factory=LayeredMap, eq=False)
     """The id of each ACL. This map shows whether an ACL exists already, so that it is not created again."""
     acl_index: AclIndex = attrs.field(factory=AclIndex, eq=False)
-    """An index of the same ACLs for access decisions. The index changes from image to image, so do not keep a
-    reference to it.
+    """An index of the same ACLs for access decisions. Each image has an index of its own, so always take the
+    index from the newest image.
     """
     scram_credentials: LayeredMap[tuple[str, int], ScramCredential] = attrs.field(factory=LayeredMap)
     """The credentials by user and Kafka's number of the mechanism."""

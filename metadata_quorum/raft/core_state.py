@@ -284,9 +284,8 @@ class CoreState:
         self.enter(Follower(epoch, voted, leader_id, self.now + self.config.fetch_timeout_seconds))
 
     def advance_high_watermark(self, offset: int) -> None:
-        """Advance the high watermark to `offset`. All records below `offset` are in this log.
-
-        It never goes back.
+        """Advance the high watermark to `offset`. All records below `offset` are in this log. The high
+        watermark never goes back.
         """
         if offset > self.log.end_offset:
             raise AssertionError(

@@ -92,7 +92,7 @@ def _begin_epoch_period(core: CoreState) -> float:
 
 
 def _check_quorum_deadline(core: CoreState, role: Leader) -> float:
-    """Return the time at which a leader must resign if no more voters fetch until then. A majority of the
+    """Return the time at which a leader must resign, unless further fetches postpone it. A majority of the
     voters must have fetched recently (thesis 6.2).
     """
     times = []

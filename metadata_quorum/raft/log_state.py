@@ -105,7 +105,7 @@ class LogState:
         return found
 
     def truncate(self, end_offset: int) -> None:
-        """Remove all records from `end_offset` on, with the voter sets in them."""
+        """Remove all records from `end_offset` on, and the voter sets that they contain."""
         if end_offset > self.end_offset:
             raise AssertionError(
                 f"a log that ends at offset {self.end_offset} cannot be truncated to offset {end_offset}"

@@ -62,8 +62,7 @@ class Named:
     gone: tuple[int, ...] = ()
     """Nodes whose disks are destroyed."""
     topics: Mapping[str, bytes] = attrs.field(factory=dict)
-    """Topic ids by name. The operator gives them for names under which the directories hold several topics.
-    """
+    """Topic ids by name. The operator gives an id for each name under which the directories hold several topics."""
     backup_may_be_older: bool = False
     """True if the backup is to be used although a node has a better copy."""
     configs: Mapping[str, Mapping[str, str]] = attrs.field(factory=dict)
@@ -318,8 +317,8 @@ def _about_voters(
             f"--execute`, where PLAN is the file that it wrote beside the first CONFIG (*.recovery-{chosen.end.epoch}.json)"
         )
     for voters in sets:
-        # Only voters whose copy was read count as left. For all other voters, another check demands that they
-        # are read or named as lost.
+        # Count only voters whose copy was read. Another check demands that each other voter is read, or named
+        # as lost.
         left = [
             each.key
             for each in voters.voters

@@ -34,7 +34,7 @@ __all__ = ["CopyBatch", "MetadataCopy", "greatest", "parting_offset", "read_copy
 
 @attrs.frozen
 class CopyBatch:
-    """A batch of a copy. If two copies agree, their batches have the same checksum."""
+    """A batch of a copy. The checksum shows whether two copies have the same batch at an offset."""
 
     base_offset: int
     last_offset: int

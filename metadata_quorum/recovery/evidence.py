@@ -120,7 +120,7 @@ def _about_topics(choice: Choice, chosen: MetadataCopy, nodes: Sequence[FoundNod
 
 def review(choice: Choice, nodes: Sequence[FoundNode]) -> list[tuple[str, list[str]]]:
     """List the things that the copy brings back, although the lost part of the log may have removed them.
-    Returns pairs: a heading for one kind of things, and the things of this kind.
+    Returns (heading, texts) for each kind of thing, such as partitions or users.
     """
     chosen = choice.chosen
     if chosen is None:

@@ -86,9 +86,7 @@ class FoundNode:
 
     @property
     def blank_directories(self) -> list[str]:
-        """The unformatted log directories of a formatted node. The disks of such directories may be
-        unmounted.
-        """
+        """The unformatted log directories of a formatted node. Perhaps their disks are not mounted."""
         if not self.cluster_id:
             return []
         return [

@@ -94,7 +94,7 @@ def make_plan(
     timestamp_ms: int,
     configs: Mapping[str, Mapping[str, str]] | None = None,
 ) -> RecoveryPlan:
-    """Make the plan of a recovery from this copy. The caller has seen that no reason to refuse it exists."""
+    """Make the plan of a recovery from this copy. The caller has checked that nothing speaks against it."""
     nodes = sorted(nodes, key=lambda each: each.node_id)
     plans, voters, changed_ids = _directories(copy, copies, nodes, new_uuid)
     unique = new_uuid()

@@ -81,8 +81,8 @@ class DropBelow:
 
 @attrs.frozen
 class ExpireOld:
-    """Work for the driver: remove the parts of the log that this node's own snapshots cover, if they are
-    older than the retention.
+    """Work for the driver: remove records that are older than the retention, if one of this node's own
+    snapshots covers them.
     """
 
 

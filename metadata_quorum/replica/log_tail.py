@@ -18,9 +18,8 @@ __all__ = ["LogTail", "append_batches"]
 
 
 class LogTail:
-    """The batches after the end of the file.
-
-    The event loop changes them, and workers may read them at any time.
+    """The batches that follow the end of the log's file. Only the event loop adds and drops batches; workers
+    may read them at any time.
     """
 
     __slots__ = ("_batches", "size_bytes")

@@ -49,7 +49,7 @@ __all__ = ["Addresses", "NeverSent", "Peer", "PeerCall", "PeerConnections"]
 
 CONNECT_SECONDS_MAX = 2.0
 """The time limit of one attempt to connect, in seconds. A host in the same data centre answers in
-milliseconds. A lost SYN packet is repeated after one second.
+milliseconds. A lost SYN packet is repeated after one second, which is still in time.
 """
 SILENCE_SECONDS = 0.5
 """If nothing was received on a connection for this time, in seconds, an overdue request closes the
@@ -125,8 +125,8 @@ class _Address:
         self.failures = 0
         self.retry_at = float("-inf")
         self.attempt: Event | None = None
-        """Set when the present attempt to connect has ended. The attempt may still be waiting for its time.
-        None if there is no attempt.
+        """An event that is set when the present attempt to connect has ended. None without an attempt. An
+        attempt may still wait for `retry_at`.
         """
 
 

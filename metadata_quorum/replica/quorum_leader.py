@@ -122,7 +122,7 @@ class QuorumLeader:
 
     def lost(self) -> None:
         """Called when this node has lost the leadership: drop the entries that are not written. The state
-        machine answers their requests.
+        machine answers the requests that led to these entries.
 
         The batches in the tail are kept. The core already counts them as part of the log, so they must still
         be written.

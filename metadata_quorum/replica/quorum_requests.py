@@ -50,8 +50,8 @@ __all__ = ["QuorumRequests"]
 FETCH_BYTES_MAX = 8 << 20
 CLIENT_SOFTWARE, CLIENT_SOFTWARE_VERSION = "odradek-controller", "1"
 READERS_MAX = 1000
-"""The most parked reads of readers that are not replicas. If there are so many, a further reader gets the
-present records at once.
+"""The limit for the parked fetches of all readers that are not replicas. Beyond this limit, a fetch is
+answered at once with the present records.
 """
 RAFT_REQUESTS = (VoteRequest, BeginQuorumEpochRequest, EndQuorumEpochRequest, fetch.FetchRequest)
 VOTER_REQUESTS = (AddRaftVoterRequest, RemoveRaftVoterRequest, UpdateRaftVoterRequest)

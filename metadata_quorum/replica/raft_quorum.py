@@ -337,7 +337,7 @@ class RaftQuorum:
             return
         try:
             report(*args, self.clock.monotonic(), **options)
-        except Exception as error:  # noqa: BLE001 - `run` raises it, as the task that reports is not this driver's
+        except Exception as error:  # noqa: BLE001 - `run` raises it: the reporting task may be foreign
             self.fail(error)
             return
         self._pump()
@@ -360,7 +360,7 @@ class RaftQuorum:
                 if not self._effects or isinstance(self._effects[0], ON_DISK):
                     break
                 self._perform(self._effects.popleft())
-        except Exception as error:  # noqa: BLE001 - `run` raises it, as this task may not be the driver's
+        except Exception as error:  # noqa: BLE001 - `run` raises it: this task may be foreign
             self.fail(error)
         finally:
             self._is_pumping = False

@@ -147,8 +147,8 @@ class LeaderView:
 
 @attrs.frozen
 class SnapshotAnswer:
-    """The response, and the follower that got a chunk, so that the leader knows that this follower is alive
-    (None for a refusal).
+    """The response. `served` is the follower that gets a chunk (None for a refusal): its request has shown
+    that it is alive.
     """
 
     response: FetchSnapshotResponse

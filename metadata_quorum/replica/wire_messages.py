@@ -330,7 +330,7 @@ def decode_response(message: Any) -> tuple[Response, dict[int, tuple[str, int]]]
     addresses = {each.node_id: (each.host, each.port) for each in message.node_endpoints}
     error = ErrorCode(partition.error_code)
     if error is ErrorCode.INCONSISTENT_CLUSTER_ID:
-        # The response may come from another cluster. The epoch and the leader in it would mean nothing here.
+        # The response may come from another cluster. So do not pass its epoch and its leader to the core.
         raise KafkaError(error)
     if is_fetch:
         return _decode_fetch_answer(partition, error), addresses

@@ -207,7 +207,7 @@ def present_quorum(args: argparse.Namespace, client: Client) -> QuorumDescriptio
     from odradek.client.errors import RequestTimedOut
     from odradek.wire.errors import KafkaError
 
-    # Fail here, with a message of its own, if no broker can be reached.
+    # If no broker can be reached, fail here, so that the message does not speak of the quorum.
     client.admin.describe_cluster()
     try:
         return client.admin.describe_quorum(timeout=min(args.timeout, LOOK_SECONDS_MAX))
@@ -221,8 +221,8 @@ def present_quorum(args: argparse.Namespace, client: Client) -> QuorumDescriptio
 
 
 def say_if_past(survey: ClusterSurvey) -> None:
-    """Print a line on stderr if no controller answered, because the output then shows an earlier state, which
-    a broker has received.
+    """Print a line on stderr if no controller answered. The output then comes from one broker's copy of the metadata,
+    which may be out of date.
     """
     if not survey.is_current:
         sys.stdout.flush()
@@ -276,8 +276,8 @@ def call_failure(error: Exception, *, changes: bool = False) -> CliError:
 
 
 def failure_of_some(failed: Sequence[tuple[str, Exception]]) -> CliError:
-    """Make one error from several changes that failed. Its text has the reason of the first failed change,
-    and the names of the others.
+    """Make one error from several changes that failed. Its text has the reason of the first failed change, and the
+    names of the other failed changes.
     """
     (_, error), *others = failed
     text = str(call_failure(error, changes=True))

@@ -34,8 +34,8 @@ class Replica(NamedTuple):
 
     @property
     def rank(self) -> tuple[int, int]:
-        """The rank of the replica in an unclean election. The election of a higher rank loses fewer records.
-        A later epoch counts more than a longer log.
+        """The rank of the replica in an unclean election. If a replica of a higher rank is elected, fewer records are
+        lost. The leader epoch of the newest record is compared first, then the length of the log.
         """
         if self.log is None:
             return -1, -1
@@ -43,9 +43,9 @@ class Replica(NamedTuple):
 
 
 class Leaderless(NamedTuple):
-    """One partition without a leader. `complete` lists the brokers whose replicas hold all acknowledged
-    records, because they are in sync or eligible. If `complete` is empty, `last` lists the last leader. Both
-    attributes are None if the brokers are too old to report them.
+    """One partition without a leader. `complete` lists the brokers whose replicas hold all acknowledged records,
+    because they are in sync or eligible. If `complete` is empty, `last` lists the last leader. `complete` and `last`
+    are None if the brokers are too old to report them.
     """
 
     key: TopicPartition
@@ -92,7 +92,9 @@ class Leaderless(NamedTuple):
 def find_leaderless(
     args: argparse.Namespace, client: Client, survey: ClusterSurvey, wanted: dict[TopicPartition, Partition]
 ) -> dict[TopicPartition, Leaderless]:
-    """Find the partitions of `wanted` that have no leader; ask the brokers of their replicas for their logs."""
+    """Find the partitions of `wanted` that have no leader. Ask the brokers that have replicas of these partitions to
+    describe the logs of the replicas.
+    """
     keys = [key for key, each in wanted.items() if each.leader < 0]
     if not keys:
         return {}

@@ -125,8 +125,8 @@ def add_command(
 
 
 class _Timeout(argparse.Action):
-    """The option --timeout. It sets `timeout`, the seconds for each answer, and `deadline`, the seconds for a
-    whole plan. A plan has no deadline unless the option is given.
+    """The option --timeout. It sets `timeout`, the seconds for each answer, and `deadline`, the seconds for a whole
+    plan. A plan has a deadline only if the option is given.
     """
 
     def __call__(self, _: object, namespace: argparse.Namespace, value: Any, __: str | None = None) -> None:

@@ -199,7 +199,7 @@ def _sentence(each: OldTransaction, now_ms: int) -> str:
     start = each.producer.current_transaction_start_offset
     where = f"{each.topic}-{each.partition}"
     idle = span_text(max(0, now_ms - each.producer.last_timestamp))
-    # Another transaction, which began earlier, already stops readers at an earlier offset.
+    # Only the first open transaction of a partition stops readers, so the text about a later one differs.
     held = (
         f"read_committed consumers wait at offset {start}"
         if each.holds

@@ -1,5 +1,4 @@
-"""Computes bounds for the present time when the wall clock jumps: the earliest and the latest time that it
-may be. PURE.
+"""Computes bounds of the present time when the wall clock jumps: an earliest and a latest possible time. PURE.
 
 The wall clock is compared with the monotonic clock. Their difference is stable except for drift and jumps. A
 jump of more than `TOLERANCE_MS` is accepted when the wall clock has kept its new time for an interval. Until
@@ -78,8 +77,8 @@ class _Side:
 
 
 class AgreedClock:
-    """A node's wall clock, with the bounds of the right time. Jumps are found when the clock is read, so it
-    must be read every second.
+    """A node's wall clock, with bounds for the true time. Jumps are found when the clock is read, so it must be read
+    every second.
     """
 
     __slots__ = ("_backward", "_clock", "_forward", "_interval_ms", "_log")
@@ -115,19 +114,19 @@ class AgreedClock:
         return now_ms
 
     def earliest_ms(self) -> int:
-        """Return the earliest time that it may be now (ms since 1970). Use it to decide whether data is old enough to
-        be deleted.
+        """Return the earliest possible value of the present time (ms since 1970). Use it to decide whether data is old
+        enough to be deleted.
         """
         return self.observe() + self._forward.believed
 
     def latest_ms(self) -> int:
-        """Return the latest time that it may be now (ms since 1970). Use it to decide whether a credential has
-        expired.
+        """Return the latest possible value of the present time (ms since 1970). Use it to decide whether a credential
+        has expired.
         """
         return self.observe() - self._backward.believed
 
     def moment(self) -> Moment:
-        """Return the present time by the wall clock, with the earliest and the latest time that it may be."""
+        """Return the present time by the wall clock, with its earliest and its latest possible value."""
         now_ms, wall_ms = self.observe(), self._clock.wall_ms()
         return Moment(
             min(wall_ms, now_ms + self._forward.believed),

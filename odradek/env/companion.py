@@ -32,8 +32,8 @@ from odradek.env.real_files import RealFile
 END_SECONDS_MAX = 1.0
 """The seconds that an idle companion has to end before it is killed. It normally needs some milliseconds."""
 KILLED_SECONDS_MAX = 3.0
-"""Seconds to wait for a killed process. A process that reads from a hung device ends only when the device
-answers. It is then reaped when `subprocess` starts the next process.
+"""Seconds to wait for a killed process. A process that reads from a hung device ends only when the device answers. Such
+a process is reaped later, when `subprocess` starts the next process.
 """
 ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"

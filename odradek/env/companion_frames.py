@@ -33,7 +33,8 @@ _ROW = struct.Struct("!?Q")
 bytes.
 """
 _APART = 0
-"""The persistent id that stands for the next buffer in a pickle. A lent file has a tuple instead."""
+"""The persistent id (of pickle) that stands for the next separate buffer. The persistent id of a lent file is a tuple.
+"""
 
 _Apart: TypeAlias = list[tuple[bool, memoryview]]
 

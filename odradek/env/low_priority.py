@@ -21,7 +21,9 @@ SLICE_NANOSECONDS = 100_000_000
 _SCHED_SETATTR = {"x86_64": 314, "aarch64": 274, "riscv64": 274}
 """The number of the system call, by machine; not every C library has a function for it."""
 _ATTRIBUTES = struct.Struct("=IIQiIQQQII")
-"""`struct sched_attr`: size, policy, flags, nice, priority, slice, deadline, period, and two bounds of use."""
+"""`struct sched_attr`: size, policy, flags, nice, priority, slice, deadline, period, and the lower and upper bound of
+utilization.
+"""
 
 
 def give_way() -> bool:

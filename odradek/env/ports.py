@@ -251,8 +251,8 @@ class File(Protocol):
     def rest(self) -> bool:
         """Close the descriptor unless the file is pinned; the next use opens it again. Return True if it was closed.
 
-        Only the thread that uses the file without a pin (the loop) may call this. Another thread may call
-        this only while no thread uses the file.
+        Call this in the loop, the only thread that uses files without a pin. Any other thread may call it only while no
+        thread uses the file.
         """
 
     def close(self) -> None:
@@ -323,11 +323,11 @@ class Dir(Protocol):
     def bound_calls(self, wait_seconds: float, *, looks: bool = True) -> None:
         """Limit the time for which calls of the current thread wait for the disk of this directory.
 
-        From then on, the thread's appends and creations in or below this directory raise `DiskHung` if the
-        device does not answer in `wait_seconds`. While a call hangs, truncations raise `DiskHung` as well.
-        With `looks`, this is also true of reads, openings and listings. All other work of that thread on the
-        disk must use `in_time`. This applies to files that are opened later, from this directory or below it.
-        It does not apply to other results of `Env.open_dir` for the same path.
+        From then on, the thread's appends and creations in or below this directory raise `DiskHung` if the device does
+        not answer in `wait_seconds`. While a call hangs, truncations raise `DiskHung` as well. With `looks`, this is
+        also true of reads, openings and listings. All other work of that thread on the disk must use `in_time`. The
+        limit applies to files that are opened later, from this directory or below it. It does not apply to other
+        results of `Env.open_dir` for the same path.
         """
 
     def in_time(self, work: Callable[[], T], undo: Callable[[T], None] | None = None) -> T:
@@ -476,7 +476,7 @@ class Network(Protocol):
 
 class Workers(Protocol):
     """Threads for work off the loop: sync, cleaning, cold reads, compression. In the simulator the work runs on the
-    loop, at some moment of a virtual delay.
+    loop, at some moment during a simulated delay.
     """
 
     async def run(self, function: Callable[..., T], *args: Any) -> T: ...
@@ -535,8 +535,9 @@ class Meter(Protocol):
         """Return the processor time, in seconds, of the turn of the loop that ends now. The turn took
         `seconds` of wall-clock time.
 
-        Call it at the end of each turn. The result is at most `seconds`. A short turn was hardly interrupted, so the
-        result may be `seconds` itself; several such turns share one reading of the thread's clock.
+        Call it at the end of each turn. The result is at most `seconds`. For a short turn the result may be `seconds`
+        itself, because such a turn was hardly interrupted. So the thread's clock need not be read after each short
+        turn.
         """
 
 

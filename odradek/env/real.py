@@ -109,8 +109,7 @@ class RealWorkers:
                 result, failure = await trio.to_thread.run_sync(begin, limiter=self._limiter)
                 break
             except (RuntimeError, MemoryError):
-                # The message is "can't start new thread". The limit of processes or memory is reached, but
-                # others may be released.
+                # The error says "can't start new thread": processes or memory are used up, and may be free again later.
                 if has_begun:
                     raise
                 await trio.sleep(NO_THREAD_RETRY_SECONDS)
@@ -135,7 +134,7 @@ def _without_frames(error: Exception) -> Exception:
     error.add_note("a worker thread raised this at: " + " > ".join(places[1:]))
     seen: list[BaseException] = []
     chained: BaseException | None = error
-    # An error may be its own cause. Then the chain of causes is a circle.
+    # Stop at an error that was seen before, because the chain of causes may be a circle.
     while chained is not None and chained not in seen:
         seen.append(chained)
         chained.__traceback__ = None
@@ -144,9 +143,9 @@ def _without_frames(error: Exception) -> Exception:
 
 
 UNREAD_SECONDS_MAX = 0.00025
-"""While successive turns together take less than this many seconds, their processor time is taken from the
-wall clock, which is read anyway. Reading the thread's clock would be a system call of half a microsecond. A
-turn that was interrupted is longer, so the thread's clock is read after it.
+"""While successive turns together are shorter than this many seconds, the wall-clock duration of each turn counts as
+its processor time. The duration is measured anyway, but reading the thread's clock needs a system call of half a
+microsecond. A turn that was interrupted for long exceeds this limit, so the thread's clock is read after it.
 """
 
 

@@ -292,9 +292,9 @@ class RealDir:
     def lock(self) -> None:
         """Lock Kafka's `.lock` file, so that Kafka and Odradek never use the same directory.
 
-        Java uses POSIX locks. A lock by `flock` would not conflict with them, but a lock of the open file
-        description does (F_OFD_SETLK in fcntl(2)). Such a lock also stays when the process opens the file a
-        second time and closes it, unlike a POSIX lock.
+        Java uses POSIX locks. Locks by `flock` do not conflict with them, but locks of an open file description do
+        (F_OFD_SETLK in fcntl(2)). Unlike a POSIX lock, such a lock also stays when the process opens the file a second
+        time and closes it.
         """
         if self._disk.lock is not None:
             return

@@ -56,7 +56,7 @@ _probe = (bytearray(1),)
 
 
 class Folder(Protocol):
-    """The part of a directory that its files use."""
+    """The attributes of a directory object that its files use."""
 
     @property
     def path(self) -> str: ...
@@ -323,8 +323,8 @@ class RealFile:
         self._size = size
 
     def sync(self) -> int:
-        """Make the written bytes durable, as the port says. A worker may call this while the loop appends to, closes
-        or removes the file.
+        """Make the written bytes durable (`odradek.env.ports.File.sync`). A worker may call this while the loop appends
+        to, closes or removes the file.
         """
         fd, is_pinned = self._descriptor_for_sync()
         try:
@@ -432,9 +432,9 @@ def raise_unless_passing(error: Exception | None) -> None:
 def _let_go(fd: int, *, is_bounded: bool) -> None:
     """Close a descriptor, whatever the device answers.
 
-    Closing the last descriptor of a removed file frees its disk space. For 64 MiB this took 16 ms on ext4,
-    and on a hung disk it never ends. So a separate thread closes such a descriptor. A device that answers
-    with an error frees nothing, and takes no time.
+    Closing the last descriptor of a removed file frees its disk space. For a file of 64 MiB, closing took 16 ms on
+    ext4; on a hung disk it does not end. So a separate thread closes such a descriptor. A device that answers with an
+    error frees nothing, and takes no time.
     """
     try:
         found = os.fstat(fd)

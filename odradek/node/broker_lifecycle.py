@@ -7,10 +7,10 @@ log. A broker that was unregistered while it runs does not come back by itself: 
 to start it again. A broker also registers again when a directory that hung answers again
 (`odradek.data_plane.disks.directory_troubles`).
 
-Two processes that run on copies of one disk would take the registration from each other for ever. (On one
-host, the locks of the directories prevent that.) So a broker ends itself when the same other process has
-taken its registration repeatedly. Before that, it waits so long that a late request of a dead process can no
-longer arrive. The other process then keeps the registration.
+If two processes run on copies of one disk, each takes the registration from the other, again and again. (On one host,
+the locks of the directories prevent that.) So a broker ends itself when the same other process has taken its
+registration repeatedly. Before that, it waits so long that a late request of a dead process can no longer arrive. The
+other process then keeps the registration.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class LifecycleSettings:
     session_timeout_ms: int = setting("broker.session.timeout.ms")
     """The milliseconds without a heartbeat after which the controller fences a broker."""
     hands_over: bool = setting("controlled.shutdown.enable")
-    """True if a broker that shuts down first has its leaderships moved to other brokers."""
+    """True if a broker has its leaderships moved to other brokers before it shuts down."""
     initial_registration_ms: int = setting("initial.broker.registration.timeout.ms")
     """The milliseconds after which a broker ends if no controller has registered it."""
     log_dir_failure_ms: int = setting("log.dir.failure.timeout.ms")

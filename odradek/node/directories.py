@@ -123,8 +123,8 @@ class Directories:
         """Format a blank disk at `path` and use it in place of the old one, if the configuration allows it. Return
         true if so.
 
-        Its replicas begin empty, and leaders fill them. The new directory id shows the controller that the old disk
-        is gone.
+        The replicas on the new disk begin empty, and copy their records from the leaders. The new directory id shows
+        the controller that the old disk is gone.
         """
         env = self._env
         try:
@@ -216,8 +216,8 @@ class Directories:
         """
         path = self._config.metadata_log_dir
         if path in self.by_path:
-            # Open the directory once more for the metadata log. Calls of the log are bounded separately from
-            # those of partitions, because only the quorum's tasks wait for its writes.
+            # Open the directory once more for the metadata log. So its calls have a thread and a time limit of their
+            # own, and only the quorum's tasks wait for them.
             self.metadata_root = self._env.open_dir(path)
             self._bound_calls(self.metadata_root, looks=False)
             self.metadata_directory_id = self.by_path[path].directory_id

@@ -12,12 +12,12 @@ import gc
 from collections.abc import Mapping
 
 STARTING_THRESHOLD = 100_000
-"""The collector's first threshold during a start, which makes a million lasting objects and little garbage. The usual
-threshold would cost a sixth of the CPU time of a start with 10,000 partitions.
+"""The collector's first threshold during a start, which makes a million lasting objects and little garbage. With
+CPython's own threshold, collections take a sixth of the CPU time of a start with 10,000 partitions.
 """
 SERVING_THRESHOLDS = (700, 10, 100)
-"""CPython's thresholds, but with 100 instead of 10 as the last. A long request makes 200,000 objects, and a full
-collection in the middle would visit all of them.
+"""CPython's thresholds, but with 100 instead of 10 as the last. A long request makes 200,000 objects. If a full
+collection came in the middle of it, it would visit all of them.
 """
 THAW_EVERY = 100
 

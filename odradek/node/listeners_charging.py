@@ -62,9 +62,9 @@ class ListenersCharging:
                 broker.tasks.start_soon(rest.run)
 
     def _judge(self) -> Work[None]:
-        """Apply the present quotas to all waiting clients and all accounts. If quotas change meanwhile, the
-        rest of this round uses the new quotas, and another round follows. So a series of changes does not
-        keep any client waiting.
+        """Apply the present quotas to all waiting clients and all accounts. If quotas change meanwhile, the rest of
+        this round uses the new quotas, and another round follows. Each round ends in spite of further changes, so every
+        waiting client gets its turn.
         """
         broker, judged = self._broker, 0
         while judged != self._changes:

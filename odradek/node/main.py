@@ -37,8 +37,8 @@ PLAINTEXT = "PLAINTEXT"
 SWITCH_SECONDS = 0.0005
 """The seconds for which a worker thread in Python code keeps the interpreter lock when the event loop needs it.
 
-CPython's 5 ms would delay each request beside a busy worker by that time. A tenth of a millisecond would
-halve the throughput of workers (figures in bench/hot_path/README.md).
+With CPython's 5 ms, each request beside a busy worker takes 5 ms longer. With 0.1 ms, workers have half the throughput
+(figures in bench/hot_path/README.md).
 """
 
 STOPPING_ERRORS = (
@@ -111,8 +111,7 @@ def serve(
 def _needs_operator(reason: BaseException) -> bool:
     """True if the next start would fail for the same reason until an operator changes something.
 
-    An exception is a log that lacks committed records according to another node's answer, because the answer
-    may have been forged.
+    `LogLeftBehind` does not count, because it rests on another node's answer, which may have been forged.
     """
     return isinstance(reason, OPERATORS_ERRORS) and not isinstance(reason, NodeCannotStartYet | LogLeftBehind)
 

@@ -79,7 +79,7 @@ class NodeFailed(Exception):
 
 
 def _wait_for_answers(directories: Sequence[str]) -> None:
-    """Do nothing, because the caller of the node waits until these devices answer."""
+    """Do nothing. This is the default for a caller that can wait until the calls to these directories return."""
 
 
 @attrs.frozen
@@ -536,9 +536,7 @@ class Node:
         self._tasks.start_soon(server.reap_loop)
 
     def _run_woken(self) -> None:
-        """Run the requests of the broker that wait for the controller in this process and that the controller
-        has now answered.
-        """
+        """Continue the broker's requests that have waited for the controller in this process, and have its answer now."""
         if self._broker is not None:
             self._broker.run_woken()
 
@@ -648,7 +646,7 @@ class Node:
     # -- stop -----------------------------------------------------------------------------------------------------
 
     async def shut_down(self) -> None:
-        """Stop the node's parts in order. This is possible at any point of the start."""
+        """Stop the node's parts in order. It may also be called at any point of the start."""
         clock = self._env.clock
         began_at = clock.monotonic()
         lifecycle = self._lifecycle

@@ -40,8 +40,9 @@ def check_refusals(quorum: RaftQuorum, config: NodeConfig, cluster_id: str) -> N
     cluster. In the second, this node is only a broker, and the controllers name its id as the id of their
     leader. So two nodes share the id.
 
-    A minority of controllers from another cluster does not stop the node. Strangers at addresses from the log
-    do not stop it either, as long as a bootstrap server may know the voters' new addresses.
+    A minority of controllers from another cluster does not stop the node. If the voters' addresses come from the log,
+    other clusters may use these addresses now. Then refusals do not stop the node as long as a bootstrap server may
+    know the new addresses.
     """
     if not config.is_controller and quorum.peers.is_named_leader:
         raise NodeCannotStart(_of_a_voter(config.node_id))

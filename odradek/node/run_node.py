@@ -29,7 +29,8 @@ async def run_node(
     process: HostProcess | None = None,
     poison: bool = False,
 ) -> None:
-    """Run a node until `stop` is set (then it shuts down cleanly) or the task is cancelled (a crash: no effects).
+    """Run a node until `stop` is set or the task is cancelled. After `stop` the node shuts down cleanly. After a
+    cancellation, as after a crash, nothing more is written.
 
     `stop` also ends a start in any phase.
 

@@ -3,8 +3,8 @@ modes).
 
 A node logs a warning about them when it starts.
 
-A file that its group may read is accepted, because services often have their own group, and a configuration
-that root owns.
+A file is accepted if its group may read it. The configuration of a service often belongs to root, and the service reads
+it through a group of its own.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ class UnenforcedRules:
         self._acls = 0
 
     def check(self, image: MetadataImage) -> None:
-        """Raise `NodeCannotStart` if there are ACLs that this node does not enforce, unless
-        `odradek.start.without.acls` is true. Log a warning about other rules.
+        """Raise `NodeCannotStart` if there are ACLs that this node does not enforce, and `odradek.start.without.acls`
+        is false. Log a warning about other rules.
         """
         access = image.access
         self._acls = len(access.acls)

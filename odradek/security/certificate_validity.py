@@ -20,7 +20,8 @@ _FIRST_SHORT_YEAR = 50
 
 
 def refusal_by_time(certificate: bytes, now: Moment) -> str:
-    """Return why a certificate is not valid at every time that `now` may be; empty if it is valid.
+    """Return why a certificate is not valid in the whole interval `now` (earliest to latest possible time); empty if it
+    is.
 
     Raises `MalformedName`.
     """

@@ -1,7 +1,6 @@
 """Connections to listeners that authenticate clients: they are returned after TLS handshake and login. PORTED.
 
-`SecuredEnv` is an `Env` whose network connects in this way. So code that connects to other nodes needs no knowledge
-of security.
+`SecuredEnv` is an `Env` with such a network. So code that connects to other nodes needs no knowledge of security.
 
 A login may have a limited lifetime (KIP-368). Such a connection has a time after which it should be replaced. The
 code that uses it then connects again, between two requests.
@@ -159,7 +158,7 @@ class SecuredNetwork:
             own_token = await self._token_workers.run(self._tokens)
         client = SaslClient(credentials, self._nonce, own_token)
         token: bytes | None = client.first()
-        # Count the lifetime from a time before the last token is sent. The server begins to count it later.
+        # Count the lifetime from before the last token is sent. So it ends here earlier than at the server.
         lifetime_ms, asked_at = 0, 0.0
         while token is not None:
             asked_at = self._env.clock.monotonic()

@@ -1,8 +1,8 @@
 """The name in a certificate in Java's format (`X500Principal.getName()`, RFC 2253), because rules and ACLs use this
 format. PURE.
 
-The name is read from the certificate's DER itself. Java reads the bytes of most strings as UTF-8, whatever type they
-claim. It prints attributes without a keyword as the hexadecimal of their DER.
+The name is read from the certificate's DER itself. Java reads the bytes of most strings as UTF-8, whatever their ASN.1
+type is. If an attribute's type has no keyword, Java prints the attribute's DER in hexadecimal digits.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ def _finished_comes_next(flight: bytes) -> bool:
 
 
 def _feed(session: TlsSession, held: bytes, data: memoryview, bounds: RecordBounds) -> None:
-    """Feed `held` and `data` to the session, except for an incomplete record header at the end."""
+    """Feed the bytes `held` and then `data` to the session. Leave out an incomplete record header at the end."""
     whole = held + data
     ready = whole[: len(whole) - len(bounds.head)]
     if ready:

@@ -45,7 +45,7 @@ class IdleRecords:
 
 
 class IdleBytes:
-    """The allowance of a client's connection to a server. Here only bytes are counted, not records."""
+    """The allowance of a client's connection to a server. Unlike `IdleRecords`, it counts bytes instead of records."""
 
     __slots__ = ("_bytes",)
 

@@ -114,8 +114,8 @@ def _parts(replacement: str, pattern: Any) -> Iterator[_Part]:
 
 
 def _numbered(digits: str, pattern: Any) -> Iterator[_Part]:
-    """Yield a reference to a group from the digits after `$`, then the remaining text. As in Java, the number ends
-    before a digit that would exceed the last group. Raises `MalformedRule`.
+    """Yield a reference to a group from the digits after `$`, then the remaining text. As in Java, a digit belongs to
+    the number only if the pattern has a group of the resulting number. Raises `MalformedRule`.
     """
     count = 1
     while count < len(digits) and int(digits[: count + 1]) <= pattern.groups:

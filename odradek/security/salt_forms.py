@@ -72,7 +72,7 @@ class SaltForm:
 
 
 OUR_FORM = SaltForm("bytes", 16, 4096)
-"""The form of two kinds of credentials: those that `odradek user` makes, and those of delegation tokens."""
+"""The form of the credentials that `odradek user` makes, and of the credentials of delegation tokens."""
 
 
 def _is_kafkas(salt: bytes) -> bool:
@@ -93,7 +93,7 @@ def form_of(salt: bytes, iterations: int) -> SaltForm:
 
 @attrs.frozen
 class SaltForms:
-    """The number of users with each form, by Kafka's number of the mechanism. It is an immutable value."""
+    """The number of users with each form, by Kafka's number of the mechanism. The object is immutable."""
 
     _counts: Mapping[tuple[int, SaltForm], int] = attrs.field(factory=dict)
     _common: Mapping[int, tuple[tuple[SaltForm, int], ...]] = attrs.field(factory=dict)
@@ -102,7 +102,7 @@ class SaltForms:
     def changed(
         self, gone: Iterable[tuple[int, SaltForm]], come: Iterable[tuple[int, SaltForm]]
     ) -> SaltForms:
-        """Return the counts after some users were removed and others added; each is given as (mechanism, form)."""
+        """Return the counts after some users were removed and others added. A user is given as (mechanism, form)."""
         counts = Counter(self._counts)
         counts.update(come)
         counts.subtract(gone)

@@ -228,8 +228,8 @@ class Login:
 
     def _scram_server(self, mechanism: ScramMechanism) -> ScramServer:
         def token_keys_of(token_id: str) -> ServerKeys | None:
-            # A client that is still unknown must cost the event loop little, so it computes no keys for such
-            # a client's first message. For a renewal, it computes the token's keys at once.
+            # An unknown client must cost the event loop little, so the loop computes no keys for its first message. At
+            # a renewal, when the client is known, the loop computes the token's keys at once.
             at_once = bool(self.principal) or self._token is not None
             token = self._token = self._token_of(token_id, mechanism, at_once)
             return None if token is None else token.keys

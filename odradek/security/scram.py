@@ -225,7 +225,7 @@ class ScramClient:
     def __init__(
         self, mechanism: ScramMechanism, user: str, password: str, nonce: str, *, by_token: bool = False
     ) -> None:
-        """`by_token`: `user` is the id of a delegation token, and `password` its HMAC in base64."""
+        """`by_token` is true if `user` is the id of a delegation token, and `password` its HMAC in base64."""
         self._mechanism = mechanism
         self._password = password
         self._nonce = nonce

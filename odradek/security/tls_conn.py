@@ -33,8 +33,8 @@ __all__ = ["RECORD_BYTES", "Scratch", "TlsConn"]
 
 RECORD_BYTES = 16 * 1024
 FEED_BYTES = RECORD_BYTES + 512
-"""The maximum number of bytes that are fed to OpenSSL at a time: a full record with its header. More would
-stay in its memory for each connection.
+"""The maximum number of bytes that are fed to OpenSSL at a time: a full record with its header. OpenSSL would keep
+further bytes in its memory, for each connection.
 """
 HEADER_BYTES = 5
 _unpack_size = struct.Struct(">H").unpack_from
@@ -248,7 +248,7 @@ class TlsConn:
         begin = filled
         filled, reads, end = self._tls.read_records(records, buffer, begin)
         if filled == len(buffer):
-            # A record that fills the buffer may have more plain bytes; any other was read whole.
+            # A record that fills the buffer may have more plain bytes; any other record was read completely.
             self._has_more = True
             self._unread += records - reads
         elif reads < records and not end:

@@ -123,7 +123,8 @@ class TokenLogins:
         """Return the keys and the owner of a token for a login; None for an unknown or expired token. If its keys are
         not computed yet, compute them if `at_once`, otherwise raise `KeysMissing`.
 
-        `now_ms` is the latest time that it may be now. So an expired token is refused even if the clock was set back.
+        `now_ms` is the latest possible value of the present time. So an expired token is refused even if the clock was
+        set back.
         """
         if token is None or is_expired(token, now_ms):
             return None
@@ -145,7 +146,7 @@ class TokenLogins:
         return server_keys(mechanism, salted, salt, ITERATIONS_MIN)
 
     def _keep(self, named: tuple[str, str], keys: ServerKeys) -> None:
-        """Remember the keys of a token, and forget the keys that have not been used for the longest time."""
+        """Remember the keys of a token. If there are too many, forget the keys that were not used for the longest time."""
         self._keys.pop(named, None)
         self._keys[named] = keys
         if len(self._keys) > LOGINS_MAX:

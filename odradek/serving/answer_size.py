@@ -11,8 +11,8 @@ from __future__ import annotations
 from odradek.wire.errors import ErrorCode
 
 REPEATED_BYTES_MAX = 2 << 20
-"""The maximum number of bytes of repetitions: about 90,000 small partitions, encoded in some 50 ms. Normal
-clients repeat nothing.
+"""The maximum number of bytes of repetitions in one answer. About 90,000 small partitions have this size, and are
+encoded in some 50 ms. Normal clients repeat nothing.
 """
 TOO_LARGE = ErrorCode.INVALID_REQUEST
 TOO_LARGE_MESSAGE = "The answer would become too large; ask for less in one request."

@@ -71,8 +71,8 @@ class ApiEntry:
             counting_encoder(response_class(api_key), version)
         )
         self.decode_large: Callable[[Any, int], tuple[Any, int]] = self._decode_first_large
-        """Decodes, like `decode`, a frame of more than `ELEMENTS_AT_ONCE` bytes. Raises `TooManyElements` if
-        the request has more elements. It is compiled when the first such frame arrives.
+        """Decodes, like `decode`, a frame of more than `ELEMENTS_AT_ONCE` bytes. Raises `TooManyElements` if the
+        request has more elements. The decoder is compiled when the first such frame arrives.
         """
         self.decode_all: Callable[[Any, int], tuple[Any, int]] = self._decode_first_of_many
         """Decodes, like `decode`, a frame with up to `ELEMENTS_MAX` elements, in a worker. Returns the request and

@@ -96,8 +96,8 @@ class Delayed:
         self._revise: Callable[[Any], Any] | None = None
 
     def revise_by(self, revise: Callable[[Any], Any]) -> None:
-        """Have `revise` change the response, now or when it comes. Several functions are applied in the order of
-        these calls.
+        """Have `revise` change the response, now or when it comes. After several calls, the functions are applied in
+        the order of the calls.
         """
         if self.response is not None:
             self.response = revise(self.response)

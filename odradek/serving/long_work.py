@@ -133,7 +133,7 @@ class LongWork:
         self._rest_until = 0.0
         self._turns_before = 0
         self.asker: _Asker | None = None
-        """The connection whose request is handled now. It decides which client pays for a share that begins now."""
+        """The connection whose request is handled now. Its client pays for a share that begins now."""
         self.turns = 0
         """The number of turns that connections have had."""
         self.seconds = 0.0

@@ -1,6 +1,4 @@
-"""The environment of a node: the ports, the schedule of its long work, and a wall clock that knows its own
-uncertainty.
-"""
+"""The environment of a node: the ports, the schedule of its long work, and a wall clock with bounds of its error."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ import re2
 __all__ = ["compile_pattern", "forget_compiled", "is_pattern", "matching_names", "reading_microseconds"]
 
 READING_MICROSECONDS_MAX = 10_000
-"""The longest estimated time of an accepted pattern. Patterns with this estimate were measured to take 5 ms
-at most.
+"""If RE2 needs more than this time to read a pattern, by our estimate, the pattern is refused. In measurements,
+patterns with this estimate took at most 5 ms.
 """
 AUTOMATON_BYTES_MAX = 1 << 20
 _REPEATS_MAX = 1_000
@@ -73,7 +73,7 @@ class CompiledPattern(Protocol):
 
 
 def compile_pattern(pattern: str) -> CompiledPattern:
-    """Return the compiled pattern of `re2`. The caller calls `forget_compiled` when it has done.
+    """Return the compiled pattern of `re2`. The caller must call `forget_compiled` after its last use.
 
     Raises `re2.error` for a pattern that RE2 cannot read, or that would take too long to read.
     """

@@ -128,9 +128,9 @@ class Answers(Delayed):
 
 
 Wait: TypeAlias = int | Callable[[Pace], Awaitable[Any]] | Answers
-"""A value that a generator yields. A function waits, and returns a value for the generator. `Answers` waits
-for the answers to other requests. A number counts units of work done; the generator waits if they fill a
-slice.
+"""A value that a generator yields. If it is a function, the driver awaits it, and sends its result to the generator. If
+it is an `Answers`, the generator waits for the answers to other requests. If it is a number, it counts units of work
+done, and the generator waits only if they fill a slice.
 """
 Steps: TypeAlias = Generator[Wait, Any, T]
 """The work of a request: a generator that yields what it waits for, and returns the result."""
@@ -160,9 +160,7 @@ def asked(ask: Callable[[], Awaitable[Any]]) -> Wait:
 
 
 def in_worker(workers: _Workers, function: Callable[..., Any], *args: object) -> Wait:
-    """Make a wait for a call in one of these threads. The client pays for the processor time, even if the call
-    raises.
-    """
+    """Make a wait for a call in a thread of `workers`. The client pays for the processor time, even if the call raises."""
 
     async def call(pace: Pace) -> Any:
         payer = pace.share.payer
@@ -192,9 +190,9 @@ def _run_all() -> Generator[Any, Any, None]:
     """Run works one after the other: receive a work, yield its waits, receive their results, and yield the work's
     result.
 
-    At its end, a generator raises `StopIteration`, which costs as much as the rest of this module for a small
-    request. A generator that uses `yield from` gets the result without this exception. While a work runs, the
-    `gi_yieldfrom` of the outer generator is set.
+    A work that the driver ran directly would end with a `StopIteration`, which costs as much as the rest of this module
+    for a small request. With `yield from`, this generator gets the result of the work without an exception. Its
+    `gi_yieldfrom` is set while a work runs, so the driver sees whether the work has ended.
     """
     came = None
     while True:
@@ -242,7 +240,7 @@ class StepDriver:
         return result
 
     def first_slice(self, runner: Runner, came: Any, is_long: bool = False) -> Result:
-        """Run the first slice of started work. The result is that of `begin`."""
+        """Run the first slice of started work. Return a result as `begin` does."""
         came = self._end_slice(runner, came, SCANT_UNITS if self._long_work.is_busy else SLICE_UNITS)
         if runner.gi_yieldfrom is None:
             if not _IDLE:

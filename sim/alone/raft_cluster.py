@@ -46,7 +46,7 @@ def _never() -> bool:
 
 
 def must(holds: bool, promise: str) -> None:
-    """Raise `SafetyViolation` with the text `promise`, unless `holds`."""
+    """Raise `SafetyViolation` with the text `promise` if `holds` is False."""
     if not holds:
         raise SafetyViolation(promise)
 

@@ -348,7 +348,7 @@ class Broker:
             if epoch < fetched.last_fetched_epoch or end_offset < fetched.fetch_offset:
                 return Answer(diverging=(epoch, end_offset))
         try:
-            follower = partition.follower(replica.replica_id, fetched.current_leader_epoch >= 0)
+            follower = partition.followers.sender(replica.replica_id, fetched.current_leader_epoch >= 0)
             if log.log_start_offset <= fetched.fetch_offset <= log.log_end_offset:
                 partition.note_fetch(
                     follower,

@@ -31,7 +31,7 @@ class Promises:
         """
 
     def acknowledge(self, base_offset: int, values: Iterable[bytes]) -> None:
-        """Record that a producer's records were acknowledged, at offsets from `base_offset` on."""
+        """Note that a producer's records were acknowledged, at offsets from `base_offset` on."""
         for offset, value in enumerate(values, base_offset):
             if self.acknowledged.setdefault(offset, value) != value:
                 raise SafetyViolation(f"offset {offset} was acknowledged twice, for different records")

@@ -40,7 +40,7 @@ class Proposal:
         proposal = partition.isr_state
         assert not isinstance(proposal, CommittedIsr)
         isr = tuple(
-            (each, node.broker_epoch if each == node.node_id else partition.broker_epoch_of(each))
+            (each, node.broker_epoch if each == node.node_id else partition.followers.broker_epoch_of(each))
             for each in proposal.proposed
         )
         return cls(
@@ -66,7 +66,7 @@ class Controller:
 
     def _change(self, **fields: object) -> None:
         epoch = self.state.partition_epoch + 1
-        self.state = attrs.evolve(self.state, partition_epoch=epoch, **fields)  # type: ignore[arg-type]  # of its own
+        self.state = attrs.evolve(self.state, partition_epoch=epoch, **fields)  # type: ignore[arg-type]  # own fields
         self._tell()
 
     def _tell(self) -> None:

@@ -84,7 +84,7 @@ class Producers:
         try:
             result = partition.append_as_leader(memoryview(builder.build()), START_MS + now_ms)
         except KafkaError:
-            return  # The leader lacks an earlier batch of this producer. This leader will be deposed.
+            return  # The leader lacks an earlier batch of this producer, so it will be deposed. The batch is repeated.
         batch.is_waiting = True
         if node.log.high_watermark > result.last_offset:
             self.settled(batch, result.base_offset)

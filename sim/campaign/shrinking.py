@@ -1,8 +1,8 @@
 """Minimisation of a failing run: options are removed one by one as long as the run still fails in the same way. PURE.
 
-The search is greedy, after delta debugging (Zeller, 2002): each step of `RunOptions.simpler` is tried, and kept if
-the failure remains. A step that made the failure disappear is not tried again. The effect of a step rarely depends on
-other steps, and each try costs a run.
+The search is greedy, after delta debugging (Zeller, 2002): each step of `RunOptions.simpler` is tried, and kept if the
+failure remains. A step that made the failure disappear is not tried again: its effect rarely depends on other steps,
+while each try costs a run.
 """
 
 from __future__ import annotations

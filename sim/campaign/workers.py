@@ -22,7 +22,7 @@ from sim.campaign.results import Outcome, Results
 from sim.options import RunOptions
 
 JOBS_MAX = 50
-"""How many jobs a process runs before a new process replaces it. A process may leak memory."""
+"""How many jobs a process runs before a new process replaces it. There is a limit because a process may leak memory."""
 CPU_SECONDS_MAX = 600.0
 """The most CPU time in seconds that a run may take. A run also ends if it uses no CPU time for this number of real
 seconds. Most runs take some seconds.

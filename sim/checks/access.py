@@ -96,7 +96,7 @@ class _Replayed:
 
 @attrs.define(eq=False)
 class _Login:
-    """The observed part of the login on one connection."""
+    """The SCRAM login on one connection, as far as it was observed."""
 
     password: str
     began_at: float

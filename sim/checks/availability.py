@@ -321,8 +321,8 @@ class Availability:
     def _is_led_by_a_bad_disk(
         self, outage: Outage, partition: PartitionImage, living: Mapping[int, tuple[Member, Node]]
     ) -> bool:
-        """True if the leader's disk hangs or is full by now, and the outage has another reason so far. The broker may
-        report the disk late, so the reason must be updated.
+        """True if the leader's disk hangs or is full by now, although the outage is recorded with another reason. The
+        broker may report the disk late, so the reason must be updated.
         """
         if partition.leader not in living:
             return False

@@ -64,7 +64,7 @@ class NeverFalls:
 
     def see(self, who: Hashable, bearer: object, value: int, told: str) -> None:
         """Record the present value of `who`; `told` describes it in words. Raises `SafetyViolation` if the value has
-        decreased. With a new `bearer` (a new process or replica) the value may start lower.
+        decreased. The value may be lower if `bearer` (the process or replica with the value) is a new object.
         """
         before = self._highest.get(who)
         if before is not None and before[0] is bearer and before[1] > value:
@@ -80,8 +80,8 @@ class EqualAtOffsets:
     _states: dict[int, tuple[str, object]] = attrs.Factory(dict)
 
     def see(self, who: str, offset: int, state: object) -> None:
-        """Record the state of node `who` after the record at `offset`. Raises `SafetyViolation` if another node had a
-        different state after that record.
+        """Note the state of node `who` after it has applied the record at `offset`. Raises `SafetyViolation` if another
+        node had a different state after that record.
         """
         first, known = self._states.setdefault(offset, (who, state))
         if known is not state and known != state:

@@ -23,7 +23,9 @@ KEY = "min.insync.replicas"
 
 @attrs.frozen
 class _Short:
-    """A leader with too few in-sync replicas. Two calls of `look` found the same state if their `term` is equal."""
+    """A leader with too few in-sync replicas. If two calls of `look` make objects with equal `term`, the leader is
+    still in the same state.
+    """
 
     term: tuple[object, int, int, int, tuple[int, ...]]
     """(log, leader epoch, partition epoch, minimum, in-sync replicas)."""

@@ -42,7 +42,7 @@ class Outage:
     why: str
     able: dict[int, float] = attrs.Factory(dict)
     """The brokers that may be elected according to the committed metadata, each with the virtual time from which on it
-    may be elected. An operator may add a broker late.
+    may be elected. This time differs if an operator adds a broker late.
     """
 
 

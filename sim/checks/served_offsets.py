@@ -230,7 +230,7 @@ class ServedOffsets:
             self.answers.append(answer)
 
     def _deleted(self, serving: tuple[Member, Node], request: Any, answer: Any) -> None:
-        """Record that records were reported as deleted: leaders from this epoch on must begin at or after that offset."""
+        """Note that records were reported as deleted: leaders from this epoch on must begin at or after that offset."""
         broker = serving[1].broker
         for topic in answer.topics if broker is not None else ():
             hosted = broker.topics.get(topic.name) if broker is not None else None

@@ -103,7 +103,7 @@ class StoredLogs:
         return _segments(self.entries(disk, path))
 
     def end_offset(self, disk: SimDisk, path: str) -> int:
-        """Return the offset after the last batch of the log, up to the first gap; -1 without a segment."""
+        """Return the offset after the last batch before the log's first gap; -1 without a segment."""
         entries = self.entries(disk, path)
         name = max((name for name in entries if name.endswith(_SUFFIX)), default=None)
         last = None if name is None else entries[name]

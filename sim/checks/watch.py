@@ -190,7 +190,7 @@ class Watch:
         self._look_later()
 
     def end(self) -> None:
-        """Stop checking: the metadata log is replaced, and another `Watch` continues."""
+        """Stop checking, because the metadata log is about to be replaced. After that, another `Watch` begins."""
         self._is_over = True
 
     def _look_later(self) -> None:

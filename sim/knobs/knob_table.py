@@ -157,8 +157,8 @@ _CONNECTIONS: Mapping[str, Mapping[str, tuple[int, int]]] = {
     "security.doors.door": {"DECISIONS_AT_ONCE": (2, 20)},
     "serving.layered_map": {"_OVERLAY_MIN": (0, 4)},
     "serving.steps": {"SLICE_UNITS": (2, 50), "SCANT_UNITS": (1, 10)},
-    # These values exceed the number of elements of requests between nodes. Longer requests are decoded by workers,
-    # which may be slow.
+    # A request with more elements is decoded by a worker, which may be slow. So these values exceed the number of
+    # elements of all requests between nodes.
     "wire.codec": {"ELEMENTS_AT_ONCE": (100, 400)},
     "wire.batches.compression": {"CHUNK_BYTES": (64, 2_000), "_GZIP_INPUT_BYTES": (16, 2_000)},
     "wire.framing.connection": {"_LARGE_BYTES": (64, 2_000)},

@@ -43,8 +43,8 @@ class ProduceConfig:
 
 @attrs.frozen
 class RecordToSend:
-    """One record to send. With `partition` None the producer chooses one, by the key if there is one. `timestamp_ms`
-    counts from 1970.
+    """One record to send. With `partition` None the producer chooses the partition, by the record's key if it has a
+    key. `timestamp_ms` counts from 1970.
     """
 
     topic: str

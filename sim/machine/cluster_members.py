@@ -220,13 +220,13 @@ SETTINGS = {
     "transaction.state.log.replication.factor": "3",
     "transaction.state.log.min.isr": "2",
     "transaction.state.log.num.partitions": "2",
-    # The shortest session is short, so that the sessions of crashed clients can end soon.
+    # Allow short sessions of group members, so that the sessions of crashed members end soon.
     "group.min.session.timeout.ms": "500",
     "auto.create.topics.enable": "false",
-    # With this value old records are removed, so that a follower may find a log that begins with a snapshot.
+    # Remove old metadata records at once, so that a follower may have to fetch a snapshot from the leader.
     "metadata.max.retention.bytes": "0",
-    # These timeouts never pass. No operator of a simulation would restart a node that ends because it has found no
-    # controller.
+    # Set these timeouts to infinity: after such a timeout the node would end, and nobody in a simulation would restart
+    # it.
     "initial.broker.registration.timeout.ms": "2147483647",
     "log.dir.failure.timeout.ms": "2147483647",
 }

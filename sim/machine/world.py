@@ -307,7 +307,7 @@ class World:
         self.agenda.at(until, answer)
 
     def set_clocks(self, name: str, *, rate: float, drift: float) -> None:
-        """Let a machine's monotonic clock run at `rate`, and its wall clock drift from it by `drift`."""
+        """Let a machine's monotonic clock run at `rate`, and its wall clock drift away at the rate `drift`."""
         machine = self.machine(name)
         machine.clock_rate, machine.wall_drift = rate, drift
         if machine.env is not None:

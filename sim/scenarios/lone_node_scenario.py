@@ -36,8 +36,8 @@ PARTITIONS = 2
 DEATHS = ("stop", "all", "all", "synced", "random", "cut", "error")
 VIRTUAL_SECONDS_MAX = 1800.0
 CLOCK_OFF_MS_MAX = 1_800_000
-"""The largest error of a clock in milliseconds. Kafka accepts timestamps of producers up to one hour ahead of the
-broker's clock.
+"""The largest error of a clock in milliseconds. It is below one hour, because Kafka accepts timestamps of producers up
+to one hour ahead of the broker's clock.
 """
 
 __all__ = ["SafetyViolation", "Scenario", "node_config"]

@@ -28,14 +28,14 @@ from odradek.data_plane.log.directory.checkpoints import (
     RECOVERY_POINT_FILE,
 )
 from odradek.data_plane.log.parts.leader_epochs import FILE_NAME as EPOCHS_FILE
-from odradek.data_plane.log.segments.segment import INDEX_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX
+from odradek.data_plane.log.segments.file_names import INDEX_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX
 from sim.machine.members import Member
 from sim.storm.fault_atlas import places_to_rot
 from sim.storm.storm import Storm, Trouble
 
 HANG_SECONDS = 30.0
-"""The longer duration of a hang. It exceeds a session, the allowed lag of a follower, and the time for which clients
-wait for an answer.
+"""The longer of the two durations of hangs, in seconds. It exceeds a session, the allowed lag of a follower, and the
+time for which clients wait for an answer.
 """
 FLIPS_MAX = 3
 SPOILED_MAX = 4

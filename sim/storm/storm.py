@@ -41,8 +41,8 @@ from sim.storm.fault_atlas import FaultAtlas
 from sim.storm.storm_plan import StormPlan
 
 CLOCK_OFF_MS_MAX = 1_800_000
-"""The largest error of a clock in milliseconds. Kafka accepts timestamps of producers up to one hour ahead of the
-broker's clock.
+"""The largest error of a clock in milliseconds. It is below one hour, because Kafka accepts timestamps of producers up
+to one hour ahead of the broker's clock.
 """
 CUT_SECONDS_MAX = 5.0
 LONG_SECONDS_MAX = 15.0

@@ -47,7 +47,7 @@ _SETTINGS = {
     "unclean.leader.election.enable": "false",
 }
 _SAFE = {"min.insync.replicas": "2"}
-"""A further setting for a topic with three replicas. With it, each marker is on at least two disks."""
+"""A setting that is added if the topic has three replicas. Each acknowledged marker is then on at least two disks."""
 _READ_COMMITTED = 1
 _FETCH_BYTES = 4 << 20
 _FETCH_WAIT_MS = 500

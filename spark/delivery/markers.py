@@ -122,8 +122,8 @@ def _parse_value(key: TaskKey, value: bytes) -> Marker | Decision:
 
 @attrs.define
 class MarkerLog:
-    """The last committed marker of each task, and the last decision of one query. They come from the batches before
-    the offset `position`.
+    """The last committed marker of each task, and the last decision of one query. They come from the record batches
+    before the offset `position`.
     """
 
     query: str
@@ -133,11 +133,11 @@ class MarkerLog:
     _open: dict[int, list[tuple[TaskKey, bytes | None]]] = attrs.field(factory=dict)
 
     def copy(self) -> MarkerLog:
-        """Return a copy. Batches that are added to the copy do not change this log."""
+        """Return a copy. Record batches that are added to the copy do not change this log."""
         return MarkerLog(self.query, self.position, dict(self.markers), self.decision)
 
     def add_stable(self, buf: memoryview, aborted: Sequence[tuple[int, int]]) -> None:
-        """Process batches below the last stable offset. `aborted` has (producer id, first offset) of aborted
+        """Process record batches below the last stable offset. `aborted` has (producer id, first offset) of aborted
         transactions, sorted by offset.
         """
         coming, gone = list(aborted), set[int]()
@@ -152,7 +152,7 @@ class MarkerLog:
                 self._apply(self._records(buf, place))
 
     def add_unstable(self, buf: memoryview, end: int) -> None:
-        """Process batches from the last stable offset up to `end`. Records in a transaction count only once the
+        """Process record batches from the last stable offset up to `end`. Records in a transaction count only once the
         commit of the transaction has been read.
         """
         for place, header in self._batches(buf):
@@ -170,7 +170,7 @@ class MarkerLog:
 
     @property
     def newest(self) -> int:
-        """The last batch that any task has committed; -1 if there is none."""
+        """The last batch of the query that any task has committed; -1 if there is none."""
         return max((each.batch for each in self.markers.values()), default=-1)
 
     @property
@@ -185,7 +185,7 @@ class MarkerLog:
         return any(key[1] == task for held in self._open.values() for key, _ in held)
 
     def _batches(self, buf: memoryview) -> list[tuple[int, BatchHeader]]:
-        """List the complete batches that were not processed before, as (position, header)."""
+        """List the complete record batches that were not processed before, as (position, header)."""
         found = []
         for place, header in iter_batches(buf):
             if header.next_offset > self.position:

@@ -108,7 +108,7 @@ def _is_unknown(each: TransactionDescription) -> bool:
 
 
 def prepared_slots(core: ClientCore, query: str, timeout: float) -> Operation[tuple[Prepared, ...]]:
-    """List the slots of a query with an open transaction. Raises as `free_slots` does."""
+    """List those slots of a query that have an open transaction. Raises as `free_slots` does."""
     try:
         return (yield from open_slots(core, query, timeout, states=(_OPEN,)))
     except UnsupportedByBroker:
@@ -119,7 +119,7 @@ def prepared_slots(core: ClientCore, query: str, timeout: float) -> Operation[tu
 def open_slots(
     core: ClientCore, query: str, timeout: float, *, states: Sequence[str] = (_OPEN, _BEGUN)
 ) -> Operation[tuple[Prepared, ...]]:
-    """List the slots of a query with an open transaction, or with a producer that may open one. Raises as
+    """List those slots of a query that have an open transaction, or a producer that may open one. Raises as
     `free_slots` does.
     """
     deadline = core.now + timeout
@@ -170,9 +170,9 @@ def end_transactions(
     deadline = core.now + timeout
     for begin in range(0, len(wanted), _AT_A_TIME):
         pending = list(wanted[begin : begin + _AT_A_TIME])
-        # Transactions that are certainly open before the next attempt. A request without an answer may have
-        # ended its transaction, and another attempt may use the slot now. So a transaction is removed after
-        # its first request.
+        # The transactions that are certainly still open before the next attempt. A request without an answer may have
+        # ended its transaction, and another attempt may use the slot now. So a transaction is removed after its first
+        # request.
         certain = set(pending) if all_open else set[Prepared]()
         attempt = 0
         while pending:

@@ -13,7 +13,7 @@ steps:
 | --- | --- | --- |
 | LOOK | read the last decision | a decided batch needs no transaction |
 | CLAIM | take a free slot of the task's pool, with an InitProducerId that keeps a prepared transaction | a prepared transaction may be a winner, so no attempt ends it |
-| LOOK_AGAIN | read the last decision up to the high watermark | a driver that listed the pool before CLAIM had decided before |
+| LOOK_AGAIN | read the last decision up to the high watermark | a driver whose LIST lacks this transaction had decided before CLAIM, so this step finds its decision |
 | WRITE | write the rows in a transaction | |
 | PREPARE | wait until all rows are in the log | |
 | COUNT | count the rows without writing them | only if the batch is already decided |

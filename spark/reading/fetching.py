@@ -59,11 +59,11 @@ _LOGGER = logging.getLogger("odradek.spark")
 _PARTITION_BYTES = int(SOURCE_DEFAULTS["max.partition.fetch.bytes"])
 _ROWS = 10_000
 _RANGES_TOGETHER = 256
-"""The most small ranges of a task that are fetched together."""
+"""The largest number of small ranges that a task fetches together."""
 _RANGES_AHEAD = 8
-"""The most ranges of a task that have a Fetch under way."""
+"""The largest number of ranges for which a task has a Fetch under way at the same time."""
 _CLIENTS_MAX = 8
-"""The most clients that are kept. If there are more, the least recently used client is closed."""
+"""The largest number of clients that a process keeps. Beyond this number, the least recently used client is closed."""
 
 _PASSING = frozenset(
     {

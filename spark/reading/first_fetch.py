@@ -35,7 +35,7 @@ def first_fetch(
     """Fetch the start of each range from its leader. Return the answers (`PartitionData`) without an error, by
     partition.
 
-    `bytes_max` limits each leader's answer. Each range must be of another partition.
+    `bytes_max` limits each leader's answer. No two ranges may be of the same partition.
     """
     by_key = {TopicPartition(each.topic, each.partition): each for each in ranges}
     names = {each.topic for each in ranges}

@@ -39,8 +39,8 @@ SINK_DEFAULTS: dict[str, str] = {
     "client.id": "odradek-spark",
 }
 _LOOK_UP_MS = 15_000
-"""The time limit for looking up a topic, in milliseconds. (It is much shorter than the time for which rows
-may wait for memory, which is their delivery timeout.)
+"""The time limit for looking up a topic, in milliseconds. It is much shorter than the delivery timeout, for which rows
+may wait for memory.
 """
 _NAMES = tuple(each.name for each in SINK_OPTIONS)
 _SPARKS = ("checkpointlocation", "path", "queryname")

@@ -61,7 +61,7 @@ class TaskReport(WriterCommitMessage):
     record_bytes: int = 0
     """The bytes of keys and values."""
     batch_bytes: int = 0
-    """The bytes of the batches that were sent, compressed; a repeated batch counts once."""
+    """The bytes of the record batches that were sent, compressed. A batch that was sent again counts once."""
     batches: int = 0
     batches_repeated: int = 0
     seconds: float = 0.0

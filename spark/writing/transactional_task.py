@@ -28,7 +28,7 @@ _OTHER_MODES = (
     "delivery=at-least-once needs no transactions, but doubles the rows that this batch has committed already"
 )
 _decisions: dict[tuple[object, ...], Decisions] = {}
-"""The decisions topic that this worker process has opened last. A worker process runs many tasks."""
+"""The client of the decisions topic that this worker process has opened last. Later tasks use it again."""
 
 
 def transactional_id(query: str, task: int) -> str:

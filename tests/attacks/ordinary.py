@@ -1,4 +1,4 @@
-"""An ordinary client for an hour: one topic written with acks=all and read by a group, each record accounted for.
+"""An ordinary client for an hour: it writes one topic with acks=all, reads it in a group, and accounts for each record.
 
     python -m tests.attacks.ordinary KIND BOOTSTRAP AUTHORITY TOPIC RATE
 

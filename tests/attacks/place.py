@@ -44,7 +44,7 @@ class Ports:
 
 @attrs.frozen
 class NodeProcess:
-    """A node's process. It need not be a child of this process, since a siege runs each attack in another one."""
+    """A node's process. It need not be a child of this process, since a siege runs each attack in another process."""
 
     pid: int
     log_path: Path
@@ -58,7 +58,7 @@ class NodeProcess:
         return memory_kib(self.pid, "VmRSS")
 
     def is_running(self) -> bool:
-        """Return False if the process has ended, also while it is still a zombie."""
+        """Return False once the process has ended, even if it is still a zombie."""
         try:
             return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
         except FileNotFoundError:

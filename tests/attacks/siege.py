@@ -1,10 +1,10 @@
 """All attacks of strangers and clients in turns, against three nodes that serve three ordinary clients.
 
-Attacks that need all leaders and coordinators on one node go to a separate single node. Its stalls count, too.
+Attacks that need all leaders and coordinators on one node run against a separate single node, whose stalls count, too.
 
-Each attack is a process group of its own that gets half a core: it is stopped while it has used more. The nodes measure
-how long their loops stood still, and the ordinary clients count what they have lost. Both figures are read after each
-attack. So the last lines can name the attack during which the longest stall was seen.
+Each attack is a process group of its own that gets half a core: the group is paused whenever it has used more. The
+nodes measure how long their loops stood still, and the ordinary clients count the records that they have lost. Both
+figures are read after each attack. So the last lines can name the attack during which the longest stall was seen.
 
     python -m tests.attacks.siege NAME PLACE    # one attack, in a process that a siege has started
 """
@@ -98,7 +98,7 @@ def _turns(outsiders: Sequence[Attack], place: Place, alone: Place, deadline: fl
 
 @attrs.define
 class StallMeter:
-    """A reader of a node's own measurements of its loop, which compares each reading with the one before."""
+    """Reads a node's own measurements of its loop, and compares each reading with the one before."""
 
     node: AttackedNode
     _before: dict[float, int] = attrs.field(init=False)
@@ -135,8 +135,8 @@ def _attack_at_half_a_core(name: str, place: Place) -> tuple[list[str], bool]:
 
 
 def _hold_to_share(process: subprocess.Popen[bytes]) -> bool:
-    """Stop the process group while it has used more than its share. Return False if its time ran out and it was
-    killed."""
+    """Pause the process group whenever it has used more CPU time than its share. If its turn is over, kill it and
+    return False."""
     began = time.monotonic()
     stopped = False
     while process.poll() is None:

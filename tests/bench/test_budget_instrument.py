@@ -26,7 +26,7 @@ def cost(version: int, size: str = "1M", stall_ms: float = 1.0, cpu_ms: float = 
 
 
 def test_a_line_leaves_to_the_row_what_the_row_says() -> None:
-    """A line names paths only if they differ from the things that its API's row already names."""
+    """A line of `LINES` names its own paths only if they differ from those that the row of its API already names."""
     for key, lines in LINES.items():
         for line in lines:
             if line.grow != THINGS:
@@ -36,7 +36,7 @@ def test_a_line_leaves_to_the_row_what_the_row_says() -> None:
 
 
 def test_things_are_those_of_the_newest_row_first() -> None:
-    """The things of an API are the lists that a request repeats, those of the newest version first."""
+    """`paths_of_things` returns the lists whose elements a request repeats, those of the newest version first."""
     assert paths_of_things(ApiKey.FETCH) == ("topics.partitions",)
     assert paths_of_things(ApiKey.OFFSET_FETCH) == (
         "groups.topics.partition_indexes",
@@ -85,7 +85,7 @@ def test_a_connection_that_is_closed_is_opened_anew_and_counted() -> None:
 
 
 def test_a_window_waits_for_the_answers_of_back_to_back_frames() -> None:
-    """Frames that take longer than the window still count, and the clients' rate is over the window's real length."""
+    """Frames that take longer than the window still count. The clients' rate is computed over its real length."""
     with (
         sink(10, 1.0) as slow,
         sink(10, 0.0) as quick,
@@ -99,7 +99,7 @@ def test_a_window_waits_for_the_answers_of_back_to_back_frames() -> None:
 
 
 def test_a_row_has_the_worst_of_each_figure_and_says_whose_it_is() -> None:
-    """A row shows the worst of each figure with its version, and is over its budget if one frame is, in any figure."""
+    """A row shows the worst value of each figure and its version. It is over its budget if any value of a frame is."""
     costs = [
         cost(0, stall_ms=120.0),
         cost(13, cpu_ms=9.0),

@@ -1,7 +1,8 @@
 """Control records of the metadata log and of snapshots: each field is as wide as the request's field that it is copied
 from.
 
-They are encoded only after the request was answered. So it must be certain before that all values fit.
+These records are encoded only after the answer to the request, when an error would come too late. So every value must
+be certain to fit.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A decision that cannot be encoded as records: each waiting client gets an error, and the state machine goes on as
 before.
 
-No known request leads to such a decision, as the other tests of this folder show. So the log refuses some records here,
-or the state holds a value that no record can hold.
+No known request leads to such a decision, as the other tests of this folder show. So these tests use a log that refuses
+some records, or a state with a value that no record can hold.
 """
 
 from __future__ import annotations
@@ -251,7 +251,7 @@ def test_a_request_that_was_held_for_records_is_answered_without_them() -> None:
 
 
 def test_a_shard_goes_on_and_tells_of_the_decision() -> None:
-    """If a commit of offsets cannot be encoded, the shard logs one line, its log is as before, and it goes on."""
+    """If a commit of offsets cannot be encoded, the shard writes one log line, leaves the log as it is, and goes on."""
     case = Case()
     case.follower_fetches()
     run_now(case.shard.load())

@@ -77,7 +77,7 @@ def alter_configs(forwarder: Forwarder, **parts: Any) -> Handler:
     ],
 )
 def test_the_controller_is_told_who_asks(request_message: Any, waits_seconds: int) -> None:
-    """The controller gets principal, client id and version as they were when the request came, though they change
+    """The controller gets principal, client id and version as they were when the request came, even if they change
     later."""
     controller = Controller()
     forwarder = forwarder_to(controller)

@@ -98,8 +98,8 @@ def test_a_hang_is_told_then_refused_then_forgotten() -> None:
 
 
 def test_a_call_of_the_loop_counts_from_its_beginning() -> None:
-    """A call of the loop that finds the disk hung starts the clock. After 15 s its leaderships move, until the device
-    answers."""
+    """If a call of the event loop finds that a disk hangs, the time of the hang begins there. After 15 s the disk is in
+    trouble, until the device answers."""
     case = Case("bc")
     case.come_back()
     disk = case.hanging

@@ -43,7 +43,7 @@ class Cache:
         known_max: int = 1 << 30,
         followers: tuple[int, ...] = tuple(range(100)),
     ) -> None:
-        """Make the cache. Partitions from `known_max` on do not exist here; `followers` are the replicas that do."""
+        """Make the cache. Partitions from `known_max` on do not exist, and only the replicas `followers` exist."""
         self.sessions = FetchSessions(
             slots_max,
             EVICTION_MS,
@@ -299,7 +299,7 @@ def test_partitions_that_are_not_here_are_bounded_over_all_sessions() -> None:
 
 
 def test_what_is_forgotten_makes_room_for_other_unknown_partitions() -> None:
-    """When a session forgets unknown partitions, others may take their places."""
+    """When a session forgets unknown partitions, clients may name other unknown ones in their place."""
     cache = Cache(1000, known_max=0)
     session_id = cache.open(UNKNOWN_MAX)
     assert not cache.open(1)

@@ -1,5 +1,5 @@
-"""Reports about replicas without a leader: new ones go first, all are repeated, and only nodes that know them
-get any."""
+"""Reports about replicas without a leader: new ones go first, all are repeated, and only controllers that understand
+reports get them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ class Case:
         self.newest.image = image
         for number, partition in partitions.items():
             log = SimpleNamespace(
-                log_end_offset=10 + number, offline=False, epoch_for_offset=lambda offset: offset // 10
+                log_end_offset=10 + number,
+                offline=False,
+                epochs=SimpleNamespace(epoch_for_offset=lambda offset: offset // 10),
             )
             self.hosted[number] = SimpleNamespace(
                 log=log, image=partition, leader_epoch=partition.leader_epoch

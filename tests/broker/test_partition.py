@@ -40,8 +40,8 @@ def produce(partition: Partition) -> None:
     [
         (1, (1,), 3, True, 1),
         (2, (1,), 3, False, 0),
-        (3, (1,), 1, True, 1),  # never more than there are replicas: Kafka's effectiveMinIsr
-        (1, (1, 2), 3, True, 0),  # the other one has not fetched it yet
+        (3, (1,), 1, True, 1),  # one replica can only have a minimum of 1: Kafka's effectiveMinIsr
+        (1, (1, 2), 3, True, 0),  # replica 2 has not fetched the record yet
         (2, (1, 2), 3, True, 0),
         (3, (1, 2), 3, False, 0),
     ],
@@ -49,8 +49,8 @@ def produce(partition: Partition) -> None:
 def test_the_gate(
     min_isr: int, isr: tuple[int, ...], replicas: int, has_min_isr: bool, high_watermark: int
 ) -> None:
-    """KIP-966: the high watermark moves only while min.insync.replicas are in sync. The leader alone moves it as a sole
-    ISR."""
+    """KIP-966: the high watermark moves only while min.insync.replicas are in sync. With a leader that is the whole
+    ISR, it moves at once."""
     partition = Partition(new_log(LogConfig(min_insync_replicas=min_isr)))
     partition.apply(image(isr=isr, replicas=replicas), ME)
     produce(partition)
@@ -117,7 +117,7 @@ def test_a_leader_epoch_that_falls_is_a_bug() -> None:
 
 
 def test_watchers_are_woken_once_per_change_in_their_order() -> None:
-    """An append, a decision of the controller, and a configuration each wake all watchers once, in their order."""
+    """An append and a decision of the controller each wake every watcher once, the oldest watcher first."""
     partition = led(2)
     woken: list[str] = []
     partition.waiting.watch(lambda: woken.append("a"))
@@ -150,8 +150,8 @@ def test_watchers_may_unwatch_while_being_woken() -> None:
 
 
 def test_flushes_are_shared() -> None:
-    """The first waiter starts a flush. Those that come during the flush share the next one, which begins when
-    it ends."""
+    """The first waiter starts a flush. Waiters that come during a flush share the next flush, which begins
+    afterwards."""
     partition = led()
     done: list[Callable[[KafkaError | None], None]] = [lambda failure: None for _ in range(3)]
     assert partition.waiting.wait_for_sync(done[0])

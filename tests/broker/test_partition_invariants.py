@@ -75,7 +75,7 @@ def test_a_follower_promises_what_the_leader_has() -> None:
     """A follower that claims an offset beyond the leader's log is refused: the high watermark would pass missing
     records."""
     leader = Leader(records=2)
-    replica = leader.partition.follower(2, has_epoch=True)
+    replica = leader.partition.followers.sender(2, has_epoch=True)
     with pytest.raises(
         AssertionError, match="the replica on broker 2 claims to end at offset 3, outside this log's 0 to 2"
     ):

@@ -34,7 +34,7 @@ def new_timers() -> Timers:
 
 
 def test_timers_fire_by_deadline_then_by_creation() -> None:
-    """Timers fire in the order of their deadlines, those of one deadline in the order of creation. Later ones stay."""
+    """Due timers fire in the order of deadlines, then of creation. Timers that are not due stay."""
     timers = new_timers()
     fired: list[str] = []
     for name, deadline in (("b1", 2.0), ("c", 3.0), ("a", 1.0), ("b2", 2.0), ("b3", 2.0)):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from odradek.data_plane.handlers.fetching.fetch_job import FetchJob, FetchRound
 from odradek.data_plane.handlers.fetching.fetch_waits import what_to_wait_for
 from odradek.data_plane.log.partition_log import PartitionLog
-from odradek.data_plane.log.segments.segment import file_name
+from odradek.data_plane.log.segments.file_names import file_name
 from odradek.data_plane.replication.waiting_fetches import Mark, Ticket, Until, WaitingFetches
 from odradek.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from odradek.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -55,7 +55,7 @@ def log_at(
 
 
 def test_a_fetch_that_was_woken_leaves_those_of_a_later_queue_alone() -> None:
-    """A woken fetch that leaves a later queue removes nobody else's entry there."""
+    """If a fetch that was woken in one queue is removed from another queue, other fetches stay there."""
     queues = [WaitingFetches(), WaitingFetches()]
     (woken, waiting) = (queue.add(Until.HIGH_WATERMARK, (5, 0), lambda: None) for queue in queues)
     assert queues[0].take_all() == [woken]
@@ -269,8 +269,7 @@ def test_a_range_that_ends_with_its_segment_is_an_answer() -> None:
 
 
 def test_what_a_limit_cuts_off_counts_up_to_the_limit() -> None:
-    """As in Kafka: a fetch of at most 1000 bytes that wants 1000 returns one batch of 700, because a second one
-    follows."""
+    """As in Kafka: with 1000 bytes as minimum and as limit, a fetch returns the first of two batches of 700 at once."""
 
     async def script(world: World, connect: Connect) -> None:
         client = await connect()

@@ -124,7 +124,7 @@ def test_what_happened(run: Run, topic: str) -> None:
         f"topic {topic} has 2 new partitions with 1 replica",
         f"topic {topic} has retention.ms=7777777",
     ]
-    # --last counts sentences, even if one sentence combines several records.
+    # --last counts sentences, not records: one sentence may combine several records.
     for count in (1, 2):
         shown = run("cluster", "events", "--topic", topic, "--last", str(count)).out.splitlines()
         assert [line[25:] for line in shown] == told[-count:]

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.xdist_group("cli")
 COMMON = {"bootstrap_server", "timeout", "command_config"}
 """Options that nearly all commands share. One parser function handles them, so one command is tested for all."""
 HELD_BACK = {("dev",): ["--nodes=501"]}
-"""Extra options with a value that is too large: without them the command would really start."""
+"""Extra options for commands that would otherwise start a node. Their values are too large."""
 HOSTILE = {
     "empty": "",
     "control": "a\x1b]0;title\x07\r\n\x9b2Jb",

@@ -98,8 +98,8 @@ def test_a_move_to_a_broker_that_is_down(run: Run, admin: Mock) -> None:
 
 
 def test_a_move_that_would_drop_replicas(run: Run, admin: Mock) -> None:
-    """A shorter replica list is refused without `--fewer`. If only directories are given, the brokers stay as they
-    are."""
+    """A shorter replica list is refused without `--fewer`. If a target names a directory, the set of brokers does not
+    change."""
     said = run("partition", "move", "words", "--to", "1", "--execute").refusal()
     assert "words-0 has 2 replicas and would keep only 1" in said
     assert "(now 1,2)" in said
@@ -252,7 +252,8 @@ def test_throttles_that_stay_behind_are_named(
 
 
 def test_sizes_are_asked_for_only_where_they_matter(run: Run, admin: Mock) -> None:
-    """Commands ask for replica sizes only where they matter: a broker that has just died would delay the answer."""
+    """Only commands that need replica sizes request them, because a broker that has just died would delay the
+    answer."""
     assert "still holds 2 replicas" in run("broker", "remove", "2").refusal()
     run("partition", "elect", "words")
     run("partition", "move", "--cancel")

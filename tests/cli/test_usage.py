@@ -286,7 +286,7 @@ def test_a_server_without_its_file(capsys: pytest.CaptureFixture[str], tmp_path:
     ],
 )
 def test_an_option_of_another_program_is_named_by_its_name_here(words: str, name: str) -> None:
-    """For an option of Kafka's tools or of rpk, the error names our option, if the command has it."""
+    """If a user gives an option of Kafka's tools or of rpk, the error names our equivalent, if the command has one."""
     said = odradek_here(*words.split()).err
     assert "does not exist" in said
     assert said.partition("; the right name is ")[2].partition(":")[0] == name

@@ -476,7 +476,7 @@ class Wire:
 class LoopbackBroker:
     """A `FakeBroker`, or another `kind`, that listens on a loopback address in its own thread. A context manager.
 
-    With `of` it serves an existing broker, which may have had another address or have another name.
+    With `of` it serves an existing broker, which may have listened at another address, or under a host name.
     """
 
     def __init__(

@@ -42,8 +42,8 @@ RECORDS = 30
 NEW_FOR_EACH = ("confluent",)
 """Clients that get a new producer of the same id for each transaction.
 
-librdkafka 2.16 remembers the coordinator of a group. If Metadata then leaves out that broker, it waits for it forever
-(its issues 5511 and 5456).
+librdkafka 2.16 remembers the coordinator of a group. If Metadata then leaves out this broker, the client waits for it
+forever (issues 5511 and 5456 of librdkafka).
 """
 LOSES_REQUESTS = ("kafka_python",)
 """Clients that are excluded from the deaths of coordinators.
@@ -93,7 +93,7 @@ class Mover:
     def step(self, number: int, at: int) -> None:
         """Make call `at` of transaction number `number`, which moves the group's offset to `number`.
 
-        Do nothing if it has failed.
+        Do nothing if an earlier call of the transaction has failed.
         """
         assert self.transactor is not None
         mover = self.transactor
@@ -168,7 +168,7 @@ def is_led_as_preferred(admin: Client) -> bool:
 def victim_of(admin: Client, topic: str) -> int:
     """Return the leader of the topic's first partition.
 
-    For the target topic, return a leader that is no coordinator here.
+    For the target topic, return one of its leaders that coordinates no group or transaction of this test.
     """
     leaders = {
         found.name: [found.partitions[index].leader for index in sorted(found.partitions)]

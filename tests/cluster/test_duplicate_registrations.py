@@ -90,8 +90,8 @@ def outcome(
     "answer",
     [
         lambda at: TAKEN if at < 1.05 else ErrorCode.NONE,
-        # A controller changes as the session ends. The new one gives every broker a new session, also dead ones (seed
-        # 2111).
+        # The controller changes as the session ends. The new controller gives each broker a new session, even a dead
+        # one (seed 2111).
         lambda at: TAKEN if at < 2.05 else ErrorCode.NONE,
         # There was no controller for a while, so the answers of the old one do not count any more.
         lambda at: None if 0.95 < at < 1.9 else TAKEN if at < 2.95 else ErrorCode.NONE,

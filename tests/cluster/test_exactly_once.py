@@ -50,9 +50,9 @@ If Metadata leaves out a node for a moment, librdkafka 2.16 may wait forever for
 Timeouts do not end this wait (its issues 5511 and 5456). The same happens with Apache Kafka.
 """
 ROUNDS = 6
-"""Number of kills, two for each node.
+"""The number of kills, two for each node.
 
-One lasts until others lead; after the other the node restarts at once, with a new copier.
+After the first kill the node restarts when others lead. After the second it restarts at once, with a new copier.
 """
 SHORT_TOTAL, SHORT_ROUNDS = 5_000, 3
 """In `make test` each node is killed once, and the copier is killed together with the last node."""
@@ -190,7 +190,7 @@ def write(bootstrap: str, numbers: range) -> None:
 
 
 SHORT = ("confluent", "odradek")
-"""The clients of the short form. Java's tool restarts for each part of the numbers and takes as long as both of these.
+"""The clients of the short form. Java's tool is left out, since it takes as long as both of them together.
 """
 
 

@@ -92,7 +92,7 @@ class Nodes:
 
 
 def make(directory: Path, count: int) -> tuple[Nodes, list[int]]:
-    """Return formatted nodes and as many more free ports."""
+    """Return formatted nodes, and as many other free ports as there are nodes."""
     ports = free_ports(3 * count)
     nodes = Nodes(directory, ports[:count], ports[count : 2 * count])
     nodes.format()

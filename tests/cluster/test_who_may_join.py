@@ -141,8 +141,8 @@ def test_a_broker_with_the_id_of_a_voter() -> None:
 
 
 def test_a_broker_with_the_id_of_another() -> None:
-    """A broker with the id of a live one gets DUPLICATE_BROKER_REGISTRATION, and ends when that session should have
-    expired."""
+    """A broker with the id of a live one gets DUPLICATE_BROKER_REGISTRATION, and ends if the other broker's
+    session does not expire in time."""
 
     async def script(world: World, cluster: Cluster) -> None:
         node = Newcomer(world, cluster, 2, role="broker")

@@ -32,7 +32,7 @@ TOPIC, BROKER = 2, 4
 
 
 def ask(address: tuple[str, int], request: Any, response: type, version: int) -> Any:
-    """One request on a connection of its own; both APIs have flexible headers at these versions."""
+    """Send one request on a connection of its own. Both APIs have flexible headers at these versions."""
     body = encode(request, version)
     header = request.API_KEY.to_bytes(2, "big") + version.to_bytes(2, "big") + bytes(4) + b"\xff\xff\x00"
     frame = header + body

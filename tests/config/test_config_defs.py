@@ -150,7 +150,8 @@ def test_doubles_print_as_in_java(value: float, text: str) -> None:
 
 
 def test_synonyms_name_keys_that_exist() -> None:
-    """Every broker key behind a topic key is in the table, and its name ends with the unit of its factor."""
+    """Every broker key behind a topic key is in the table. If it counts minutes or hours, its name ends with the
+    unit."""
     for name in topic_defs():
         for synonym in topic_synonyms(name):
             assert synonym.name in broker_defs()

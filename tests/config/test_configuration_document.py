@@ -48,7 +48,7 @@ def test_every_effect_has_one_of_four_kinds(heading: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(_dynamic(broker_defs())))
 def test_what_is_said_to_be_refused_is_refused_and_nothing_else(name: str) -> None:
-    """A dynamic broker key is refused exactly if the page says so, even with a value that Kafka accepts."""
+    """A change of a dynamic broker key to a value that Kafka accepts is refused exactly if the page says so."""
     rows = _rows("Broker keys")
     families = [row for row in rows if row.endswith(".*") and name.startswith(row[:-1])]
     effect = rows.get(name) or rows[max(families, key=len)]

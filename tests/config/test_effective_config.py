@@ -81,7 +81,7 @@ def test_a_sensitive_value_is_never_shown() -> None:
 
 
 def test_logs_get_values_that_can_be_read_again() -> None:
-    """Java reads ` gzip `, `0.5d` and ` TRUE `. A log gets such values trimmed and in canonical form."""
+    """As in Java, ` gzip `, `0.5d` and ` TRUE ` are valid values. A log gets them trimmed and in canonical form."""
     overrides = {
         "compression.type": " gzip ",
         "min.cleanable.dirty.ratio": "0.5d",
@@ -121,8 +121,8 @@ def test_logs_get_milliseconds_whatever_the_unit_was() -> None:
 
 
 def test_a_new_topics_configuration_is_reported_as_given() -> None:
-    """CreateTopics from version 5 on answers with the topic's configuration: sorted, with the request's texts and the
-    sources."""
+    """From version 5 on, CreateTopics answers with the sorted configuration of the topic. Values are the texts of the
+    request, each with its source."""
     entries = topic_creation_entries({"retention.ms": " 5 "}, LAYERS)
     assert [entry.name for entry in entries] == sorted(entry.name for entry in entries)
     assert len(entries) == 33

@@ -1,5 +1,4 @@
-"""Layers of configuration: the value in force, the value that parts of a node use and the one described are the
-same."""
+"""Layers of configuration: a node uses and describes the same value, which is that of the strongest layer."""
 
 from __future__ import annotations
 
@@ -83,7 +82,7 @@ ALTERNATIVES = frozenset(
     for name in ("retention", "roll", "roll.jitter")
     for unit in ("ms", "minutes", "hours")
 ) | {"log.flush.interval.ms", "log.flush.scheduler.interval.ms"}
-"""Broker keys of which one replaces another. tests/config/test_effective_config.py tests their rules."""
+"""Broker keys that replace each other, such as minutes and hours. tests/config/test_effective_config.py tests them."""
 
 
 @cache

@@ -374,7 +374,7 @@ def change_disks(life: Life) -> None:
         first = play.run_beside("retire_disk", fails=True, odradek_host="heron", odradek_disk="a")
         in_use = play.run_beside("replace_disk", fails=True, odradek_host="heron", odradek_disk="c")
         refused(first.result(), "metadata log")
-        refused(in_use.result(), "is in service: empty it first, by odradek.cluster.retire_disk")
+        refused(in_use.result(), "is in service: empty it first, with odradek.cluster.retire_disk")
         play.run("retire_disk", odradek_host="heron", odradek_disk="c")
         assert disks_of(life, "heron")["c"]["released"]
         mounts = life.hosts.ssh("heron", "findmnt --noheadings --types xfs --output TARGET") or ""

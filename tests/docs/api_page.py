@@ -76,7 +76,7 @@ def place_of(code: Callable[..., Any]) -> str:
 
 
 def things_of(key: ApiKey) -> str:
-    """Describe what gets a result of its own in an API's requests, from its rows, or why it has no rows."""
+    """Describe the parts of a request that get results of their own, by the API's rows, or say why it has no rows."""
     if key in ODD:
         return f"odd: {ODD[key]}"
     rows = [

@@ -22,7 +22,7 @@ class Block:
 
 
 def blocks(page: str, language: str) -> list[Block]:
-    """The blocks of a language on a page, in order."""
+    """Return the blocks of a language on a page, in order."""
     text = (ROOT / page).read_text()
     found = list(_BLOCK.finditer(text))
     result = []

@@ -50,7 +50,7 @@ GUARDED = {
     "allow.everyone.if.no.acl.found": "true",
     "super.users": "User:admin",
 }
-"""Settings of a node on which everybody may do everything except what a rule is about."""
+"""Settings of a node with an authorizer. Everybody may do everything except on resources that have a rule."""
 
 ASK = """
 import json, socket, sys

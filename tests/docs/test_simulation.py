@@ -77,7 +77,7 @@ def test_a_known_mutant_that_campaigns_miss_has_its_reason() -> None:
 
 @pytest.mark.parametrize("page", [PAGE, FINDINGS])
 def test_the_pages_name_only_files_that_are_there(page: str) -> None:
-    """Each Python file that a page names exists, with its folder or, in the table of promises, by its name alone."""
+    """Each Python file that a page names exists. A name without a folder stands for a module somewhere in `sim`."""
     text = (ROOT / page).read_text()
     named = re.findall(r"`((?:\w+/)+\w+\.py)`", text)
     assert [name for name in named if not (ROOT / name).exists()] == []

@@ -98,8 +98,8 @@ def test_the_wall_clock_is_always_between_the_two_times(jumps: list[int]) -> Non
 
 
 def test_retention_deletes_nothing_for_a_clock_that_is_wrong_for_a_moment() -> None:
-    """If a broker's clock is a month ahead for less than an interval, retention deletes nothing. If it stays, it
-    deletes."""
+    """If a broker's clock is a month ahead for less than an interval, retention deletes nothing. If the clock stays
+    ahead, retention deletes old records."""
     interval_seconds = 10
 
     async def script(case: Troubled) -> None:

@@ -314,8 +314,8 @@ def test_looks_into_a_directory_are_bounded(device: SlowDevice, monkeypatch: pyt
 def test_a_read_of_what_is_not_in_memory_is_bounded(
     device: SlowDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A read from the device that hangs uses its own buffer, since the caller's is in use again. The file stays open
-    for it."""
+    """A hanging read from the device uses its own buffer, since the caller may use its buffer again. The file stays
+    open for the read."""
     file = device.directory.open("a", create=True)
     file.append(b"0123456789")
     answer = threading.Event()

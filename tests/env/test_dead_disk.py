@@ -49,7 +49,7 @@ SYSTEM_CALLS = (
 
 @attrs.define
 class Opened:
-    """A directory with a log: files that are open, closed for the time being, or open after their removal."""
+    """A directory with files of a log: some are open, some are closed for now, and some are open though removed."""
 
     root: Dir
     folder: Dir
@@ -202,7 +202,7 @@ def test_a_system_call_that_fails(name: str, tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize("name", ["stat", "lstat"])
 def test_a_dead_disk_does_not_lack_a_file(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`exists` and `is_dir` raise if the device does not answer. With "no" a voter would forget its votes."""
+    """`exists` and `is_dir` raise if the device fails. If they returned False, a voter would forget its votes."""
     root = RealEnv().open_dir(str(tmp_path))
     assert not root.exists("absent")
     assert not root.is_dir("absent/below")

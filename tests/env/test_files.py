@@ -287,7 +287,7 @@ def test_kafka_is_kept_out_of_a_directory_that_is_held(tmp_path: Path) -> None:
 
 
 def test_a_directory_is_a_path(root: Dir) -> None:
-    """A `Dir` stands for a path: it is missing after a rename, and is the new directory if one is made there."""
+    """A `Dir` stands for a path. After a rename nothing is at this path, until a new directory is made there."""
     held = root.subdir("t-0", create=True)
     held.open("a", create=True).close()
     root.rename("t-0", "t-0-delete")

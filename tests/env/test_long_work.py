@@ -15,7 +15,7 @@ pytestmark = pytest.mark.trio
 
 
 class Clock:
-    """A clock that `work` advances, and also a wait in which all waiters have asked for a time."""
+    """A clock that `work` advances. A rest returns at once and sets the clock to its end."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -128,7 +128,8 @@ async def test_a_piece_that_was_held_up_holds_up_no_other_for_minutes() -> None:
 
 
 async def test_who_has_taken_least_is_next() -> None:
-    """The request that has used least is next, so one of short pieces ends long before one of long pieces."""
+    """The request that has used least time is next. So a request of short pieces ends long before a request of long
+    ones."""
     world = World()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(world.pieces, "long", 0.1, 0.1, 0.1)
@@ -141,7 +142,7 @@ async def test_who_has_taken_least_is_next() -> None:
 
 
 async def test_who_comes_late_does_not_overtake_all_that_was_before() -> None:
-    """A new request starts with the account of the last one: it is next, but then takes turns with the others."""
+    """A new request starts with the used time of the last request, so it is next. Then all take turns."""
     world = World()
     await world.pieces("early", *[0.1] * 20)
     share = world.work.begin()

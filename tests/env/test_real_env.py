@@ -159,7 +159,7 @@ async def test_uuids_are_what_kafka_accepts(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 async def test_a_seed_makes_random_repeatable() -> None:
-    """A node with a seed draws the same random numbers again. In production no trouble is provoked."""
+    """With the same seed, a node draws the same random numbers. Real environments never inject faults."""
     assert RealEnv(seed=7).random.random() == RealEnv(seed=7).random.random()
     assert not any(RealEnv().buggify("fetch.short_read") for _ in range(100))
     assert RealEnv().meter.cpu_seconds() > 0

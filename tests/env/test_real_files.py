@@ -26,7 +26,7 @@ def root(tmp_path: Path) -> RealDir:
 
 
 def test_an_open_file_keeps_no_path(root: RealDir) -> None:
-    """An open file stores no path. It joins its folder's path with its name, which many segments share."""
+    """An open file stores no path. It joins the folder's path, which many segments share, with its own name."""
     file = root.subdir("t-0", create=True).open("a.log", create=True)
     assert (file.path, file.directory) == (f"{root.path}/t-0/a.log", root.path)
 

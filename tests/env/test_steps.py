@@ -46,10 +46,10 @@ class Stage:
         self.done = self.world.done
         self.driver = StepDriver(self.world.work, lambda: self.done.append("."), tasks)
         self.asked: list[Any] = []
-        """The receivers of answers, in the order in which they were asked for."""
+        """The receivers of answers, in the order of the questions."""
 
     def ask(self, count: int, *behind: int) -> Steps[Any]:
-        """Ask for `count` answers and return them. After that, do work of so many units."""
+        """Ask for `count` answers and return them. After the answers, do work of the units `behind`."""
         answers = Answers()
         for _ in range(count):
             self.asked.append(answers.receiver())
@@ -104,7 +104,8 @@ async def test_the_first_slice_is_short_while_others_have_long_work() -> None:
 
 
 async def test_each_wait_gives_what_came_of_it_and_wakes_others_behind_it() -> None:
-    """After a wait the work goes on with the result at once. Then others that wait for news are woken."""
+    """When a wait ends, the work goes on with the result at once. After this stretch, tasks that wait for news are
+    woken."""
     stage = Stage()
     clock, done = stage.world.clock, stage.done
 

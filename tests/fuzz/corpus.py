@@ -9,7 +9,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent / "corpus"
 KEPT_BYTES_MAX = 24_000
-"""The most bytes of a fuzzer's finds in the corpus of one target. Crashes are kept whatever their size."""
+"""The most bytes that all finds of a target may take in its corpus file. Crashes are kept whatever their size."""
 
 
 def kept(name: str) -> list[bytes]:

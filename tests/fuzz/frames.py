@@ -31,8 +31,8 @@ from tests.wire.message_values import SHAPES, generated
 FRAME_BYTES_MAX = 1 << 20
 _LENGTH = Struct(">i")
 ONE_FRAME = 0
-"""If the first byte has this value, all bytes behind it are one frame, and its length is added here. Other values are
-the size of the pieces in which a stream arrives."""
+"""An input whose first byte has this value is one frame, to which its length is added here. Any other first byte is the
+size of the pieces in which a stream arrives."""
 
 
 def run(data: bytes) -> None:

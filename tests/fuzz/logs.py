@@ -78,8 +78,8 @@ def _use(log: PartitionLog, *, is_trusted: bool) -> None:
     log.load_producers()
     for timestamp in (0, NOW_MS, 1 << 50):
         try:
-            log.offset_for_timestamp(timestamp, upper_bound=log.log_end_offset)
-            log.offset_of_max_timestamp(log.log_end_offset)
+            log.times().offset_for_timestamp(timestamp, upper_bound=log.log_end_offset)
+            log.times().offset_of_max_timestamp(log.log_end_offset)
         except KafkaError:
             continue
     log.end_offset_for_epoch(3)

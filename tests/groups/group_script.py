@@ -8,13 +8,13 @@ Commands (times in milliseconds; clients have names in capitals, groups are call
     heartbeat NAME [generation=N] [instance=I]
     leave NAME|instance:I...
     commit NAME|- TOPIC-PARTITION=OFFSET... [generation=N] [group=G] [metadata=TEXT] [retention=MS]
-    offsets [GROUP]                       what an OffsetFetch tells
+    offsets [GROUP]                       what an OffsetFetch returns
     delete-offsets GROUP TOPIC-PARTITION...
     forget TOPIC...                       topics were deleted
     expire                                the check of `offsets.retention.check.interval.ms`
     describe [GROUP], list, delete GROUP
-    wait MS                               time passes; what is due happens in its order
-    hold, release                         the high watermark stands still, and goes on
+    wait MS                               time passes, and due events happen in order
+    hold, release                         the high watermark stops, and moves again
     takeover                              another coordinator begins with the committed records
 
 A client joins with its last member id, unless `new` is given. `A1` is the first id of client A. The output has the
@@ -245,7 +245,7 @@ class GroupScript(ScriptedCoordinator[GroupsState, None]):
         self.runtime.resign()
         self._lead(self.log.take_over())
 
-    # -- telling ------------------------------------------------------------------------------------------------
+    # -- records and answers as text ----------------------------------------------------------------------------
 
     def tell_record(self, record: CoordinatorRecord) -> str:
         key, value = record.key, record.value

@@ -41,7 +41,7 @@ class Replicated(Case):
         run(self.shard.load())
         self.cursors = {each: Cursor() for each in (2, 3)}
         for each, cursor in self.cursors.items():
-            self.partition.follower(each, True).follow_with(cursor)
+            self.partition.followers.sender(each, True).follow_with(cursor)
 
     def read(self) -> KeptReply:
         told = self.ask(READ)
@@ -52,7 +52,7 @@ class Replicated(Case):
         """Let these followers fetch at the end of the log."""
         partition = self.partition
         for each in followers:
-            replica = partition.follower(each, True)
+            replica = partition.followers.sender(each, True)
             partition.note_fetch(replica, 0, partition.log.log_end_offset, 0, 0)
             partition.fetched(replica)
             self.broker.run_woken()
@@ -98,7 +98,7 @@ def test_fetches_of_two_sessions_prove_nothing() -> None:
     told = case.read()
     case.fetch(3, 3)
     for _ in range(3):
-        case.partition.follower(2, True).follow_with(Cursor())
+        case.partition.followers.sender(2, True).follow_with(Cursor())
         case.fetch(2)
     assert told.answers == []
     case.fetch(2)

@@ -46,8 +46,8 @@ def test_a_committed_offset_has_kafkas_bytes() -> None:
 
 
 def test_only_version_1_can_say_when_an_offset_expires() -> None:
-    """A commit with a retention time is written as OffsetCommitValue version 1, as by Kafka. Newer ones have no such
-    field."""
+    """A commit with a retention time is written as OffsetCommitValue version 1, as by Kafka. Newer versions have no
+    such field."""
     record = offset_commit_record("g", "t", 1, OffsetCommitValue(10, 3, "m", 5, 6, TOPIC_ID))
     encoded = record.encoded_value()
     assert encoded is not None

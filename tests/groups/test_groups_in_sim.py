@@ -63,7 +63,7 @@ class Seen:
     committed: dict[int, int] = attrs.field(factory=dict)
     """The newest acknowledged offset of each partition. Each member has a partition of its own."""
     adrift: dict[int, list[int]] = attrs.field(factory=dict)
-    """Commits that were never answered. They may still be under way, and arrive after later ones."""
+    """The offsets of commits that were never answered. Such a commit may still arrive, even after later commits."""
     stable: dict[str, int] = attrs.field(factory=dict)
     """The generation of each member's last successful heartbeat."""
     over: bool = False

@@ -51,7 +51,7 @@ def _with_tools() -> None:
 
 
 def test_a_cut_link_carries_nothing_either_way() -> None:
-    """A link that is blocked in one direction carries no connection. Once unblocked, it does again."""
+    """A link that is blocked in one direction carries no connections. Once it is unblocked, connections work again."""
     result = subprocess.run([sys.executable, "-c", _CUT], capture_output=True, text=True, cwd=ROOT, timeout=60, check=False)  # fmt: skip
     if result.stdout.strip() == "not allowed":
         pytest.skip("network namespaces are not allowed here")
@@ -73,8 +73,8 @@ def test_nothing_acknowledged_is_lost_in_a_minute_of_faults(tmp_path: Path) -> N
 def test_what_acks_1_loses_is_found() -> None:
     """With acks=1, an isolated leader acknowledges records that its successor lacks. The run must find the loss."""
     what = ("--seconds", "12", "--interval", "8", "--nemesis", "partition", "--targets", "isolate-leader")
-    # The leader may be the active controller, too. Its successor waits a whole session for each broker. Shorter
-    # timeouts end that long before the link is healed.
+    # The leader may also be the active controller. Then the next controller waits a whole session for each broker.
+    # Shorter timeouts end this wait long before the link is healed.
     timeouts = {
         "broker.session.timeout.ms": 1500,
         "broker.heartbeat.interval.ms": 300,

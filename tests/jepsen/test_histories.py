@@ -1,5 +1,5 @@
-"""A history that is split by key: the verdicts on its parts are together the verdict on the whole. This needs
-no Spark."""
+"""If a history is split by key, the parts together show the same anomalies as the whole. These tests run without
+Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The faults of a run are drawn from its seed, end within its time, and cut the links that their names say."""
+"""The faults of a run are drawn from its seed and end within its time. Each kind of partition cuts the right links."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from odradek.data_plane.log.loading import LoadOptions, open_partition_log
 from odradek.data_plane.log.log_config import LogConfig
 from odradek.data_plane.log.partition_log import AppendResult, Origin, PartitionLog
 from odradek.data_plane.log.parts.verification import VerificationGuard
+from odradek.data_plane.log.retention import look_at_ages, needs_look
 from odradek.data_plane.log.segments.walked_times import UNBOUNDED, WalkBudget
 from odradek.env.ports import Dir
 from odradek.metadata_quorum.replica.meta_properties import META_PROPERTIES, MetaProperties
@@ -62,8 +63,15 @@ def append_verified(
 ) -> AppendResult:
     """Append a transactional batch as a leader does after the coordinator has verified this transactional id."""
     header = parse_header(data)
-    guard = log.begin_verification(
-        header.producer_id, name, header.producer_epoch, header.base_sequence, supports_epoch_bump, 0
+    log.load_producers()
+    guard = log.producers.verify(
+        header.producer_id,
+        name,
+        header.producer_epoch,
+        header.base_sequence,
+        supports_epoch_bump,
+        0,
+        log.config.verifies_transactions,
     )
     return append(log, data, guard=guard)
 
@@ -77,8 +85,9 @@ def fill(log: PartitionLog, batches: int, count: int = 1, **fields: Any) -> None
 
 def retain(log: PartitionLog, now_ms: int) -> int:
     """Apply retention as the upkeep of a directory does. Return the number of removed segments."""
-    if log.needs_look_at_ages(now_ms):
-        assert log.look_at_ages(now_ms, WalkBudget(UNBOUNDED))
+    segments, config = log.segment_list, log.config
+    if needs_look(log, segments, config, now_ms):
+        assert look_at_ages(log, segments, config, now_ms, WalkBudget(UNBOUNDED))
     return log.delete_old_segments(now_ms)
 
 

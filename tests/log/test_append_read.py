@@ -407,7 +407,7 @@ def test_two_followers_that_read_the_same_cost_no_scan() -> None:
         second.release()
         offset = second.next_offset
     assert "read" not in reads
-    # A truncation forgets the places that it removes. The batches after it are in another file.
+    # A truncation forgets the places of removed batches. Later batches are in another file.
     log.truncate_to(offset - 6)
     fill(log, 1, 6)
     found = log.read(offset - 6, 1 << 20, upper_bound=NEVER)
@@ -469,7 +469,7 @@ def test_the_high_watermark_stays_within_the_log() -> None:
 
 
 def test_flush_messages_asks_for_a_flush() -> None:
-    """`flush.messages` counts the offsets above the recovery point."""
+    """A log needs a flush when `flush.messages` offsets are above its recovery point."""
     log = new_log(LogConfig(flush_messages=3))
     fill(log, 2)
     assert not log.needs_flush

@@ -15,7 +15,7 @@ from odradek.data_plane.log.log_config import LogConfig
 from odradek.data_plane.log.partition_log import Origin, PartitionLog
 from odradek.data_plane.log.parts.leader_epochs import LeaderEpochs
 from odradek.data_plane.log.parts.log_offsets import LogOffsets
-from odradek.data_plane.log.segments.segment import file_name
+from odradek.data_plane.log.segments.file_names import file_name
 from odradek.data_plane.log.segments.segment_index import SegmentIndex
 from odradek.env.ports import DiskFull
 from odradek.wire.errors import ErrorCode, KafkaError
@@ -166,7 +166,7 @@ def test_a_broken_log_panics(name: str) -> None:
     )
 )
 def test_offsets_stay_in_their_order(steps: list[tuple[str, int]]) -> None:
-    """A step on the offsets raises AssertionError, or log start, high watermark and log end stay in this order."""
+    """Log start, high watermark and log end stay in this order. A step that would change it raises AssertionError."""
     offsets = LogOffsets(3)
     for step, offset in steps:
         before = offsets.high_watermark

@@ -7,7 +7,8 @@ import pytest
 from odradek.data_plane.log.dump import dump_segment, verify_partition
 from odradek.data_plane.log.log_config import LogConfig
 from odradek.data_plane.log.partition_log import Origin, PartitionLog
-from odradek.data_plane.log.segments.segment import file_name, truncate_file
+from odradek.data_plane.log.segments.file_names import file_name
+from odradek.data_plane.log.segments.small_files import truncate_file
 from odradek.wire.batches.transaction_markers import build_marker
 from sim.machine.disk import SimDisk
 from testkit.by_hand import NOW_MS

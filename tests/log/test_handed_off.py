@@ -19,7 +19,7 @@ ROOM_BYTES = 1 << 30
 def test_a_batch_that_inflates_too_far_holds_nothing_when_it_is_forgotten() -> None:
     """A batch inflates beyond its limit.
 
-    When it is dropped, its memory and its decompressor's are free at once: a request may have hundreds.
+    When it is dropped, its bytes and its decompressor are freed at once: a request may have hundreds of batches.
     """
     config = LogConfig(max_message_bytes=2000)
     budget = RequestBudget(0, Inflated())

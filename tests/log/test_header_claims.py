@@ -104,11 +104,11 @@ def test_lookups_say_what_the_records_do(
     log.set_log_start_offset(min(start, bound))
     for at in asked:
         want = next(((t, o) for t, o in model[:bound] if t >= at and o >= log.log_start_offset), None)
-        found = log.offset_for_timestamp(at, upper_bound=bound)
+        found = log.times().offset_for_timestamp(at, upper_bound=bound)
         assert (found and found[:2]) == want
     newest = max((t for t, _ in model[:bound]), default=-1)
     want = next(((t, o) for t, o in model[:bound] if t == newest), None) if newest >= 0 else None
-    found = log.offset_of_max_timestamp(bound)
+    found = log.times().offset_of_max_timestamp(bound)
     assert (found and found[:2]) == want
 
 
@@ -208,11 +208,11 @@ def test_an_active_segment_is_walked_from_where_the_last_walk_ended() -> None:
     """A second lookup reads only the records that were appended after the first one."""
     log = lying(50, LogConfig())
     last = THEN_MS + 60_000 * 49
-    assert log.offset_for_timestamp(last, upper_bound=100) == (last + 10, 98, 0)
+    assert log.times().offset_for_timestamp(last, upper_bound=100) == (last + 10, 98, 0)
     size = log.active.size
     stored(log, claiming([last + 60_000], THEN_MS))
     budget = WalkBudget(1000)
-    found = log.offset_for_timestamp(last + 60_000, upper_bound=101, budget=budget)
+    found = log.times(budget).offset_for_timestamp(last + 60_000, upper_bound=101)
     assert found == (last + 60_000, 100, 0)
     assert budget.left == 1000 - (log.active.size - size) - RECORD_COST
     walked = log.active.walked
@@ -227,12 +227,12 @@ def test_a_budget_bounds_the_walk_and_the_next_lookup_goes_on() -> None:
     """
     log = lying(50, LogConfig())
     wanted = (THEN_MS + 60_000 * 49 + 10, 98, 0)
-    assert log.offset_for_timestamp(THEN_MS + 60_000 * 49, upper_bound=100, budget=WalkBudget(2000)) is None
+    assert log.times(WalkBudget(2000)).offset_for_timestamp(THEN_MS + 60_000 * 49, upper_bound=100) is None
     assert log.active.walked is not None
     first = log.active.walked.position
     assert 0 < first < log.active.size
     answers = [
-        log.offset_for_timestamp(THEN_MS + 60_000 * 49, upper_bound=100, budget=WalkBudget(2000))
+        log.times(WalkBudget(2000)).offset_for_timestamp(THEN_MS + 60_000 * 49, upper_bound=100)
         for _ in range(20)
     ]
     assert answers[-1] == wanted
@@ -242,11 +242,15 @@ def test_a_budget_bounds_the_walk_and_the_next_lookup_goes_on() -> None:
 def test_a_walk_is_forgotten_where_the_log_is_cut() -> None:
     """A truncation forgets what a lookup has found. Removed records are not found, and new ones are."""
     log = lying(10, LogConfig())
-    assert log.offset_for_timestamp(THEN_MS + 60_000 * 9, upper_bound=20) is not None
+    assert log.times().offset_for_timestamp(THEN_MS + 60_000 * 9, upper_bound=20) is not None
     log.truncate_to(10)
-    assert log.offset_for_timestamp(THEN_MS + 60_000 * 5, upper_bound=10) is None
+    assert log.times().offset_for_timestamp(THEN_MS + 60_000 * 5, upper_bound=10) is None
     stored(log, claiming([THEN_MS + 60_000 * 5], THEN_MS))
-    assert log.offset_for_timestamp(THEN_MS + 60_000 * 5, upper_bound=11) == (THEN_MS + 60_000 * 5, 10, 0)
+    assert log.times().offset_for_timestamp(THEN_MS + 60_000 * 5, upper_bound=11) == (
+        THEN_MS + 60_000 * 5,
+        10,
+        0,
+    )
 
 
 def test_large_segments_are_searched_block_by_block() -> None:
@@ -258,7 +262,7 @@ def test_large_segments_are_searched_block_by_block() -> None:
     log.roll(NOW_MS)
     for at in (39, 0, 20, 1):
         wanted = THEN_MS + 60_000 * at
-        assert log.offset_for_timestamp(wanted, upper_bound=80) == (wanted + 10, 2 * at, 0)
+        assert log.times().offset_for_timestamp(wanted, upper_bound=80) == (wanted + 10, 2 * at, 0)
     walked = log.segments[0].walked
     assert walked is not None
     assert walked.is_settled
@@ -275,12 +279,12 @@ def test_the_time_index_is_corrected_for_the_next_start() -> None:
     log = lying(10, config, disk)
     log.roll(NOW_MS)
     assert log.segments[0].max_timestamp_ms == THEN_MS
-    assert log.offset_for_timestamp(THEN_MS + 60_000 * 30, upper_bound=20) is None
+    assert log.times().offset_for_timestamp(THEN_MS + 60_000 * 30, upper_bound=20) is None
     log.close()
     log = open_log(disk.open_dir(ROOT), config)
     assert log.segments[0].newest_timestamp_ms(100) == THEN_MS + 60_000 * 9 + 10
     log.advance_high_watermark(20)
-    assert log.offset_for_timestamp(THEN_MS + 60_000 * 9, upper_bound=20) == (
+    assert log.times().offset_for_timestamp(THEN_MS + 60_000 * 9, upper_bound=20) == (
         THEN_MS + 60_000 * 9 + 10,
         18,
         0,
@@ -297,10 +301,14 @@ def test_damage_behind_what_was_walked_is_an_error_of_the_lookup() -> None:
     size = log.active.size // 10
     log.roll(NOW_MS)
     disk.corrupt(f"{ROOT}/{log.segments[0].name('.log')}", 5 * size + 16)
-    assert log.offset_for_timestamp(THEN_MS + 60_000 * 3, upper_bound=20) == (THEN_MS + 60_000 * 3 + 10, 6, 0)
+    assert log.times().offset_for_timestamp(THEN_MS + 60_000 * 3, upper_bound=20) == (
+        THEN_MS + 60_000 * 3 + 10,
+        6,
+        0,
+    )
     log.segments[0].max_timestamp_ms = NOW_MS
     with pytest.raises(KafkaError) as caught:
-        log.offset_for_timestamp(THEN_MS + 60_000 * 8, upper_bound=20)
+        log.times().offset_for_timestamp(THEN_MS + 60_000 * 8, upper_bound=20)
     assert caught.value.code == ErrorCode.CORRUPT_MESSAGE
     assert retain(log, THEN_MS) == 0
 

@@ -78,7 +78,7 @@ def test_a_directory_of_kafka_is_read_to_the_last_record(recorded: Path, variant
         (first, *_) = iter_batches(log.read_bytes(offset, 1, upper_bound=END_OFFSET, min_one=True))
         assert first[1].base_offset <= offset <= first[1].last_offset
     for offset, (timestamp, _, _) in enumerate(expected):
-        assert log.offset_for_timestamp(timestamp, upper_bound=END_OFFSET) == (timestamp, offset, 0)
+        assert log.times().offset_for_timestamp(timestamp, upper_bound=END_OFFSET) == (timestamp, offset, 0)
     assert len(log_dir.logs["empty", 0].topic_id.strip(b"\0")) > 0
     assert log_dir.logs["empty", 0].log_end_offset == 0
 

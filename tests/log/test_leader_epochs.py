@@ -26,9 +26,9 @@ EPOCHS = ((1, 0), (3, 10), (6, 25))
     ],
 )
 def test_an_epoch_ends_where_the_next_one_starts(asked: int, answer: tuple[int, int]) -> None:
-    """The answer for an epoch is the greatest known epoch up to it, and its end (KIP-320).
+    """A question for an epoch is answered with the greatest known epoch that is not above it, and its end (KIP-320).
 
-    Newer epochs are undefined.
+    For an epoch above all known ones the answer is undefined.
     """
     assert LeaderEpochs(EPOCHS).end_offset_for(asked, 40) == answer
 
@@ -119,11 +119,11 @@ def test_a_log_knows_its_epochs_from_its_leaders() -> None:
     log.assign_epoch(5)
     assert log.epochs.entries == ((0, 0), (4, 2), (6, 3))
     assert log.end_offset_for_epoch(5) == (4, 3)
-    assert log.epoch_for_offset(2) == 4
+    assert log.epochs.epoch_for_offset(2) == 4
 
 
 def test_the_epochs_of_a_log_without_records_are_not_written() -> None:
-    """An empty log's epochs are not written. They are written with its first record."""
+    """The leader epochs of an empty log are in memory only. They are written to the file with its first record."""
     log = new_log()
     for epoch in (1, 2):
         log.assign_epoch(epoch)

@@ -23,7 +23,7 @@ from odradek.data_plane.log.directory.checkpoints import (
 from odradek.data_plane.log.directory.log_dir import LogDir, parse_partition_name
 from odradek.data_plane.log.log_config import LogConfig
 from odradek.data_plane.log.parts.leader_epochs import MalformedCheckpoint
-from odradek.data_plane.log.segments.segment import file_name
+from odradek.data_plane.log.segments.file_names import file_name
 from odradek.env.ports import DiskError, DiskFull, DiskHung
 from odradek.env.real_dirs import open_dir
 from odradek.metadata_quorum.replica.meta_properties import META_PROPERTIES, MetaProperties, NotALogDirectory
@@ -60,7 +60,7 @@ def test_meta_properties_say_who_owns_the_directory() -> None:
 def test_a_cluster_id_is_read_as_kafka_reads_it() -> None:
     """A cluster id is decoded as Latin-1 with escapes, as Kafka 4.3 does.
 
-    Kafka writes UTF-8, so its own nodes read "clüster" differently.
+    Kafka's tool writes UTF-8, so Kafka's own nodes read another id than "clüster", too.
     """
     lines = "node.id=3\nversion=1\ncluster.id=%s\ndirectory.id=EBESExQVFhcYGRobHB0eHw\n"
     for written, known in (("clüster", "clÃ¼ster"), ("\\ a\\fb ", " a\fb "), ("\\u20AC", "€")):
@@ -329,7 +329,7 @@ def test_a_crash_while_loading_loses_no_recovery_point() -> None:
     assert offsets_in(node, RECOVERY_POINT_FILE) == {("t", partition): 1 for partition in range(40)}
 
 
-# --- what is in the directory
+# --- the contents of the directory
 
 
 @pytest.mark.parametrize(
@@ -416,7 +416,7 @@ def test_a_stray_is_set_aside_and_kept() -> None:
 
 
 def test_a_log_of_another_topic_with_the_same_name_becomes_a_stray() -> None:
-    """A directory has a log of another topic with the same name, by its topic id. The old log becomes a stray."""
+    """A new log has the name of an existing log, but another topic id. The existing log becomes a stray."""
     node = Node()
     log = node.log()
     fill(log, 3)

@@ -34,9 +34,9 @@ def test_rolled_segments_are_flushed_at_the_next_look() -> None:
 
 
 def test_flush_ms_is_kept_and_everything_is_flushed_in_turn() -> None:
-    """A log with flush.ms is flushed by it.
+    """A log with flush.ms is flushed when this time has passed.
 
-    Of the other logs, each run of the background work flushes a part, in turn.
+    Logs without it take turns: each run of the background work flushes some of them.
     """
     node = Node(LogConfig(flush_ms=5_000))
     log = node.log()

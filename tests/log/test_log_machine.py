@@ -248,7 +248,7 @@ class LogMachine(RuleBasedStateMachine):
         for producer, sequence in self.sequences.items():
             assert state.entries[producer].last_sequence == sequence
         for entry in expected:
-            epoch = self.log.epoch_for_offset(max(entry.last_offset, self.log.log_start_offset))
+            epoch = self.log.epochs.epoch_for_offset(max(entry.last_offset, self.log.log_start_offset))
             # A crash may bring back deleted records whose epoch was removed durably.
             assert epoch == entry.epoch or (epoch is None and entry.last_offset < self.deleted)
         directory = self.node.disk.open_dir(ROOT).subdir("t-0")
@@ -291,7 +291,7 @@ class LogMachine(RuleBasedStateMachine):
             for at, timestamp in enumerate(entry.timestamps)
             if entry.base_offset + at >= self.log.log_start_offset
         ]
-        found = self.log.offset_for_timestamp(asked, upper_bound=self.end())
+        found = self.log.times().offset_for_timestamp(asked, upper_bound=self.end())
         assert found == next((record for record in records if record[0] >= asked), None)
 
 

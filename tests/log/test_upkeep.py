@@ -9,7 +9,7 @@ import pytest
 
 from odradek.data_plane.log.log_config import LogConfig, log_config
 from odradek.data_plane.log.partition_log import PartitionLog
-from odradek.data_plane.log.segments.segment import file_name
+from odradek.data_plane.log.segments.file_names import file_name
 from odradek.env.real_dirs import open_dir
 from odradek.metadata_quorum.config.effective_config import BrokerConfigLayers
 from odradek.wire.batches.batch_header import iter_batches
@@ -150,7 +150,7 @@ def test_truncation_removes_what_is_behind() -> None:
         assert content(log) == b"".join(before[:offset])
         assert log.epochs.entries == tuple((epoch, epoch * 5) for epoch in range(-(-offset // 5)))
         assert append(log, batch(timestamp=NOW_MS + 99), epoch=9).base_offset == offset
-        assert log.offset_for_timestamp(NOW_MS + 50, upper_bound=99) == (NOW_MS + 99, offset, 9)
+        assert log.times().offset_for_timestamp(NOW_MS + 50, upper_bound=99) == (NOW_MS + 99, offset, 9)
         log.close()
         assert open_log(log.directory, clean=True).log_end_offset == offset + 1
 
@@ -241,9 +241,9 @@ def test_the_first_record_that_is_not_older() -> None:
                 ),
                 None,
             )
-            assert log.offset_for_timestamp(asked, upper_bound=bound) == expected
+            assert log.times().offset_for_timestamp(asked, upper_bound=bound) == expected
         newest = max(timestamps[:bound], default=None)
-        found = log.offset_of_max_timestamp(bound)
+        found = log.times().offset_of_max_timestamp(bound)
         assert (found and found[:2]) == (newest and (newest, timestamps.index(newest)))
 
 
@@ -252,7 +252,7 @@ def test_deleted_records_are_not_found_by_time() -> None:
     log = new_log()
     fill(log, 3, 2)
     log.set_log_start_offset(3)
-    assert log.offset_for_timestamp(0, upper_bound=6) == (NOW_MS + 1, 3, 0)
+    assert log.times().offset_for_timestamp(0, upper_bound=6) == (NOW_MS + 1, 3, 0)
 
 
 def test_a_lookup_that_meets_damage_says_so() -> None:
@@ -262,7 +262,7 @@ def test_a_lookup_that_meets_damage_says_so() -> None:
     fill(log, 3, 2)
     disk.corrupt("disk/" + file_name(0, ".log"), 100)
     with pytest.raises(KafkaError) as caught:
-        log.offset_for_timestamp(NOW_MS, upper_bound=6)
+        log.times().offset_for_timestamp(NOW_MS, upper_bound=6)
     assert caught.value.code == ErrorCode.CORRUPT_MESSAGE
 
 

@@ -1,10 +1,10 @@
 """`python -m tests.mutants [NAME ...]` looks for mutants. It prints a line for each that it finds, and a page at the
 end.
 
-The hunt works like a campaign: a mutant runs in clusters with the options that seeds draw, and in these seeds'
-schedules of parts alone. Aimed drivers then look for the mutants that are left. All share a budget of CPU time. The
-outcomes are kept in a file, so the same command resumes where it stopped, as long as the code is the same. The exit
-status is 1 if campaigns have missed a mutant for which no reason is given.
+The hunt works like a campaign: for each seed a mutant runs in a cluster with drawn options, or in schedules of single
+parts. Aimed drivers then look for the mutants that are left. All share a budget of CPU time. The outcomes are kept in a
+file, so the same command resumes where it stopped, as long as the code is the same. The exit status is 1 if campaigns
+have missed a mutant for which no reason is given.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.mutants.sealing import seal, stale
 CPU_MINUTES = 165.0
 """The CPU time of 90 minutes on two cores, less a twelfth for starting processes."""
 PART_SEEDS, CLUSTER_SEEDS = 6, 24
-"""The seeds that unchanged code runs first, once for all mutants: of parts alone, and of clusters."""
+"""How many seeds unchanged code runs first, once for all mutants: with single parts, and with clusters."""
 
 
 def main() -> int:

@@ -73,7 +73,7 @@ async def until_hosted(world: World, clients: Clients, count: int = PARTITIONS, 
 
 
 def test_a_large_topic_is_spread_over_the_disks_and_served() -> None:
-    """All partitions of a large topic accept records in the end, and each directory holds as many."""
+    """All partitions of a large topic accept records in the end, and both directories hold equally many."""
 
     async def script(world: World, clients: Clients) -> None:
         await clients.create()

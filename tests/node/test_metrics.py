@@ -473,7 +473,7 @@ class DearPages:
 
 
 def test_pages_take_a_twelfth_of_the_loop() -> None:
-    """After each page, other work gets eleven times as long. Scrapes that wait meanwhile share one page made later."""
+    """After each page, other work gets eleven times the page's time. Scrapes that wait meanwhile share the next page."""
     world, seconds = World(1, Weather()), 0.1
 
     async def main() -> None:

@@ -66,9 +66,7 @@ def test_nulls_and_headers(driver: Driver, fresh_topic: Callable[[str], str]) ->
         Sent(value=b"no key", timestamp_ms=T0_MS + 2),
         Sent(value=b"headers", key=b"h", headers=headers, timestamp_ms=T0_MS + 3),
     ]
-    if (
-        driver.name == "confluent-kafka"
-    ):  # the only one of the three libraries that can send neither key nor value
+    if driver.name == "confluent-kafka":  # only this library can send a record without key and value
         records.append(Sent(value=None, timestamp_ms=T0_MS + 4))
     places = driver.produce(topic, records, codec="none", idempotent=False, acks=-1)
     assert driver.consume(topic, {0: 0}, len(records)) == expected(records, places)

@@ -129,7 +129,7 @@ def test_cluster_ids_are_read_alike(tmp_path: Path, kafka_jars: Path, text: str)
 
 
 def test_initial_controllers_are_written_as_kafka_writes_them(tmp_path: Path, kafka_jars: Path) -> None:
-    """Our `format --initial-controllers` writes the ids, the version and the voters that Kafka's writes."""
+    """Our `format --initial-controllers` writes the same ids, version and voters as Kafka's `format`."""
     controllers = "1@localhost:9093:JEXY6aqzQY-32P5TStzaFg,2@localhost:9094:MvDxzVmcRsaTz33bUuRU6A"
     theirs, ours = tmp_path / "theirs", tmp_path / "ours"
     properties = tmp_path / "node.properties"

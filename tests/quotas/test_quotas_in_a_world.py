@@ -356,7 +356,7 @@ def test_a_change_of_another_quota_lets_no_debtor_in() -> None:
 
 
 def test_a_change_of_quotas_judges_many_waits_in_slices() -> None:
-    """After a change of quotas the waiting clients are checked again in slices, in the end by the newest quotas."""
+    """After a change of quotas the waiting clients are checked again in slices. In the end the newest quotas decide."""
     nodes: list[Node] = []
     judged: list[tuple[int, float | None]] = []
 

@@ -394,7 +394,8 @@ class ReplicatedTopic:
             broker.apply_metadata(image, everything)
 
     def flip(self, node_id: int, position: int, *, index: int = 0) -> None:
-        """Flip a bit in a replica's first segment, and drop the log's cached places, as if its records were old."""
+        """Flip a bit in a replica's first segment. Drop the positions that the log has cached, as for records of long
+        ago."""
         disk = self.world.machine(host(node_id)).disk
         if node_id in self.members:
             self.members[node_id].partition(index).log.active.forget_places()

@@ -43,7 +43,7 @@ async def all_goes_on(cluster: ReplicatedTopic, first: int) -> None:
     ],
 )
 def test_a_made_up_broker_epoch_shuts_out_nobody(ahead: int, code: ErrorCode) -> None:
-    """A forged broker epoch gets an error and does not affect the real follower, since only the metadata count."""
+    """A forged broker epoch gets an error and does not affect the real follower, whose epoch is in the metadata."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         assert await cluster.produce(1, b"first") == (0, 0)

@@ -84,7 +84,7 @@ class Leader:
 
     def fetch(self, follower: int, offset: int, *, broker_epoch: int = BROKER_EPOCH) -> int:
         """Let a follower fetch. Return the high watermark after it."""
-        replica = self.partition.follower(follower, has_epoch=True)
+        replica = self.partition.followers.sender(follower, has_epoch=True)
         self.partition.note_fetch(replica, broker_epoch, offset, 0, self.cluster.time_ms)
         return self.partition.log.high_watermark
 
@@ -115,8 +115,8 @@ def test_the_slowest_in_sync_replica_holds_the_high_watermark() -> None:
 
 
 def test_a_leader_wonders_about_a_follower_that_does_not_get_on() -> None:
-    """If a follower keeps fetching the same offset although there is more, the leader suspects its own log. It does so
-    at every doubling."""
+    """If a follower keeps fetching the same offset although more records follow, the leader suspects its own log. It
+    repeats this whenever the number of such fetches has doubled."""
     leader = Leader(records=3)
     for _ in range(5):
         leader.fetch(2, 3)
@@ -180,7 +180,7 @@ def test_another_incarnation_promises_nothing(broker_epoch: int) -> None:
             leader.fetch(follower, 1, broker_epoch=broker_epoch)
     assert leader.partition.log.high_watermark == 0
     assert not leader.partition.isr_state.is_pending
-    assert leader.partition.broker_epoch_of(2) == -1
+    assert leader.partition.followers.broker_epoch_of(2) == -1
     assert leader.fetch(2, 1) == 1
     leader.fetch(3, 1)
     assert leader.partition.isr_state.is_pending
@@ -214,7 +214,7 @@ def test_a_stranger_is_told_to_come_again() -> None:
         (False, ErrorCode.NOT_LEADER_OR_FOLLOWER),
     ):
         with pytest.raises(KafkaError) as refused:
-            leader.partition.follower(9, has_epoch)
+            leader.partition.followers.sender(9, has_epoch)
         assert refused.value.code == code
 
 

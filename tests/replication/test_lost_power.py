@@ -100,9 +100,9 @@ def test_all_lose_power_without_flush_messages() -> None:
 
 
 def test_a_start_commits_nothing_by_metadata_that_are_older_than_it() -> None:
-    """A starting broker commits nothing by metadata from before its start. The ISR may have shrunk to its dead
-    predecessor, so its log may have records that no other replica has. These would be committed at once, and yet
-    another leader may be elected without them.
+    """A starting broker commits nothing by metadata from before its start. In these, the ISR may consist of the
+    broker's dead predecessor alone. By that ISR the broker would commit records that it alone has, although a replica
+    that lacks them may be elected leader.
     """
 
     async def script(cluster: ReplicatedTopic) -> None:

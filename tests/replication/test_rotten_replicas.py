@@ -23,7 +23,7 @@ SEEDS = [int(seed) for seed in os.environ.get("SEEDS", "1 2 3 4").split()]
 INSIDE = HEADER_SIZE + 3
 """A position in the records of the first batch. Its header stays valid."""
 SECOND_MAGIC = 16
-"""The position of the magic byte in a header. Damaged there, the bytes are no batch at all."""
+"""The position of the magic byte in a header. If this byte is damaged, readers do not recognize a batch."""
 
 
 async def write(cluster: ReplicatedTopic, first: int, end: int) -> None:
@@ -92,7 +92,7 @@ def test_an_empty_replica_is_never_in_sync() -> None:
 
 
 def test_the_last_in_sync_keeps_what_it_has() -> None:
-    """The last in-sync replica leads on with its damaged log. Once another one is in sync, it is replaced."""
+    """The last in-sync replica leads on with its damaged log. Once another replica is in sync, the log is replaced."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         await write(cluster, 0, 3)
@@ -202,8 +202,8 @@ class Deaths:
             await cluster.world.sleep(self.random.random())
             victim = self.random.choice(NODES)
             if victim == 1 and cluster.controller.partitions[0].isr == (1,):
-                # Only this damaged replica is left. Recovery would cut records that no other has, which is one fault
-                # too many.
+                # Only this damaged replica is in sync. If it crashed as well, its recovery would cut the only copy of
+                # some records.
                 victim = 2
             cluster.crash(victim)
             if self.random.random() < 0.5:
@@ -221,9 +221,10 @@ class Deaths:
             assert {offset: held.get(offset) for offset in self.acknowledged} == self.acknowledged
 
     async def _settle(self, cluster: ReplicatedTopic, rot_at: int) -> None:
-        """Wait until the damage is gone. If deaths have hidden it from all readers, restore the bit.
+        """Wait until all replicas are in sync, or for 20 s. If no reader has met the damage, it is still there: restore
+        the bit.
 
-        Recovery may also have cut the damaged byte off. Then there is another byte, or none.
+        Recovery may also have cut the damaged byte off. Then its place holds another byte, or none, and stays as it is.
         """
         end = cluster.world.now + 20.0
         while cluster.world.now < end:

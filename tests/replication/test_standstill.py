@@ -1,4 +1,4 @@
-"""A partition makes progress although its followers fetch the same offsets again, so no request waits for ever."""
+"""A partition makes progress even if its followers fetch the same offsets again, so that no request waits for ever."""
 
 from __future__ import annotations
 

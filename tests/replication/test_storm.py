@@ -60,8 +60,8 @@ class Storm:
         self._check()
 
     async def _produce(self) -> None:
-        """Keep up to three batches under way, like an idempotent producer. Resend from the first one without
-        acknowledgement."""
+        """Keep up to three batches under way, like an idempotent producer. Resend from the first unacknowledged batch
+        on."""
         cluster = self.cluster
         window: list[_Batch] = []
         sequence = 0

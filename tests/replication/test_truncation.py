@@ -144,11 +144,12 @@ def test_an_epoch_without_records_is_cut_too() -> None:
 
 @pytest.mark.reaches("replication.first_batch_cut_in_the_middle")
 def test_a_log_that_parts_below_the_leaders_start_begins_anew() -> None:
-    """If two logs part below the leader's start, the follower begins again. Here the leader's records were deleted up
-    to the middle of its first batch, and with them the epoch of the follower's records (seed 70671).
+    """If two logs part below the leader's start, the follower begins again. Here DeleteRecords has moved the leader's
+    start into the middle of its first batch. The leader no longer knows the epoch of the follower's records (seed
+    70671).
 
-    The leader can only answer that this epoch ends where its log starts. The follower's batches end there, too, but the
-    leader's do not.
+    The leader can only answer that this epoch ends where its log starts. A batch of the follower ends at this offset,
+    but no batch of the leader begins there.
     """
     log = new_log()
     for _ in range(2):

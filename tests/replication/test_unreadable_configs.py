@@ -110,8 +110,8 @@ def applied(broker: Broker, changes: Sequence[ConfigRecord]) -> MetadataImage:
 
 
 def min_isr_of_controller(image: MetadataImage) -> int:
-    """Return the minimum on a controller whose file says 2, while the brokers' file says 3: with eligible leaders only
-    the log counts."""
+    """Return the minimum that a controller uses. Its file says 2 and the brokers' file says 3, but with eligible
+    leaders only the metadata log counts."""
     return topic_rules(image, BASIS, image.topics[TOPIC]).min_isr
 
 

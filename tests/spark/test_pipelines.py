@@ -111,7 +111,7 @@ class TestOfflineLoad:
                 break
             except Killed:
                 deaths += 1
-                # A task killed while writing leaves half a file without a record of it.
+                # A real task that is killed while writing leaves half a file, which no record mentions.
                 staged = tmp_path / "killed" / "_staging" / "load=00000000"
                 staged.mkdir(parents=True, exist_ok=True)
                 (staged / "part-00000-half.parquet").write_bytes(b"PAR1 half")
@@ -192,8 +192,8 @@ class TestOfflineLoad:
     def test_a_delta_table_wherever_it_is_killed(
         self, spark: SparkSession, cluster: Cluster, line: ProgressLine, tmp_path: Path
     ) -> None:
-        """A job on a Delta table, where data and offsets are one commit, gives the same table after kills. A job that
-        began beside it cannot commit."""
+        """Data and offsets of a Delta table are one commit. A job gives the same table after kills, and a job without
+        --delta or for another topic is refused."""
         deltalake = pytest.importorskip("deltalake", reason="the extra delta is not installed")
         wanted = attrs.evolve(self.wanted(tmp_path, 2500), is_delta=True)
         killed: set[str] = set()
@@ -268,7 +268,7 @@ class TestOfflineLoad:
         assert table_path("a/b:c") == Path("a/b:c")
 
     def test_a_topic_made_anew_under_a_plan(self, tmp_path: Path) -> None:
-        """A plan left by a crash is followed only for the topic with the same id."""
+        """A plan left by a crash is used again only if the topic still has the same id."""
         landing = Landing(tmp_path, "load")
         assert landing.plan(0, "id", lambda: {0: (0, 5)}) == {0: (0, 5)}
         assert landing.plan(0, "id", lambda: {0: (0, 9)}) == {0: (0, 5)}
@@ -456,7 +456,7 @@ def test_derived_feed_has_the_sums_of_every_closed_window(
 
 
 def test_exactly_once_is_never_passed_over() -> None:
-    """If another format's sink would ignore the option for exactly-once, the job is refused, because rows could be
+    """For exactly-once with a format whose sink would ignore that option, the job is refused: rows could be
     duplicated."""
     topics = Cluster(None, "odradek", {})  # type: ignore[arg-type]  # refused before a query is made
     assert derived_feed.delivery_options(topics, "at-least-once") == {"delivery": "at-least-once"}
@@ -468,7 +468,7 @@ def test_exactly_once_is_never_passed_over() -> None:
 
 
 def test_history_check_tells_what_the_checkers_tell(spark: SparkSession, tmp_path: Path) -> None:
-    """`history-check` finds the same anomalies in two recorded runs as the checkers, listed by run."""
+    """For two recorded runs, `history-check` lists by run the same anomalies that the checkers find."""
     from jepsen_tests import history_check
     from jepsen_tests.checkers import version_orders
     from jepsen_tests.histories import BY_KEY

@@ -100,7 +100,7 @@ def test_all_brokers_have_the_same_id_for_a_subscription() -> None:
 
 
 def test_a_subscription_that_goes_holds_no_longer() -> None:
-    """If a subscription is removed, instances are made again, so that a client notices at its next request."""
+    """If a subscription is removed, a client's instance is replaced at its next request, so that the client notices."""
     broker = Broker()
     broker.subscribe("one", metrics="a")
     before = broker.instance(5)
@@ -205,7 +205,7 @@ def test_an_instance_belongs_to_the_client_that_pushes_by_it() -> None:
 
 
 def test_the_number_of_clients_is_bounded() -> None:
-    """The number of clients is bounded. A user with endless client ids takes no places of other users."""
+    """The number of clients is bounded. A user with endless client ids does not take the places of other users."""
     clients = KnownClients(10)
     kept = clients.find("User:quiet", "c", 0.0)
     kept.instances[b"1"] = ClientInstance(b"1", kept, (), 1, 1, 1)

@@ -72,7 +72,8 @@ def test_units_are_those_of_prometheus() -> None:
 
 
 def test_numbers_of_nodes_become_one_where_clients_have_no_other() -> None:
-    """If an old client reports request times only by node, the figures are the mean of the means, and the largest."""
+    """If an old client reports request times only by node, the average is the mean of the nodes', and the maximum the
+    largest of theirs."""
     by_node = [
         PushedMetric(f"node.request.latency.{way}", ((10.0, True), (30.0, True))) for way in ("avg", "max")
     ]
@@ -83,7 +84,7 @@ def test_numbers_of_nodes_become_one_where_clients_have_no_other() -> None:
 
 
 def test_labels_that_clients_choose_make_no_figures() -> None:
-    """Sums and counts with labels that clients choose are ignored, since they are parts of those without labels."""
+    """Sums and counts with labels that clients choose are ignored, since values without labels already include them."""
     found = of(
         "consumer",
         PushedMetric("fetch.manager.records.consumed.total", ((7, False), (7, True)), is_sum=True),
@@ -93,8 +94,8 @@ def test_labels_that_clients_choose_make_no_figures() -> None:
 
 
 def test_only_deltas_count() -> None:
-    """A gauge, a cumulative sum or a negative number in place of a counter's delta is ignored, and so is a
-    gauge's sum."""
+    """A counter is read only from deltas: gauges, cumulative sums and negative numbers are ignored. A sum in place of a
+    gauge is ignored, too."""
     for metric in (
         PushedMetric("record.send.total", ((7, False),)),
         PushedMetric("record.send.total", ((7, False),), is_sum=True, temporality=2),

@@ -40,7 +40,7 @@ LOADED_END = 7
 
 
 class Loop:
-    """A broker that leads all partitions. The action of each timer counts as a turn."""
+    """A broker that leads all partitions. Each run of a timer's action is a turn of its loop."""
 
     def __init__(self) -> None:
         self.node_id = NODE
@@ -225,7 +225,8 @@ def test_a_fenced_coordinator_leaves_the_transaction_to_another() -> None:
 
 
 def test_a_transaction_that_the_end_of_the_last_one_decides_gets_its_markers() -> None:
-    """If the decision that completes a transaction begins and aborts the next one, that one gets its markers, too."""
+    """If the decision that completes a transaction also begins and aborts the next one, the markers of both are
+    written."""
     first = Transaction("id", 7, 1, 1000, TransactionStatus.PREPARE_COMMIT, frozenset({("t", 0)}))
     second = Transaction("id", 7, 2, 1000, TransactionStatus.PREPARE_ABORT, frozenset({("t", 1)}))
     loop = Loop()

@@ -43,7 +43,7 @@ def test_the_log_says_what_is_decided(commands: list[tuple[str, ...]]) -> None:
         if verb in ("markers", "epoch") and name not in script.state.transactions:
             continue
         if verb == "epoch" and script.state.transactions[name or ""].status.is_ending:
-            # Only a producer with the current epoch may use it up.
+            # While a transaction ends, the script cannot use up epochs: that needs a producer with the current epoch.
             continue
         claimed = [word for word in words if word.startswith("as=")]
         if claimed and claimed[0][3:] not in script.known:

@@ -3,18 +3,18 @@
 Commands (times in milliseconds; producers have names in capitals, the transactional id is `t` unless said otherwise):
 
     settings expiry=MS                    before the first request
-    ids COUNT                             producer ids at hand from now on
+    ids COUNT                             how many producer ids are left from now on
     init NAME [timeout=MS] [as=NAME|ID/EPOCH] [two-phase] [keep] [id=T]
     add NAME TOPIC-PARTITION... [v=0|2] [epoch=+N|-N] [pid=ID] [id=T]
     verify NAME TOPIC-PARTITION... [epoch=+N|-N] [pid=ID] [id=T]
     end NAME commit|abort [v=0|2] [epoch=+N|-N] [pid=ID] [id=T]
-    markers [spent] [id=T]                all partitions have the markers of the transaction that ends; or one knows a
-                                          higher epoch of the producer id
-    epoch NUMBER [id=T]                   the producer's epochs are used up to this one
+    markers [spent] [id=T]                all partitions have the markers of the ending transaction; with `spent`, one
+                                          knows a higher epoch of the producer id
+    epoch NUMBER [id=T]                   the producer has used all epochs up to this one
     check                                 the check for transactions that have taken too long
     expire                                the check for transactional ids that nobody uses
     describe [T], list
-    wait MS                               time passes; what is due happens in its order
+    wait MS                               time passes, and due events happen in order
     jump MS                               the wall clock is set forward, or with a minus backward
     takeover                              another coordinator begins with the committed records
 
@@ -144,7 +144,7 @@ class TransactionScript(ScriptedCoordinator[TransactionsState, Changed]):
         self.submit(request, 0, Told(self, name, what) if name else None)
 
     def asked_at_ms(self) -> int:
-        """Return the latest time that has certainly come on all nodes."""
+        """Return the latest time that the clock of every node has certainly reached."""
         return self._clock.latest_ms()
 
     def submit(

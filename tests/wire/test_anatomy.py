@@ -26,15 +26,16 @@ from tests.wire.message_values import contains
 from tests.wire.strategies import structures
 
 ANSWERED = ErrorCode.UNKNOWN_SERVER_ERROR
-"""The code that stands for the answer of a handler or controller."""
+"""The error code with which these tests mark results from a handler or controller."""
 REFUSED = (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.INVALID_REQUEST)
 Steps = Sequence[Sequence[str]]
-"""For each level of a path, the field with the list, and the fields that name its elements."""
+"""For each level of a path: the field that has the list, then the fields that name a list element."""
 
 
 @attrs.frozen
 class Case:
-    """A row with its request and response classes, or with the classes of an inner group."""
+    """A row of `ROWS` with its request and response classes. For an inner row, these are the element classes of the
+    outer row."""
 
     name: str
     row: Row
@@ -58,7 +59,7 @@ class Case:
 
     @property
     def is_once(self) -> bool:
-        """True if a repeated outermost name is refused only once."""
+        """True if a name that is repeated at the outermost level is refused only once."""
         return self.row.once and len(self.results) == 1
 
     def draw(self, data: st.DataObject) -> tuple[Anatomy, Any, int]:
@@ -99,7 +100,8 @@ def names_in(thing: Any, names: Sequence[str]) -> tuple[Any, ...]:
 
 
 def head_names(case: Case, request: Any) -> list[tuple[Any, ...]]:
-    """List the names of the outermost things as the response must have them. A missing topic id is zero there."""
+    """List the names of the outermost things as the response must have them. If the request has no topic id, it is
+    zero."""
     found = []
     for path in case.row.things.split("+"):
         field, *names = steps_of(path)[0]
@@ -139,7 +141,7 @@ def described(case: Case, request: Any) -> list[tuple[Any, ...]]:
 
 
 def has_empty(outer: Any, steps: Steps) -> bool:
-    """True if any element has an empty list of things."""
+    """True if any element at any level has an empty inner list."""
     return len(steps) > 1 and any(
         not getattr(each, steps[1][0]) or has_empty(each, steps[1:]) for each in getattr(outer, steps[0][0])
     )
@@ -153,7 +155,8 @@ def first_of_each(pairs: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
 
 
 def check_refused(case: Case, leaves: Sequence[Any], code: ErrorCode, text: str | None) -> None:
-    """Check that innermost results have this error and text, and the row's values for refused results."""
+    """Check that each innermost result has this code and text, and the field values that the row states for
+    refusals."""
     for leaf in leaves:
         assert getattr(leaf, case.row.code) == code
         for word in case.row.refused.split():
@@ -172,7 +175,7 @@ def travels(cls: type[Structure], name: str, version: int) -> bool:
 @given(data=st.data())
 @settings(max_examples=examples(15))
 def test_what_goes_in_and_what_is_refused_is_all_that_was_named(case: Case, data: st.DataObject) -> None:
-    """Each outermost thing is either kept in the request or refused in the response, exactly once and in the right
+    """Each outermost thing of a request is either kept in it or refused in the response: exactly once, in the right
     order."""
     shape, request, _ = case.draw(data)
     names, before = head_names(case, request), deepcopy(request)
@@ -208,8 +211,8 @@ def test_what_goes_in_and_what_is_refused_is_all_that_was_named(case: Case, data
 @given(data=st.data())
 @settings(max_examples=examples(15))
 def test_a_refusal_of_the_whole_is_said_once_or_of_each_thing(case: Case, data: st.DataObject) -> None:
-    """If the whole request is refused, the error is in the response's own field. Without such a field each thing gets
-    it, and ElectLeaders has both."""
+    """If a whole request is refused, the error is in the response's top-level field, or in each thing if there is no
+    such field. ElectLeaders has both."""
     shape, request, version = case.draw(data)
     code, text = REFUSED[0], data.draw(st.sampled_from([None, "why"]))
     response = shape.refuse(request, code, text)
@@ -243,7 +246,7 @@ def draw_groups(data: st.DataObject, count: int) -> list[list[int]]:
 @given(data=st.data())
 @settings(max_examples=examples(15))
 def test_parts_name_each_thing_once(case: Case, data: st.DataObject) -> None:
-    """However things are distributed over parts, each part has its own things in their order, without empty lists
+    """The things of a request are distributed over parts. Each part has its things in their order, without empty lists
     around them."""
     shape, request, _ = case.draw(data)
     before, whole, leaves = deepcopy(request), described(case, request), shape.leaves(request)
@@ -273,8 +276,8 @@ def answer_to(case: Case, request: Any, codes: Sequence[int], version: int) -> A
 @given(data=st.data())
 @settings(max_examples=examples(15))
 def test_the_answers_of_parts_joined_are_the_answer_to_the_whole(case: Case, data: st.DataObject) -> None:
-    """The joined responses of parts equal the response to the whole request. Rows that put refused results apart keep
-    the order of the parts."""
+    """The responses to the parts, joined, equal the response to the whole request. If a row moves refusals to one end,
+    results follow the parts' order."""
     shape, request, version = case.draw(data)
     leaves = shape.leaves(request)
     groups = draw_groups(data, len(leaves))
@@ -305,7 +308,7 @@ def test_the_answers_of_parts_joined_are_the_answer_to_the_whole(case: Case, dat
 
 
 def test_results_that_are_ready_follow_the_others() -> None:
-    """Results that are ready without a decision follow the decided ones."""
+    """Results that need no decision are placed after the decided ones."""
     shape = anatomy(ApiKey.CREATE_PARTITIONS, 3)
     make, answer = response_class(ApiKey.CREATE_PARTITIONS), request_class(ApiKey.CREATE_PARTITIONS)()
     decided: list[Any] = [make(results=[each]) for each in ("one", "two")]  # type: ignore[call-arg]

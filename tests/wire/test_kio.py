@@ -25,7 +25,7 @@ from tests.wire.message_values import LONG, OWN_TAG_MIN, SHAPES, Shape, all_vers
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NOT_IN_KIO = {"ProducerSnapshot", "QuorumStateData"}
-"""Messages of files, which kio lacks in addition to metadata and coordinator records."""
+"""File formats that kio lacks. It also lacks metadata and coordinator records."""
 
 
 def kio_class(cls: type[Message], version: int) -> type[Any] | None:

@@ -48,7 +48,7 @@ def api_of(name: str) -> ApiKey:
 
 
 def test_every_fact_lies_within_the_versions_of_its_api() -> None:
-    """A fact's version lies within the API's versions. Otherwise comparisons with it would always give the same
+    """Each named version lies within its API's versions. Otherwise a comparison with it would always have the same
     result."""
     for fact in table.versions():
         first, last = api_versions(api_of(fact.name), unstable=True)
@@ -56,7 +56,7 @@ def test_every_fact_lies_within_the_versions_of_its_api() -> None:
 
 
 def test_a_fact_that_follows_a_field_is_about_an_api_with_this_field() -> None:
-    """If a fact refers to a field, the field belongs to the same API."""
+    """If a fact takes its version from a message's field, the message belongs to the API in the fact's name."""
     rows = (
         line.split("\t")
         for line in (ROOT / "wire/schema/versions.tsv").read_text().splitlines()
@@ -113,7 +113,8 @@ def test_no_code_compares_a_version_with_a_number() -> None:
 
 
 def test_rows_begin_at_facts() -> None:
-    """Rows of APIs begin at named versions, so that checks and refusals change together with the handler."""
+    """Each row of `ROWS` begins at a named version of its API. Checks and refusals thus change in the same version as
+    the handler."""
     numbers = {(api_of(fact.name), fact.version) for fact in table.versions()}
     for key, rows in ROWS.items():
         within = [row.within for row in rows if row.within is not None]

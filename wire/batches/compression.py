@@ -129,7 +129,7 @@ def _gzip_chunks(data: memoryview, size_max: int) -> Iterator[bytes]:
             yield decoder.decompress(piece, CHUNK_BYTES)
             while (
                 decoder.unconsumed_tail and not decoder.eof
-            ):  # at the end of a member, zlib has the rest in both attributes
+            ):  # at `eof`, the tail holds the bytes after this member
                 yield decoder.decompress(decoder.unconsumed_tail, CHUNK_BYTES)
             if not decoder.eof and position >= end:
                 yield decoder.decompress(b"", CHUNK_BYTES)

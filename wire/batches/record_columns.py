@@ -35,8 +35,8 @@ __all__ = ["PAD", "Bytes", "Int64s", "RecordColumns", "RecordPlaces", "record_co
 
 _RECORD_SIZE_MIN = 7
 _RUN_MIN = 32
-"""The number of remaining records from which on numpy compares lengths. For a shorter run of records, the
-loop is faster.
+"""The least number of remaining records for which numpy compares lengths. For fewer records, the loop is
+faster.
 """
 PAD = 64
 """The number of zero bytes behind the last record. Up to five varints of ten bytes each may be read beyond
@@ -223,8 +223,8 @@ def _part(data: Bytes, places: Int64s, ends: Int64s, what: str) -> tuple[Int64s,
 
 @attrs.frozen
 class _Fields:
-    """The numbers of all records of a group, one array per field. Places count from the start of the group's
-    buffer; a length of -1 means null.
+    """The decoded fields of all records of a group, one array per field. Places count from the start of the
+    group's buffer; a length of -1 means null.
     """
 
     timestamp_delta: Int64s
@@ -240,8 +240,8 @@ class _Fields:
 
 @attrs.frozen
 class RecordColumns:
-    """The numbers of all records of a group, one array per field. Places count from the start of `data`; a
-    length of -1 means null.
+    """The decoded fields of all records of a group, one array per field. Places count from the start of
+    `data`; a length of -1 means null.
     """
 
     data: Bytes

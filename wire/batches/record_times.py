@@ -83,7 +83,7 @@ def _largest_delta(chunks: Iterator[Buffer], count: int) -> int:
     data = b""
     position, left, is_end = 0, count, False
     while left:
-        # Below this position, the fields up to the offset delta are completely in `data`.
+        # If a record begins below `safe`, its fields up to the offset delta are completely in `data`.
         safe = len(data) if is_end else len(data) - _HEAD_BYTES_MAX
         try:
             while left and position < safe:

@@ -24,7 +24,7 @@ FIXED: Final = {
     "float64": ("d", 8),
     "uuid": ("16s", 16),
 }
-"""Types of fixed size: `struct` format (big-endian) and size in bytes."""
+"""For each type of fixed size, its `struct` format (big-endian) and its size in bytes."""
 
 STRING_LENGTH_MAX: Final = 32767
 """The most bytes of a string. Kafka refuses longer strings, even in fields whose compact length could be

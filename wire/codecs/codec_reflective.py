@@ -102,7 +102,7 @@ class _Reader:
         count = self.length(fact, "i")
         if count < 0 and nullable:
             return None
-        # Every element takes at least a byte.
+        # Refuse a count above the number of bytes, because every element takes at least a byte.
         if not 0 <= count <= len(self.buf) - self.offset:
             raise MalformedMessage("an array is null or has more elements than the message has bytes")
         return [self.value(fact, fact.type[0], False) for _ in range(count)]

@@ -76,7 +76,7 @@ class ErrorFact:
 
 @attrs.frozen
 class VersionFact:
-    """A constant for the first version of an API for which a statement holds. The statement is one sentence."""
+    """A constant for the first version of an API that has some property. `reason` states this property."""
 
     name: str
     version: int

@@ -175,7 +175,7 @@ class _Uneven:
         heapify(most)
         moved = 0
         while most:
-            # Heap entries with an outdated load are dropped when they reach the top.
+            # Drop a heap entry with an outdated load when it reaches the top.
             if -most[0][0] != loads[most[0][1]] or not shares[most[0][1]].get(topic_id):
                 heappop(most)
                 continue

@@ -271,8 +271,8 @@ class ConsumerGroup:
         return max(offered, key=lambda name: counts.get(name, 0))
 
     def supports_protocols(self, names: tuple[str, ...]) -> bool:
-        """True if a member with the assignment protocols `names` may join. Every classic-protocol member must
-        support one of them.
+        """True if a member with the assignment protocols `names` may join. At least one of these protocols
+        must be supported by all classic-protocol members.
         """
         return any(self.protocol_counts.get(name, 0) == self.classic_count for name in names)
 

@@ -100,12 +100,12 @@ from odradek.wire.uuid_text import uuid_to_text
 __all__ = ["ConsumerMembership", "heartbeat_refused"]
 
 WorkerWork: TypeAlias = FindTopics | TargetRun
-"""Work for a worker thread. Its `requests()` returns requests that the coordinator must then decide, in this
-order.
+"""Work for a worker thread. Its `requests()` returns requests in the order in which the coordinator must
+decide them.
 """
 MARKS_MAX = 10_000
-"""The most pairs of a group and a changed topic that are compared. With more pairs, all groups count as
-affected.
+"""The most comparisons of a group with a changed topic in one change of the metadata. If more would be
+needed, all groups count as affected.
 """
 
 
@@ -355,7 +355,7 @@ class ConsumerMembership:
         if not is_small(group, self.image):
             change.wants_target = True
             return
-        # A run that began when the group was large would give an older target.
+        # Cancel a run that began when the group was still large. Its target would be out of date.
         self._targets.cancel(group.group_id)
         offered = self._settings.consumer_assignors
         change.add(target_records(group, offered, self.image, turn.wall_ms))
@@ -613,7 +613,7 @@ def _profile(before: Profile, ask: Ask, request: ConsumerGroupHeartbeatRequest) 
 def _is_full(request: ConsumerGroupHeartbeatRequest) -> bool:
     """True if the request names all fields of the member.
 
-    A member sends such a request when it joins, or when it has lost an answer.
+    A member sends such a request when it joins, or when an earlier answer did not reach it.
     """
     return (
         request.rebalance_timeout_ms != -1
@@ -629,7 +629,7 @@ def _assignment(assigned: Epochs) -> Assignment:
 
 
 def _since_zero(assigned: Epochs) -> Epochs:
-    """Return these partitions with assignment epoch 0. The static member that returns may then use any epoch
-    for them.
+    """Return these partitions with assignment epoch 0, for a static member that returns. Then commits by this
+    member are accepted for these partitions, whatever its epoch is.
     """
     return {topic_id: dict.fromkeys(partitions, 0) for topic_id, partitions in assigned.items()}

@@ -125,8 +125,8 @@ def _upgraded_member(
         ) from error
     owned = [(topic_id, each) for topic_id, partitions in assigned.items() for each in partitions]
     if not taken.isdisjoint(owned):
-        # The leader has assigned one partition to two members, but in a consumer group a partition has one
-        # owner.
+        # The leader has assigned one partition to two members. Refuse the conversion, because in a consumer
+        # group a partition has only one owner.
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
     taken.update(owned)
     return Member(

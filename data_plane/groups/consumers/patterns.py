@@ -216,7 +216,7 @@ def check_pattern(pattern: str) -> None:
         KafkaError: INVALID_REGULAR_EXPRESSION, UNKNOWN_SERVER_ERROR
     """
     if utf8_size(pattern) > STRING_BYTES_MAX:
-        # A longer pattern does not fit into a record's key.
+        # Refuse a longer pattern, because it does not fit into a record's key.
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
     try:
         compile_pattern(pattern)

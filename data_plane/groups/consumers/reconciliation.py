@@ -2,8 +2,9 @@
 
 A member in the state `STABLE` has reached a target. When a newer target takes partitions away, the member
 becomes `UNREVOKED_PARTITIONS`. The member stays in its epoch until its heartbeats no longer name the lost
-partitions. Then the member moves to the epoch of the newest target, and gets those of its partitions that are
-free. While other members still own some of its partitions, its state is `UNRELEASED_PARTITIONS`.
+partitions. Then the member moves to the epoch of the newest target, and gets those partitions of this target
+that are free. While other members still own partitions of this target, the member's state is
+`UNRELEASED_PARTITIONS`.
 
 Partitions of topics that the member no longer reads are taken away at once, whatever its target says.
 """

@@ -64,7 +64,7 @@ class TopicHashes:
         its hash is computed again.
         """
         self._keeps_all = True
-        """False once there were more topics than `KEPT_MAX`, so that some hashes are not in the cache."""
+        """True while the cache has the hash of every topic that groups read; False once it was full."""
 
     def of_group(self, topics: Iterable[str], image: MetadataImage) -> int:
         """Compute the hash over all topics of a group, as a signed 64-bit number; 0 for a group without topics.
@@ -84,8 +84,8 @@ class TopicHashes:
     def changed(self, topics: Iterable[str], image: MetadataImage) -> list[str]:
         """Return those of the changed topics whose hash has changed or may have changed.
 
-        If the cache has all topics that groups read, no group reads a topic that the cache lacks. Such a topic
-        is then left out.
+        A topic that is missing in the cache is left out, because no group reads it. But once the cache was
+        too small for all topics that groups read, missing topics are returned as well.
         """
         changed = []
         for name in topics:

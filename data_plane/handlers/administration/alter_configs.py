@@ -2,8 +2,8 @@
 all others.
 
 As in Kafka, the broker checks the form of the request and the changes of its own values, and sets its own log
-levels. The broker refuses or finishes some resources of a request itself. The controller decides all others.
-The broker puts all answers into the order of the request.
+levels. So for some resources of a request, the broker itself has the outcome. It forwards all other resources
+to the controller. The answers are in the order of the request.
 """
 
 from __future__ import annotations

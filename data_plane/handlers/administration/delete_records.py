@@ -111,9 +111,9 @@ class DeleteRecordsHandler:
     """Handler of DeleteRecords (API 21). Records below the new log start offset are never served again, even
     after restarts. The next run of retention removes segments that are wholly below the new offset.
 
-    The low watermark is the lowest log start offset in the checkpoints of all live replicas. Each follower gets
-    the new offset at once. It has raised its own log start offset by its second fetch after that, and reports
-    it there. The answer waits for the followers for `timeout_ms` at most.
+    The low watermark is the lowest log start offset in the checkpoints of all live replicas. The next answer
+    to each follower's fetch contains the new offset. The follower then raises its own log start offset, and
+    reports it in a later fetch. The answer waits for the followers for `timeout_ms` at most.
     """
 
     def __init__(self, desk: Desk, partitions: ServedPartitions) -> None:
@@ -143,7 +143,7 @@ class DeleteRecordsHandler:
         if not pending:
             return response
         delayed = DelayedDelete(self._desk, self._partitions, response, pending, timeout_ms)
-        # Followers may have caught up between two slices, before `delayed` began to watch.
+        # Check now, because followers may have caught up before `delayed` began to watch them.
         delayed.check()
         return delayed
 

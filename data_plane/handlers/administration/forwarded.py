@@ -27,8 +27,8 @@ Refuse = Callable[[Any, ErrorCode, str | None], Any]
 
 class ForwardingHandler:
     """Handler that forwards requests to the active controller. The broker waits `request.timeout.ms` for the
-    answer (KIP-590). It ignores the timeout in the request, unless `waits_as_asked` is true. Then that
-    timeout also limits the wait.
+    answer (KIP-590). If `waits_as_asked` is true, the timeout in the request also limits the wait; otherwise
+    the broker ignores that timeout.
     """
 
     def __init__(self, forwarder: Forwarder, refuse: Refuse, *, waits_as_asked: bool = False) -> None:

@@ -91,8 +91,8 @@ class FetchRound:
         self.ranges: list[FileRange] = []
         self.bytes_read = 0
         self.bytes_cut_off = 0
-        """Bytes that were left out, because only whole batches are returned within the limits. They count
-        towards `min_bytes`.
+        """The bytes within the limits that were left out, because a batch is returned whole or not at all.
+        They count towards `min_bytes`.
         """
         self.full: list[FetchedPartition] = []
         """Partitions in which a limit cut off further records. The fetch need not wait for more records in
@@ -375,7 +375,7 @@ class FetchJob:
         return self._throttle_of(partition)
 
     def _count_promise(self, fetched: FetchedPartition, partition: Partition) -> None:
-        replica = partition.follower(self.replica_id, fetched.current_leader_epoch >= 0)
+        replica = partition.followers.sender(self.replica_id, fetched.current_leader_epoch >= 0)
         log = partition.log
         if log.log_start_offset <= fetched.fetch_offset <= log.log_end_offset:
             promised = partition.note_fetch(
@@ -498,7 +498,7 @@ class FetchJob:
         if partition is None:
             return
         log = partition.log
-        replica = (partition.followers or {}).get(self.replica_id)
+        replica = partition.followers.find(self.replica_id)
         if (
             fetched.fetch_offset == log.log_end_offset
             and fetched.sent_high_watermark == log.high_watermark

@@ -46,8 +46,8 @@ def what_to_wait_for(job: FetchJob, attempt: FetchRound) -> list[Wait] | None:
     full = {fetched.key for fetched in attempt.full}
     waits: list[Wait] = []
     for fetched, partition, records in found:
-        # A full partition cannot give more bytes, but it must wake the fetch when its leader changes. So it
-        # waits for a mark that it hardly ever reaches.
+        # The answer has no room for more bytes of a full partition. But a change of its leader must wake the
+        # fetch. So let the fetch wait for a mark that new records hardly ever reach.
         bytes_wanted = share if fetched.key not in full else job.desk.settings.fetch_max_bytes
         waits.append((partition, *_mark(job, partition, records, bytes_wanted)))
     return waits
@@ -59,7 +59,7 @@ def _range_is_cut(log: PartitionLog, offset: int, upper_bound: int, records: Any
     False if only a gap without records lies between `offset` and the bound, since new records will follow
     there.
     """
-    if not log.passes_segment_end(offset, upper_bound):
+    if not log.segment_list.passes_segment_end(offset, upper_bound):
         return False
     if records:
         return True
@@ -72,8 +72,8 @@ def _range_is_cut(log: PartitionLog, offset: int, upper_bound: int, records: Any
 
 
 def _mark(job: FetchJob, partition: Partition, records: Any, bytes_wanted: int) -> tuple[Until, Mark]:
-    """Compute the log position (mark) at which the partition may have `bytes_wanted` bytes more than
-    `records`. If this position cannot be computed, return the position of the next record instead.
+    """Compute the mark for a fetch that needs `bytes_wanted` bytes more than `records`, which it has read
+    from this partition. If the mark cannot be computed, return the mark of the next record instead.
     """
     log = partition.log
     upper_bound = job.upper_bound(log)

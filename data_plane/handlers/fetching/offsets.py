@@ -47,8 +47,8 @@ TIME_QUERIES_WAITING_MAX = 64
 later.
 """
 WALK_BYTES_MAX = 512 << 20
-"""The most bytes of records that one request decompresses and walks to check timestamps in batch headers.
-This takes about a second.
+"""The most bytes of records that one request reads, over all its partitions, to check timestamps in batch
+headers. This takes about a second.
 """
 CONSUMER = -1
 """The replica id in requests of clients that are not replicas."""
@@ -62,9 +62,9 @@ READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 class Turns:
     """Queues of requests that search a log by timestamp.
 
-    On each disk one search runs at a time; others wait in the order of arrival. A search may decompress a
-    whole batch and walk its records while it holds the interpreter's lock. Two searches at once would only
-    delay all other threads.
+    On each disk one search runs at a time; further requests wait in the order of arrival. A search may
+    decompress a whole batch and read its records while it holds the interpreter's lock. If two searches of a
+    disk ran at once, they would end no earlier, and would delay all other threads.
     """
 
     def __init__(self, new_event: Callable[[], Event]) -> None:
@@ -207,7 +207,7 @@ class ListOffsetsHandler:
             return _failed(asked, error.code)
         except FileClosed:
             reached("offsets.log_went_while_searched")
-            # While the worker searched the log, the log was deleted or moved, or its directory failed.
+            # Return the error for a log that was deleted, moved or taken offline during the search.
             return _failed(asked, self._partitions.lost_error(partition))
         except DiskError as error:
             self._desk.disk_errors.note("list_offsets.disk_error", topic=topic, error=str(error))
@@ -237,7 +237,9 @@ def find_offset(
             (KIP-207).
     """
     log = partition.log
-    bound = log.last_stable_offset_in_worker() if committed and not to_end else log.high_watermark
+    bound = log.high_watermark
+    if committed and not to_end:
+        bound = log.producers.stable_offset_in_worker(bound, log.log_start_offset)
     lags = not to_end and log.high_watermark < partition.epoch_start_offset
     if to_end:
         bound = log.log_end_offset
@@ -247,7 +249,7 @@ def find_offset(
             raise _not_available(version)
         return -1, bound, partition.leader_epoch
     if timestamp == EARLIEST or (timestamp == EARLIEST_LOCAL and version >= LIST_OFFSETS_EARLIEST_LOCAL):
-        epoch = log.epoch_for_offset(log.log_start_offset)
+        epoch = log.epochs.epoch_for_offset(log.log_start_offset)
         return -1, log.log_start_offset, -1 if epoch is None else epoch
     if timestamp == LATEST_TIERED and version >= LIST_OFFSETS_LATEST_TIERED:
         return -1, -1, -1
@@ -256,11 +258,11 @@ def find_offset(
     if timestamp == MAX_TIMESTAMP and version >= LIST_OFFSETS_MAX_TIMESTAMP:
         # The previous leader may have acknowledged a newer record, above this leader's high watermark. So
         # search up to the log's end while the high watermark lags.
-        found = log.offset_of_max_timestamp(upper_bound=log.log_end_offset if lags else bound, budget=budget)
+        found = log.times(budget).offset_of_max_timestamp(log.log_end_offset if lags else bound)
         if lags and found is not None and found[1] >= bound:
             raise _not_available(version)
     elif timestamp >= 0:
-        found = log.offset_for_timestamp(timestamp, upper_bound=bound, budget=budget)
+        found = log.times(budget).offset_for_timestamp(timestamp, bound)
     else:
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
     if found is None and lags:

@@ -359,7 +359,7 @@ class OffsetDeleteHandler:
         answers = yield from _ask_in_parts(self._groups, version, parts)
         if answers[0][0]:
             return OffsetDeleteResponse(answers[0][0])
-        # If a later part fails as a whole, each of its partitions gets the error.
+        # If a part other than the first fails as a whole, each of its partitions gets the error.
         of_parts = (
             codes or (code,) * len(part.partitions)
             for part, (code, codes) in zip(parts, answers, strict=True)

@@ -108,8 +108,10 @@ class TxnOffsetCommitHandler:
         adds = version >= TXN_OFFSET_COMMIT_ADDS_GROUP
         now_ms = int(self._desk.clock.monotonic() * 1000)
         try:
-            guard = log.begin_verification(
-                request.producer_id, name, request.producer_epoch, -1, adds, now_ms
+            log.load_producers()
+            checks_name = log.config.verifies_transactions
+            guard = log.producers.verify(
+                request.producer_id, name, request.producer_epoch, -1, adds, now_ms, checks_name
             )
         except DiskError as error:
             log.home.failed(error)

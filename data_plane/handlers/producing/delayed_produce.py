@@ -79,8 +79,8 @@ class DelayedProduce(Delayed):
         timeout_ms: int,
         listener: str | None = None,
     ) -> None:
-        """Take the parts of the delayed answer. The answer contains the leaders' addresses on the listener
-        `listener`. It is None if the request's version has no such addresses.
+        """Take the parts of the delayed answer. The answer contains the leaders' addresses on `listener`.
+        Pass None as `listener` if the request's version has no such addresses.
         """
         super().__init__()
         self.desk = desk

@@ -177,7 +177,7 @@ class ProduceHandler:
                 if log.high_watermark <= result.last_offset if acks < 0 else acks and partition.flushes:
                     if delayed is None:
                         delayed = self._delayed(context, request, responses)
-                    # The wait begins now, so it notices if this broker loses the lead and wins it again.
+                    # Call this now. Then the batch fails even if this broker loses and regains the lead.
                     delayed.wait_for(partition, result.last_offset, answer, acks)
             responses.append(TopicProduceResponse(topic.name, topic.topic_id, answers))
             answers = []

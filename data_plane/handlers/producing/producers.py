@@ -83,7 +83,7 @@ class DescribeProducersHandler:
         if log.offline:
             return PartitionResponse(index, ErrorCode.KAFKA_STORAGE_ERROR, None, [])
         try:
-            active = list(log.active_producers())
+            active = list(log.load_producers().active_producers())
         except KafkaError as error:
             return PartitionResponse(index, error.code, None, [])
         except DiskError as error:

@@ -128,7 +128,7 @@ class TransactionalBatches:
                 place = (topic_at, partition_at)
                 if partition is None or hosted is None or not partition.is_leader:
                     reached("produce.leader_went_before_verification")
-                    # The append fails with this error, unless this broker has become the leader by then.
+                    # The append fails with this error, unless this broker is the leader again by that time.
                     self._refused[place] = NotVerified(ErrorCode.NOT_LEADER_OR_FOLLOWER)
                     continue
                 log = partition.log
@@ -148,13 +148,15 @@ class TransactionalBatches:
         """
         log, header = self._batches[place]
         try:
-            return log.begin_verification(
+            log.load_producers()
+            return log.producers.verify(
                 header.producer_id,
                 self._name,
                 header.producer_epoch,
                 header.base_sequence,
                 self.adds,
                 now_ms,
+                log.config.verifies_transactions,
             )
         except DiskError:
             self._refused[place] = NotVerified(ErrorCode.KAFKA_STORAGE_ERROR)

@@ -38,8 +38,8 @@ from odradek.wire.schema.versions import (
 )
 
 ADDED_BY_CLIENTS, ADDED_BY_BROKERS = 0, 2
-"""Transaction versions of clients. With 0, the client itself adds partitions to its transaction. With 2,
-brokers add them.
+"""The transaction versions that a client may use. With version 0, the client itself adds partitions to its
+transaction. With version 2, brokers add them.
 """
 
 

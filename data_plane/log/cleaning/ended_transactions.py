@@ -2,9 +2,9 @@
 PURE.
 
 The first pass removes the records of an aborted transaction. Their keys never enter the offset map. A marker
-stays as long as its transaction has batches in the log. The first pass that finds none of its batches gives
-the marker a delete horizon, as a tombstone gets one. A pass after that time removes the marker. So a reader
-who needs less than `delete.retention.ms` learns how each transaction ended.
+stays as long as its transaction has batches in the log. The first pass that finds none of these batches gives
+the marker a delete horizon, like that of a tombstone. A pass after this horizon removes the marker. So a
+reader who needs less than `delete.retention.ms` for the log learns how each transaction ended.
 """
 
 from __future__ import annotations

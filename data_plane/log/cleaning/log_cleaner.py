@@ -132,8 +132,8 @@ class LogCleaner:
         self._workers = env.new_workers()
         self._threads: list[_Thread] = []
         self._busy: dict[str, list[PartitionLog]] = {log_dir.path: [] for log_dir in log_dirs}
-        """The logs on each disk, by its path, that a thread has chosen and not yet finished. A pass begins
-        with a flush, and appears in `log.cleaning` only after that.
+        """For each directory's path, the logs that threads have chosen and not yet finished. A pass appears
+        in `log.cleaning` later, because the thread first flushes the log.
         """
         self._wake: Event = env.event()
         self._throttle = Throttle(env.clock, self.settings.io_bytes_per_second_max)
@@ -369,7 +369,7 @@ class LogCleaner:
     def _failed(self, thread: _Thread, log: PartitionLog, error: Exception) -> None:
         where = {"topic": log.topic, "partition": log.partition}
         if isinstance(error, CompanionLost) and self._is_stopped:
-            # `stop` has closed the companion.
+            # This is no failure, because `stop` has closed the companion.
             self._log.info("log.cleaning_aborted", **where, reason="the broker stops")
             return
         self.figures.passes_failed += 1

@@ -49,10 +49,10 @@ def view_of(log: PartitionLog) -> LogView:
 def read_timestamps(log: PartitionLog, now_ms: int) -> None:
     """Read the ages of finished segments that are not known yet (blocking, in a worker).
 
-    The records of a dirty segment are read if its batch headers may be wrong. That is so if they claim the age
-    `min.compaction.lag.ms`, but the file has changed too recently. It is also so if they claim a time in the
-    future. The records of clean segments are not read, because passes rewrite such segments and so their files
-    are always young.
+    The records of a dirty segment are read if its batch headers may be wrong. There are two cases. Either the
+    newest timestamp in the headers is older than `min.compaction.lag.ms`, but the file was changed after
+    that. Or the newest timestamp lies in the future. The records of clean segments are not read, because
+    passes rewrite such segments, and so their files are always young.
 
     Raises `FileClosed` if a segment or the log was removed meanwhile; also `DiskError`, `CorruptBatch`.
     """

@@ -106,9 +106,9 @@ class PassRules:
     """The rules that hold for all batches of a pass."""
 
     earliest_ms: int
-    """A delete horizon up to this time counts as passed. The time is in milliseconds since 1970."""
+    """The agreed clock's earliest time, in milliseconds since 1970. Horizons up to it count as passed."""
     latest_ms: int
-    """A new delete horizon is `delete_retention_ms` after this time. The time is in milliseconds since 1970."""
+    """The agreed clock's latest time, in milliseconds since 1970. New horizons are counted from it."""
     delete_retention_ms: int
     map_end: int
     """The offset after the last batch in the map. Batches from there on stay unchanged."""

@@ -15,8 +15,8 @@ from odradek.data_plane.log.log_config import LONG_MAX, LogConfig
 
 OFFSET_RANGE_MAX = (1 << 31) - 1
 GROUP_SEGMENTS_MAX = 100
-"""The most segments in one group. A swap renames the files of a whole group on the event loop, so it must be
-short.
+"""The most segments in one group. A swap renames the files of a whole group within one turn of the event
+loop, which must be short.
 """
 
 

@@ -42,7 +42,7 @@ from odradek.data_plane.log.loading import LoadOptions, open_partition_log, read
 from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.data_plane.log.parts.leader_epochs import LeaderEpochs
 from odradek.data_plane.log.parts.producer_state import ProducerState
-from odradek.data_plane.log.segments.segment import remove_if_present
+from odradek.data_plane.log.segments.small_files import remove_if_present
 from odradek.env.ports import Dir, DiskError, FileMissing, Log
 from odradek.named_states import reached
 from odradek.wire.topic_partition import TopicPartition
@@ -97,8 +97,8 @@ def open_future(log_dir: LogDir, name: str, current: PartitionLog, start_offset:
     if has_records:
         options = attrs.evolve(options, log_start_offset=-1)
     log = open_partition_log(directory, current.topic, current.partition, current.config, log_dir, options)
-    # Sync the entry of the new directory. Otherwise a loss of power after the swap could remove it, when the
-    # old log is already gone.
+    # Sync the entry of the new directory now. Otherwise a loss of power after the swap could remove the
+    # entry, although the old log is already gone.
     log_dir.directory.sync()
     return log
 

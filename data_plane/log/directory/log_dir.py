@@ -119,7 +119,7 @@ class LogDir:
         self.config_for = config_for
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self.logs_being_made = 0
-        """The number of logs that workers are making. They count when a new log's directory is chosen."""
+        """The number of logs that wait for a worker, or are being made. Placement counts them, too."""
         self.offline_reason: str | None = None
         self.is_released = False
         self._is_let_go = False
@@ -272,8 +272,8 @@ class LogDir:
     ) -> PartitionLog:
         """Make the files of an empty log (blocking, in a worker); `adopt` puts it into service. Raises `DiskError`.
 
-        `now_ms` is the wall clock in milliseconds. Logs that are made together get the same value, so that
-        they share one object in memory.
+        `now_ms` is the wall clock in milliseconds. The caller passes the same `int` object for many logs, so
+        that all of them share one object in memory.
         """
         self.names.check_free(f"{topic}-{partition}")
         return self._make(topic, partition, topic_id, config, now_ms)[0]
@@ -358,8 +358,8 @@ class LogDir:
         log.abandon()
         if self.offline_reason is not None:
             return None
-        # The form of the new name is Kafka's. It has a random part. So a later log of the same partition can
-        # be set aside as well.
+        # The form of the new name is Kafka's. Its random part makes it unique, so that a later log of the
+        # same partition can be set aside, too.
         tail = f"-{log.partition}.{self.context.random.getrandbits(128):032x}{suffix}"
         renamed = log.topic[: _NAME_BYTES_MAX - len(tail)] + tail
 
@@ -440,7 +440,7 @@ class LogDir:
         self.changes.finish()
         self.names.settle()
         if self.is_suspected:
-            # The end of the late change called the device again, and that call is late, too.
+            # Stay stalled. The end of the late change has called the device again, and this call is late.
             return
         if self.is_stalled and self.trouble is not Trouble.HUNG:
             self.set_stalled(False)

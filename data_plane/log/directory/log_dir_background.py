@@ -23,7 +23,8 @@ from odradek.data_plane.log.directory.offset_checkpoints import OffsetCheckpoint
 from odradek.data_plane.log.directory.room import Room
 from odradek.data_plane.log.directory.watched_workers import WatchedWorkers
 from odradek.data_plane.log.partition_log import PartitionLog
-from odradek.data_plane.log.segments.segment import remove_if_present
+from odradek.data_plane.log.retention import look_at_ages, needs_look
+from odradek.data_plane.log.segments.small_files import remove_if_present
 from odradek.data_plane.log.segments.walked_times import WalkBudget
 from odradek.env.agreed_clock import AgreedClock
 from odradek.env.ports import (
@@ -309,8 +310,11 @@ class Background:
                 if any(segment.needs_index for segment in log.segments):
                     await self._log_dir.workers.run_long(_load_indexes, log)
                 now_ms = context.agreed_clock.earliest_ms()
-                if not log.is_closed and log.needs_look_at_ages(now_ms):
-                    is_finished = await self._log_dir.workers.run_long(log.look_at_ages, now_ms, budget)
+                segments, config = log.segment_list, log.config
+                if not log.is_closed and needs_look(log, segments, config, now_ms):
+                    is_finished = await self._log_dir.workers.run_long(
+                        look_at_ages, log, segments, config, now_ms, budget
+                    )
                     self._retention_is_unfinished |= not is_finished
                 if log.offline or not self._log_dir.is_served:
                     continue

@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     from odradek.data_plane.log.partition_log import PartitionLog
 
 RisingStarts = list[tuple["PartitionLog", int]]
-"""Pairs of a log and its raised start offset. A checkpoint text that is about to be written contains these
-offsets.
-"""
+"""Pairs of a log and its raised start offset, which will be stored by the next write of the checkpoint."""
 
 
 class StartsOwner(Protocol):
@@ -45,9 +43,10 @@ class LogStarts:
         text: Callable[[RisingStarts], bytes],
         write: Callable[[str, Callable[[], bytes]], Awaitable[bool]],
     ) -> None:
-        """Take the directory and two functions. `text` returns the checkpoint's text. It also appends the
-        logs whose start offset is not stored yet to its argument. `write` replaces a checkpoint durably. It
-        returns False if the disk refuses, and raises `DiskError` for any other failure.
+        """Take the directory and two functions. `text` returns the checkpoint's text. If the text has a start
+        offset that is not stored yet, `text` appends it with its log to the list in its argument. `write`
+        replaces a checkpoint durably. It returns False if the disk refuses, and raises `DiskError` for any
+        other failure.
         """
         self._log_dir = log_dir
         self._text = text

@@ -28,7 +28,7 @@ from odradek.data_plane.log.directory.log_starts import RisingStarts
 from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.data_plane.log.parts.cleaning_state import NEVER_CLEANED
 from odradek.data_plane.log.parts.leader_epochs import MalformedCheckpoint
-from odradek.data_plane.log.segments.segment import remove_if_present, write_whole
+from odradek.data_plane.log.segments.small_files import remove_if_present, write_whole
 from odradek.env.ports import Dir, DiskRefused, Log
 from odradek.named_states import reached
 from odradek.wire.topic_partition import TopicPartition

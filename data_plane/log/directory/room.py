@@ -5,9 +5,10 @@ Records of clients and of leaders are refused while only the reserve (`odradek.l
 Metadata, deletes, retention, compaction, checkpoints and coordinators may use the reserve, because they need
 space themselves before they can free the disk.
 
-The free space is measured, at least once a second when little is left. Between two measurements, writes may
-use a part of the reserve. So records are refused earlier if the free space has just shrunk. The margin is the
-number of bytes by which it has shrunk since the previous measurement.
+The free space is measured now and then, and at least once a second when little is left. Between two
+measurements, writes may use a part of the reserve. So if the free space has just shrunk, records are refused
+before only the reserve is left. They are refused earlier by the number of bytes by which the free space has
+shrunk since the previous measurement.
 """
 
 from __future__ import annotations

@@ -11,22 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from odradek.data_plane.log.segments.aborted_file import AbortedFile
 from odradek.data_plane.log.segments.aborted_index import AbortedIndex, AbortedTransaction
-from odradek.data_plane.log.segments.segment import (
+from odradek.data_plane.log.segments.file_names import (
     CLEANED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
-    RELATIVE_OFFSET_MAX,
     SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
-    Segment,
     file_name,
-    remove_if_present,
-    sync_file,
-    write_whole,
 )
+from odradek.data_plane.log.segments.segment import RELATIVE_OFFSET_MAX, Segment
 from odradek.data_plane.log.segments.segment_index import SegmentIndex
+from odradek.data_plane.log.segments.small_files import remove_if_present, sync_file, write_whole
 from odradek.env.pausing import pause
 from odradek.env.ports import Dir, File
 from odradek.wire.batches.batch_header import BatchHeader, Buffer, iter_batches
@@ -39,7 +37,7 @@ _SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 
 class CleaningAborted(Exception):
     """Raised if the cleaning pass must end, because its log was truncated, closed or given another policy.
-    The files that it has written are not needed.
+    The files that the pass has written are not needed.
     """
 
 
@@ -164,7 +162,7 @@ class CleanedSegment:
             transactions.append(entry)
         if transactions:
             self._write(TXN_INDEX_SUFFIX, transactions.encode())
-            segment.expect_aborted()
+            segment.aborted = AbortedFile(self._directory, segment.base_offset)
         segment.file.sync()
         self._check_wanted()
         self._directory.sync()

@@ -67,8 +67,8 @@ class CleaningState:
         """
         self.token: PassToken | None = None
         self.is_held = False
-        """True while the replica moves to another disk. A pass would change records that its copy already has
-        (Kafka's rule).
+        """True while the replica moves to another disk. No pass may begin then, because it would change
+        records that are already in the replica's copy (Kafka's rule).
         """
         self.uncleanable_reason: str | None = None
         """The reason why passes over this log fail permanently; None if there is no such reason. After a

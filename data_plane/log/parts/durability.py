@@ -13,7 +13,7 @@ from itertools import pairwise
 from odradek.data_plane.log.parts.leader_epochs import LeaderEpochs
 from odradek.data_plane.log.parts.log_home import LogHome
 from odradek.data_plane.log.parts.segment_list import SegmentList
-from odradek.data_plane.log.segments.segment import SNAPSHOT_SUFFIX, file_name
+from odradek.data_plane.log.segments.file_names import SNAPSHOT_SUFFIX, file_name
 from odradek.env.pausing import pause
 from odradek.env.ports import DiskFull
 
@@ -101,9 +101,10 @@ class Durability:
     def flush(self, end_offset: int, segments: SegmentList, epochs: LeaderEpochs, truncations: int) -> None:
         """Sync everything below `end_offset`, and raise the recovery point (blocking, in a worker).
 
-        If the disk has no room for the leader epochs, everything else is synced. Retention needs these syncs,
-        and may then make room. The recovery point is not raised in this case, because recovery would
-        otherwise miss an epoch. The caller must read `truncations` before `end_offset`. Raises `DiskError`.
+        If the disk has no room for the leader epochs, everything else is synced nevertheless. After these
+        syncs retention can remove segments, and so make room. But the recovery point is not raised, because
+        recovery would otherwise miss an epoch. The caller must read `truncations` before `end_offset`. Raises
+        `DiskError`.
         """
         listed = segments.segments
         recovery_point = self.recovery_point
@@ -113,7 +114,7 @@ class Durability:
         # logs begin an epoch.
         if epochs.is_dirty and end_offset:
             with self._home.small_files():
-                # If this log was closed, a new log may use the same path by now.
+                # Write nothing for a closed log, because a new log may use the same path by now.
                 if not self._home.is_closed:
                     try:
                         epochs.save(self._home.directory)

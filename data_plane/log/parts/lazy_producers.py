@@ -8,10 +8,11 @@ unread. It is true if certainly no transaction is open.
 
 from __future__ import annotations
 
-from odradek.data_plane.log.parts.producer_recovery import rebuild_producers, write_snapshot
-from odradek.data_plane.log.parts.producer_state import ProducerState
+from odradek.data_plane.log.parts.producer_recovery import note_ended, rebuild_producers, write_snapshot
+from odradek.data_plane.log.parts.producer_state import EndedTransaction, ProducerState
 from odradek.data_plane.log.parts.segment_list import SegmentList
 from odradek.data_plane.log.parts.verification import ONGOING, VerificationGuard, Verifications
+from odradek.data_plane.log.segments.segment import Segment
 from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode, KafkaError
 
@@ -118,8 +119,13 @@ class LazyProducers:
         now_ms: int,
         checks_name: bool,
     ) -> VerificationGuard:
-        """Begin the verification of a transaction; see `PartitionLog.begin_verification`. The caller must
-        have read the state.
+        """Make the guard for a producer's transactional batch, before its coordinator is asked (KIP-890). The
+        caller must have read the state.
+
+        `name` is the transactional id in the short form of `name_of`. Returns `ONGOING` if the transaction is
+        already open in this log, and was verified for this transactional id. In that case the coordinator
+        need not be asked. `checks_name` is False if the topic does not verify transactions. `now_ms` is
+        monotonic. Raises `KafkaError` INVALID_PRODUCER_EPOCH for an epoch that this log knows to be outdated.
         """
         state = self.state
         assert state is not None, "the producers' state must be read before it is used"
@@ -142,6 +148,24 @@ class LazyProducers:
         """End a verification as failed, because the producer id does not belong to this transactional id."""
         if self.verifications is not None:
             self.verifications.refuse(producer_id, name)
+
+    def note_transaction(
+        self,
+        segment: Segment,
+        producer_id: int,
+        guard: VerificationGuard | None,
+        ended: EndedTransaction | None,
+        high_watermark: int,
+    ) -> None:
+        """Update the transactions after a transactional batch was appended to `segment`. `ended` is the
+        transaction that the batch has ended, as a marker.
+        """
+        self.note_transactional(producer_id, guard, ends=ended is not None)
+        if ended is not None:
+            state = self.state
+            assert state is not None, "the producers' state must be read before it is used"
+            note_ended(segment, state, ended)
+            state.forget_ended(high_watermark)
 
     def note_transactional(
         self, producer_id: int, guard: VerificationGuard | None, *, ends: bool = False

@@ -64,8 +64,8 @@ class LeaderEpochs:
         """Record that records of this epoch begin or continue at `start_offset`. Removes entries that
         contradict this.
 
-        For example, records of an earlier epoch may follow at or after the start of a later epoch. Then the
-        later entry is removed, because this replica was the leader in that epoch, but appended no records.
+        For example, this replica may have been the leader in an epoch in which it appended nothing. If
+        records of an earlier epoch are then appended at its start offset or later, its entry is removed.
         """
         if epoch < 0:
             return

@@ -21,7 +21,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TypeVar
 
 from odradek.data_plane.log.log_types import LogOwner
-from odradek.data_plane.log.segments.segment import remove_if_present
+from odradek.data_plane.log.segments.small_files import remove_if_present
 from odradek.env.ports import (
     Dir,
     DiskError,

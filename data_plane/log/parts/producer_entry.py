@@ -1,11 +1,11 @@
 """Packs what a log knows about one producer into bytes, because a log may know many thousands of producers.
 
 A packed entry has a head, then up to five batches, the newest first. All fields of the newest batch are
-stored. Of an older batch, only the distances to the next newer batch are stored. Its sequence numbers end
-where those of the newer batch begin. The next append reads the head and the newest batch. It converts that
-batch to distances, and puts its own batch before it. A packed entry takes 80 bytes of memory with one batch,
-and 128 bytes with five batches. (A Python object with integers would take about 200 and 360 bytes.) The
-garbage collector skips packed entries.
+stored. Of an older batch, only its size and the distances to the next newer batch are stored. The sequence
+numbers of an older batch end where those of the newer batch begin. The next append reads the head and the
+newest batch. It converts this batch to distances, and puts the appended batch before it. A packed entry takes
+80 bytes of memory with one batch, and 128 bytes with five batches. (A Python object with integers would take
+about 200 and 360 bytes.) The garbage collector skips packed entries.
 
 This format has two limits. First, batches before a gap in the sequence numbers, or before a gap of 2**32
 offsets, are forgotten. No client still waits for the answers to such batches. Second, the timestamps of two
@@ -90,7 +90,7 @@ def batches_of(packed: bytes) -> Iterator[tuple[int, int, int, int]]:
     sequence, last_offset, delta, timestamp_ms = BATCH.unpack_from(packed, HEAD_SIZE)
     yield sequence, last_offset, delta, timestamp_ms
     for at in range(_OLDER_AT, len(packed), OLDER.size):
-        if sequence >= 0:  # A coordinator's batches have no sequence numbers.
+        if sequence >= 0:  # It is -1 in batches of coordinators.
             sequence = (sequence - delta - 1) & SEQUENCE_MASK
         delta, offsets, time_ms = OLDER.unpack_from(packed, at)
         last_offset -= offsets

@@ -6,20 +6,17 @@ from collections.abc import Sequence
 from functools import partial
 
 from odradek.data_plane.log.parts.producer_state import DamagedSnapshot, EndedTransaction, ProducerState
+from odradek.data_plane.log.segments.aborted_file import AbortedFile
 from odradek.data_plane.log.segments.aborted_index import (
+    NONE_ABORTED,
     AbortedIndex,
     AbortedTransaction,
     DamagedTransactionIndex,
 )
+from odradek.data_plane.log.segments.file_names import SNAPSHOT_SUFFIX, file_name
 from odradek.data_plane.log.segments.scan import SegmentScan
-from odradek.data_plane.log.segments.segment import (
-    SNAPSHOT_SUFFIX,
-    Segment,
-    file_name,
-    remove_if_present,
-    sync_file,
-    write_whole,
-)
+from odradek.data_plane.log.segments.segment import Segment
+from odradek.data_plane.log.segments.small_files import remove_if_present, sync_file, write_whole
 from odradek.env.ports import Dir, DiskHung, DiskRefused, FileMissing
 from odradek.named_states import reached
 from odradek.wire.batches.batch_errors import CorruptBatch
@@ -66,7 +63,9 @@ def note_ended(segment: Segment, state: ProducerState, ended: EndedTransaction) 
     if ended.is_aborted:
         last_offset = ended.last_offset
         stable = state.stable_behind(last_offset)
-        segment.note_aborted(AbortedTransaction(ended.producer_id, ended.first_offset, last_offset, stable))
+        if segment.aborted is None:
+            segment.aborted = AbortedFile(segment.directory, segment.base_offset, NONE_ABORTED)
+        segment.aborted.add(AbortedTransaction(ended.producer_id, ended.first_offset, last_offset, stable))
 
 
 def note_scanned(
@@ -166,18 +165,23 @@ def replay(
 
 
 def aborted_in(
-    directory: Dir, segments: Sequence[Segment], segment: Segment, index_interval_bytes: int
+    aborted: AbortedFile,
+    directory: Dir,
+    segments: Sequence[Segment],
+    segment: Segment,
+    index_interval_bytes: int,
 ) -> AbortedIndex:
-    """Return the aborted transactions of a segment. At the first call, reads them from the index file.
+    """Return the aborted transactions of `segment`, whose file is `aborted`. At the first call, reads them from
+    the file.
 
     If the index file is damaged, they are read from the batches, and the file is rewritten (blocking). Raises
     `DiskError`.
     """
     try:
-        return segment.load_aborted()
+        return aborted.load()
     except DamagedTransactionIndex:
         reached("log.aborted_index_repaired")
-        repair = partial(_repair_aborted, directory, segments, segment, index_interval_bytes)
+        repair = partial(_repair_aborted, aborted, directory, segments, segment, index_interval_bytes)
         return directory.in_time(repair, _keep)
 
 
@@ -188,19 +192,23 @@ def _keep(index: AbortedIndex) -> None:
 
 
 def _repair_aborted(
-    directory: Dir, segments: Sequence[Segment], segment: Segment, index_interval_bytes: int
+    aborted: AbortedFile,
+    directory: Dir,
+    segments: Sequence[Segment],
+    segment: Segment,
+    index_interval_bytes: int,
 ) -> AbortedIndex:
-    segment.remove_aborted_file()
+    aborted.remove()
     start_offset = segment.base_offset
     state, offset = latest_state(directory, segments[0].base_offset, start_offset, _UNKNOWN, directory.list())
     replay(segments, state, offset, start_offset, index_interval_bytes)
-    segment.forget_aborted()
+    aborted.forget()
     for position, header in SegmentScan(segment.file, 0, segment.size, start_offset):
         ended = note_scanned(state, segment, position, header)
         if ended is not None:
             note_ended(segment, state, ended)
-    segment.write_aborted()
-    return segment.load_aborted()
+    aborted.write()
+    return aborted.load()
 
 
 def write_snapshot(directory: Dir, state: ProducerState, offset: int, *, sync: bool = False) -> None:

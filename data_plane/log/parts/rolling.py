@@ -21,8 +21,8 @@ def roll(
 ) -> None:
     """Finish the active segment, and begin a new one at the log end offset.
 
-    `base_offset` is the base offset of the new segment; None means the log end offset. It is higher than the
-    log end offset if the batches to come leave a gap that is too wide for one segment.
+    `base_offset` is the base offset of the new segment; None means the log end offset. The caller passes a
+    higher offset if the gap before the next batch is too wide for one segment.
 
     Raises:
         DiskRefused: there is no new segment.
@@ -54,7 +54,8 @@ def _write(
     old = segments.active
     # Write the transaction index first. Unlike the other indexes, it cannot be derived from the segment
     # alone. So if the disk refuses the write, no new segment begins.
-    old.write_aborted()
+    if old.aborted is not None:
+        old.aborted.write()
     fresh = segments.create(base_offset, now_ms)
     try:
         old.write_index()

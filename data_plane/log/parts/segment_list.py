@@ -22,16 +22,15 @@ from odradek.data_plane.log.parts.cleaned_segment import CleanedSegment
 from odradek.data_plane.log.parts.log_home import LogHome, half_done
 from odradek.data_plane.log.parts.log_offsets import LogOffsets
 from odradek.data_plane.log.parts.swap_files import begin_swap, end_swap
-from odradek.data_plane.log.segments.segment import (
+from odradek.data_plane.log.segments.file_names import (
     DELETED_SUFFIX,
     LOG_SUFFIX,
     SEGMENT_SUFFIXES,
     SNAPSHOT_SUFFIX,
-    Segment,
     file_name,
-    remove_if_present,
-    sync_file,
 )
+from odradek.data_plane.log.segments.segment import Segment
+from odradek.data_plane.log.segments.small_files import remove_if_present, sync_file
 from odradek.env.ports import DiskError, DiskFull, DiskHung, DiskRefused, File, FileClosed, FileMissing
 from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode, KafkaError
@@ -455,8 +454,9 @@ class SegmentList:
         for segment in self.segments:
             if segment.size and (segment.is_active or segment.index is not None):
                 segment.write_index()
-        if self.active.write_aborted():
-            self.active.flush_index()
+        active = self.active
+        if active.aborted is not None and active.aborted.write():
+            active.flush_index()
             self.mark_dirty()
 
     # --- the directory's entries
@@ -490,7 +490,7 @@ class SegmentList:
 
 
 def _nothing_more(done: None) -> None:
-    """Do nothing, because the list is unchanged."""
+    """Do nothing after a change of files that leaves the list as it is."""
 
 
 def _base_offset(segment: Segment) -> int:

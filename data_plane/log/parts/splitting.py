@@ -4,7 +4,8 @@ compaction had left few records. As in Kafka, they are split at a start. The nam
 (`parts/swap_files.py`), so the next start after a crash undoes or finishes the split:
 
 1. The pieces are written as `.cleaned`, and synced.
-2. They become `.swap`, the last piece first. Before the first piece is renamed, a start undoes everything.
+2. They become `.swap`, in descending order of their offsets. While the piece with the lowest offsets still
+   has its old name, a start undoes everything.
 3. The segment's files are removed, and the pieces lose their suffix.
 """
 
@@ -12,18 +13,11 @@ from __future__ import annotations
 
 from odradek.data_plane.log.log_config import LONG_MAX
 from odradek.data_plane.log.parts.swap_files import begin_swap, put_in_order
-from odradek.data_plane.log.segments.aborted_index import AbortedIndex
+from odradek.data_plane.log.segments.aborted_index import NONE_ABORTED, AbortedIndex
+from odradek.data_plane.log.segments.file_names import CLEANED_SUFFIX, LOG_SUFFIX, TXN_INDEX_SUFFIX, file_name
 from odradek.data_plane.log.segments.scan import SegmentScan
-from odradek.data_plane.log.segments.segment import (
-    CLEANED_SUFFIX,
-    LOG_SUFFIX,
-    RELATIVE_OFFSET_MAX,
-    TXN_INDEX_SUFFIX,
-    Segment,
-    file_name,
-    sync_file,
-    write_whole,
-)
+from odradek.data_plane.log.segments.segment import RELATIVE_OFFSET_MAX, Segment
+from odradek.data_plane.log.segments.small_files import sync_file, write_whole
 from odradek.env.ports import Dir
 
 __all__ = ["reaches_too_far", "split_segment"]
@@ -51,7 +45,7 @@ def split_segment(directory: Dir, segment: Segment) -> list[int]:
     Raises `DamagedTransactionIndex`, `DiskError`.
     """
     pieces = _pieces(segment)
-    aborted = segment.load_aborted()
+    aborted = NONE_ABORTED if segment.aborted is None else segment.aborted.load()
     ends = [base_offset for base_offset, _, _ in pieces[1:]]
     for (base_offset, start, stop), end_offset in zip(pieces, [*ends, LONG_MAX], strict=False):
         _copy(directory, segment, file_name(base_offset, LOG_SUFFIX) + CLEANED_SUFFIX, start, stop)

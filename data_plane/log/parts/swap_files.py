@@ -24,8 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from odradek.data_plane.log.segments.scan import SegmentScan
-from odradek.data_plane.log.segments.segment import (
+from odradek.data_plane.log.segments.file_names import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
     INDEX_SUFFIX,
@@ -35,8 +34,9 @@ from odradek.data_plane.log.segments.segment import (
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
     file_name,
-    remove_if_present,
 )
+from odradek.data_plane.log.segments.scan import SegmentScan
+from odradek.data_plane.log.segments.small_files import remove_if_present
 from odradek.env.ports import Dir, FileMissing
 from odradek.named_states import reached
 
@@ -140,8 +140,8 @@ def _remove_sources(directory: Dir, swapped: list[str], names: list[str]) -> Non
         end = min(end, _last_base(names))
     for name in names:
         base_offset = _base_offset(name)
-        # Keep the snapshot at `start`, because it describes the producers before the first source. The first
-        # source itself is removed by the second condition, even if the cleaned segment is empty.
+        # Keep the snapshot at `start`, because it describes the producers before the first source. Remove the
+        # first source's other files even if the cleaned segment is empty, and `end` thus equals `start`.
         if (start < base_offset < end and name.endswith(SEGMENT_SUFFIXES)) or (
             base_offset == start and name.endswith((LOG_SUFFIX, *_INDEX_SUFFIXES))
         ):

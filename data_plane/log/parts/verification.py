@@ -8,9 +8,9 @@ waits until the coordinator knows the partition (KIP-890, part 1):
 1. `begin` makes a guard for the producer, or finds an existing one. The leader asks the coordinator.
 2. The caller of the append passes the guard. The append is refused unless the log still has this very guard
    for the producer.
-3. Each append of transactional records or of a marker voids the producer's guards. So if the coordinator
-   answers late, its transaction may have ended meanwhile. Then the guard is void, and no records follow the
-   marker.
+3. Each append of transactional records or of a marker voids the producer's guards. If the coordinator answers
+   late, the transaction may have ended meanwhile. Then its marker has voided the guard, so the append is
+   refused, and no records follow the marker.
 
 Later appends of the transaction use the guard `ONGOING`, since the log knows that the transaction is open.
 But a producer id is no secret, and a client may combine its own transactional id with another client's
@@ -99,7 +99,7 @@ class Verifications:
         now_ms: int,
     ) -> VerificationGuard:
         """Return the guard of a producer and its transactional id, for a batch that will wait for the
-        coordinator. Makes it if there is none.
+        coordinator. Makes a new guard if there is none.
         """
         guard = self._guards.get(producer_id, {}).get(name)
         if guard is None:

@@ -1,8 +1,8 @@
 """Remembers the boundaries of the last batches of an active segment. So a read near the segment's end finds
 its positions without reading the file. PURE.
 
-Followers and consumers that keep up ask for the offset after a batch that was appended a moment ago. Each reads
-a limited number of bytes at a time. Both the beginning and the end of such a read are boundaries that are
+Followers and consumers that keep up ask for the offset after a batch that was appended a moment ago. Each of
+their reads begins there, and ends at the last boundary within its limit of bytes. Both boundaries are
 remembered here. The sparse index knows the positions of some batches only. With the index alone, each such read
 would need several small reads of batch headers.
 

@@ -18,28 +18,20 @@ consumer usually continues. It also remembers the last upper bound of a read, an
 from __future__ import annotations
 
 import threading
-from functools import lru_cache
 
 from odradek.data_plane.log.log_config import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
-from odradek.data_plane.log.segments.aborted_index import NONE_ABORTED, AbortedIndex, AbortedTransaction
+from odradek.data_plane.log.segments.aborted_file import AbortedFile
+from odradek.data_plane.log.segments.file_names import INDEX_SUFFIX, TIME_INDEX_SUFFIX, file_name
 from odradek.data_plane.log.segments.recent_places import RecentPlaces
 from odradek.data_plane.log.segments.scan import SegmentScan
 from odradek.data_plane.log.segments.segment_index import DamagedIndex, SegmentIndex
+from odradek.data_plane.log.segments.small_files import append_to, remove_if_present, sync_file, truncate_file
 from odradek.data_plane.log.segments.walked_times import WalkedTimes
 from odradek.env.ports import Dir, DiskHung, DiskRefused, File, FileClosed, FileMissing
 from odradek.named_states import reached
 from odradek.wire.batches.batch_errors import CorruptBatch
 from odradek.wire.batches.batch_header import HEAD, HEAD_SIZE, HEADER_SIZE, MAGIC, SIZE_PREFIX
 
-LOG_SUFFIX = ".log"
-INDEX_SUFFIX = ".index"
-TIME_INDEX_SUFFIX = ".timeindex"
-SNAPSHOT_SUFFIX = ".snapshot"
-TXN_INDEX_SUFFIX = ".txnindex"
-DELETED_SUFFIX = ".deleted"
-CLEANED_SUFFIX = ".cleaned"
-SWAP_SUFFIX = ".swap"
-SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX)
 RELATIVE_OFFSET_MAX = 0x7FFFFFFF
 
 _HOP_BYTES = 4096
@@ -50,16 +42,6 @@ _BEGINNING = (0, 0)
 """The place (offset 0, position 0). Segments share this object, because most segments of a node with many
 partitions are empty and begin at offset 0.
 """
-
-
-@lru_cache(maxsize=256)
-def file_name(offset: int, suffix: str) -> str:
-    """Return the name of a segment's file as Kafka writes it: the base offset in twenty digits, and a suffix.
-
-    The result is cached, so that equal names share one object. Open files keep their names in memory, and
-    thousands of first segments have the same name.
-    """
-    return f"{offset:020d}{suffix}"
 
 
 class Segment:
@@ -98,10 +80,8 @@ class Segment:
         self.file = file
         self.size = file.size
         self.is_active = is_active
-        self.aborted: AbortedIndex | None = NONE_ABORTED
-        """The aborted transactions whose markers are in this segment; None until they are read from their
-        file. An active segment always has them.
-        """
+        self.aborted: AbortedFile | None = None
+        """The aborted transactions whose markers are in this segment; None if it has no such marker."""
         self.index: SegmentIndex | None = None
         self.index_is_written = (0, 0)
         """The number of entries of each index that are already in its file: (offset index, time index)."""
@@ -180,9 +160,8 @@ class Segment:
         if self.index is not None:
             self.index.truncate(offset - self.base_offset, position)
         self._cut_index_files()
-        if self.aborted is not NONE_ABORTED:
-            self.load_aborted().truncate(offset)
-            self.remove_aborted_file()
+        if self.aborted is not None:
+            self.aborted.truncate(offset)
         self.forget_places()
         self.walked = None
         self.measure_tail()
@@ -240,7 +219,7 @@ class Segment:
         """
         self.index = None
         self.walked = None
-        self.forget_aborted()
+        self.aborted = None
         self.needs_sync = True
         self.max_timestamp_ms = NO_TIMESTAMP
         self.max_timestamp_offset = self.base_offset
@@ -378,8 +357,8 @@ class Segment:
         if not self.is_active and offsets + times and (offsets, times) == self.index_is_written:
             return
         try:
-            _append(self.directory, self.name(INDEX_SUFFIX), index.offset_bytes(offsets_written, offsets))
-            _append(self.directory, self.name(TIME_INDEX_SUFFIX), index.time_bytes(times_written, times))
+            append_to(self.directory, self.name(INDEX_SUFFIX), index.offset_bytes(offsets_written, offsets))
+            append_to(self.directory, self.name(TIME_INDEX_SUFFIX), index.time_bytes(times_written, times))
         except DiskHung:
             # Keep the files, because unlinking them would block until the device answers.
             raise
@@ -392,8 +371,8 @@ class Segment:
         """Sync the index files (blocking). Missing files are rebuilt when they are needed."""
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
             sync_file(self.directory, self.name(suffix))
-        if self.aborted is not NONE_ABORTED:
-            sync_file(self.directory, self.name(TXN_INDEX_SUFFIX))
+        if self.aborted is not None:
+            self.aborted.sync()
 
     def remove_index_files(self) -> None:
         self.index_is_written = (0, 0)
@@ -408,8 +387,8 @@ class Segment:
             self.uses = _IDLE
         elif self.uses == _IDLE and not self.is_active and self._index_is_on_disk():
             self.index = self.recent = None
-            if self.aborted is not NONE_ABORTED:
-                self.aborted = None
+            if self.aborted is not None:
+                self.aborted.unload()
             if self.file.rest():
                 self.uses = _DROPPED
 
@@ -421,65 +400,6 @@ class Segment:
     def needs_index(self) -> bool:
         """True if `newest_timestamp_ms` would have to read the index, and perhaps batches."""
         return self.max_timestamp_ms == UNKNOWN
-
-    # --- aborted transactions
-
-    def note_aborted(self, entry: AbortedTransaction) -> None:
-        """Record an abort marker that was appended, or found by a scan. The index file is written when the
-        segment is finished.
-        """
-        index = self.aborted
-        if index is None:
-            raise AssertionError(
-                f"{self.file.path}: the aborted transactions of an active segment must be taken from "
-                "memory, not from the file"
-            )
-        if index is NONE_ABORTED:
-            index = self.aborted = AbortedIndex()
-        index.append(entry)
-
-    def forget_aborted(self) -> None:
-        """Forget the recorded abort markers, because a scan will record all of them again. The file stays
-        until it is written or removed.
-        """
-        self.aborted = NONE_ABORTED
-
-    def expect_aborted(self) -> None:
-        """Forget the aborted transactions in memory. When they are needed again, they are read from their
-        file.
-        """
-        self.aborted = None
-
-    def load_aborted(self) -> AbortedIndex:
-        """Return the aborted transactions. At the first call, reads them from their file.
-
-        Raises `DamagedTransactionIndex`, `FileClosed` for a segment that was removed, `DiskError`.
-        """
-        index = self.aborted
-        if index is None:
-            if self.is_removed:
-                raise self._removed()
-            try:
-                index = AbortedIndex.decode(self.directory.read_bytes(self.name(TXN_INDEX_SUFFIX)))
-            except FileMissing:
-                index = NONE_ABORTED
-            self.aborted = index if len(index) else NONE_ABORTED
-        return index
-
-    def write_aborted(self) -> bool:
-        """Write the file of aborted transactions, if there are any. Called when the segment is finished,
-        closed or recovered.
-
-        Returns True if it was written. `flush_index` syncs it. Raises `DiskError`.
-        """
-        if self.aborted is None or not len(self.aborted):
-            return False
-        write_whole(self.directory, self.name(TXN_INDEX_SUFFIX), self.aborted.encode())
-        return True
-
-    def remove_aborted_file(self) -> None:
-        """Remove the outdated file of aborted transactions. Raises `DiskError`."""
-        remove_if_present(self.directory, self.name(TXN_INDEX_SUFFIX))
 
     # --- finding places
 
@@ -658,6 +578,8 @@ class Segment:
         with _removing:
             was_removed, self.is_removed = self.is_removed, True
         if not was_removed:
+            if self.aborted is not None:
+                self.aborted.close()
             self.file.close()
 
     def _removed(self) -> FileClosed:
@@ -676,57 +598,3 @@ def _keep(index: SegmentIndex) -> None:
 
 _EMPTY = SegmentIndex()
 """An empty index that all active segments without entries share. It must stay empty."""
-
-
-def _append(directory: Dir, name: str, data: bytes) -> None:
-    file = directory.open(name, create=True)
-    try:
-        if data:
-            file.append(data)
-    finally:
-        file.close()
-
-
-def write_whole(directory: Dir, name: str, data: bytes) -> None:
-    """Write a small file, without syncing it. A crash may leave only a part of it."""
-    file = directory.open(name, create=True)
-    try:
-        if file.size:
-            file.truncate(0)
-        file.append(data)
-    finally:
-        file.close()
-
-
-def sync_file(directory: Dir, name: str) -> None:
-    """Sync one file, if it exists (blocking)."""
-    try:
-        file = directory.open(name)
-    except FileMissing:
-        return
-    try:
-        file.sync()
-    finally:
-        file.close()
-
-
-def remove_if_present(directory: Dir, name: str) -> bool:
-    """Remove a file. Returns False if there was none. Raises `DiskError` if it cannot be removed."""
-    try:
-        directory.remove(name)
-    except FileMissing:
-        return False
-    return True
-
-
-def truncate_file(directory: Dir, name: str, size: int) -> None:
-    """Truncate a file to `size` bytes, if it exists and is longer."""
-    try:
-        file = directory.open(name)
-    except FileMissing:
-        return
-    try:
-        if file.size > size:
-            file.truncate(size)
-    finally:
-        file.close()

@@ -7,14 +7,10 @@ All functions block and run in workers. `walked_times` explains when records are
 from __future__ import annotations
 
 from odradek.data_plane.log.log_config import LogConfig
-from odradek.data_plane.log.segments.segment import (
-    LOG_SUFFIX,
-    NO_TIMESTAMP,
-    TIME_INDEX_SUFFIX,
-    Segment,
-    write_whole,
-)
+from odradek.data_plane.log.segments.file_names import LOG_SUFFIX, TIME_INDEX_SUFFIX
+from odradek.data_plane.log.segments.segment import NO_TIMESTAMP, Segment
 from odradek.data_plane.log.segments.segment_index import SegmentIndex
+from odradek.data_plane.log.segments.small_files import write_whole
 from odradek.data_plane.log.segments.walked_times import WalkBudget, WalkedTimes
 from odradek.env.ports import DiskHung, DiskRefused, FileClosed, FileMissing
 

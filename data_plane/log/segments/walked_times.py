@@ -11,8 +11,8 @@ before a look-up by time skips records. The results of a walk are kept with its 
 continues where the last one ended.
 
 If all headers were right, the segment's time index is right, too, and is used as always. If a header was
-wrong, a finished segment gets a corrected time index (`segment_times`). Look-ups then skip none of its
-batches by the header.
+wrong, a finished segment gets a corrected time index (`segment_times`). From then on look-ups read the
+records of this segment's batches, and ignore the timestamps in their headers.
 
 Some batches are never walked, and their headers are believed: batches of more than `RECORDS_PARSED_MAX`
 records, and batches whose records contradict their header. Look-ups do not read these batches either.

@@ -66,7 +66,7 @@ class TokenRequest:
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (1, 3)
 
     @property
-    def API_KEY(self) -> int:  # noqa: N802  # stands for the message's own
+    def API_KEY(self) -> int:  # noqa: N802  # named like the field of messages
         key: int = self.message.API_KEY
         return key
 

@@ -1,4 +1,4 @@
-"""CreatePartitions: add partitions to a topic. The new partitions are placed in the same way as those of a
+"""CreatePartitions: add partitions to a topic. New partitions are placed by the rules for the partitions of a
 new topic.
 """
 

@@ -1,5 +1,5 @@
-"""ElectLeaders, and the controller's periodic elections of preferred leaders, and of leaders for partitions
-without a leader.
+"""ElectLeaders, and two periodic elections of the controller: of preferred leaders, and of leaders for
+partitions that have none.
 
 The package `brokers` has the elections that follow when a broker joins or leaves. Here a leader is elected
 for three other reasons. A client requests it. The preferred replica is in sync again

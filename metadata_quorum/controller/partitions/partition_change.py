@@ -57,7 +57,7 @@ Acceptable = Callable[[PartitionImage, int], bool]
 
 
 class Election(Enum):
-    """The kind of an election, named by the leader that it prefers."""
+    """The kinds of elections. They differ in the replicas that may become leader."""
 
     ONLINE = "the leader stays while it can"
     PREFERRED = "the first of the assignment, if it is in sync"
@@ -274,7 +274,7 @@ def _recovery(target: _Target, rules: TopicRules) -> Recovery | None:
 
 
 def _empty_last(target: _Target) -> tuple[int, ...]:
-    """Return the replicas in the order in which an unclean election tries them: an empty replica comes last."""
+    """Return the replicas in the order of an unclean election: a replica that begins anew is empty, so it is last."""
     return tuple(sorted(target.replicas, key=lambda each: each == target.begun_anew))
 
 

@@ -59,14 +59,14 @@ class QuorumPeers:
         """Voters that answer at two places. This is logged once for each of them."""
         self.own_copy = OwnCopy(driver, self._search, self._places)
         self._addresses: dict[int, tuple[str, int]] = {}
-        """The addresses that nodes have reported as their own, when they were leaders."""
+        """For each node, the address that it reported as its own when it was the leader."""
         self.refusals: dict[int, ErrorCode] = {}
         """For each node that refused this node's last requests, the error code of the last refusal."""
         self.leader_high_watermark = -1
         """The largest high watermark that a leader has sent to this node; -1 before the first."""
         self.is_named_leader = False
-        """True if the last answer named this node as the leader. Either it led before, or another node has
-        the same id.
+        """True if the last answer named this node as the leader. Either this node was the leader before, or
+        another node has the same id.
         """
         self._failures: dict[int, int] = {}
         """The number of failed requests in a row, by node."""
@@ -324,7 +324,7 @@ class QuorumPeers:
     # -- the voter's own entry ------------------------------------------------------------------------------------------
 
     def _update_voter(self) -> None:
-        """Send the leader this voter's present address, if the log has another one (KIP-853)."""
+        """Send the leader this voter's present address, if the log has a different address for it (KIP-853)."""
         driver = self._driver
         core, now = driver.core, driver.clock.monotonic()
         known = core.voters.get(self._settings.me.node_id)

@@ -54,8 +54,8 @@ def register(groups: Groups) -> None:
 
 
 def _is_down(client: Client, survey: ClusterSurvey, node: int, deadline: float) -> bool:
-    """Wait until `deadline` (monotonic seconds) for the broker to leave the cluster. Return true if it has
-    left in time. So a script can remove a broker right after it has stopped the broker.
+    """Wait until `deadline` (monotonic seconds) for the broker to leave the cluster. Return true if it has left in
+    time. Because of this wait, a script may stop a broker and then remove it at once.
     """
     while node not in survey.cluster.fenced:
         if time.monotonic() >= deadline:

@@ -1,5 +1,5 @@
-"""`odradek consume TOPIC`: print the records of a topic: all records, or only the records that a group has
-not read.
+"""`odradek consume TOPIC`: print the records of a topic, either all records or only the records that a group has not
+read.
 """
 
 from __future__ import annotations
@@ -115,8 +115,7 @@ def _consume(args: argparse.Namespace) -> int:
 
     render = json_line if args.json else args.format or key_and_value(args.key_separator)
     with connected(args, "ConsumerSettings") as client:
-        # Describe the topic first, because this call reports a wrong address or topic at once. A consumer
-        # would wait instead.
+        # Describe the topic first. If the address or the topic is wrong, this call fails at once, but a consumer waits.
         (topic,) = client.admin.describe_topics([args.topic])
         if args.group is not None:
             _read_as_member(args, client, render)
@@ -250,8 +249,8 @@ class _Printer:
         self.handed.settle(count)
 
     def expect(self, what: str) -> None:
-        """Raise `CliError` if no record has come for --timeout. `what` is the beginning of the message, and
-        says which records were expected.
+        """Raise `CliError` if no record has arrived for the time of --timeout. `what` is the beginning of the message,
+        and says which records were expected.
         """
         if self._patience is not None and time.monotonic() - self._quiet_since > self._patience:
             raise CliError(
@@ -276,8 +275,8 @@ def _open(args: argparse.Namespace, settings: Mapping[str, Any]) -> Iterator[Con
         "enable.auto.commit": False,
         "allow.auto.create.topics": False,
         "default.api.timeout.ms": max(1, int(args.timeout * 1000)),
-        # At the end of a partition, the broker waits this long for new records. It answers after the wait, so
-        # this time also delays the command's end.
+        # At the end of a partition, the broker delays its answer by this time, to wait for new records. The command
+        # cannot end before such an answer, so the time is short.
         "fetch.max.wait.ms": 500 if args.follow else 50,
         "max.poll.records": min(limit, _RECORDS_PER_POLL),
         "isolation.level": args.isolation,
@@ -320,8 +319,8 @@ def _read_assigned(
 
 
 def _next(consumer: Consumer, printer: _Printer, key: TopicPartition, busy: bool) -> int:
-    """Return the next offset of a partition. If a gap follows the printed records, only the consumer knows
-    the next offset. So ask the consumer when no records arrive (`busy` is false).
+    """Return the next offset of a partition. Offsets after the printed records may be missing from the log, and only
+    the consumer knows how far it has skipped them. So its position is used when no records arrive (`busy` is false).
     """
     found = printer.handed.next_offsets.get(key, -1)
     return found if busy else max(found, consumer.position(key))

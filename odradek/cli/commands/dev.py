@@ -41,9 +41,9 @@ VOTERS_MAX = 5
 REPLICATED_FROM = 3
 """From this number of nodes on, topics have three replicas, two of which must be in sync."""
 _FOR_ONE_PERSON = {"group.initial.rebalance.delay.ms": "300"}
-"""Settings for a development machine, where a group need not wait long for more consumers. They are written
-only at the first start, so the user may change them. The delay is above zero because kafka-python needs 0.1 s
-to learn its topic's partitions. With a shorter delay, kafka-python would get no partitions.
+"""Settings for a development machine, where a group need not wait long for more consumers. They are written only at the
+first start, so the user may change them. The rebalance delay is not zero, because kafka-python needs 0.1 s after its
+join to learn its topic's partitions. If the group were balanced earlier, it would assign no partitions to kafka-python.
 """
 _HEADER = "# Written by `odradek dev`, which keeps its own keys up to date and leaves all others alone.\n"
 
@@ -162,8 +162,8 @@ class _Node:
 
 
 def _end(nodes: list[_Node]) -> None:
-    """Stop all nodes: send SIGTERM to all at once, wait, then send SIGKILL. (Stopped one by one, the last
-    nodes would lose the quorum's majority.)
+    """Stop all nodes: send SIGTERM to all at once, wait, then send SIGKILL. (If the nodes were stopped one by one, the
+    last ones would be without a majority of the quorum.)
     """
     for node in nodes:
         if node.process.poll() is None:
@@ -458,8 +458,8 @@ def _report_death(node: _Node, as_json: bool) -> None:
 
 
 def _command() -> list[str]:
-    """Return the words of a command that starts this same `odradek` from the current directory. PATH may
-    contain another one.
+    """Return the words of a command that starts this same `odradek` from the current directory. (The word `odradek`
+    alone may start another version, which comes first in PATH.)
     """
     script = Path(sys.executable).parent / "odradek"
     if not script.exists():

@@ -159,7 +159,7 @@ def _print_directories(
                 (
                     broker.broker,
                     state,
-                    # A broker cannot list the contents of a directory that it cannot read.
+                    # If the broker cannot read the directory, its contents are unknown.
                     len(each.replicas) if each.error is None else None,
                     bytes_text(each.size) if each.error is None else None,
                     bytes_text(each.usable_bytes),

@@ -326,7 +326,7 @@ def _listed(partitions: Iterable[TopicPartition]) -> list[dict[str, Any]]:
 
 
 def _owners(group: GroupDescription) -> dict[TopicPartition, int]:
-    """Map each partition to the number of its member: the number that the printed table shows."""
+    """Map each partition to its member, given as the number of the member in the printed table."""
     return {key: number for number, member in enumerate(group.members, 1) for key in member.partitions}
 
 

@@ -309,8 +309,8 @@ def _move(args: argparse.Namespace) -> int:
         }
         nothing = "there is nothing to move: the replicas are in these places already"
         if directories and args.execute:
-            # Send the directories before the reassignments, as Kafka's tool does, so that a new replica is made
-            # in its directory.
+            # Send the directories before the reassignments, as Kafka's tool does, so that each new replica is made in
+            # the requested directory.
             name_directories(client, directories)
             nothing = f"{counted(len(directories), 'replica')} on the way to other directories: `odradek disk list` shows them"
         elif directories:

@@ -122,9 +122,8 @@ def _status(args: argparse.Namespace) -> int:
     print_table(
         ("NODE", "ROLE", "END", "LAG", "FETCHED", "CAUGHT UP", "ADDRESS", "DIRECTORY"),
         [_row(quorum, each, now_ms) for each in (*quorum.voters, *quorum.observers)],
-        # On a narrow terminal the columns `less` are left out, because the status also lists silent replicas
-        # above the table. The column DIRECTORY is never cut, because `quorum add` and `remove` need its
-        # value.
+        # A narrow terminal shows no columns `less`; silent replicas are also named above the table. The column
+        # DIRECTORY is never cut, because `quorum add` and `remove` need its value.
         less=("CAUGHT UP", "FETCHED"),
         whole=("DIRECTORY",),
     )
@@ -214,8 +213,8 @@ def _not_among(args: argparse.Namespace, voters: tuple[QuorumReplica, ...]) -> N
 
 def _directory_of(args: argparse.Namespace, replicas: tuple[QuorumReplica, ...], role: str) -> bytes:
     named = [each for each in replicas if each.node_id == args.node]
-    # The leader reports the replica of a lost disk for some minutes more. So a node may have two directories
-    # in the list, but only the directory in use sends fetches.
+    # The leader reports the replica of a lost disk for some minutes more. So a node may be listed twice. Only the entry
+    # of the directory in use has recent fetches.
     newest_ms = max((each.last_fetch_ms for each in named), default=0)
     alive = [each for each in named if role != "observer" or newest_ms - each.last_fetch_ms <= _STALE_MS]
     found = [each.directory_id for each in alive]

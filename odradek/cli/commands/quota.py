@@ -274,7 +274,7 @@ def _use(addresses: list[str]) -> dict[tuple[str, str, str], dict[str, float]]:
     """Measure the use of each quota during one second, by (key, user, client id). Also read the throttle
     times since the brokers' start.
 
-    Accounts that no metrics page lists are left out. Raises `CliError`.
+    Combinations of key, user and client id that no metrics page lists are left out. Raises `CliError`.
     """
     if not addresses:
         return {}

@@ -154,8 +154,8 @@ def _random_uuid(args: argparse.Namespace) -> int:
 
 
 def _adopt(args: argparse.Namespace) -> int:
-    """Format blank log directories, so that they belong to the same node as the directories that are
-    formatted already. The metadata log's directory is never formatted in this way.
+    """Format blank log directories, so that they belong to the same node as the directories that are formatted already.
+    The command never formats the metadata log's directory.
     """
     from odradek.env.ports import DiskError, FileMissing
     from odradek.env.real import RealEnv
@@ -367,7 +367,9 @@ def format_storage_of(
 
 
 def _warn_of_modes(paths: list[str]) -> None:
-    """Print a warning for directories that existed before and that every user of the machine can read."""
+    """Print a warning for directories that every user of the machine can read. Only directories that existed before
+    this command can have such a mode.
+    """
     from odradek.node.secret_files import chmod_remedy, open_to_everybody
 
     exposed = open_to_everybody(paths)

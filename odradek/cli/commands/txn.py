@@ -294,8 +294,8 @@ def _fence(args: argparse.Namespace, client: Client) -> int:
             raise
         raise CliError(_unfinished_text(name)) from error
     except RequestTimedOut as error:
-        # The coordinator waits before it answers CONCURRENT_TRANSACTIONS, so our timeout may come first. Find
-        # out by asking for the transaction's state.
+        # The coordinator waits before it answers CONCURRENT_TRANSACTIONS, so our timeout may come first. The
+        # transaction's state shows whether this is the reason.
         (now,) = client.admin.describe_transactions([name], timeout=_LOOK_SECONDS_MAX)
         if now.state not in ("PrepareCommit", "PrepareAbort"):
             raise
@@ -351,8 +351,8 @@ def _fenced_text(fenced: FencedProducer) -> str:
 
 
 def _check_abandoned(args: argparse.Namespace, client: Client) -> None:
-    """Raise `CliError` if a coordinator still knows the transaction. Other partitions may hold the same
-    transaction as committed, so this partition must not abort it.
+    """Raise `CliError` if a coordinator still knows the transaction. The coordinator may commit the transaction on its
+    other partitions, so it must not be aborted on this partition alone.
     """
     search = client.admin.find_hanging_transactions(
         now_ms=time.time_ns() // 1_000_000, older_than_ms=_ANY_AGE, topic=args.topic, partition=args.partition

@@ -294,7 +294,7 @@ def _stay(client: Client, broker: int, path: str) -> None:
     while calm_looks < CALM_LOOKS:
         directories = _directories(client, broker)
         leaving = _leaving(directories, path)
-        # A directory that the broker still counts as cordoned would refuse the move.
+        # While the broker counts a directory as cordoned, it refuses moves to this directory.
         is_cordoned = any(each.path == path and each.is_cordoned for each in directories)
         calm_looks = 0 if is_cordoned or leaving else calm_looks + 1
         if leaving and not is_cordoned:
@@ -392,8 +392,8 @@ class _Cordon:
         self._deadline = time.monotonic() + RELEASE_SECONDS
 
     def check(self, directories: Sequence[LogDirDescription]) -> None:
-        """Raise `CliError` if the directory is no longer cordoned. A broker may report a new cordon with a
-        delay.
+        """Raise `CliError` if the directory is no longer cordoned. Until a deadline, a missing cordon is no error if it
+        was never seen, because a broker may report a new cordon with a delay.
         """
         if self._path is None:
             return
@@ -436,8 +436,8 @@ def _ask(client: Client, broker: int, moves: Sequence[DiskMove], *, is_planned_a
 
 
 def _left(client: Client, broker: int, emptied: str | None) -> int:
-    """Count the replicas that still move, or are in the directory to be emptied. Until the directory is
-    cordoned, the count is higher by one.
+    """Count the replicas that still move, or are in the directory to be emptied. While the directory is not cordoned,
+    the count is one higher, so that an empty directory does not end the command too early.
     """
     online = [each for each in _directories(client, broker) if each.error is None]
     moving = sum(replica.is_future or each.path == emptied for each in online for replica in each.replicas)

@@ -1,5 +1,5 @@
-"""`odradek partition elect`: elect preferred leaders for partitions. If no complete replica can lead, elect
-replicas that lack records.
+"""`odradek partition elect`: elect preferred leaders for partitions. On request, elect replicas that lack records, for
+partitions that have no leader.
 """
 
 from __future__ import annotations

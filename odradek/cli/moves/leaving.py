@@ -129,8 +129,8 @@ class Leaving(NamedTuple):
         return lines
 
     def begin_anew(self, client: Client, survey: ClusterSurvey) -> None:
-        """Move the lost partitions to their new brokers, and elect the replica with the most records. Raises
-        `CliError`.
+        """Move the lost partitions to their new brokers, and elect for each partition the replica with the most
+        records. Raises `CliError`.
         """
         from odradek.client.admin import ElectionType
         from odradek.wire.errors import ErrorCode, KafkaError

@@ -30,8 +30,8 @@ _PROBE_SECONDS = 2.0
 
 
 def load_config(path: str) -> NodeConfig:
-    """Read a node's properties file, and print its warnings. Only the keys of the disks are required. Raises
-    `CliError`.
+    """Read a node's properties file, and print its warnings. Problems that would only prevent a start of the node are
+    among these warnings. Raises `CliError`.
     """
     from odradek.metadata_quorum.config.config_defs import ConfigError
     from odradek.node.configuration.node_config import NodeConfig

@@ -35,8 +35,8 @@ class RecordOutput:
             # The stream has no descriptor, because a test or another program has set a stream in memory.
             self._descriptor = -1
         self.bytes_per_write = _FILE_BYTES
-        """The limit for the bytes of one system call. More bytes per call are cheaper, but a pipe might
-        accept only a part of them, and the call would block for the rest.
+        """The maximum number of bytes of one system call. Larger calls are cheaper. But a pipe might accept only a part
+        of a larger call, which would then block until the rest is read.
         """
         if self._descriptor >= 0:
             self._poll = select.poll()

@@ -208,8 +208,8 @@ def incremental_alter_configs(
 ) -> Operation[list[tuple[ConfigResource, CallError | None]]]:
     """Change single keys of resources; all other keys stay unchanged (KIP-339).
 
-    Returns the error or None for each resource. The request is not repeated after a lost connection, because
-    APPEND and SUBTRACT would apply twice. Raises `ClientError`.
+    Returns the error or None for each resource. The request is not repeated after a lost connection, because an APPEND
+    or SUBTRACT might then be applied twice. Raises `ClientError`.
     """
     from odradek.wire.messages.incremental_alter_configs import (
         AlterableConfig,

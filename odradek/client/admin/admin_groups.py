@@ -78,8 +78,8 @@ class GroupMember:
 
 @attrs.frozen
 class GroupDescription:
-    """A group and its members. `protocol` is the name of the assignor. The members of a classic group have
-    agreed on it; in other groups the coordinator uses it.
+    """A group and its members. `protocol` is the name of the assignor. In a classic group, the members have agreed on
+    this assignor; in other groups, the coordinator runs it.
 
     `group_type` is "classic" or "consumer". Only the type "consumer" has a group epoch and an epoch of the
     target assignment. These two epochs differ while the coordinator computes a new target. If `error` is set,

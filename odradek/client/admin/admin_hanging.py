@@ -1,14 +1,13 @@
 """Finds open transactions that block `read_committed` readers, with their producers and the states that coordinators
 report. The functions are operations. PURE.
 
-A partition's leader knows that a transaction is open; its coordinator knows how it will end. A transaction
-hangs on a partition if no coordinator knows it as open there. It then stays open until an operator ends it
+A partition's leader knows which transactions are open; the coordinator of a transaction knows how it will end. A
+transaction hangs on a partition if no coordinator knows it as open there. It then stays open until an operator ends it
 (KIP-664).
 
-A transaction whose outcome is decided cannot complete while a partition refuses its marker. A partition
-refuses a marker whose producer epoch, or coordinator epoch, is lower than the last epoch that it has seen.
-Coordinators do not repeat a refused marker, because a newer producer or coordinator may have written to the
-partition.
+A transaction whose outcome is decided cannot complete while a partition refuses its marker. A partition refuses a
+marker whose producer epoch, or coordinator epoch, is lower than the epoch that the partition has stored. Coordinators
+do not repeat a refused marker, because a newer producer or coordinator may have written to the partition.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class Prospect(Enum):
     NEVER = "hanging"
     """No coordinator has the transaction open on this partition."""
     TIMES_OUT = "open"
-    """The producer ends the transaction, or the coordinator does so after its timeout."""
+    """The producer ends the transaction, or the coordinator aborts it after the transaction's timeout."""
     PREPARED = "prepared"
     """The prepared transaction has no timeout: only its producer, or an operator, ends it (KIP-939)."""
     ENDS = "ending"
@@ -164,8 +163,8 @@ def _refused_markers(
 ) -> Operation[tuple[RefusedMarker, ...]]:
     """List the markers that these partitions refuse, for all transactions whose outcome is decided.
 
-    `by_partition` was read before the coordinators are asked. A partition's epochs only grow, so a marker
-    that was refused then is still refused now.
+    `by_partition` may be older than the coordinators' answers. A partition's epochs only grow, so a marker that did not
+    fit the older epochs is still refused now.
     """
     listed = yield from list_transactions(core, states=_DECIDED_STATES, timeout=deadline - core.now)
     if not listed:

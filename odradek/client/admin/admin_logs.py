@@ -73,7 +73,7 @@ class ReplicaCleaning:
 
     @property
     def dirty_ratio(self) -> float:
-        """The dirty share of the log, from 0 to 1, which the cleaner compares with
+        """The share of the log that is not cleaned yet, from 0 to 1. The cleaner compares it with
         `min.cleanable.dirty.ratio`.
         """
         total = self.clean_bytes + self.dirty_bytes
@@ -82,8 +82,8 @@ class ReplicaCleaning:
 
 @attrs.frozen
 class LogDirReplica:
-    """A replica in a log directory. `offset_lag` is the number of offsets from the replica's end to the high
-    watermark. For a future replica, `offset_lag` counts to the end of the current replica.
+    """A replica in a log directory. `offset_lag` is the number of offsets from the replica's end to the high watermark.
+    For a future replica, it is the number of offsets from its end to the current replica's end.
     """
 
     topic: str

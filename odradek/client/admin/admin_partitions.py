@@ -33,8 +33,9 @@ __all__ = [
 
 
 class ElectionType(IntEnum):
-    """The kind of an election. PREFERRED elects the first replica of each partition. UNCLEAN elects an
-    out-of-sync replica if all in-sync replicas are down; the records that it lacks are lost.
+    """The kind of an election. PREFERRED elects the first replica in the partition's list, which Kafka calls the
+    preferred leader. UNCLEAN elects an out-of-sync replica if all in-sync replicas are down; the records that it lacks
+    are lost.
     """
 
     PREFERRED = 0

@@ -136,8 +136,8 @@ def describe_quorum(core: ClientCore, *, timeout: float | None = None) -> Operat
 def describe_controllers(core: ClientCore, *, timeout: float | None = None) -> Operation[tuple[Broker, ...]]:
     """List the controllers that have registered with the quorum, voters or not (KIP-919).
 
-    Only controllers support this request, so the client's bootstrap address must be that of a controller.
-    Raises `KafkaError` and `ClientError`.
+    Only controllers support this request, so the client must have been made with the address of a controller. Raises
+    `KafkaError` and `ClientError`.
     """
     from odradek.wire.messages.describe_cluster import DescribeClusterRequest
 

@@ -1,9 +1,8 @@
 """Describes the logs of replicas; the broker that has a replica answers for it. The functions are operations.
 PURE.
 
-A ListOffsets request with the replica id -2 (a debugger) is answered by any replica from its own log. So
-followers answer such a request, and so do the replicas of a partition without a leader. Only leaders answer
-other ListOffsets requests.
+Usually only a partition's leader answers ListOffsets. But any replica answers a request with the replica id -2 (Kafka's
+debugging consumer), from its own log. Followers answer it, and so do the replicas of a partition without a leader.
 """
 
 from __future__ import annotations

@@ -254,8 +254,8 @@ def describe_topic_partitions(
     page_size: int = 2000,
     timeout: float | None = None,
 ) -> Operation[list[Topic]]:
-    """Describe the topics `names`, sorted by name. Without names, describe all topics. Each request returns
-    at most `page_size` partitions (KIP-966).
+    """Describe the topics `names`, sorted by name. Without names, describe all topics. The description is fetched in
+    pages of at most `page_size` partitions, one request per page (KIP-966).
 
     Raises `KafkaError` for an unknown topic, and `ClientError`.
     """

@@ -49,8 +49,8 @@ _FENCING_TIMEOUT_MS = 60_000
 producer with this id sets another timeout. Brokers may limit this value.
 """
 _IGNORES_EPOCHS_GROWING = 0
-"""The transaction version that an operator's marker names. In this version, a marker may have the same epoch
-as the transaction that it ends.
+"""The transaction version in a marker that an operator writes. With this version, the marker may have the same producer
+epoch as the transaction's records. Version 2 requires a higher epoch (KIP-890).
 """
 
 
@@ -197,8 +197,8 @@ def describe_transactions(
 def fence_producer(
     core: ClientCore, transactional_id: str, *, timeout: float | None = None
 ) -> Operation[FencedProducer]:
-    """Fence the producer of a transactional id. This aborts the producer's open transaction, even a prepared
-    transaction.
+    """Fence the producer of a transactional id. If the producer has an open transaction, the transaction is aborted,
+    even if it is prepared.
 
     A transaction whose commit is decided already is committed instead. The call returns when the transaction
     has ended in all its partitions.
@@ -238,9 +238,8 @@ def abort_transaction(
     """Abort the open transaction that begins at `start_offset`, on this partition only. Return the
     transaction's producer.
 
-    Use this for transactions that no coordinator knows any more, because only the partition's leader gets a
-    request. The marker has the producer's own epoch, and the epoch of the coordinator that wrote the
-    partition's last marker.
+    Use this only for transactions that no coordinator knows any more: only this partition's leader learns of the abort.
+    The marker has the producer's own epoch, and the epoch of the coordinator that wrote the partition's last marker.
 
     Raises:
         KafkaError: for instance INVALID_TXN_STATE: no transaction is open there.

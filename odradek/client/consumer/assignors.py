@@ -2,12 +2,11 @@
 cooperative-sticky, and assignors of the application. PURE.
 
 The group's leader runs an assignor on the subscriptions of all members, and sends each member its assignment. The
-leader and the other members may be different clients (Java's, librdkafka's). So range and round robin assign exactly
-as Kafka's own assignors do. Members with the sticky assignor send their claims in Kafka's format.
-
-A claim is a partition that a member already owns. With the cooperative protocol (KIP-429) members keep their
-partitions during a rebalance, and send their claims. A partition that moves to another member is left out in the
-first round. Its owner gives the partition up and rejoins, and the second round assigns it.
+leader and the other members may be different clients (Java's, librdkafka's). So range and round robin assign exactly as
+Kafka's own assignors do. Members with the sticky assignor send their claims, the partitions that they already own, in
+Kafka's format. With the cooperative protocol (KIP-429) members keep their partitions during a rebalance, and send their
+claims. A partition that moves to another member is left out in the first round. Its owner gives the partition up and
+rejoins, and the second round assigns it.
 """
 
 from __future__ import annotations
@@ -67,8 +66,8 @@ class MemberSubscription:
 
 
 class Assignor(Protocol):
-    """A strategy that assigns partitions to the members of a group. All members must support the assignor
-    with the same `name`. A `cooperative` assignor assigns only free partitions, so members keep their
+    """A strategy that assigns partitions to the members of a group. A group uses an assignor only if all members
+    support an assignor of this `name`. A `cooperative` assignor assigns only free partitions, so members keep their
     partitions during a rebalance (KIP-429).
     """
 

@@ -47,9 +47,10 @@ __all__ = ["Commits"]
 
 _SECONDS_BEFORE_REBALANCE = 10.0
 _REBALANCE_SECONDS_MAX = 10.0
-"""The seconds for which a refused commit is repeated if a rebalance is the reason and this member need not
-rejoin. Kafka's coordinator refuses commits until the group's leader has sent the assignment. Other
-coordinators may wait for this member to join.
+"""If the coordinator refuses a commit because of a rebalance, the commit is repeated for at most this number of
+seconds. This limit applies only while this member has no rejoin under way. With Kafka's coordinator the refusals end
+when the group's leader has sent the assignment. Other coordinators may refuse until this member joins, so the
+repetition must end.
 """
 _GROUP_MOVES = frozenset(
     {ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.STALE_MEMBER_EPOCH}
@@ -67,8 +68,8 @@ class _Batch:
     """The partition states that the member had when the commit was requested, for the partitions of this batch."""
     deadline: float
     may_grow: bool
-    """True as long as later commits may be merged into this batch. That ends when the batch is sent. It is
-    never true if a caller waits for this commit only.
+    """True as long as later commits may be merged into this batch. It becomes false when the batch is sent. It is false
+    from the start if a caller waits for this one commit.
     """
     is_done: bool = False
     error: Exception | None = None
@@ -113,7 +114,7 @@ class Commits:
         """Completed commits whose callbacks the shell must still call: callback, offsets, error or None."""
         self.last_error: Exception | None = None
         self._queue: deque[_Batch] = deque()
-        """The batches to send. The first batch may be under way, and the others wait for it."""
+        """The unfinished batches, in the order of sending. The first batch may be under way already."""
         self.gone: dict[TopicPartition, bytes | None] = {}
         """The partitions of deleted topics, with the id of the deleted topic."""
         self._turned = core.signal()
@@ -359,7 +360,9 @@ class Commits:
             self.gone[key] = ids.get(key)
 
     def _automatic(self, keys: Iterable[TopicPartition] | None) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the positions that an automatic commit would commit for these partitions (None: for all)."""
+        """Return the positions of these partitions (None: of all) for an automatic commit. Partitions of deleted topics
+        are left out.
+        """
         offsets = self._positions(keys)
         if self.gone:
             ids = self._topic_ids(self.gone)
@@ -405,8 +408,8 @@ class Commits:
             yield from self.commit_at_the_end(keys, _SECONDS_BEFORE_REBALANCE)
 
     def commit_at_the_end(self, keys: Iterable[TopicPartition], timeout: float) -> Operation[None]:
-        """Commit the positions of these partitions a last time. Do nothing if automatic commits are off. An
-        error is stored in `last_error` instead of raised.
+        """Commit the positions of these partitions a last time. Do nothing if automatic commits are off. If the commit
+        fails, store the error in `last_error` and raise nothing.
         """
         if not self._settings.enable_auto_commit or self._coordinator is None:
             return

@@ -223,8 +223,8 @@ class ConsumerMachine:
     # Polls
 
     def take(self, now: float, what: Callable[[], list[T]], *, waited: bool = False) -> list[T]:
-        """Return the records that the function `what` takes from the fetched data. Return an empty list if
-        other work is due first; then the shell must run `wait`.
+        """Return the records that the function `what` takes from the fetched data. If other work is due first, return
+        an empty list; the shell must then run `wait`.
 
         `waited` is true if this poll has run `wait` already. Then no automatic commit is due before the
         records are returned. If fetching a partition has failed, raises the error when that partition's turn
@@ -323,8 +323,8 @@ class ConsumerMachine:
             if event is not None:
                 return event
             self.commits.commit_if_due()
-            # While a rebalance needs the application, `take` returns no records. Without this condition, a poll would
-            # loop without ever waiting.
+            # While a rebalance needs the application, `take` returns none of the fetched records. So fetched records
+            # must not end this wait, because the poll would then loop without a pause.
             if not (self.subscription.grouped and self._group_is_due()) and any(
                 not state.paused and state.has_data for state in self._fetching.ready
             ):

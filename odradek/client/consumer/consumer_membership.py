@@ -13,8 +13,9 @@ Rules
   poll. `max.poll.interval.ms` is also the rebalance timeout: the coordinator fences a member that keeps
   revoked partitions for a longer time.
 * The classic keys for sessions have no effect, because the coordinator alone measures sessions.
-* Some refusals would only be repeated if the member joined again at once. The next poll raises such an error,
-  and the poll after that joins again. Only FENCED_INSTANCE_ID is final, as with the classic protocol.
+* If the coordinator refuses the member, for instance because it is not authorized, joining again at once would fail
+  again. So the next poll raises the error, and the poll after that joins again. Only FENCED_INSTANCE_ID is final, as
+  with the classic protocol.
 """
 
 from __future__ import annotations
@@ -188,8 +189,8 @@ class ConsumerMembership(Membership):
         self._news()
 
     def enforce_rebalance(self, reason: str) -> None:
-        """Log a warning that the request has no effect, because only the coordinator starts rebalances in the
-        new protocol.
+        """Log a warning that `enforce_rebalance` has no effect: in the new protocol only the coordinator starts
+        rebalances.
         """
         self._core.notes.add(
             WARNING, "enforce_rebalance has no effect: with group.protocol=consumer the coordinator assigns"

@@ -62,8 +62,8 @@ class RawBatch(NamedTuple):
     """One record batch, as the bytes that are in the log. Its checksum is verified if `check.crcs` is true.
     `data` refers to the whole fetch response, which therefore stays in memory.
 
-    Brokers return only whole batches. So the batch may begin before `start_offset`: ignore records below it, which
-    were read before.
+    Brokers return only whole batches, so the batch may begin with records below `start_offset`. Ignore these records,
+    because they were read before.
     """
 
     topic: str

@@ -96,8 +96,8 @@ class Delivery:
     def _raise_error(self, state: PartitionState) -> None:
         if isinstance(state.error, (NoOffsetForPartition, TruncationDetected)):
             reached("client.position_error_raised_again")
-            # Raise the error again at each poll, until the application seeks. An application that missed the error
-            # would wait for ever, or skip records.
+            # Raise the error at each poll until the application seeks. If it were raised once only, an application that
+            # missed it would wait for ever, or skip records.
             raise state.error.with_traceback(None)
         if state.error is not None:
             error, state.error = state.error, None

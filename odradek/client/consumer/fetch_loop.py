@@ -78,8 +78,8 @@ _Asked = dict[TopicPartition, tuple[PartitionState, int, int]]
 
 
 def needs_validation(core: ClientCore, state: PartitionState) -> bool:
-    """True if the position must be validated (KIP-320): the partition's leader epoch is newer than the epoch
-    of the last validation.
+    """True if the position must be validated (KIP-320), because the partition's leader epoch is newer than at the last
+    validation.
     """
     topic = core.cluster.topics.get(state.key.topic)
     partition = topic.partitions.get(state.key.partition) if topic is not None else None
@@ -393,8 +393,8 @@ class Fetching:
             return
         if state.chunks or state.returned:
             reached("client.out_of_range_put_off")
-            # The records that were fetched before are still valid. Once the application has read them, fetch
-            # from the same offset again.
+            # Records that are fetched but not read yet stay valid. Once the application has read them, send this fetch
+            # again.
             state.retry_at = self._core.now + self._core.backoff(state.failures)
             state.failures += 1
             return

@@ -74,8 +74,8 @@ class Coordinator(CoordinatorFinder):
     ) -> Operation[None]:
         """Commit offsets. `topic_ids` are the ids of the topics that the offsets were read from.
 
-        Each partition has its own outcome. If some partitions are finally refused, raises `CommitRefused` with them,
-        after all others were committed.
+        Each partition has its own outcome. If some partitions are finally refused, raises `CommitRefused` with these
+        partitions, after all other offsets were committed.
         """
         pending = dict(offsets)
         refused: dict[TopicPartition, KafkaError] = {}

@@ -23,9 +23,9 @@ Rules
 * A member that the coordinator has forgotten has lost its partitions (`lost`), and may not commit for them.
 * If the application does not poll for `max.poll.interval.ms`, the member leaves, so that other members get its
   partitions. The next poll rejoins.
-* Static members (KIP-345) keep their assignment when they stop: they send no LeaveGroup. A member whose
-  instance id another client uses is `fenced` for ever. If this member rejoined, the two clients would replace
-  each other again and again.
+* Static members (KIP-345) keep their assignment when they stop: they send no LeaveGroup. If another client joins with
+  the same instance id, this member is `fenced` for ever. If it rejoined, the two clients would replace each other again
+  and again.
 * The coordinator delays the answer to a JoinGroup until all members have joined, so the request's deadline is the
   rebalance timeout. While the client waits for this answer, it sends heartbeats on the same connection, and so
   detects a dead connection. The answer to a SyncGroup is delayed only for the time that the leader needs. So if a
@@ -294,8 +294,8 @@ class GroupMembership(Membership):
                 self._failed(error)
 
     def _matches_remotely(self) -> bool:
-        """Match the subscribed pattern in this client instead of at the coordinator. Return False if the
-        subscription has no pattern for the coordinator.
+        """Match the subscribed pattern in this client from now on, because the classic protocol has no patterns. Return
+        False if the subscription has no pattern for the coordinator.
         """
         if self._subscription.remote_pattern is None:
             return False
@@ -552,9 +552,9 @@ class GroupMembership(Membership):
                 raise _Rejoin
             if until is not None and core.now >= until and not call.done:
                 reached("client.coordinator_probed")
-                # Only the sending of this heartbeat matters; its answer is ignored. If the coordinator's host
-                # has restarted after a power failure, it answers the bytes with a reset. A client that only
-                # waits for the JoinGroup would never notice the restart.
+                # This heartbeat only tests the connection; its answer is ignored. If the coordinator's host has
+                # restarted after a power failure, it replies to any bytes with a TCP reset. A client that sent nothing
+                # while it waits for the JoinGroup would not notice the restart.
                 core.call(
                     self._beat_request(), node=node, deadline=deadline, lane=COORDINATOR_LANE, patient=True
                 )
@@ -660,7 +660,7 @@ class GroupMembership(Membership):
                 self._core, topics, timeout=timeout, auto_create=self._settings.allow_auto_create_topics
             )
         except RequestTimedOut:
-            return  # continue with the known metadata; if it is outdated, the next refresh causes a rebalance
+            return  # keep the former metadata; if it is outdated, the next refresh causes a rebalance
 
     def _counts(self, topics: Sequence[str]) -> dict[str, int]:
         known = self._core.cluster.topics

@@ -28,9 +28,7 @@ class Handout:
     poll.
     """
     done: int = 0
-    """The number of records at the beginning that the application has committed by its own call during the
-    iteration.
-    """
+    """How many of the first records the application has committed by an explicit call during the iteration."""
     left: Iterator[ConsumerRecord] = attrs.field(
         init=False, default=attrs.Factory(lambda self: iter(self.records), takes_self=True)
     )
@@ -44,9 +42,7 @@ class Handout:
         return len(self.records) - length_hint(self.left)
 
     def positions(self, done: int) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Compute the positions after the first `done` records. Partitions without records after them are
-        left out.
-        """
+        """Compute the positions after the first `done` records. Partitions that have no further records are left out."""
         records = self.records
         keys = dict.fromkeys(TopicPartition(each.topic, each.partition) for each in records[done:])
         found = {key: self.before[key][2] for key in keys}

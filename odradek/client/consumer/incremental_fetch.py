@@ -5,9 +5,9 @@ partitions that are new, have other offsets, or are to be forgotten. If the answ
 changed there. After an error or a broken connection, the next request is a full request, which also ends the old
 session.
 
-A request names at most `PARTITIONS_MAX` partitions, since a broker limits the size of what it decodes. So the
-first request of a larger session names some of the partitions, and the next requests add the others. If a
-broker keeps no session, successive requests name different partitions.
+A request names at most `PARTITIONS_MAX` partitions, since a broker refuses to decode a request with too many elements.
+So the first request of a larger session names some of the partitions, and the next requests add the others. If a broker
+keeps no session, successive requests name different partitions.
 
 In request versions with topic ids, a session identifies its topics by id. So a topic that was created again is a
 different topic in the session.
@@ -45,19 +45,19 @@ class FetchSession:
         self.session_id = 0
         self.epoch = 0
         self.partitions: dict[TopicPartition, Wanted] = {}
-        """The partitions that the broker's session has once the broker has processed the last request."""
+        """The partitions of the broker's session after the broker has processed the last request."""
         self.is_part = False
         """True if the last request could not name all partitions, so that the next request should follow at once."""
         self._had_turn: dict[TopicPartition, None] = {}
-        """The partitions that recent full requests have named, if one request cannot name all of them."""
+        """The partitions that recent full requests have named. It is used if one request cannot name all partitions."""
         self._with_ids = True
 
     def request(self, wanted: Mapping[TopicPartition, Wanted], *, with_ids: bool) -> FetchRequest:
         """Make the next request for these partitions; the caller adds the limits. The caller must report the
         outcome (`answered`, `start_over` or `lost`) before it makes another request.
 
-        Afterwards `partitions` has the session's partitions. If `is_part` is true, the session lacks some
-        wanted partitions so far.
+        Afterwards `partitions` has the session's partitions. If `is_part` is true, the session does not have all wanted
+        partitions yet.
         """
         if with_ids != self._with_ids:
             self.start_over()

@@ -287,8 +287,8 @@ class MemberMachine:
         return request
 
     def answered(self, response: ConsumerGroupHeartbeatResponse) -> None:
-        """Process the successful answer to a heartbeat of this incarnation. It has the epoch, and perhaps a
-        new target.
+        """Process the successful answer to a heartbeat of this incarnation. The answer has the member epoch, and
+        perhaps a new target.
         """
         if self.state not in _BEATING:
             raise AssertionError(f"no answer is expected in the state {self.state.value}")

@@ -90,10 +90,10 @@ class Membership(ABC):
         self._chooser = context.chooser
         self._turned = self._core.signal()
         self._is_chosen = False
-        """True if the protocol was just chosen, so that the next join need not choose again."""
+        """True if `KindChooser` has just chosen this protocol, so that the next join does not call it again."""
         self.known_as = Member(group_instance_id=self._settings.group_instance_id)
-        """The member id and generation of the last join, which outlive the membership. Offsets of records that were
-        read as this member are committed as this member. So the coordinator refuses them if other members have the
+        """The member id and generation of the last join, kept after the membership has ended. Commits for records that
+        were read as this member still name it. So the coordinator refuses the commits if other members have the
         partitions by now.
         """
         self.fenced: KafkaError | None = None

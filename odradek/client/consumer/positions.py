@@ -92,7 +92,7 @@ class Positions:
         """Find or validate the positions of all partitions that need it; return True if there were any."""
         states = list(self._subscription.partitions.values())
         uncommitted = [state for state in states if state.needs_committed]
-        # Skip a topic that is not known yet. A signal comes when it is known.
+        # Skip topics without metadata. The arrival of their metadata notifies a signal, which starts another round.
         known = self._core.cluster.topics
         resets = [state for state in states if state.reset_to is not None and state.key.topic in known]
         doubtful = [state for state in states if needs_validation(self._core, state) and state.error is None]

@@ -27,7 +27,7 @@ _NAMED_MAX = 20
 
 
 class Rebalances:
-    """The rebalances of one consumer. `stir` is called to make the background operations look for news."""
+    """The rebalances of one consumer. `stir` is called to wake the background operations, which may have new work."""
 
     def __init__(
         self, subscription: Subscription, commits: Commits, notes: Notes, stir: Callable[[], None]
@@ -55,8 +55,8 @@ class Rebalances:
         while True:
             state = membership.state
             event = yield from self._step(membership)
-            # The state of the membership may have changed during a commit. The signal of that change came
-            # during the commit, so it would not wake the poll any more. So check the state again.
+            # The state may have changed during a commit in this step. The signal of the change went to the commit, and
+            # will not wake the poll. So take another step here.
             if event is not None or membership.state is state or not membership.needs_application:
                 return event
 
@@ -102,7 +102,7 @@ class Rebalances:
             membership.prepared()
 
     def _adopt(self, membership: GroupMembership) -> Operation[RebalanceEvent | None]:
-        """Adopt the assignment of a join: revoke the partitions that it lacks (cooperative), and add new ones."""
+        """Adopt a join's assignment: add new partitions, after a cooperative member has revoked old ones."""
         owned = self._subscription.partitions
         given = dict.fromkeys(membership.assignment)
         gone = [key for key in owned if key not in given]

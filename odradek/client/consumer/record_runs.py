@@ -25,7 +25,8 @@ RUN_MIN = 8
 """The smallest number of records for which a run is worth the check."""
 _DELTAS_MAX = 1 << 16
 _KNOWN_MAX = 4
-"""The number of shapes that are remembered. One long batch alone may have three, because its offset deltas grow."""
+"""The number of shapes that are remembered. One long batch needs up to three, one for each size of its offset deltas.
+"""
 _ZIGZAG = tuple((byte >> 1) ^ -(byte & 1) for byte in range(0x80))
 
 

@@ -97,7 +97,7 @@ class PartitionState:
         self.reset_to = None
 
     def reset(self, reset_to: str) -> None:
-        """Drop the position, and let the reset policy find another: `earliest`, `latest` or `by_duration:...`."""
+        """Drop the position, and let the reset policy find another position: `earliest`, `latest` or `by_duration:...`."""
         self.drop_fetched()
         self.position = self.fetch_offset = None
         self.topic_id = None

@@ -1,9 +1,9 @@
 """Checks the arguments of operations against their annotations. PURE.
 
-`Admin` has some sixty operations. Their annotations give the type of each argument. If an argument is an
-object that the caller has made, the annotations of its class give the types of its fields. `judged` checks a
-call before the operation begins. So a wrong value raises an error in the call, with the path to the value
-(`topics[3].configs`). If an argument is a generator, `judged` reads it, and no other code does.
+`Admin` has some sixty operations. Their annotations give the type of each argument. If an argument is an object that
+the caller has made, the annotations of its class give the types of its fields. `judged` checks a call before the
+operation begins. So a wrong value raises an error in the call, with the path to the value (`topics[3].configs`). A
+generator can be read only once, so `judged` reads it into a list, and the operation gets the list.
 """
 
 from __future__ import annotations

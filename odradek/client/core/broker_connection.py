@@ -57,8 +57,8 @@ _TRANSITIONS: dict[tuple[ConnectionState, str], ConnectionState] = {
 
 _OPENING = (ConnectionState.CONNECTING, ConnectionState.NEGOTIATING, ConnectionState.AUTHENTICATING)
 RENEWED_SHARE = 0.85
-"""A login is renewed after this share of its lifetime. Kafka's clients use a random share, which is at least as
-large.
+"""A login is renewed after this share of its lifetime. Kafka's clients draw a share at random, which is never smaller
+than this.
 """
 
 
@@ -264,8 +264,8 @@ class BrokerConnection:
         ranges = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
         if code is ErrorCode.UNSUPPORTED_VERSION and event.api_version == 0 and not self._versions:
             reached("client.versions_asked_again")
-            # This error response has the versions of ApiVersions that the broker supports (KIP-511). Ask a second
-            # time, but not a third.
+            # This error response has the versions of ApiVersions that the broker supports (KIP-511). Ask once more,
+            # with one of these versions.
             self._versions = ranges or {int(ApiKey.API_VERSIONS): (0, 0)}
             ours = api_versions(ApiKey.API_VERSIONS)[1]
             self._ask_versions(min(ours, self._versions.get(ApiKey.API_VERSIONS, (0, 0))[1]))

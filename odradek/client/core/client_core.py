@@ -258,7 +258,7 @@ class ClientCore:
         while self._timers and self._timers[0][0] <= now:
             _, _, task, wait_number = heapq.heappop(self._timers)
             if task.wait_number == wait_number and not task.done:
-                # The new number invalidates the task's pending signals, so that the task becomes ready only
+                # A new `wait_number` makes the other events of this wait stale, so that the task becomes ready only
                 # once.
                 task.wait_number += 1
                 self._ready.append(task)
@@ -297,7 +297,7 @@ class ClientCore:
                 f"{connection.address_text} speaks HTTP, so its port is not a broker's listener "
                 "(perhaps it is the port of the metrics page)"
             )
-            # No broker has ever answered properly, so it would not help to wait.
+            # No broker has ever answered properly, so waiting will not help.
             self.ever_connected = self._ever_ready
             self._end(connection, reason)
         else:
@@ -469,8 +469,7 @@ class ClientCore:
     def _wake(self, task: Task[Any], wait_number: int) -> None:
         wait = task.wait
         if wait is not None and task.wait_number == wait_number and wait.satisfied:
-            # The new number invalidates the task's other calls and timers, so that the task becomes ready
-            # only once.
+            # A new `wait_number` makes the other events of this wait stale, so that the task becomes ready only once.
             task.wait_number += 1
             self._ready.append(task)
 

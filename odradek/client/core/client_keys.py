@@ -357,7 +357,7 @@ class ProducerSettings(CommonSettings):
     partitioner_ignore_keys: bool = _key(False, parse.boolean)
     """True if keys do not affect the choice of a partition."""
     retries: int = _key(parse.INT_MAX, parse.AT_LEAST_0)
-    """The number of times that a batch is sent again, within `delivery.timeout.ms`."""
+    """The maximum number of times that a batch is sent again, within `delivery.timeout.ms`."""
     transaction_timeout_ms: int = _key(60_000, parse.AT_LEAST_0)
     """The time after which the coordinator aborts an open transaction."""
     transaction_two_phase_commit_enable: bool = _key(False, parse.boolean)
@@ -528,7 +528,7 @@ class AdminSettings(CommonSettings):
     default_api_timeout_ms: int = _key(60_000, parse.AT_LEAST_0)
     """The timeout of a call without the argument `timeout`."""
     retries: int = _key(parse.INT_MAX, parse.AT_LEAST_0)
-    """The number of times that a request is repeated within the timeout of its call."""
+    """The maximum number of times that a request is repeated within the timeout of its call."""
 
     @classmethod
     def _reconcile(cls, values: dict[str, Any]) -> None:

@@ -39,7 +39,7 @@ class CoordinatorFinder:
     def __init__(self, core: ClientCore, kind: CoordinatorKind, key: str) -> None:
         self.node: int | None = None
         self.lane = COORDINATOR_LANE
-        """The lane of most requests. JoinGroup, and requests that must follow it in order, use another."""
+        """The lane of most requests. JoinGroup, and requests that must follow it in order, use another lane."""
         self._core = core
         self._kind = kind
         self._key = key

@@ -68,8 +68,8 @@ class Partition:
 
 @attrs.define
 class _SeenEpoch:
-    """A partition's leader epoch that is not from a Metadata answer, and the number of successive Metadata
-    answers with an older epoch.
+    """A partition's leader epoch from a committed offset, and the number of successive Metadata answers with an older
+    epoch.
     """
 
     leader_epoch: int

@@ -161,8 +161,8 @@ def topics_with_metadata(
 
 
 PARTITIONS_MAX = 8_000
-"""The maximum number of partitions in one request. Odradek's brokers decode a request with so many elements
-even if each partition belongs to another topic.
+"""The maximum number of partitions in one request. Odradek's brokers limit the elements of a request. Even if each
+partition has a topic of its own, a request of this size stays within the limit.
 """
 
 

@@ -184,7 +184,7 @@ def within_quota(
 
 
 def _answered(outcomes: Iterable[tuple[K, V | CallError]], asked: Iterable[K]) -> dict[K, V | CallError]:
-    """Return the outcomes of a response, with an error for each asked item that the response lacks."""
+    """Return the outcomes of a response, with an error for each requested item that the response lacks."""
     answered = dict(outcomes)
     for item in asked:
         if item not in answered:

@@ -60,7 +60,7 @@ _ROW_MEMORY = 200
 _ROW_BYTES = 1024
 """The number of bytes of `batch.size` for which a new batch reserves the memory of one row."""
 _ROWS_MORE = 64
-"""The minimum number of rows for which a batch reserves more memory at a time."""
+"""Each time a batch reserves memory for further rows, it does so for at least this number of rows."""
 _BATCH_MEMORY = 600
 """The measured memory of a batch in bytes, in addition to its data."""
 

@@ -89,7 +89,7 @@ _FAILED_KEPT_MAX = 1000
 _BATCHES_KNOWN = 5
 """The number of batches per producer that a broker remembers to recognize repetitions (Kafka's constant)."""
 _REQUEST_OVERHEAD = 128
-"""The approximate number of bytes that a request, and each partition in it, adds to the batches."""
+"""The approximate number of bytes that a request, and each partition in it, needs in addition to the batches."""
 _REFUSED_BEFORE_APPEND = frozenset({ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.THROTTLING_QUOTA_EXCEEDED})
 """Error codes of refusals that happen before the append. After any other retriable refusal the batch may be in the
 log. If a leader is deposed while it waits for followers, it answers NOT_LEADER_OR_FOLLOWER for an appended batch, and
@@ -177,9 +177,7 @@ class Sender:
                 yield Wait(until=None if until == _NEVER else until, signals=(self.signal,))
 
     def sleeps_too_long(self, now: float) -> bool:
-        """True if the sender's next step comes too late for a batch that is opened now: after the batch's
-        linger time.
-        """
+        """True if the sender's next step comes after the end of the linger time of a batch that is opened now."""
         return now + self._linger < self.wake_at
 
     def statistics(self) -> dict[str, int]:
@@ -460,9 +458,9 @@ class Sender:
             self._split(lane, batch)
         elif code in _NUMBERS_UNKNOWN and batch.base_sequence >= 0 and not (self.transactions and oldest):
             reached("client.numbers_unknown_to_broker")
-            # The broker did not append the batch in this attempt, but may have done so in an earlier attempt
-            # that got no answer. After a restart, Apache Kafka remembers only one batch per producer, and
-            # answers a repetition of any other batch with a gap error.
+            # This attempt appended nothing, but an earlier attempt without an answer may have. A gap error is no proof:
+            # after a restart, Apache Kafka remembers only a producer's last batch, and answers repetitions of earlier
+            # batches with such an error.
             if code is ErrorCode.UNKNOWN_PRODUCER_ID:
                 batch.maybe_appended = False
             if oldest and lane.rebase is None:

@@ -12,7 +12,9 @@ __all__ = ["Verdict", "produce_is_fatal", "verdict", "worst"]
 
 
 class Verdict(IntEnum):
-    """The reaction to an error code. If an answer has several codes, the greatest reaction counts."""
+    """The reaction to an error code, from the mildest to the most severe. If an answer has several codes, the most
+    severe reaction counts.
+    """
 
     DONE = 0
     RETRY = 1
@@ -87,7 +89,7 @@ def verdict(key: ApiKey, code: ErrorCode) -> Verdict:
 
 
 def worst(key: ApiKey, codes: Iterable[ErrorCode]) -> tuple[Verdict, ErrorCode]:
-    """Return the greatest reaction to the codes of an answer, and the first code that causes it."""
+    """Return the most severe reaction to the codes of an answer, and the first code that causes it."""
     return max(((verdict(key, code), code) for code in codes), key=lambda each: each[0])
 
 

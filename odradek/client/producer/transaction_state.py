@@ -34,8 +34,8 @@ __all__ = ["Step", "TransactionMachine", "TransactionState"]
 
 
 class TransactionState(Enum):
-    """The states of the table above. The value of a state is the reason that the error for a refused call
-    gives.
+    """The states of the table above. If a call is refused in a state, the error's text contains the value of this
+    state.
     """
 
     UNINITIALIZED = "init_transactions was not called"
@@ -91,7 +91,8 @@ _FENCED = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH
 class TransactionMachine:
     """The state of one producer's transactions, and the facts that are needed to end a transaction.
 
-    In the states ABORTABLE_ERROR and FATAL_ERROR calls raise `error`, whose cause is the reason.
+    In the states ABORTABLE_ERROR and FATAL_ERROR, refused calls raise `error`. Its `__cause__` is the error that led to
+    the state.
     """
 
     def __init__(self) -> None:
@@ -173,7 +174,7 @@ class TransactionMachine:
 
     @property
     def may_abort(self) -> bool:
-        """True if a transaction is open and the producer itself may abort it. This is false if it is prepared
-        or is ending already.
+        """True if a transaction is open and the producer itself may abort it. False for a transaction that is prepared,
+        or is being committed or aborted.
         """
         return self.state in (TransactionState.IN_TRANSACTION, TransactionState.ABORTABLE_ERROR)

@@ -39,9 +39,9 @@ class Client:
     """A client without a background thread. It is suitable for single requests, and for operations that you
     write yourself.
 
-    `bootstrap` has the addresses of some brokers ("host:port,host:port"). All work is done in the thread that
-    calls a method; only one thread at a time may do so. Use the client as a context manager, or call `close`.
-    Raises `ValueError` for a bad address, and `TypeError` for an address that is not a string.
+    `bootstrap` has the addresses of some brokers ("host:port,host:port"). All work is done in the thread that calls a
+    method; only one thread at a time may call methods. Use the client as a context manager, or call `close`. Raises
+    `ValueError` for a bad address, and `TypeError` for an address that is not a string.
     """
 
     def __init__(

@@ -73,8 +73,8 @@ _TURN_SECONDS_MAX = 0.1
 
 
 def _alone(method: Callable[Concatenate[Consumer, P], T]) -> Callable[Concatenate[Consumer, P], T]:
-    """Make a method raise `RuntimeError` while another thread is in such a method. Listeners and callbacks may call
-    such methods within a call of their own thread.
+    """Make a method raise `RuntimeError` while another thread is in such a method. A listener or a callback runs within
+    such a method, and may call others, because it runs in the same thread.
     """
 
     @wraps(method)

@@ -26,7 +26,7 @@ class _Elsewhere:
     """A descriptor for a method of other clients that has another name in this client. Reading the attribute
     raises an error that contains this client's name.
 
-    A `__getattr__` would make every attribute of a client slower, and `send` reads many attributes.
+    If the client's class had a `__getattr__` instead, each attribute would be slower, and `send` reads many attributes.
     """
 
     def __init__(self, name: str, ours: str) -> None:

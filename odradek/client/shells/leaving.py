@@ -15,7 +15,8 @@ Rules
 * A forked child has none of its parent's clients, and leaves them alone.
 
 A client object (`Producer`, `Consumer`, `Admin`; here called face) is dropped when nothing refers to it. A reference
-from its own thread counts as well. So code in that thread refers only to parts of the client object.
+from the client's own thread also keeps the object alive. So code in that thread refers only to parts of the client
+object.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ from odradek.client.shells.io_thread import IoThread
 __all__ = ["EXIT_SECONDS", "Leaver", "NothingToLeave", "leave_when_dropped", "weak_call"]
 
 _BEFORE_QUEUES = 1000
-"""The priority of `_at_exit` among the finalizers of `multiprocessing`. Finalizers with a higher priority run
-earlier.
+"""The priority of `_at_exit` among the finalizers of `multiprocessing`. Higher priorities run earlier, so the clients
+end before the queues of `multiprocessing` do.
 """
 EXIT_SECONDS = 5.0
 """The seconds that all clients of a process together have for their last actions when the process ends."""

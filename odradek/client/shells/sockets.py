@@ -90,7 +90,7 @@ class Sockets:
         self._finished_sender: socket.socket | None = None
 
     def watch(self, wakeup: socket.socket) -> None:
-        """Make `select` return when `wakeup` can be read. The caller reads from it."""
+        """Make `select` return when `wakeup` can be read. The caller must then read from `wakeup`."""
         self._selector.register(wakeup, selectors.EVENT_READ, None)
 
     def close(self) -> None:

@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 FETCH_SESSION_EVICTION_MS = 120_000
-"""The milliseconds for which a new session with fewer partitions cannot displace a fetch session. (Kafka's
+"""For this number of milliseconds, a new session with fewer partitions cannot displace a fetch session. (Kafka's
 constant.)
 """
 

@@ -29,12 +29,12 @@ T = TypeVar("T")
 SUPER_USERS = "super.users"
 ALLOW_EVERYONE = "allow.everyone.if.no.acl.found"
 AUTHORIZERS = ("org.apache.kafka.metadata.authorizer.StandardAuthorizer",)
-"""Kafka's names for the authorizer that is built in here; any other name would be a Java class."""
+"""Kafka's names for the authorizer that is built in here. Any other name is refused as an unknown Java class."""
 REPLICA_SELECTORS = (
     "org.apache.kafka.common.replica.LeaderSelector",
     "org.apache.kafka.common.replica.RackAwareReplicaSelector",
 )
-"""Names of Kafka's own replica selectors; any other name would be a Java class."""
+"""Names of Kafka's own replica selectors. Any other name is refused as an unknown Java class."""
 _NOT_SUPPORTED = (
     "create.topic.policy.class.name",
     "alter.config.policy.class.name",

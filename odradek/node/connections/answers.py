@@ -1,8 +1,8 @@
 """Answers that wait for an earlier answer of their connection, and how much memory they may use. PORTED.
 
-An answer behind a delayed one is encoded at once, because bytes take a fraction of the memory of objects and
-can be counted. A file range counts with its length, since it pins that much of the log. A delayed request
-counts with the length of its frame, unless it keeps no part of the frame.
+An answer behind a delayed one is encoded at once, because bytes take a fraction of the memory of objects and can be
+counted. A file range counts with its length, since it pins that much of the log. A delayed request that keeps some part
+of its frame counts with the length of the frame.
 
 Beyond `HELD_BYTES_MAX` in one connection, or with `PARKED_MAX` parked fetches, that connection's requests wait until
 there is room. Beyond `HELD_IN_ALL_BYTES_MAX` in all connections together, each connection that holds more than
@@ -37,7 +37,7 @@ HELD_SECONDS_MAX = 10.0
 
 
 class Answering(Protocol):
-    """The part of a connection that slots use, and the code that encodes answers in a worker."""
+    """The methods of a connection that are called by slots, and by the code that encodes answers in a worker."""
 
     last_active: float
 
@@ -89,9 +89,9 @@ class Slot:
         self.request_bytes = request_bytes
         self.received_at = connection.last_active
         self.response: Any = None
-        """The response, until it is encoded. Only the first slot of the queue keeps it."""
+        """The response, until it is encoded. Later slots of the queue encode at once, so only the first keeps it."""
         self.chunks: list[Chunk] | None = None
-        """The encoded answer, in pieces to be sent; None until then."""
+        """The encoded answer, in pieces to be sent; None while it is not encoded."""
         self.held_bytes = 0
         """The bytes that are counted for this slot now."""
         self.parks = False
@@ -162,8 +162,8 @@ class HeldAnswers:
                 waiter.signal_room()
 
     def to_evict(self, connections: Iterable[C], now: float) -> list[C]:
-        """Choose the connections to close, until the sum of the others is within the limit. Candidates have
-        waited longer than `HELD_SECONDS_MAX`; those that hold the most bytes come first.
+        """Choose the connections to close, so that the bytes of the remaining connections are within the limit.
+        Candidates have waited longer than `HELD_SECONDS_MAX`; those that hold the most bytes come first.
         """
         excess = self.bytes_held - self.bytes_max
         if excess <= 0:

@@ -114,8 +114,8 @@ class ReceiveBuffers:
     ) -> PooledBuffer | None:
         """Return a buffer of at least `size` bytes for a frame of `frame_bytes`; None if there is no room now.
 
-        If no other connection uses the same part of the pool, the buffer may exceed the limit. The
-        connection's own buffer `replaced` does not count as a use.
+        If no other connection uses the same part of the pool, the buffer may exceed the limit. The connection's present
+        buffer `replaced` is not counted, because the new buffer takes its place.
         """
         is_small = frame_bytes <= SMALL_FRAME_BYTES
         rounded = _rounded(size)
@@ -124,7 +124,7 @@ class ReceiveBuffers:
         return self._make(rounded, is_small, holder)
 
     def take_beyond(self, size: int, frame_bytes: int, holder: Holder) -> PooledBuffer:
-        """Return a buffer for a tail that has arrived already (at most `receive_view`), even above the limit."""
+        """Return a buffer for a tail that has arrived already (at most `receive_view`). It may exceed the limit."""
         return self._make(_rounded(size), frame_bytes <= SMALL_FRAME_BYTES, holder)
 
     async def wait_for(

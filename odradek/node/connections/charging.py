@@ -30,7 +30,9 @@ CHARGED_ANSWERS = CHANGING | {_FETCH}
 """The APIs whose answers are charged when they are encoded."""
 _MS_PER_SECOND = 1000
 _OF_A_NODE = ClientShare.exempt("", None, -1)
-"""The exempt account of one request that only nodes send. The next request on its connection is checked again."""
+"""Stands for "no accounts" in the context of a request that only nodes send. Later requests on the same connection are
+checked again.
+"""
 
 
 class Charging:

@@ -142,7 +142,7 @@ class ConnectionLimits:
         return True
 
     def _in_all(self) -> tuple[tuple[str, int, int], ...]:
-        """List the limits on the total of connections: name, connections that count, maximum."""
+        """List the limits on the total of connections, each as (name, number of counted connections, maximum)."""
         return (
             ("max.connections", self._open, self.connections_max),
             ("open files", self._open - self._reserved, self.room),

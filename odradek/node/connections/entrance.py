@@ -90,7 +90,7 @@ class Encryption(Protocol):
         """
 
     def let_in(self, conn: Conn) -> None:
-        """Lift the limits that apply to this connection until its client has logged in."""
+        """Lift the limits for unauthenticated clients from this connection, because its client has logged in."""
 
 
 @attrs.frozen

@@ -16,9 +16,7 @@ from odradek.wire.errors import ProtocolError
 REAP_INTERVAL_SECONDS = 1.0
 TRIM_AFTER_SECONDS = 5.0
 LOOKS_MAX = 1_000
-"""The maximum number of muted connections that are tested each time (by `_close_left`). Each test is a system
-call of a microsecond.
-"""
+"""About how many muted connections one call of `_close_left` tests. Each test is a system call of a microsecond."""
 REFUSED_INTERVAL_SECONDS = 10.0
 """The seconds between two log lines about refused connections."""
 _HANDSHAKES = ("TLS handshakes that wait", None)
@@ -173,8 +171,8 @@ class Server:
             self._close_left(now)
 
     def _close_left(self, now: float) -> None:
-        """Close muted connections whose clients have closed their end. If there are very many, check a part of them
-        each time.
+        """Close muted connections whose clients have closed their end. If more than `LOOKS_MAX` connections are muted,
+        each call checks only a part of them.
         """
         self._looks += 1
         shares = 1 + len(self._services.muted) // LOOKS_MAX

@@ -61,7 +61,7 @@ class MetricsSources:
     controller: Any
     """The controller, whose `statistics()` has the figures of the quorum and its state machine."""
     channel: Any
-    """The channel, whose `statistics()` has the figures of requests to the active controller."""
+    """The channel to the active controller; its `statistics()` has the figures of the requests."""
     lateness: LoopLateness
     auditing: Auditing
     """The counts of logins and refusals, which exist even without an audit log."""
@@ -279,7 +279,9 @@ def _placed_here(broker: Broker) -> int:
 
 
 def _topics(page: MetricsText, broker: Broker, named_max: int) -> None:
-    """Add offsets and bytes of logs: the totals, and those of the first `named_max` topics by name."""
+    """Add offsets and bytes of logs: in total, and for each of the first `named_max` topics in the order of their
+    names.
+    """
     rows: list[tuple[str, list[int]]] = []
     for name in sorted(broker.topics):
         logs = [partition.log for partition in broker.topics[name].partitions.values()]

@@ -75,7 +75,7 @@ class MetricsServer:
         self._render = render
         self._guard = guard or PageGuard()
         self._open: dict[str, dict[Conn, None]] = {}
-        """The open connections by address. Within an address, those that are closed first come first."""
+        """The open connections by address. If there are too many, an address loses its connections in this order."""
         self._page: bytes | None = None
         self._pages = 0
         """The number of pages that were made."""
@@ -229,8 +229,8 @@ async def _read_head(conn: Conn) -> bytes | None:
             raise ConnectionLost("the client closed the connection in the middle of a request")
         head += buffer[: count or 0]
         if head and not head[:1].isalpha():
-            # This is no HTTP request, so an empty line will never come. It may be a Kafka client at the wrong port;
-            # it is refused at once.
+            # These bytes are no HTTP request, perhaps from a Kafka client at the wrong port. An empty line will never
+            # come, so refuse the peer at once.
             break
     return bytes(head)
 

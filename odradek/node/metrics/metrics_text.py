@@ -14,8 +14,8 @@ _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 class MetricsText:
-    """A page that is being written: `counter`, `gauge` or `histogram` opens a family of metrics, `sample` adds to the
-    last one.
+    """A page that is being written: `counter`, `gauge` or `histogram` opens a family of metrics, `sample` adds a value
+    to the last family.
     """
 
     def __init__(self) -> None:
@@ -49,8 +49,8 @@ class MetricsText:
     def distribution(
         self, bounds: Sequence[float], counts: Sequence[int], total: float, **labels: object
     ) -> None:
-        """Add one histogram to the last family. `counts[i]` values fell into bucket i; the last bucket is above all
-        bounds. `total` is the sum of all values.
+        """Add one histogram to the last family. `counts[i]` is the number of values in bucket i; the last bucket is for
+        values above all bounds. `total` is the sum of all values.
         """
         name, lines, below = self._name, self._lines, 0
         inside = _label_text(labels)[1:-1]

@@ -49,7 +49,7 @@ class Answer(Enum):
 
 @attrs.define
 class _Checks:
-    """The number of password checks that are still allowed, for one address or for all together. It grows by
+    """The number of password checks that are still allowed, for one address or for all addresses together. It grows by
     `per_second` each second.
     """
 

@@ -46,7 +46,7 @@ _COUNTERS = (
 
 
 def transaction_metrics(page: MetricsText, broker: Broker, statistics: Mapping[str, int]) -> None:
-    """Add the transaction figures of one broker to the page. `statistics` comes from its transaction
+    """Add the transaction figures of one broker to the page. `statistics` has the figures of the broker's transaction
     coordinator.
     """
     for field, metric, described in _GAUGES:

@@ -92,8 +92,7 @@ def _is_done(found: FoundNode, plan: RecoveryPlan) -> bool:
 def _check_unchanged(found: FoundNode, mine: NodePlan, plan: RecoveryPlan) -> None:
     """Raise `NotReadable` if the node has written metadata since the plan was made.
 
-    The node may have been started without a quorum since then, because such a start raises only the epoch and
-    does not change the log.
+    A start without a quorum since then is accepted, because it raises only the epoch and does not change the log.
     """
     end = OffsetAndEpoch(NO_NUMBER, NO_NUMBER)
     if found.copy is not None:

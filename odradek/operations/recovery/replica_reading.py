@@ -23,8 +23,8 @@ from odradek.data_plane.log.parts.leader_epochs import FILE_NAME as EPOCHS_FILE
 from odradek.data_plane.log.parts.leader_epochs import LeaderEpochs, MalformedCheckpoint
 from odradek.data_plane.log.parts.producer_recovery import snapshot_offsets
 from odradek.data_plane.log.parts.producer_state import DamagedSnapshot, ProducerState
+from odradek.data_plane.log.segments.file_names import LOG_SUFFIX, SNAPSHOT_SUFFIX, file_name
 from odradek.data_plane.log.segments.scan import SegmentScan
-from odradek.data_plane.log.segments.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX, file_name
 from odradek.env.ports import Dir, DiskError, File
 from odradek.metadata_quorum.recovery.found import NO_NUMBER, FoundReplica
 from odradek.wire.batches.batch_header import BatchHeader

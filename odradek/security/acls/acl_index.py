@@ -43,7 +43,7 @@ _IMPLIED_BY: Mapping[int, frozenset[int]] = {
     ),
     Operation.DESCRIBE_CONFIGS: frozenset((Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS)),
 }
-"""For each operation, the other operations whose permission also permits it. Denials imply nothing."""
+"""For an operation, all operations whose permission permits it. Denials imply no other denials."""
 PROBE_NAME = "hardcode"
 """The name of a fictitious resource, with which Kafka tests the default decision
 (`Authorizer.authorizeByResourceType`).
@@ -65,7 +65,7 @@ _Right: TypeAlias = tuple[int, int, str, str]
 
 @attrs.frozen
 class Found:
-    """The rule that decides whether a client may do something; None if no rule is about this client."""
+    """The rule that decides whether a client may do something. `rule` is None if no rule applies to this client."""
 
     rule: Acl | None
     has_rules: bool
@@ -207,7 +207,9 @@ class AclIndex:
         return [acl for group in groups for rules in group.values() for acl in rules]
 
     def find_any(self, principal: str, host: str, operation: int, resource_type: int) -> Acl | None:
-        """Find a permission for at least one resource of this type that no denial cancels completely (KIP-679)."""
+        """Find a rule that permits the operation on some resource of this type, unless denials cancel the whole rule
+        (KIP-679).
+        """
         question = (resource_type, operation, principal, host)
         known = self._answers.get(question)
         if known is None:
@@ -268,7 +270,7 @@ def _resource_of(acl: Acl) -> _Resource:
 
 
 def clients_of(principal: str, host: str) -> tuple[_Client, ...]:
-    """List the four pairs of principal and host, with wildcards, under which rules about a client can stand."""
+    """List the four pairs of principal and host, with wildcards, under which the rules about a client are found."""
     return (principal, host), (principal, ANY_HOST), (ANY_PRINCIPAL, host), (ANY_PRINCIPAL, ANY_HOST)
 
 

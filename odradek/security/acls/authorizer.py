@@ -71,7 +71,7 @@ def parse_principals(text: str) -> frozenset[str]:
 
 
 class Reason(Enum):
-    """The step of the theory of operation that led to a decision."""
+    """The step that led to a decision; the docstring of this module lists the steps."""
 
     SUPER_USER = "super user"
     NOT_READY = "this broker has not read the ACLs yet"
@@ -176,7 +176,7 @@ class Authorizer:
 
 class Denial(NamedTuple):
     """A refusal: the operation and the type of the resource by Kafka's numbers. The name is None if the client needed
-    the right on any one resource.
+    the right on at least one resource of the type.
     """
 
     operation: int

@@ -1,9 +1,10 @@
 """Limits for the bytes of the audit log that one principal, one address, and all unauthenticated clients may cause.
 PURE.
 
-Each of these has an account per event: a token bucket with a burst of bytes and a rate of bytes per second. A line is
-written if all accounts that pay for it have bytes left. Otherwise it is only counted, and a line with `"further":
-true` reports the count: at once for the first time, then once a minute.
+A principal, an address, and all unauthenticated clients together each have one account per event. An account is a token
+bucket with a burst of bytes and a rate of bytes per second. A line is written if all accounts that pay for it have
+bytes left. Otherwise it is only counted, and a line with `"further": true` reports the count: at once for the first
+time, then once a minute.
 
 A principal's first line of each kind (for example an API and operation) is always written. So a flood of one kind
 does not hide other attempts of the same principal.
@@ -48,7 +49,7 @@ ACCOUNTS_MAX = 2_000
 KINDS_MAX = 250
 """The maximum number of kinds of lines that one account remembers."""
 REPORT_SECONDS = 60.0
-"""Seconds between two lines that report how many of an account's lines were only counted."""
+"""Seconds between two reports of how many lines of an account were only counted, not written."""
 FORGET_SECONDS = 1.0
 """Seconds between two searches for accounts that are full again and can be forgotten."""
 
@@ -181,8 +182,8 @@ class Budgets:
 
     @staticmethod
     def _is_first(account: _Account, payer: Payer) -> bool:
-        """True if this is the principal's first line of its kind. The number of kinds is limited. So the
-        first lines of all kinds can overdraw an account only by a limited number of bytes.
+        """True if this is the principal's first line of its kind, which is written even if the account is empty. At
+        most `KINDS_MAX` kinds count, so such lines overdraw an account by a limited number of bytes.
         """
         return (
             account.principal is not None

@@ -28,7 +28,7 @@ class AuditFile:
     _file: File | None = None
 
     def write(self, data: bytes) -> None:
-        """Append whole lines, to a new file if the present one has no room. Raises `DiskError`."""
+        """Append whole lines. If the present file has no room for them, begin a new file. Raises `DiskError`."""
         file = self._file
         if file is None:
             file = self._file = self.directory.open(self.name, create=True)

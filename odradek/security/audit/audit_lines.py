@@ -96,7 +96,7 @@ class Line:
     body: bytes
     count: int = 1
     has_count: bool = False
-    """True if the line shows its count even if that is 1."""
+    """True if the line shows `count` even when it is 1."""
 
     def encoded(self) -> bytes:
         """Encode the line as it is written to the file."""

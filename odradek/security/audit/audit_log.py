@@ -86,7 +86,7 @@ class _Ring:
             self.waiting_bytes += len(body)
 
     def take(self, time_ms: int) -> _Taken:
-        """Take all waiting lines, and a line that reports how many were lost."""
+        """Remove and return all waiting lines, together with a line that reports the number of lost lines."""
         lines, self.waiting, self.waiting_bytes = list(self.waiting.values()), {}, 0
         missing, self.missing = self.missing, 0
         if missing:

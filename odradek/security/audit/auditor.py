@@ -128,7 +128,7 @@ class Auditor:
         tls_subject: str | None = None,
         is_renewal: bool = False,
     ) -> None:
-        """Record that a client's login was refused. `claimed` is the name that it gave, `reason` a text without
+        """Record that a client's login was refused. `claimed` is the name that the client gave, `reason` a text without
         secrets.
         """
         self.logins[listener, mechanism or "", False] += 1

@@ -57,8 +57,8 @@ class Right:
         return asked.rights.allows(self.operation, self.resource_type, name)
 
     def refused_code(self, asked: Asked, anatomy: Anatomy, head: Any) -> ErrorCode:
-        """Return the error for an element of a request (NONE: admitted). A topic id that is unknown here is refused,
-        too.
+        """Return the error for an element of a request (NONE: admitted). A topic id that this node does not know is
+        refused, too.
         """
         name = asked.name_of(head.topic_id) if anatomy.by_id else anatomy.name_of(head)
         if name is None:

@@ -74,8 +74,8 @@ class TokenRules(TokenExpectations):
     """Checks tokens by the expectations of a listener."""
 
     def judge(self, token: str, keys: KeySet, now: Moment) -> Bearer:
-        """Verify that a token is valid at every time that `now` may be. Return the facts about its user.
-        Raises `TokenRefused`.
+        """Verify that a token is valid in the whole interval `now` (earliest to latest possible time), apart from the
+        tolerated clock skew. Return the facts about its user. Raises `TokenRefused`.
         """
         try:
             claims: Any = jwt.decode(token, lambda guest: _key_of(guest, keys), algorithms=ALGORITHMS).claims

@@ -89,8 +89,8 @@ class ClassicMember(GroupClient):
         """Do nothing: the next `act` sends the request again."""
 
     def refused(self, code: ErrorCode) -> None:
-        """Handle an error: drop all partitions, so that the next `act` joins again. After UNKNOWN_MEMBER_ID it joins
-        as a new member.
+        """Handle an error: drop all partitions, so that the next `act` joins again. After UNKNOWN_MEMBER_ID the client
+        joins as a new member.
         """
         if code in NOT_HERE:
             return

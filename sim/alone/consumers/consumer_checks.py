@@ -6,7 +6,8 @@ are compared with that model.
 * Each partition has one owner at most, after each record. In one epoch, no two members have the same partition.
 * Epochs of a group and of its target never fall. The target's epoch is at most the group's. A member's epoch falls
   only when it leaves.
-* A complete target has each partition once. If members have joined or left meanwhile, partitions may be missing.
+* A complete target has no partition twice. It has every partition, unless members have joined or left since it was
+  computed.
 * A member starts to use a partition only if no present member still uses it.
 * A commit is in the log only if the member that sent it was in the group. The commit's epoch is the member's present
   epoch, or an older epoch in which the member already had the partition. Commits with the epoch -1 are in the log only
@@ -193,7 +194,7 @@ class ConsumerPromises(Promises):
 
     def _check_target(self, offset: int, group: ConsumerFold) -> None:
         """Check a target that is complete: no partition is given twice. If it is the target of the group's present
-        epoch, no partition is left out. (A target without a time is the assignment of a classic group before.)
+        epoch, no partition is left out. (A target without a time comes from a classic group that was converted.)
         """
         given: dict[bytes, list[int]] = {}
         for target in group.targets.values():
@@ -202,14 +203,11 @@ class ConsumerPromises(Promises):
         if any(len(each) > len(set(each)) for each in given.values()):
             raise SafetyViolation(f"at {offset} a target gives partitions twice: {group.targets}")
         if group.target_epoch == group.epoch and group.target_ms:
-            named = {
-                topic_id(name) for each in group.profiles.values() for name in each.subscribed_topic_names
-            }
-            for name in named & {topic_id(FIRST_TOPIC)} | given.keys():
-                count = max(
-                    FIRST_PARTITIONS if name == topic_id(FIRST_TOPIC) else 0, max(given.get(name, [0])) + 1
-                )
-                if len(given.get(name, ())) < count:
+            if any(FIRST_TOPIC in each.subscribed_topic_names for each in group.profiles.values()):
+                given.setdefault(topic_id(FIRST_TOPIC), [])
+            for name, all_given in given.items():
+                count = max([*all_given, FIRST_PARTITIONS - 1 if name == topic_id(FIRST_TOPIC) else -1]) + 1
+                if len(all_given) < count:
                     raise SafetyViolation(
                         f"at {offset} a target leaves partitions of {name!r} out: {group.targets}"
                     )

@@ -115,8 +115,8 @@ class ConsumerClients(Post):
     def heard_ms(self, member_id: str, shard: Shard) -> int:
         """Return the latest time in ms at which this coordinator shard may have started the member's session.
 
-        A heartbeat may wait at the coordinator for a worker, and starts the session when it is decided. So the time
-        is now while a request of the member waits there for its answer.
+        A heartbeat may wait at the coordinator for a worker, and starts the session when it is decided. So while a
+        request of the member waits there for its answer, the result is the present time.
         """
         if shard in self._unanswered.get(member_id, ()):
             return self._now_ms()

@@ -57,8 +57,8 @@ class Sent:
 
 @attrs.frozen
 class Floor:
-    """The log offsets of the newest acknowledged commits and tombstones. An OffsetFetch that is sent now must see these
-    records or newer records.
+    """The log offsets of the newest acknowledged commits and tombstones. The answer to an OffsetFetch that is sent now
+    must agree with these records or newer ones.
 
     For each key the log offsets are grouped by the record's leader epoch. A deposed coordinator must know only the
     records up to its own epoch.
@@ -101,8 +101,8 @@ class GroupPromises(Promises):
         self._values: dict[OffsetAt, OffsetCommitValue] = {}
         self._groups: dict[str, GroupMetadataValue] = {}
         self._owned: dict[tuple[str, int], list[dict[str, bytes]]] = {}
-        """For each (group id, generation): the assignments by member, one entry per record of the group. A static
-        member is named by its instance id.
+        """For each (group id, generation): a list with an entry for each record of the group. The entry has the
+        assignments by member. A static member is named by its instance id.
         """
         self._acknowledged: dict[OffsetAt, dict[int, int]] = {}
         """For each key, by leader epoch: the log offset of the newest acknowledged commit."""
@@ -197,7 +197,7 @@ class GroupPromises(Promises):
     # -- answers --------------------------------------------------------------------------------------------------
 
     def floor(self) -> Floor:
-        """Return a copy of the log offsets of the records that an OffsetFetch must see if it is sent now."""
+        """Return a copy of the log offsets with which the answer to an OffsetFetch that is sent now must agree."""
         return Floor(
             {key: dict(positions) for key, positions in self._acknowledged.items()},
             {key: dict(positions) for key, positions in self._tombstones.items()},

@@ -212,7 +212,7 @@ def _end(coroutine: Coroutine[Any, Any, Any]) -> None:
 
 
 class _Turn(_Wait):
-    """A wait for a later step at the same time, so that other tasks may run."""
+    """A wait that ends at a later step without an advance of virtual time, so that other tasks may run first."""
 
     __slots__ = ("_steps",)
 

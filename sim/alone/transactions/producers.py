@@ -86,7 +86,7 @@ class Surroundings:
 
 
 class Producers:
-    """All simulated producers, with two transactional ids. Several producers may use the same id at a time."""
+    """All simulated producers, with two transactional ids. Several producers may use the same id at the same time."""
 
     def __init__(self, around: Surroundings) -> None:
         self._around = around

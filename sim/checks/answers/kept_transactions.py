@@ -179,7 +179,7 @@ def _ask(node: Node, transactional_id: str) -> _Asked | None:
     if shard is None or runtime is None or shard.is_stopped:
         return None
     tail = Tail.of(shard.partition.log)
-    # The newest state may be uncommitted: all its records are before the recorded end of the log.
+    # This state may be uncommitted. That does no harm, since its records lie before the recorded end of the log.
     return None if tail is None else _Asked(shard, tail, runtime.state.transactions.get(transactional_id))
 
 

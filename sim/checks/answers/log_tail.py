@@ -35,14 +35,14 @@ class Tail:
             return None
         file = log.segments[-1].file
         assert isinstance(file, SimFile)
-        return cls(log, log.truncations, file, len(file.content))
+        return cls(log, log.durability.truncations, file, len(file.content))
 
     def appended(self) -> list[tuple[BatchHeader, bytes]] | None:
         """List (header, bytes) of each batch after the recorded end. None if the log was truncated, closed, cleaned or
         damaged since.
         """
         log = self.log
-        if log.offline or log.is_closed or log.truncations != self.truncations:
+        if log.offline or log.is_closed or log.durability.truncations != self.truncations:
             return None
         files = [segment.file for segment in log.segments]
         if self.file not in files:

@@ -135,7 +135,7 @@ class WrittenMarkers:
             first = log.segments[0].file
             assert isinstance(first, SimFile)
             read = self._logs[log] = _Read(None)
-            batches = Tail(log, log.truncations, first, 0).appended()
+            batches = Tail(log, log.durability.truncations, first, 0).appended()
             if batches is None:
                 return None
         for offset, _, value in transaction_states(batches):

@@ -20,7 +20,8 @@ import attrs
 
 from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.data_plane.log.parts.producer_entry import ProducerEntry
-from odradek.data_plane.log.segments.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX, Segment
+from odradek.data_plane.log.segments.file_names import INDEX_SUFFIX, TIME_INDEX_SUFFIX
+from odradek.data_plane.log.segments.segment import Segment
 from odradek.data_plane.log.segments.segment_index import SegmentIndex
 from odradek.wire.batches.batch_header import BatchHeader
 from sim.checks.folds.producer_fold import BATCHES, FoldedBatch, ProducerFold, ProducersFold
@@ -160,8 +161,8 @@ class DerivedState:
                 )
 
     def _may_be_forgotten(self, each: Hosted, last_timestamp_ms: int) -> bool:
-        """True if the product may have dropped the producer, because the producer was idle for too long. Allow for
-        clocks that were set since the last batch.
+        """True if the product may have dropped the producer, because the producer was idle for too long. The clock may
+        have been set since the last batch, by at most `CLOCKS_OFF_MS`.
         """
         broker = each.node.broker
         assert broker is not None

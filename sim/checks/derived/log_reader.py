@@ -19,7 +19,7 @@ class LogReader:
 
     def __init__(self, log: PartitionLog) -> None:
         self._log = log
-        self._truncations = log.truncations
+        self._truncations = log.durability.truncations
         self._offset = 0
         self._file: SimFile | None = None
         self._position = 0
@@ -29,7 +29,7 @@ class LogReader:
     @property
     def is_valid(self) -> bool:
         """True as long as the log has not been truncated since the first read."""
-        return self._log.truncations == self._truncations
+        return self._log.durability.truncations == self._truncations
 
     def go_on(self) -> Iterator[tuple[BatchHeader, bytes]]:
         """Yield (header, bytes) of each batch that was not read yet."""

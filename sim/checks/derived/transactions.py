@@ -22,6 +22,7 @@ import attrs
 
 from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.data_plane.log.parts.producer_state import ProducerState
+from odradek.data_plane.log.segments.aborted_index import NONE_ABORTED
 from odradek.data_plane.transactions.coordinator import TransactionShard
 from odradek.data_plane.transactions.state import Transaction
 from odradek.wire.messages.coordinator_records import TransactionLogValue
@@ -182,8 +183,9 @@ class TransactionStates:
             )
         self._check_producers(where, log.producers.state, fold)
         for segment in log.segments:
-            if segment.aborted is not None:
-                known = [tuple(each) for each in segment.aborted]
+            index = NONE_ABORTED if segment.aborted is None else segment.aborted.index
+            if index is not None:
+                known = [tuple(each) for each in index]
                 there = scanned.aborted.get(segment.base_offset, [])
                 if known != there:
                     raise SafetyViolation(

@@ -41,8 +41,8 @@ class FencedMembers:
         if shard is None:
             return False
         if _is_consumer_group(shard, exchange.request.group_id):
-            # Consumer groups have member epochs. `group_states.py` checks in their log that each partition has one
-            # owner.
+            # A consumer group has member epochs instead of generations, so this check does not apply. Other checks
+            # cover such groups.
             return False
         place = (shard, exchange.request.group_id)
         known = self._newest.get(place, 0)

@@ -128,8 +128,8 @@ class GroupPromises(HandedRecords):
                 self._begin_anew(generation, (owner, generation), mine)
                 self._owners[generation, key] = owner
             elif mine.asked + self.session_seconds > min(theirs.heard, self._committed_at):
-                # The group was not deleted in the opposite order, either. For that, this member's session would have
-                # had to end before the other member last had its assignment, and before the first commit.
+                # The opposite order is impossible, too: with this member's session, the group was not deleted before
+                # the other member last had its assignment, and before the first commit.
                 raise SafetyViolation(
                     f"{self.group}: {key} belongs to {other} and to {owner} in generation {generation}"
                 )

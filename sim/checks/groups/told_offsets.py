@@ -164,7 +164,7 @@ class ToldOffsets:
             except _UNREADABLE:
                 continue
             book = read.book.of_group(group)
-            memo[group] = _Asked(shard, log.truncations, book, read.place, stable_only)
+            memo[group] = _Asked(shard, log.durability.truncations, book, read.place, stable_only)
         exchange.memo = memo
         return bool(memo)
 
@@ -183,7 +183,7 @@ class ToldOffsets:
             if asked is None or _shard(found[1], group) is not asked.shard:
                 continue
             log = asked.shard.partition.log
-            if log.offline or log.is_closed or log.truncations != asked.truncations:
+            if log.offline or log.is_closed or log.durability.truncations != asked.truncations:
                 continue
             told = {
                 (group, names.get(topic.topic_id, "") if names else topic.name, each.partition_index): each
@@ -211,9 +211,9 @@ class ToldOffsets:
         log.
         """
         read = self._read.get(log)
-        if read is None or read.truncations != log.truncations:
+        if read is None or read.truncations != log.durability.truncations:
             self._read = {each: read for each, read in self._read.items() if not each.is_closed}
-            read = self._read[log] = _Read(log.truncations)
+            read = self._read[log] = _Read(log.durability.truncations)
         for header, batch, place in _batches(log, read.book.end, read.place):
             if header.next_offset > log.high_watermark:
                 break

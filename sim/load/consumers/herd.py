@@ -180,7 +180,9 @@ class Herd:
 
 
 class HerdLife:
-    """One run of a member's process, with the product's own consumer. It is also the consumer's rebalance listener."""
+    """One run of a member's process, with the product's own consumer. This object is also the consumer's rebalance
+    listener.
+    """
 
     def __init__(
         self, load: Workload, promises: HerdPromises, name: str, instance: str | None, plan: HerdPlan

@@ -35,8 +35,8 @@ __all__ = ["MemberLife"]
 
 
 class MemberLife:
-    """Reads the partitions that the group assigns to it, until it is stopped. It is also the rebalance listener of
-    its consumer.
+    """Reads the partitions that the group assigns to it, until it is stopped. This object is also the rebalance
+    listener of the consumer.
     """
 
     def __init__(

@@ -59,8 +59,8 @@ class _GivenUp(Exception):
 
 
 class CopierLife:
-    """Copies the partitions that the group assigns to it until it is stopped or fenced. It is also the rebalance
-    listener of its consumer.
+    """Copies the partitions that the group assigns to it until it is stopped or fenced. This object is also the
+    rebalance listener of the consumer.
     """
 
     def __init__(

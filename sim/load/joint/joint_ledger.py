@@ -145,7 +145,7 @@ class JointLedger:
         return joint
 
     def send(self, joint: Joint, partition: int, key: bytes, filler: bytes) -> bytes:
-        """Record that a record is about to be sent, and return its value."""
+        """Note that a record is about to be sent, and return the record's value."""
         self._serial += 1
         value = joint_value(joint.name, self._serial, partition, filler)
         joint.records.setdefault(partition, []).append((self._serial, key, value))
@@ -156,7 +156,7 @@ class JointLedger:
         joint.outcome, joint.ended = Outcome.COMMITTED, self.tick()
 
     def ask(self, partitions: Sequence[int], joint: Joint | None) -> list[Commit]:
-        """Record a request that is about to commit an offset in each of these partitions. Each offset is unique."""
+        """Note a request that will commit an offset in each of these partitions. Each offset is unique."""
         asked = []
         for partition in partitions:
             self._serial += 1

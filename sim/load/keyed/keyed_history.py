@@ -77,26 +77,24 @@ class KeyedHistory:
     # -- events of clients
 
     def send(self, record_id: bytes, partition: int, key: bytes, value: bytes | None, now: float) -> None:
-        """Record that a record is about to be sent."""
+        """Note that a record is about to be sent."""
         assert record_id not in self._sent
         self._sent[record_id] = _Sent(partition, key, value, now)
 
     def acknowledge(self, record_id: bytes, offset: int) -> None:
-        """Record that a record is at this offset. Raises `SafetyViolation` if the record was seen at another offset."""
+        """Note the offset of a record. Raises `SafetyViolation` if the record was seen at another offset."""
         self._place(self._sent[record_id].partition, offset, record_id, "an acknowledgement")
 
     def refuse(self, record_id: bytes) -> None:
-        """Record that a send has certainly failed, so that no client may ever read the record."""
+        """Note that a send has certainly failed, so that no client may ever read the record."""
         self._sent[record_id].is_refused = True
 
     def ask_to_delete(self, partition: int, offset: int) -> None:
-        """Record a request to delete the records below `offset`."""
+        """Note a client's request to delete the records below `offset`."""
         self._asked_below[partition] = max(offset, self._asked_below.get(partition, 0))
 
     def see(self, who: str, partition: int, found: Found) -> None:
-        """Record a committed record that a client has read. Raises `SafetyViolation` unless it was sent in the same
-        form.
-        """
+        """Note a committed record that a client has read. Raises `SafetyViolation` unless it was sent in this form."""
         sent = self._sent.get(found.record_id)
         where = f"{partition} at {found.offset}"
         if sent is None or (sent.partition, sent.key, sent.value) != (partition, found.key, found.value):

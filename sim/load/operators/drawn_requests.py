@@ -44,8 +44,8 @@ READING = frozenset(
 CONTROLLER_ASKED = frozenset(
     {ApiKey.API_VERSIONS, ApiKey.DESCRIBE_QUORUM, ApiKey.DESCRIBE_CLUSTER, ApiKey.DESCRIBE_CONFIGS}
 )
-"""Requests that a foreign client may send to a controller without effects. All others are sent between nodes, and have
-effects.
+"""Requests that change nothing when a foreign client sends them to a controller. All other requests to controllers come
+from nodes, and change something.
 """
 _INTEGERS = (-1, 0, 0, 1, 1, 2, 3)
 _EXTREME_PROBABILITY = 0.1

@@ -42,7 +42,9 @@ from sim.machine.cluster_members import CLUSTER_ID, Cluster
 from sim.machine.members import Member
 
 CALL_SECONDS = 1.0
-"""Shorter than a storm, so that no request outlives the cluster that it was meant for."""
+"""The time limit of one request, in seconds. It is shorter than a storm, so that no request reaches the cluster that
+the next recovery makes.
+"""
 LOOK_AGAIN_SECONDS = 1.0
 DIES_PROBABILITY = 0.4
 """The probability that the operator's command is interrupted on a machine."""

@@ -161,7 +161,7 @@ class _Life:
             load.history.refuse(record.key, value, repr(error), load.world.now)
 
     def look_back(self) -> None:
-        """Record the outcome of every record whose outcome is known by now."""
+        """Pass the outcomes that are known by now to the history."""
         waiting: list[_UnderWay] = []
         for record in self._under_way:
             if record.sent is None or not record.sent.done():

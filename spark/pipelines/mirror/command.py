@@ -211,7 +211,7 @@ class _Run:
 
 
 class ClientNotReady(ClientError):
-    """The target does not list the new topics yet, but soon will."""
+    """Raised while the metadata of the target lack topics that were just created. The mirror then tries again."""
 
     retriable = True
 

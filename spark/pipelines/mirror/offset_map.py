@@ -36,7 +36,7 @@ _TOPIC, _OFFSETS = "topic", "offsets"
 
 
 class MapError(ValueError):
-    """The map's topic has a record that no mirror has written."""
+    """Raised if the map's topic has a record that no mirror has written."""
 
 
 @attrs.frozen

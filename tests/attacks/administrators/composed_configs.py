@@ -1,4 +1,4 @@
-"""An administrator appends to a list of the cluster: each part fits a request, but the joined value fits no record."""
+"""An administrator appends to a list in the configuration: each part fits a request, but the joined value no record."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _append(place: Place, key: str, letter: str, count: int, turn: int) -> Outco
         _alter(place, key, Operation.DELETE, None)
     except OSError as error:
         return Outcome(f"a value of {key} that fits no record is refused with an answer", False, str(error))
-    # Some lists accept only certain words. They are refused for their words, not for their length.
+    # A list that accepts only certain words refuses the value for its words, with an error of its own.
     is_refused = second in (ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_REQUEST)
     return Outcome(
         f"a value of {key} that fits no record is refused with an answer",

@@ -1,4 +1,4 @@
-"""An administrator sends for each record type of a node's logs a value at the bound of its field, or just beyond it."""
+"""For each record type of a node's logs, an administrator sends values at the bounds of its fields or just beyond."""
 
 from __future__ import annotations
 

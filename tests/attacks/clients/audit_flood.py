@@ -20,14 +20,14 @@ SECONDS = 60
 NAMES = 20
 """How many refusals of one request get an audit line with the refused name."""
 LETTER = "\U0001f600"
-"""A letter of four bytes in a request, and of twelve in JSON."""
+"""A letter that takes four bytes in a request, and twelve in JSON."""
 SLACK_BYTES = 64 << 10
 """Room for lines about other accounts, and for lines that give only a count."""
 WAIT_SECONDS = 60
 
 
 class AuditFiles:
-    """The audit log of a node, from the moment in which this object is made."""
+    """The audit log of a node. All figures count from the moment in which this object was made."""
 
     def __init__(self, node: AttackedNode) -> None:
         self._directory = node.directory / "data"
@@ -64,7 +64,7 @@ class AuditFiles:
             return [json.loads(line) for line in file.read().split(b"\n")[:-1]]
 
     def told(self, event: str) -> float:
-        """Return how many refusals of a kind are in the file, or were counted without a line."""
+        """Return how many refusals of a kind the log accounts for, by lines or by counts without a line."""
         written = sum(
             line.get("count", 1)
             for line in self.lines(REFUSALS)
@@ -80,7 +80,7 @@ class AuditFiles:
         return told
 
     def knows(self, **fields: str) -> bool:
-        """Return True if a line of the refusals, old or new, has these fields."""
+        """Return True if a line about a refusal, also in a rotated file, has these fields."""
         for path in self._directory.glob(f"{REFUSALS}*"):
             with path.open("rb") as file:
                 for line in file:

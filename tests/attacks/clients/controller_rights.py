@@ -45,7 +45,7 @@ OPEN_TO_ALL = frozenset(
 """APIs that need no right: a client manages its own tokens and pushes its own metrics. `checks` attacks tokens of other
 users."""
 SHOWS_ONES_OWN = frozenset({ApiKey.LIST_GROUPS, ApiKey.LIST_TRANSACTIONS, ApiKey.DESCRIBE_CLUSTER})
-"""APIs whose answer lists only what the client may see: nothing at all, or the addresses of the brokers."""
+"""APIs that answer every client, but list only what it may see: nothing at all, or the addresses of the brokers."""
 
 
 def attack(place: Place, scale: float) -> Iterator[Outcome]:
@@ -76,12 +76,12 @@ def _ask_everything(
             for is_filled in (False, True):
                 request = _filled(request_class(key), version) if is_filled else request_class(key)()
                 if key is ApiKey.PRODUCE:
-                    request.acks = -1  # With other values of acks there may be no answer.
+                    request.acks = -1  # With acks=0 there would be no answer.
                 asked += 1
                 try:
                     answer = conn.call(request, version)
                 except LocalProtocolError:
-                    continue  # This version has no such form.
+                    continue  # This version cannot encode the request.
                 except ConnectionError:
                     conn.close()
                     conn = connect()

@@ -28,7 +28,7 @@ from tests.attacks.raw import Conn
 WHO = "client"
 TOPIC = "last-epoch"
 LATE, STRANGER = "last-epoch-a", "last-epoch-z"
-"""Two transactional ids. Where both have the same coordinator, its check for timeouts reaches the stranger's second."""
+"""Two transactional ids. If both have the same coordinator, its check for timeouts looks at STRANGER after LATE."""
 EPOCHS_IN_FULL = EPOCH_MAX - 1
 PIPELINED = 200
 TIMEOUT_MS = 1_000

@@ -25,8 +25,8 @@ RULES = 10_000
 NAMES = 3_900
 RULES_PER_REQUEST = 500
 TIMES = 2.5
-"""Rules of other users may make a request dearer by this factor at most. The factor allows for clients that run beside
-it."""
+"""The factor by which rules of other users may raise the cost of a request at most. It leaves room for the load of
+other clients."""
 SLACK_SECONDS = 0.1
 
 

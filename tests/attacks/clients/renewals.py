@@ -54,7 +54,7 @@ def _carol(place: Place) -> Conn:
 
 
 def _wait(conn: Conn, seconds: float) -> None:
-    """Wait until the login has aged. A node that closes the connection ends the wait."""
+    """Wait until the login has the age for the attempt. If the node closes the connection, return at once."""
     conn.socket.settimeout(seconds)
     try:
         if not conn.socket.recv(1):

@@ -1,5 +1,5 @@
-"""Crowds of connections that stop half-way through a login, in each state that a login has, so that no others find
-room."""
+"""Crowds of connections stop half-way through a login, in each state that a login has, to leave no room for other
+clients."""
 
 from __future__ import annotations
 

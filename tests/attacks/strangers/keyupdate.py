@@ -22,7 +22,7 @@ CPU_SECONDS_MAX = 0.5
 TIMEOUT_SECONDS = 60.0
 PIECE_RECORDS = 1_000
 MAKE_SECONDS_MAX = 5.0
-"""How long records are made before they are sent. The whole login may take ten seconds."""
+"""The longest time for making records before they are sent. The node allows ten seconds for the whole login."""
 LARGEST_FRAME_BYTES = 512 * 1024
 ASK = ApiVersionsRequest("attack", "1.0")
 

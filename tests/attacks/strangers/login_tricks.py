@@ -54,7 +54,7 @@ PROOFS = {
 
 
 def attack(place: Place, scale: float) -> Iterator[Outcome]:
-    """Try each way once, and the honest logins, too. The scale makes no difference."""
+    """Try each trick once, and also honest logins. The scale makes no difference."""
     ways: dict[str, Callable[[], object]] = {
         f"PLAIN with {what}": lambda text=text: _plain(place, text)  # type: ignore[misc]
         for what, text in PLAIN_MESSAGES.items()

@@ -24,7 +24,7 @@ WHO = "stranger"
 GUESSES = 300
 MECHANISM = MECHANISMS["SCRAM-SHA-512"]
 USERS = {"kafka": 4, "librdkafka": 3, "ours": 3}
-"""How many users are made as each tool makes its salts. The other users of `place` have salts like ours."""
+"""How many users each tool creates, with salts of its own kind. The other users of `place` have salts like ours."""
 WAIT_TRIES = 200
 
 

@@ -53,7 +53,7 @@ def running(
 def all_running(*commands: Sequence[str | Path]) -> Iterator[list[subprocess.Popen[bytes]]]:
     """Run several nodes and send SIGTERM to all of them at once. Nodes that still run then must exit with status 0.
 
-    The last voter of a quorum, stopped alone, would wait for a response that cannot come.
+    If they stopped one by one, the last voter of a quorum would wait for a response that cannot come.
     """
     processes: list[subprocess.Popen[bytes]] = [
         living_nursery().start_with_pipes(words) for words in commands

@@ -196,7 +196,8 @@ def test_disks_are_balanced_over_hosts(nodes: Nodes) -> None:
 
 
 def _asked(nodes: Nodes, node: int, replica_id: int, timestamp: int) -> tuple[int, int]:
-    """Ask a node for an offset of pair-0 as the given replica id; return the error and the offset."""
+    """Send ListOffsets for pair-0 to a node, with this replica id and timestamp; return the error code and the
+    offset."""
     asked = ListOffsetsRequest(
         replica_id, 0, [ListOffsetsTopic("pair", [ListOffsetsPartition(0, -1, timestamp)])], 1000
     )

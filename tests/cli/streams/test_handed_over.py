@@ -62,7 +62,8 @@ steps = st.lists(
 def test_a_commit_is_what_was_handed_over_no_more_and_no_less(
     logs: dict[TopicPartition, list[tuple[int, bool]]], steps: list[tuple[str, object]]
 ) -> None:
-    """Exactly the records below the commit are handed over. If all are, the commit is the consumer's position."""
+    """A commit covers exactly the records that were handed over. If all polled records were, the commit is the
+    consumer's position."""
     consumer = Consumer(logs, dict.fromkeys(KEYS, 0))
     books = HandedOver()
     polled: list[ConsumerRecord] = []
@@ -100,8 +101,8 @@ def test_a_commit_is_what_was_handed_over_no_more_and_no_less(
 
 
 def test_a_position_that_is_not_known() -> None:
-    """Without a known position, the commit follows the last record handed over. Partitions without records are left
-    out."""
+    """If the position is unknown, the commit follows the last record handed over. A partition without such a record is
+    left out."""
     books = HandedOver()
     books.polled([ConsumerRecord("t", 0, 7, 0, None, b"", ()), ConsumerRecord("t", 1, 3, 0, None, b"", ())])
     books.settle(1)

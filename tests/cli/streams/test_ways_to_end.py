@@ -123,8 +123,8 @@ def test_a_limit(
     tmp_path: Path,
     limit: int,
 ) -> None:
-    """--max-messages may cut a poll. The records that it cut off are not committed, and the next run begins with
-    them."""
+    """A poll may return more records than --max-messages allows. The surplus is not committed, and the next run begins
+    with it."""
     keys = tmp_path / "client.properties"
     keys.write_text("fetch.max.bytes=1\n")
     group = fresh_topic("group")
@@ -150,8 +150,8 @@ def test_a_signal_while_it_waits_for_records(
     number: signal.Signals,
     status: int,
 ) -> None:
-    """At a signal, all printed records are committed and the member leaves. Ctrl-C ends it with 130, others by the
-    signal."""
+    """At a signal, all printed records are committed and the member leaves the group. Ctrl-C gives status 130; other
+    signals kill the process."""
     group = fresh_topic("group")
     member = Member(node, topic, group, "--follow")
     lines = member.lines(RECORDS)
@@ -169,8 +169,8 @@ def test_a_signal_while_it_waits_for_a_reader(
     number: signal.Signals,
     status: int,
 ) -> None:
-    """At a signal with a full pipe, the lines in the pipe are committed. The next member gets all others, without
-    duplicates."""
+    """A signal comes while the pipe is full. The lines in the pipe are committed, and the next member gets all the
+    others once."""
     group = fresh_topic("group")
     member = Member(node, topic, group)
     member.wait_full()

@@ -61,7 +61,7 @@ def bootstrap(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def is_kafka(request: pytest.FixtureRequest) -> bool:
-    """True for Apache Kafka. Its broker may apply a change after the answer; our node has applied it by then."""
+    """True for Apache Kafka. Kafka may apply a change after its answer; our node applies it before."""
     return bool(request.node.callspec.params["bootstrap"] == "apache_kafka")
 
 
@@ -163,7 +163,7 @@ def join(bootstrap: str) -> Iterator[Callable[[str, Sequence[tuple[str, int]]], 
 
 
 def test_partitions_are_added_and_paged(admin: Admin, fresh_topic: FreshTopic) -> None:
-    """CreatePartitions takes the new total of partitions. DescribeTopicPartitions returns all pages (KIP-966)."""
+    """CreatePartitions takes the new total of partitions. `describe_topic_partitions` fetches all pages (KIP-966)."""
     first, second, missing = (fresh_topic("admin") for _ in range(3))
     create(admin, NewTopic(first, 2), NewTopic(second, 5))
     checked = dict(admin.create_partitions({first: 4}, validate_only=True))
@@ -453,7 +453,7 @@ def test_lag_is_told_in_records_and_in_time(
 ) -> None:
     """A group's lag in time is the age of its first unread record.
 
-    The search finds it within a batch and after deletions.
+    That record is found in the middle of a batch, and after DeleteRecords.
     """
     topic, group = fresh_topic("admin"), fresh_topic("group")
     create(admin, NewTopic(topic, 4, configs={"retention.ms": "-1"}))
@@ -475,9 +475,9 @@ def test_lag_is_told_in_records_and_in_time(
 def test_resets_are_planned_within_what_is_there(
     admin: Admin, bootstrap: str, fresh_topic: FreshTopic
 ) -> None:
-    """Offsets are reset to an end, an offset, a time, or by a shift.
+    """A plan resets offsets to an end of the log, an offset or a time, or shifts them.
 
-    The plan never leaves the partition's range of offsets.
+    It never leaves the partition's range of offsets.
     """
     topic = fresh_topic("admin")
     create(admin, NewTopic(topic, 2, configs={"retention.ms": "-1"}))
@@ -500,7 +500,7 @@ def test_resets_are_planned_within_what_is_there(
 
 
 def test_the_cluster(admin: Admin, bootstrap: str) -> None:
-    """A cluster's description has its brokers, and the administrator's statistics count its connections."""
+    """`describe_cluster` returns the brokers, and `statistics` counts the administrator's connections."""
     cluster = admin.describe_cluster()
     assert [f"{broker.host}:{broker.port}" for broker in cluster.brokers] == [bootstrap]
     assert admin.statistics()["connections"] >= 1

@@ -42,7 +42,7 @@ from tests.schedule import examples
 
 
 def two_brokers(*keys: ApiKey) -> TwoBrokers:
-    """Make two brokers that also serve these APIs. Broker 1 coordinates group g."""
+    """Make two brokers that serve the APIs of `keys` besides the usual ones. Broker 1 coordinates group g."""
     two = TwoBrokers()
     for broker in two.brokers.values():
         broker.versions |= {int(key): api_versions(key) for key in keys}
@@ -87,9 +87,9 @@ def test_assignments_of_anybodys_make_do_no_harm(data: bytes) -> None:
 
 
 def test_a_broker_too_old_for_patterns_is_told_apart() -> None:
-    """Patterns need ListTransactions 2 (KIP-1152).
+    """A pattern of transactional ids needs ListTransactions 2 (KIP-1152).
 
-    For an older broker the call fails before any request is sent to it.
+    If a broker is older, the call fails before it sends a request to that broker.
     """
     two = two_brokers()
     for broker in two.brokers.values():
@@ -115,9 +115,9 @@ def test_a_dead_group_does_not_exist() -> None:
 
 
 def test_a_commit_that_a_partition_refuses_for_the_coordinator_is_repeated() -> None:
-    """A commit that the wrong coordinator refuses is repeated.
+    """A commit that the wrong coordinator refuses is sent again.
 
-    OffsetCommit repeats NOT_COORDINATOR for every partition, as it has no error for the whole request.
+    The refusal has NOT_COORDINATOR for each partition, since OffsetCommit has no error for the whole request.
     """
     two = two_brokers(ApiKey.OFFSET_COMMIT)
 
@@ -158,9 +158,9 @@ def fetched(**records: bytes) -> FetchResponse:
 
 
 def test_times_of_records_whose_batches_do_not_fit_one_answer() -> None:
-    """Partitions that a Fetch response leaves empty are asked for again.
+    """A Fetch response has no data for some partitions. They are fetched again.
 
-    A batch above the limit comes only as the first of a response (KIP-74).
+    A batch above the size limit is returned only if it is the first of its response (KIP-74).
     """
     two = two_brokers()
     two.leaders = [1, 1, 1]
@@ -181,7 +181,7 @@ def test_times_of_records_whose_batches_do_not_fit_one_answer() -> None:
 
 
 def test_times_behind_batches_without_records() -> None:
-    """Batches below the offset are skipped on the way to a record's time. A partition whose fetch fails has no time."""
+    """The search for a record's time skips batches below its offset. A failed fetch gives no time for its partition."""
     two = two_brokers()
     two.leaders = [1, 1]
     answer = fetched(p0=batch(0, [100]) + batch(1, [200]), p1=b"")
@@ -191,7 +191,7 @@ def test_times_behind_batches_without_records() -> None:
 
 
 def test_pages_that_do_not_go_on_are_an_error() -> None:
-    """A broker that repeats the cursor of the page before would be asked for ever (KIP-966), so this is an error."""
+    """A page has the same cursor as the page before (KIP-966). This is an error, since the paging would never end."""
     two = two_brokers(ApiKey.DESCRIBE_TOPIC_PARTITIONS)
     page = DescribeTopicPartitionsResponse(
         topics=[DescribeTopicPartitionsResponseTopic(name="t")],

@@ -114,7 +114,7 @@ def test_an_open_transaction_is_told_from_one_that_hangs(
 ) -> None:
     """A coordinator will time out an open transaction, while a hanging transaction stays for ever.
 
-    The report says so, and which of them holds the last stable offset.
+    The report tells the two apart, and says which of them keeps the last stable offset from rising.
     """
     name = fresh_topic("id")
     leave_open(bootstrap, name, topic)

@@ -100,7 +100,7 @@ def test_racks_are_kept_apart() -> None:
 def test_brokers_of_one_host_do_not_hold_the_same_partition() -> None:
     """Brokers of one host never share a partition.
 
-    A host may run one node per disk, and its failure must cost one replica.
+    A host may run one node per disk, and a partition must lose only one replica when the host fails.
     """
     sites = [Site(1, None, "x"), Site(2, None, "x"), Site(3, None, "y"), Site(4, None, "z")]
     placements = [Placement("t", index, (3, 4), 100 * MIB) for index in range(8)]
@@ -132,9 +132,9 @@ def test_a_broker_that_is_needed_cannot_be_drained() -> None:
 
 
 def test_leaderships_even_out_over_chains() -> None:
-    """If broker 1 can only hand leaders to 2, and 2 to 3, the plan does both.
+    """Broker 1 can hand leaderships only to broker 2, and 2 only to 3. The plan does both.
 
-    All then lead as many partitions, and no data moves.
+    The three brokers then lead equally many partitions, and no data moves.
     """
     sites = [Site(node, None, f"h{node}") for node in (1, 2, 3)]
     placements = [Placement("t", index, (1, 2), 0) for index in range(4)]
@@ -145,7 +145,7 @@ def test_leaderships_even_out_over_chains() -> None:
 
 
 def test_only_what_is_named_moves() -> None:
-    """With `only`, no other partition moves. This holds for bytes, racks and leaders."""
+    """With `only`, a plan moves no other partition, whether it balances bytes, racks or leaders."""
     sites, placements = cluster(3, 30, 2, [10 * MIB])
     only = {("t0", index) for index in range(10)}
     moves = balance([*sites, Site(4, None, "h4")], placements, only=only)
@@ -165,7 +165,7 @@ def test_more_and_fewer_replicas() -> None:
 
 
 def test_traffic_and_time() -> None:
-    """A plan takes as long as the broker that receives the most bytes."""
+    """The time of a plan is estimated from the broker that receives the most bytes."""
     moves = [
         Move("t", 0, (1, 2), (1, 3), 10),
         Move("t", 1, (1, 2), (4, 3), 5),

@@ -91,7 +91,7 @@ def test_topics_and_brokers_come_and_go() -> None:
 def test_the_death_of_a_leader_is_the_reason_for_the_next_one() -> None:
     """A leader's death is named as the reason for the next leader.
 
-    In the batch its fencing comes last, in the narration first.
+    The batch has the leader's fencing at its end, but the sentences begin with it.
     """
     log = Log()
     assert log.tell(
@@ -312,7 +312,7 @@ def test_an_author_is_found_by_epoch_and_offset() -> None:
 
 
 def test_gaps_say_whose_file_is_missing() -> None:
-    """For events without an author, the report says whose file is missing or that lines are gone.
+    """For events without an author, the report says which controller's audit file is missing, or that lines are gone.
 
     Elections need no author.
     """

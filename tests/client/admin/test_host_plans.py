@@ -88,7 +88,7 @@ def test_a_plan_keeps_its_rules_and_narrows_the_gap(seed: int) -> None:
 
 
 def test_a_host_with_twice_the_room_gets_twice_the_bytes() -> None:
-    """A host with one disk and a host with two equal disks: a third of the bytes stays, and all disks end up equal."""
+    """One host has one disk, another has two of this size. Two thirds of the bytes move, and all disks end up equal."""
     full = Disk("/a", 100 * GIB, 70 * GIB, tuple(DiskReplica("t", index, GIB) for index in range(30)))
     empty = [Disk(path, 100 * GIB, 100 * GIB, ()) for path in ("/a", "/b")]
     sites = [Site(1, None, "one"), Site(2, None, "two")]

@@ -21,7 +21,7 @@ PATIENCE_SECONDS = 60.0
 
 
 class Cluster:
-    """A server, with the actions that tests perform on it besides consuming."""
+    """A server, on which tests create topics, produce records and open consumers."""
 
     def __init__(self, bootstrap: str, fresh_topic: Callable[[str], str]) -> None:
         self.bootstrap = bootstrap

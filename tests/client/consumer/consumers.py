@@ -21,7 +21,7 @@ def fill(
     per_batch: int = 3,
     epoch: int = 0,
 ) -> None:
-    """Append records to a topic. Their values are the numbers of their places in the partition."""
+    """Append records to a topic. The value of each record is its offset, as decimal digits."""
     target = broker.topics[topic].partitions[partition]
     for start in range(0, count, per_batch):
         builder = RecordBatchBuilder()

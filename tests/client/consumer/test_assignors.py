@@ -94,7 +94,7 @@ def settle(
 
 
 def other_keeps(key: TopicPartition, name: str, found: Assignment, new: Assignment) -> bool:
-    """True if another present member owned the partition when `name` was assigned it."""
+    """True if a member other than `name` owned the partition before (`found`) and is still in the group (`new`)."""
     return any(other != name and key in owned and other in new for other, owned in found.items())
 
 

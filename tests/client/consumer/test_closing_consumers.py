@@ -63,7 +63,7 @@ def test_a_listener_that_raises_keeps_no_member_in_its_group(broker: LoopbackBro
 
 
 def test_a_block_that_raises_leaves_the_group(broker: LoopbackBroker) -> None:
-    """A `with` block raises. The consumer leaves its group, also if its listener raises as well."""
+    """A `with` block raises, and so does the listener. The consumer still leaves its group."""
     with pytest.raises(Failed, match="in the listener") as caught, member(broker):
         raise ValueError("in the block")
     assert isinstance(caught.value.__context__, ValueError)

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.long
 PATIENCE_SECONDS = 60.0
 VERIFICATION = "transaction.partition.verification.enable"
 _PRODUCE_VERSION_MAX = 11
-"""Later versions of Produce would ask a coordinator about the transaction."""
+"""The newest version of Produce for which the broker asks no coordinator about the transaction."""
 
 
 @pytest.fixture(
@@ -202,7 +202,7 @@ def batches_to(consumer: Consumer, key: tuple[str, int], end: int) -> list[tuple
 def test_an_open_transaction_holds_readers_up_until_its_marker(
     client: tuple[str, Client], fresh_topic: Callable[[str], str]
 ) -> None:
-    """An open transaction hides later committed records. They come when its marker moves the last stable offset."""
+    """An open transaction hides later committed records. Its marker raises the last stable offset, and they come."""
     bootstrap, opened = client
     writer = new_writer(opened, fresh_topic("committed"), 7)
     writer.write(5_000_000)

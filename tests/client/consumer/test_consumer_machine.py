@@ -111,7 +111,7 @@ def test_a_member_that_was_thrown_out_commits_in_transactions_under_its_old_gene
 def test_a_consumer_without_a_subscription_commits_in_transactions_as_an_outsider() -> None:
     """After `unsubscribe` and `assign`, `group_metadata` has no generation.
 
-    Partitions that were assigned by hand belong to none.
+    Partitions that were assigned by hand belong to no generation.
     """
     found = member(3)
     found.run(found.machine.leave("unsubscribed", timeout=1))
@@ -136,7 +136,7 @@ def test_a_sync_without_an_answer_costs_two_request_timeouts_not_a_rebalance() -
 def test_a_poll_waits_while_its_group_is_joined_though_fetched_records_lie_there() -> None:
     """Records were fetched, and the group rebalances.
 
-    A poll waits for the join: returning early with nothing would spin (seed 3007).
+    A poll waits for the join. If it returned at once and empty, its caller would spin (seed 3007).
     """
     found = member(3, enable_auto_commit="false")
     found.sleep(1)
@@ -180,9 +180,9 @@ def test_what_was_fetched_of_a_partition_that_is_read_no_longer_is_dropped() -> 
 
 
 def test_a_coordinator_that_moved_is_looked_for_again() -> None:
-    """The coordinator moves, loads, or breaks the connection.
+    """The coordinator moves, is still loading, or closes the connection.
 
-    The consumer looks for it again, and the application gets no error.
+    The consumer looks the coordinator up again, and the application gets no error.
     """
     found = consumer(3, group_id="g")
     for key, troubles in {
@@ -223,7 +223,7 @@ def test_what_keeps_a_member_out_is_raised(code: ErrorCode) -> None:
 def test_deleted_topics_leave_no_trace_among_the_commits() -> None:
     """A deleted topic is remembered only while its partition is assigned.
 
-    Else a consumer whose topics come and go would grow for ever.
+    If it were kept for longer, the memory of a consumer whose topics come and go would grow for ever.
     """
     found = consumer(3, group_id="g", auto_commit_interval_ms=1000, allow_auto_create_topics=False)
     for number in range(3):
@@ -352,9 +352,9 @@ def test_commits_that_wait_become_one_and_each_is_told() -> None:
 
 
 def test_a_commit_that_is_waited_for_comes_behind_those_asked_for_before() -> None:
-    """A synchronous commit is sent after the asynchronous ones before it, so that none of them overwrites it.
+    """A synchronous commit is sent after earlier asynchronous ones, which therefore cannot overwrite it.
 
-    Their errors are not its own.
+    It does not raise the errors of the asynchronous commits.
     """
     found = member(3, enable_auto_commit="false")
     outcomes: list[tuple[int, Exception | None]] = []

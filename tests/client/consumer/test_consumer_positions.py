@@ -254,7 +254,7 @@ def test_a_topic_made_anew_is_read_by_the_reset_policy(policy: str) -> None:
 
 
 def test_aborted_transactions_are_not_seen_with_read_committed() -> None:
-    """With `read_committed`, records of aborted transactions are left out, as the broker lists them.
+    """With `read_committed`, the consumer leaves out the records of the aborted transactions that the broker lists.
 
     Control batches are never returned.
     """

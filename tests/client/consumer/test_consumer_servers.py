@@ -46,7 +46,7 @@ def cluster(request: pytest.FixtureRequest, fresh_topic: Callable[[str], str]) -
 def test_assigned_partitions_are_read_from_the_reset_policy_on(cluster: Cluster) -> None:
     """Assigned partitions are read in order and without duplicates.
 
-    Position, lag, seek, pause and resume agree with that.
+    `position` and `lag` fit the records that were read; `seek`, `pause` and `resume` take effect.
     """
     topic = cluster.topic(3)
     cluster.produce(topic, 3000, 3, batch_bytes_max=3000)

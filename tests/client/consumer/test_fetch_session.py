@@ -92,9 +92,9 @@ def test_an_incremental_request_names_only_what_is_new_moved_or_gone() -> None:
 
 
 def test_doubt_ends_a_session_and_a_topic_without_id_begins_another() -> None:
-    """A session ends when topic ids are missing: the next request starts another one.
+    """If a topic has no id, the next request ends the session and starts another one.
 
-    After a loss there is nothing to close.
+    After a connection is lost, there is no session to close.
     """
     session = FetchSession()
     wanted = wanted_of({KEYS[0]: 0})
@@ -171,7 +171,7 @@ def test_without_a_session_the_parts_take_turns(topics: int, each: int) -> None:
 def test_a_farewell_to_too_many_partitions_is_a_new_session() -> None:
     """Very many partitions are no longer wanted.
 
-    A full request starts a new session, as forgetting each of them would be too large.
+    A list of all of them would exceed the request's limit, so a full request starts a new session.
     """
     broker, session = BrokerSide(), FetchSession()
     wanted = many(20_000, 1)

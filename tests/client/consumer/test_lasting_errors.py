@@ -18,7 +18,7 @@ U0 = TopicPartition("u", 0)
 
 @pytest.mark.parametrize("by", [ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.HEARTBEAT, ApiKey.OFFSET_COMMIT])
 def test_a_fenced_member_stays_out_for_good(by: ApiKey) -> None:
-    """After FENCED_INSTANCE_ID a static member never joins again (KIP-345), as it would fence its successor in turn.
+    """After FENCED_INSTANCE_ID a static member never joins again, or it would fence its successor (KIP-345).
 
     The listener's `lost` is called once, and each later poll and commit raises. Fetched records are not handed out.
     `close` sends no LeaveGroup.

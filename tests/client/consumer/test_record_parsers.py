@@ -140,7 +140,7 @@ def test_good_records(parser: str, rows: list[Any], repeated: int, codec: int, k
 @pytest.mark.parametrize("before", [63, 64, 127, 128])
 @pytest.mark.parametrize("gap", [8128, 1 << 20])
 def test_gaps_behind_many_records(parser: str, before: int, gap: int) -> None:
-    """An offset delta of three bytes is not taken for one of two, even if their first bytes are equal."""
+    """An offset delta of three bytes is not parsed as a two-byte one, even if both have the same first bytes."""
     rows = [(1, n, None, b"v" * (n % 3), ()) for n in range(before)]
     for more in range(64):
         compare(parser, bytes(batch_of([*rows, (gap + more, 0, None, b"v", ())])))
@@ -159,7 +159,7 @@ def test_a_length_that_no_counter_holds(parser: str, length: str) -> None:
 def test_a_header_key_that_is_no_text(parser: str) -> None:
     """A header key is not UTF-8.
 
-    The parsers of records replace its bytes, but the wire's own parser refuses the batch.
+    The consumers' parsers replace the bad bytes, but the parser of `odradek.wire` refuses the batch.
     """
     batch = batch_of([(1, 0, None, None, [("key", b"v")])])
     at = batch.index(b"key")

@@ -85,7 +85,7 @@ def test_damage_in_a_run_is_seen(count: int, key_size: int, value_size: int, dat
 
 
 def test_a_run_is_proved_and_found() -> None:
-    """A run is recognized by its columns, in its whole length. Without that the parser would read single records."""
+    """The parser recognizes a run and its whole length. If it missed runs, it would only be slower, unnoticed."""
     data = batch(rows(50, 4, 10, 0))[HEADER_SIZE:]
     shape = Shape.of(data, 0)
     assert shape is not None

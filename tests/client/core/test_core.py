@@ -110,7 +110,7 @@ def test_a_client_that_never_had_contact_fails_at_once() -> None:
 def test_without_fail_fast_it_waits_for_the_broker_until_the_deadline() -> None:
     """Without `fail_fast`, a call waits for a broker until its deadline.
 
-    The simulator's clients start before the brokers.
+    The simulator needs this, since its clients start before the brokers.
     """
     core, wire, broker = make(fail_fast=False)
     del wire.brokers[ADDRESS]
@@ -347,7 +347,7 @@ def test_a_throttled_client_keeps_still() -> None:
 def test_garbage_instead_of_kafkas_protocol_is_named(greeting: bytes, reason: str) -> None:
     """A server at the bootstrap address does not speak Kafka's protocol.
 
-    The error says so, or names HTTP, which our metrics port speaks.
+    The error says so. It names HTTP if the server speaks HTTP, as our metrics port does.
     """
     core, wire, _ = make()
 

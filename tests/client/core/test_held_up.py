@@ -29,7 +29,7 @@ PATIENCE_SECONDS = 20.0
 
 
 class SlowResolver:
-    """A resolver that answers when it is `released`, or when the test's patience is over."""
+    """A resolver that answers when `released` is set, or after `PATIENCE_SECONDS`."""
 
     def __init__(self) -> None:
         self.released = threading.Event()

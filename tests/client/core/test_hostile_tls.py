@@ -24,7 +24,7 @@ AUTHORITY = Authority()
 HOST = "127.0.0.1"
 TIMEOUT_SECONDS = 60.0
 SMALL_BYTES = 4096
-"""The size of the client's send buffer in the kernel, which would otherwise hold megabytes of its answers."""
+"""The size of the client's send buffer in the kernel. A buffer of the usual size takes megabytes of answers."""
 
 
 class Core:

@@ -53,7 +53,7 @@ def resolver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Resolver]:
 
 @pytest.fixture
 def group() -> Iterator[GroupBroker]:
-    """A broker that is not served yet. No outgoing connection gets its port meanwhile."""
+    """A broker whose listener is not open yet. Meanwhile no outgoing connection can be given its port."""
     [port] = free_ports(1)
     found = GroupBroker(NAME, port)
     found.add_topic("t", 1)

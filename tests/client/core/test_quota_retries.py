@@ -99,7 +99,7 @@ def test_a_wait_beyond_the_timeout_is_the_refusal(
 ) -> None:
     """The throttle time exceeds the timeout.
 
-    The outcome THROTTLING_QUOTA_EXCEEDED is returned at once, and other changes remain (KIP-599).
+    The refused change has the outcome THROTTLING_QUOTA_EXCEEDED at once. The other change is made (KIP-599).
     """
     two = one_broker(key, answer(60_000, a=0, b=EXCEEDED))
     (a, done), (b, refusal) = two.run(call(two.wire.core, ["a", "b"], 30.0))

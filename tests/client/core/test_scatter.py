@@ -306,7 +306,7 @@ def test_a_change_that_may_have_happened_is_not_repeated() -> None:
 
 
 def test_a_broker_that_is_down_fails_its_items_only() -> None:
-    """Broker 2 refuses connections. Its log directories are an error, and those of broker 1 are returned."""
+    """Broker 2 refuses connections. Its outcome is an error, and the log directories of broker 1 are returned."""
     from odradek.wire.messages.describe_log_dirs import DescribeLogDirsResponse, DescribeLogDirsResult
 
     two = TwoBrokers()

@@ -23,7 +23,7 @@ from odradek.wire.record_batch import RecordBatchBuilder
 
 _VERIFICATION = "transaction.partition.verification.enable"
 _PRODUCE_VERSION_MAX = 11
-"""Later versions of Produce would ask a coordinator about the transaction."""
+"""The newest version of Produce for which the broker asks no coordinator about the transaction."""
 _KILLED = """
 import os, signal, sys, confluent_kafka
 bootstrap, transactional_id, topic, count, timeout_ms = sys.argv[1:]
@@ -50,7 +50,7 @@ def leave_open(
 
 @contextmanager
 def on_trust(client: Client) -> Iterator[None]:
-    """Let leaders accept transactions for the block without asking their coordinators, as before KIP-890."""
+    """Let leaders accept transactions without asking coordinators until the block ends, as before KIP-890."""
     every_broker = ConfigResource(ResourceType.BROKER, "")
     client.admin.incremental_alter_configs({every_broker: [AlterConfig(_VERIFICATION, "false")]})
     try:
@@ -82,7 +82,7 @@ def write_unknown(client: Client, topic: str, producer_id: int, producer_epoch: 
         code = ErrorCode(response.responses[0].partition_responses[0].error_code)
         if code is ErrorCode.NONE:
             return
-        # Kafka's brokers may apply `on_trust` only after its request was answered.
+        # Kafka answers the request of `on_trust` before its brokers apply the change, so a refusal may still come.
         assert code in (ErrorCode.INVALID_TXN_STATE, ErrorCode.INVALID_PRODUCER_ID_MAPPING), code
         assert time.monotonic() < deadline
 

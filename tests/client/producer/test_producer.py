@@ -130,7 +130,7 @@ def test_acks_0_and_1(client: tuple[str, Client], fresh_topic: Callable[[str], s
     topic = fresh_topic("producer")
     reader.admin.create_topics([NewTopic(topic, 1)])
     wait_until_known(reader, topic)
-    reader.list_offsets({(topic, 0): LATEST})  # the leader serves it: with acks=0 no error would come
+    reader.list_offsets({(topic, 0): LATEST})  # wait for the leader: with acks=0 its errors stay unseen
     with Producer(bootstrap_servers=bootstrap, acks=acks) as producer:
         futures = [producer.send(topic, b"%d" % number) for number in range(100)]
         producer.flush(20)

@@ -70,9 +70,9 @@ def test_records_arrive_in_order_with_their_offsets() -> None:
 
 
 def test_a_key_chooses_its_partition_and_a_partition_its_own() -> None:
-    """A record goes to its own partition, if it has one.
+    """A record goes to the partition that it names.
 
-    Otherwise it goes to its key's partition, and a record without a key to the sticky one.
+    If it names none, its key chooses the partition. Without a key it goes to the sticky partition.
     """
     wire, broker, producing = setup(partitions=5)
     keyed = [RecordToSend("t", b"v%d" % n, key=b"k%d" % n) for n in range(20)]

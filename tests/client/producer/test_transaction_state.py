@@ -93,7 +93,7 @@ def test_records_are_sent_within_a_sound_transaction_only(state: TransactionStat
 def test_a_failure_leaves_nothing_but_to_abort_where_something_may_fail(state: TransactionState) -> None:
     """A failure makes an open transaction abortable.
 
-    In other states, for example while it is aborted, it changes nothing.
+    In any other state, for example while the transaction is being aborted, the failure changes nothing.
     """
     machine = machine_in(state)
     machine.fail(LOST)
@@ -161,7 +161,7 @@ def test_the_end_forgets_what_the_transaction_left() -> None:
 
 
 def test_impossible_news_are_a_bug() -> None:
-    """The end of a transaction without a request for it is a bug (AssertionError)."""
+    """A transaction is reported as ended although no end was requested. This is a bug (AssertionError)."""
     with pytest.raises(AssertionError):
         machine_in(S.READY).make(Step.END)
 
@@ -242,7 +242,7 @@ def test_of_several_codes_the_worst_counts() -> None:
 def test_an_old_epoch_in_produce_is_abortable() -> None:
     """In a Produce response, only PRODUCER_FENCED is fatal (KIP-588).
 
-    After INVALID_PRODUCER_EPOCH the producer may abort, which shows whether it is fenced.
+    After INVALID_PRODUCER_EPOCH the producer may abort. The answer to the abort shows whether it is fenced.
     """
     assert produce_is_fatal(ErrorCode.PRODUCER_FENCED)
     assert not produce_is_fatal(ErrorCode.INVALID_PRODUCER_EPOCH)

@@ -333,7 +333,7 @@ def test_mistakes_are_refused_before_anything_is_sent(cluster: Cluster) -> None:
 def test_20000_records_are_copied_exactly_once(cluster: Cluster) -> None:
     """Records are consumed, transformed and produced in transactions that include the offsets.
 
-    Although transactions abort and clients change, each is copied once.
+    Although some transactions abort and clients are replaced, each record is copied once.
     """
     source, target = cluster.topic(3), cluster.topic(2)
     count, rng, group_id = 20_000, Random(4), cluster.fresh_topic("copy")
@@ -471,7 +471,7 @@ def test_a_transaction_crosses_a_change_from_or_to_level_0(
 ) -> None:
     """At level 0 the coordinator's log has no room for data of level 2.
 
-    Transactions succeed all the same, while Kafka 4.3 refuses writes after 2 -> 0.
+    Transactions still succeed after a change from 2 to 0, where Kafka 4.3 refuses all writes.
     """
     cross(Cluster(node.bootstrap, fresh_topic), before, after)
 

@@ -106,10 +106,10 @@ def test_a_producer_can_work_by_an_older_level(open_producer: Opener) -> None:
 
 
 def test_a_raised_level_holds_from_a_new_epoch_on(open_producer: Opener) -> None:
-    """The level is raised during a transaction. The end takes a new epoch as Kafka's client does. Then level 2 is used.
+    """The level is raised to 2 during a transaction. Its end takes a new epoch, and only then level 2 is used.
 
-    EndTxn of level 1 keeps the epoch, and is answered before the markers are written. Offsets of level 2 under this
-    epoch could count for the earlier transaction (seed 440164).
+    Kafka's client does the same. EndTxn of level 1 keeps the epoch, and is answered before the markers are written. So
+    offsets of level 2 under the old epoch could count for the earlier transaction (seed 440164).
     """
     producer = open_producer(1)
     features = producer.core.cluster.features
@@ -390,7 +390,7 @@ def test_offsets_without_an_answer_are_never_left_out(open_producer: Opener, lev
 def test_a_partition_that_is_refused_fails_the_transaction(open_producer: Opener) -> None:
     """AddPartitionsToTxn is refused for one partition.
 
-    Then all of its partitions are missing, so the abort sends no EndTxn.
+    The coordinator then adds none of the request's partitions. The abort sends no EndTxn.
     """
     producer = open_producer(1)
     producer.begin()
@@ -574,7 +574,7 @@ def test_a_coordinator_that_moved_is_looked_for(open_producer: Opener, level: in
 def test_a_gap_in_the_numbers_costs_the_transaction(open_producer: Opener, level: int) -> None:
     """The first batch is refused with OUT_OF_ORDER_SEQUENCE_NUMBER.
 
-    The transaction fails, since the missing batch would be part of it.
+    The transaction fails, since a commit would lack this batch.
     """
     producer = open_producer(level)
     producer.begin()

@@ -212,7 +212,7 @@ def test_a_trio_program_reads_in_a_group(node: RunningNode, fresh_topic: Callabl
 def test_a_trio_program_asks_for_a_rebalance_and_commits_in_passing(
     node: RunningNode, fresh_topic: Callable[[str], str]
 ) -> None:
-    """`enforce_rebalance` assigns all partitions anew. `commit_soon` reports its outcome in a later poll."""
+    """After `enforce_rebalance` all partitions are assigned anew. `commit_soon` reports its outcome in a later poll."""
     topic = fresh_topic("trio-rebalance")
     key = TopicPartition(topic, 0)
     told: list[str] = []

@@ -80,7 +80,7 @@ def test_nobody_there() -> None:
 
 
 def test_a_host_that_does_not_exist() -> None:
-    """A host name cannot be resolved, as names under .invalid (RFC 6761). The error is that of a failed connection."""
+    """A host name under .invalid never resolves (RFC 6761). The call fails as if the connection had failed."""
     with (
         Client("kafka.invalid:9092") as client,
         pytest.raises(BrokerUnavailable, match=r"kafka\.invalid:9092"),

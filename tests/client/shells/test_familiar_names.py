@@ -1,6 +1,6 @@
 """Names of kafka-python, aiokafka and confluent-kafka.
 
-Equivalents are accepted, and for other names the error says ours.
+A name with an equivalent here is accepted. The error for any other name says what to use here.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def test_a_name_with_two_meanings_is_that_of_the_nearer_client() -> None:
 def test_two_spellings_and_contradictions_are_named() -> None:
     """Two spellings of one key, or a value that contradicts an implied one, are an error.
 
-    It names the keys and hides secrets.
+    The error names the keys and hides secrets.
     """
     with pytest.raises(ValueError, match=r"linger\.ms and linger_ms are two names of one key"):
         ProducerSettings.from_properties({**SERVERS, "linger.ms": 1, "linger_ms": 1})
@@ -161,7 +161,7 @@ def test_two_spellings_and_contradictions_are_named() -> None:
 
 
 def test_a_program_of_kafka_python_logs_in() -> None:
-    """The security keys of a kafka-python program give credentials and stores of this client."""
+    """The security keys of a kafka-python program are accepted: name, password, certificates and private key."""
     security = ConsumerSettings.from_properties(
         {
             "bootstrap_servers": ["a:1"],
@@ -224,9 +224,9 @@ def test_the_page_has_the_table() -> None:
 def test_a_poll_that_looks_like_milliseconds_is_warned_of_once(
     nobody: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """`poll` with a number above 300, by position, may mean milliseconds: one warning is logged.
+    """`poll(500)` may mean milliseconds. One warning is logged for a positional number above 300.
 
-    By keyword there is none.
+    A number by keyword gives no warning.
     """
     heard: list[tuple[int, str]] = []
     with Consumer(

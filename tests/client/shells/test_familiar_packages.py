@@ -88,7 +88,7 @@ def keys_by_client() -> Iterator[Any]:
 
 @pytest.mark.parametrize(("key", "client"), list(keys_by_client()))
 def test_a_key_is_one_of_the_clients(key: FamiliarKey, client: str) -> None:
-    """The client has this key. Keys have dots in librdkafka, and underscores elsewhere."""
+    """The other client has each key of the table. Keys have dots in librdkafka, and underscores elsewhere."""
     if client == CONFLUENT:
         assert is_of_librdkafka(key.name)
     else:
@@ -105,7 +105,7 @@ def test_a_key_is_one_of_the_clients(key: FamiliarKey, client: str) -> None:
     ],
 )
 def test_a_method_is_one_of_the_clients(method: FamiliarMethod, client: str) -> None:
-    """The client's class for this role has the method."""
+    """Each method of the table exists in the other client's class for the same role."""
     is_old = client == KAFKA_PYTHON and method.name in BEFORE_3
     assert hasattr(CLASSES[client][method.of], method.name) != is_old
 
@@ -120,7 +120,7 @@ def test_a_method_is_one_of_the_clients(method: FamiliarMethod, client: str) -> 
     ],
 )
 def test_an_argument_is_one_of_the_clients(argument: FamiliarMethod, client: str) -> None:
-    """The client's method has this argument. confluent-kafka is left out, since its C methods have no signature."""
+    """Each argument exists in the other client. confluent-kafka is left out, since its C methods have no signature."""
     role, _, name = argument.of.partition(".")
     method = getattr(CLASSES[client][role], name, None) or CLASSES[client][role].getmany
     assert argument.name in inspect.signature(method).parameters

@@ -31,7 +31,7 @@ def in_child(refused: Sequence[Callable[[], object]], close: Callable[[], None])
         return os.waitpid(child, 0)[1]
     status = 1
     try:
-        # A call that hangs ends with the child after this time.
+        # If a call hangs, the alarm ends the child.
         signal.alarm(CHILD_SECONDS_MAX)
         for number, call in enumerate(refused):
             try:

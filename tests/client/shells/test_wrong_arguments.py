@@ -191,7 +191,7 @@ def test_what_can_change_is_copied_and_headers_are_read_once(
 def test_an_administrators_arguments_are_judged_by_their_annotations(name: str) -> None:
     """Each parameter of an administrator's operations gets wrong values.
 
-    It accepts them, or raises TypeError or ValueError with its name.
+    Each value is accepted, or raises TypeError or ValueError that names the parameter.
     """
     operation = inspect.unwrap(getattr(AsyncAdminMethods, name))
     parameters = list(inspect.signature(operation).parameters.values())[1:]

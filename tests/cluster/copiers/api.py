@@ -79,7 +79,7 @@ def say(event: str, about: object) -> None:
 
 @contextmanager
 def at_the_last() -> Iterator[None]:
-    """Turn `Abortable` into `Fatal` within the block: an abort is the last resort."""
+    """Turn `Abortable` into `Fatal` within the block. It is for aborts, after which nothing else can be tried."""
     try:
         yield
     except Abortable as error:

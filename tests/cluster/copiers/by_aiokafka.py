@@ -25,7 +25,7 @@ T = TypeVar("T")
 class ByAiokafka:
     """A copier without timeouts, because aiokafka fails to repeat a cancelled call. The test must supervise it.
 
-    Its offset commits carry only the group id. Fencing of replaced members needs the member id, too (KIP-447).
+    Its offset commits carry only the group id. So replaced members are not fenced: that needs a member id (KIP-447).
     """
 
     def __init__(

@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 class ByJava:
-    """A KafkaProducer with default settings, and a KafkaConsumer that acts as the group."""
+    """A KafkaProducer with default settings, and a KafkaConsumer, which supplies the group of the offsets."""
 
     def __init__(
         self, bootstrap: str, source: str, target: str, name: str, timeout_ms: int = TRANSACTION_TIMEOUT_MS

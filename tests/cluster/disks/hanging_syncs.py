@@ -1,7 +1,7 @@
 """Make the syncs of a node hang below one path while its disk works otherwise.
 
-The node's interpreter loads our `sitecustomize`, whose `os.fsync` and `os.fdatasync` wait as long as the test wants. So
-the process, its threads and its files are those of production.
+The node's interpreter loads our `sitecustomize`, whose `os.fsync` and `os.fdatasync` wait as long as the test wants.
+Everything else in the process is as in production.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ def test_a_disk_that_freezes_under_load_stalls_its_own_partitions_alone(kind: st
             (created,) = client.admin.create_topics([NewTopic("t", assignments=placed)])
             assert created.error is None, created.error
         until("all replicas", lambda: in_sync(bootstrap, "t", 2))
-        # A topic's first replicas are in sync before the broker has made their logs.
+        # A new topic's replicas count as in sync before their logs exist, so wait for the logs, too.
         until("all logs", lambda: sum(len(on_disk(each)) for each in disks.values()) == PARTITIONS or None)
         sound, frozen = on_disk(disks["sound"]), on_disk(disks["frozen"])
         assert len(sound) == len(frozen) == PARTITIONS // 2

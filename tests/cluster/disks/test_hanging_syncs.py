@@ -90,7 +90,7 @@ class Place:
     def produce(self, topic: str) -> None:
         """Write a record to another partition, synced and acknowledged.
 
-        This shows that the node serves and has had time.
+        So the node works, and has had time to answer any request that does not wait for the hanging sync.
         """
         with RawClient(self.at) as client:
             answer = client.request(produce_request(topic), 9)

@@ -269,7 +269,7 @@ def test_the_log_is_cut_under_a_new_leader_while_it_moves(seed: int, monkeypatch
         others = [member.name for member in case.cluster.members if member.name != first]
         for other in others:
             case.world.partition(first, other)
-        truncations = case.log.truncations
+        truncations = case.log.durability.truncations
         records = PartitionProduceData(0, bytes(case.batch() if seed else batch(3)))
         topic_id = case.broker(2).image.topics["t"].topic_id
         for _ in range(3):
@@ -281,7 +281,7 @@ def test_the_log_is_cut_under_a_new_leader_while_it_moves(seed: int, monkeypatch
         await case.until(lambda: case.seen_by(2).leader in (2, 3))
         for other in others:
             case.world.heal(first, other)
-        await case.until(lambda: case.log.truncations > truncations)
+        await case.until(lambda: case.log.durability.truncations > truncations)
         monkeypatch.undo()
         await case.until(lambda: case.lies_in(target.path))
         await case.until(lambda: sorted(case.seen_by(2).isr) == [1, 2, 3])
@@ -481,7 +481,7 @@ def test_a_move_that_was_not_finished_is_told_of_when_its_new_disk_is_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A move is unfinished when its target disk is lost: the metadata names the target, but the source has the whole
-    log. The broker logs the source, and an unclean election recovers all records."""
+    log. The broker's log names the source, and an unclean election recovers all records."""
 
     told: list[dict[str, Any]] = []
     write_line = TraceLog.error

@@ -340,8 +340,8 @@ def test_a_topic_that_is_deleted_while_its_disk_is_silent_goes_when_it_answers()
 
 
 def test_the_only_disk_of_a_broker_hangs() -> None:
-    """If a broker's only disk hangs, the broker asks to be fenced, and to be unfenced when it answers. Its epoch
-    stays."""
+    """If a broker's only disk hangs, the broker asks to be fenced. When the disk answers, it asks to be unfenced. The
+    broker epoch stays."""
 
     async def script(case: Troubled) -> None:
         assert await case.write() == ErrorCode.NONE
@@ -358,7 +358,7 @@ def test_the_only_disk_of_a_broker_hangs() -> None:
 
 
 def test_nobody_else_is_in_sync() -> None:
-    """If a partition's only replica is on a hung disk, it stays the leader and serves again when the disk answers."""
+    """If a partition's only replica is on a hung disk, the replica stays leader, and serves when the disk answers."""
 
     async def script(case: Troubled) -> None:
         assert case.seen_by(2).isr == (1,)
@@ -455,8 +455,8 @@ def test_a_demoted_disk_hands_over_and_may_lead_again() -> None:
 
 
 def test_a_machine_without_room_for_anything() -> None:
-    """A leader on a full machine cannot even write the metadata that replaces it. The others continue, and it returns
-    when there is room."""
+    """A leader's only disk is so full that not even new metadata can be written. Another replica leads, and the broker
+    returns when there is room."""
 
     async def script(case: Troubled) -> None:
         assert await case.write() == ErrorCode.NONE

@@ -149,7 +149,7 @@ class Cluster:
             assert process.returncode == 0, self.log(node_id)
 
     def end_of(self, node_id: int) -> str:
-        """Wait until a node exits with status 1, after which its unit restarts it; return its last log line."""
+        """Wait until a node exits with 1, the status for which systemd restarts a node. Return its last log line."""
         process = self.processes.pop(node_id)
         process.communicate(timeout=60)
         assert process.returncode == 1, self.log(node_id)

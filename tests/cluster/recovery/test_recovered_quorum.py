@@ -271,8 +271,8 @@ def test_a_backup_of_yesterday_is_restored(tmp_path: Path, whole_matrix: bool) -
 
 
 def test_a_cluster_of_dev_is_recovered_by_what_the_screen_says(tmp_path: Path, whole_matrix: bool) -> None:
-    """`odradek dev` refuses to start with most voters blank, and names the recovery command. That command names missing
-    arguments."""
+    """`odradek dev` refuses to start if most voters have lost their directories. The error names the recovery command,
+    and this command says which arguments are missing."""
     if not whole_matrix:
         pytest.skip(LONG)
     port, data = base_port(3), tmp_path / "data"

@@ -128,8 +128,8 @@ class Member:
             self.leads = response.leader == response.member_id
 
     def join(self, silently: bool = False, **changes: Any) -> Any:
-        """Join a group in which no other member must join first. If asked for it, join again with the given
-        member id."""
+        """Join a group whose other members need not join first. If the answer demands a member id, join again with the
+        given one."""
         self.send_join(**changes)
         response = self.joined(silently)
         if response is not None and response.error_code == ErrorCode.MEMBER_ID_REQUIRED:
@@ -171,7 +171,8 @@ class Member:
 
 
 def together(*members: Member, silently: bool = False) -> None:
-    """Bring old and new members of a group into one generation. Only new members that ask for ids first may be several.
+    """Bring old and new members of a group into one generation. Several new members are possible only if they ask for
+    ids first.
     Without new members the leader starts the rebalance. Answers are kept in the order of the arguments."""
     newcomers = [member for member in members if not member.member_id]
     residents = [member for member in members if member.member_id]
@@ -203,7 +204,7 @@ def synced(*members: Member, silently: bool = False) -> None:
 
 
 def stable(talk: Talk, group: str, labels: str = "A", **fields: Any) -> list[Member]:
-    """Make a stable group of these members without keeping any answer for the comparison."""
+    """Make a stable group with a member for each label, without keeping any answer for the comparison."""
     members: list[Member] = []
     for label in labels:
         newcomer = Member(talk, group, label, **fields)

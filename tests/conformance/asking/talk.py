@@ -332,7 +332,7 @@ class Talk:
         return self._names.setdefault(match[0], "an id")
 
     def _batches(self, data: bytes | memoryview) -> list[str]:
-        """Return one line per batch. A last batch that the limits cut is left out, as clients do."""
+        """Return one line per batch. If a size limit has cut the last batch, it is left out, as by clients."""
         shown = []
         position, whole = 0, bytes(data)
         while len(whole) - position >= HEADER_SIZE:

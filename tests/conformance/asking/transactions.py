@@ -243,8 +243,8 @@ def in_state(
 ) -> Producer:
     """Make a producer whose transactional id is in one of `STATES`.
 
-    `fenced` and `timed out` are producers whose transaction the coordinator has aborted, with an epoch that they do
-    not know. The latter time out after `short_ms`, and so do their next transactions.
+    In `fenced` and `timed out` the coordinator has aborted the transaction under a new epoch, which the producer does
+    not know. In `timed out` this and later transactions time out after `short_ms`.
     """
     name = topic or talk.topic(stem, 2)[0]
     producer = Producer(talk, talk.name(f"id-{stem}"), client, name)

@@ -84,7 +84,7 @@ def _now() -> int:
     return int(time.time() * 1000)
 
 
-# Null records are left out: Kafka 4.3 never answers them, and our node answers INVALID_RECORD.
+# There is no case with null records: Kafka 4.3 never answers it, and our node answers INVALID_RECORD.
 BATCHES: dict[str, tuple[Callable[[], Batch], dict[str, str]]] = {
     "empty records": (lambda: b"", {}),
     "two batches": (lambda: batch() + batch(), {}),

@@ -373,7 +373,7 @@ def lifetime_behind_a_bare_token(talk: Talk) -> None:
 
 @case_of_short
 def lifetime_of_a_token(talk: Talk) -> None:
-    """Log in with a token. The login lasts for the shorter of its two lifetimes."""
+    """Log in with a token. The login ends with the token's lifetime or the listener's limit, whichever is shorter."""
     talk.handshake("OAUTHBEARER")
     talk.token(_sent(talk.place.issuer.token()))
 

@@ -82,10 +82,10 @@ class Talk:
         try:
             self._client.send(data)
         except ConnectionError:
-            return  # the answer to the bytes before says so
+            return  # the server has closed, which the answer to the earlier bytes shows
 
     def skip(self) -> None:
-        """Keep only that an answer came."""
+        """Read an answer, and keep only that it came."""
         try:
             self._client.read_frame()
         except ConnectionError:

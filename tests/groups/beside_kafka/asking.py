@@ -127,7 +127,7 @@ class Talk:
         return answer
 
     def keep(self, answer: Structure, *, by_number: bool = False) -> Any:
-        """Keep an answer for the comparison. With `by_number`, only the number of partitions is kept."""
+        """Keep an answer for the comparison. With `by_number`, lists of partitions become their lengths."""
         plain = self._plain(answer, by_number)
         plain.pop("throttle_time_ms", None)
         self.answers.append(plain)

@@ -221,7 +221,7 @@ def epochs_of_assignments(talk: Talk) -> None:
     (kept,) = [each for topic in first.assignment.topic_partitions for each in topic.partitions]
     talk.beat("a", 2, owns={"T": [kept]}, by_number=True)
     talk.beat("b", 3, by_number=True)
-    # With epoch 2 the member may commit the partition that it has kept since then, but not the other one.
+    # With its old epoch 2, member `a` may commit the partition that it has kept, but not the partition of `b`.
     for partition in (kept, 1 - kept):
         answer = talk.commit("a", 2, partition)
         talk.answers.pop()

@@ -4,9 +4,9 @@
     racks NODE=RACK...                    the racks of brokers
     beat NAME [topics=T+U|topics=] [pattern=P] [epoch=N] [owns=T-0+T-1|owns=] [instance=I] [assignor=A] [rack=R]
               [rebalance=MS] [group=G] [new]
-                                          a heartbeat; the first one joins. It says only what stands there.
-    full NAME                             a heartbeat that says everything, as after a lost answer
-    ack NAME                              a heartbeat that says the partitions of the last assignment
+                                          a heartbeat with only the given fields; the first one joins
+    full NAME                             a heartbeat with all fields, as after a lost answer
+    ack NAME                              a heartbeat that lists the partitions of the last assignment
     quit NAME, away NAME                  a member leaves, a static member for a while
     resolve                               the workers end: patterns find their topics, large groups their targets
     show [GROUP]                          ConsumerGroupDescribe

@@ -79,7 +79,7 @@ class World(ScriptedCoordinator[GroupsState, None]):
     def __init__(self) -> None:
         super().__init__(HeldLog(read_groups))
         self._works: list[tuple[Any, list[Any]]] = []
-        """Work of workers, each with the requests that its results lead to."""
+        """The unfinished works of workers, each with its result: the requests that are still to be decided."""
         self.counts: dict[str, int] = {"t": 4}
         self.offset = 0
         self.image = image_of(self.counts, 0)

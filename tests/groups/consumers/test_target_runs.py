@@ -129,7 +129,7 @@ def test_successor_gets_the_target_of_its_static_member() -> None:
 
 
 def test_run_of_a_deleted_group_does_not_count_for_the_next_of_its_name() -> None:
-    """If a group is deleted and made again during a run, the run does not count, even if the epochs are equal."""
+    """If a group is deleted and made again during a run, the new group ignores its target, even at the same epoch."""
     world = World()
     world.subscribe("A", ["t"], "")
     _, parts = _begun(world)

@@ -18,7 +18,7 @@ from tests.groups.consumers.consumer_script import image_of, topic_id
 
 
 def _image(offset: int, partition: PartitionImage, rack: str = "a") -> MetadataImage:
-    """Make a cluster with a topic of 100 such partitions. The first broker has the given rack."""
+    """Make a cluster in which topic `t` has 100 partitions like `partition`. Broker 1 is in `rack`."""
     topic = TopicImage("t", topic_id("t"), dict.fromkeys(range(100), partition))
     brokers = {1: attrs.evolve(BROKER, rack=rack), 2: attrs.evolve(BROKER, broker_id=2, rack="b")}
     return attrs.evolve(

@@ -126,7 +126,7 @@ class CompactedLog(RuleBasedStateMachine):
     def clean(self, crash: Crash, keep: Keep) -> None:
         """Run a pass of the real cleaner.
 
-        It may remove each record below its end that has a later record of its key.
+        The pass may remove each record that has a later record of its key below the end of the pass.
         """
         end = cleanable_end(self.log)
         later: set[bytes] = set()
@@ -168,7 +168,7 @@ class CompactedLog(RuleBasedStateMachine):
 
     @rule(keys=st.lists(st.integers(0, 3), min_size=2, max_size=4), crash=CRASHES, keep=KEEPS)
     def fill_and_clean(self, keys: list[int], crash: Crash, keep: Keep) -> None:
-        """Append enough for a swap, and run a pass. Random steps alone would rarely reach one."""
+        """Append enough for a swap, and run a pass. Random steps alone rarely lead to a swap."""
         self.append(keys, 8)
         self.flush(None, "all")
         self.clean(crash, keep)

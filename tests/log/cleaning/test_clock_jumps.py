@@ -93,7 +93,7 @@ def test_a_tombstone_goes_when_both_clocks_say_so() -> None:
 
 
 def test_a_jump_forward_makes_no_young_record_old_enough_for_compaction() -> None:
-    """The clock jumps forward. Records younger than `min.compaction.lag.ms` are not compacted for that."""
+    """The clock jumps forward. Until the jump is confirmed, it does not count for `min.compaction.lag.ms`."""
     log = Compacted(min_compaction_lag_ms=DAY_MS)
     log.clock.jumped_ms += 7 * DAY_MS
 

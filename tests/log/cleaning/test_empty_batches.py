@@ -77,7 +77,7 @@ def test_batches_without_records_at_the_end() -> None:
 
 
 def test_the_work_for_one_partition_is_bounded() -> None:
-    """A read skips at most 200 small reads of batches without records. The next request continues."""
+    """To skip batches without records, a read of the log reads the file at most 200 times. The next one continues."""
     log = a_log("r" + "e" * 500 + "r", segment_bytes=1 << 20)
     offset, requests = 2, 0
     while 1002 not in (found := read(log, offset, 1, log.log_end_offset))[0]:

@@ -388,7 +388,7 @@ def test_kafka_cleans_what_we_wrote(written: Written, copy: Path) -> None:
         assert log.log_end_offset == ends[topic]
         assert not list(verify_partition(log.directory))
         if topic != MIXED:
-            # Kafka's passes must keep the same rule as ours.
+            # Kafka's passes must also have kept the latest record of each key.
             assert log.cleaning.first_dirty_offset >= log.active.base_offset
             check_compact(log, rows_before[topic])
 
@@ -404,7 +404,7 @@ def size_of(data: Path, topic: str) -> int:
 
 
 def give_partition(source: Path, target: Path, topic: str) -> None:
-    """Replace a partition in the directory of a stopped server by that of another one.
+    """Replace a partition in the directory of a stopped server by the same partition of another server.
 
     The next start recovers it as after a crash.
     """

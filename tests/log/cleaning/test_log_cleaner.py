@@ -202,7 +202,7 @@ def test_a_thread_that_was_busy_when_others_went_is_counted_once() -> None:
         await node.until(
             lambda: all(log.cleaning.token for each in node.log_dirs for log in each.logs.values())
         )
-        # Each of the three threads has a pass. The first whose pass ends learns that it must end.
+        # Each of the three threads is in a pass. A thread ends only after its pass, so one goes first.
         node.configure(threads=1, io_bytes_per_second_max=1000)
         await node.until(lambda: node.cleaner.statistics()["threads"] == 2)
         for threads in (3, 2):
@@ -415,7 +415,7 @@ def test_a_disk_that_fills_up_in_a_pass_loses_nothing(operation: str) -> None:
         assert content(log) == before
         assert not temporary_files(log.directory)
         assert node.cleaner.figures.passes == 0
-        log_dir.full_since = None  # the check of free space does this when there is room
+        log_dir.full_since = None  # as the check of free space does once there is room
         await node.until(lambda: is_clean(log))
         assert [record.offset for record in visible(log)] == wanted
 

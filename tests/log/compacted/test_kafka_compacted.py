@@ -156,10 +156,10 @@ def test_lookups_by_time(recorded: Path, topic: str) -> None:
     times = {time for time, _ in stamped} | {header.max_timestamp for header, _ in batches_of(log)}
     for asked in sorted(time + delta for time in times for delta in (-1, 0, 1)):
         first = next(((time, offset) for time, offset in stamped if time >= asked), None)
-        found = log.offset_for_timestamp(asked, upper_bound=end)
+        found = log.times().offset_for_timestamp(asked, upper_bound=end)
         assert (None if found is None else found[:2]) == first
     newest = max(time for time, _ in stamped)
-    found = log.offset_of_max_timestamp(end)
+    found = log.times().offset_of_max_timestamp(end)
     assert found is not None
     assert found[:2] == next(each for each in stamped if each[0] == newest)
 
@@ -172,9 +172,9 @@ def test_the_newest_record_is_found_behind_newer_batches_without_records(recorde
     log = loaded(recorded, "gone")
     bound = next(header.base_offset for header, _ in batches_of(log) if header.record_count)
     assert any(header.last_offset < bound for header, _ in batches_of(log))
-    assert log.offset_of_max_timestamp(bound) is None
+    assert log.times().offset_of_max_timestamp(bound) is None
     offset, timestamp, _, _ = expected_of(recorded, "gone")[0]
-    assert log.offset_of_max_timestamp(offset + 2) == (timestamp, offset, 0)
+    assert log.times().offset_of_max_timestamp(offset + 2) == (timestamp, offset, 0)
 
 
 @pytest.mark.parametrize("topic", TOPICS)

@@ -108,7 +108,7 @@ def test_a_cleaned_log_starts_again_as_it_was() -> None:
         clean(log, end, Random(3))
         expected = content(log)
         times = [record.timestamp for record in visible(log)]
-        found = [log.offset_for_timestamp(time, upper_bound=log.log_end_offset) for time in times]
+        found = [log.times().offset_for_timestamp(time, upper_bound=log.log_end_offset) for time in times]
         if clean_stop:
             node.log_dir.close_clean(1)
         else:
@@ -119,7 +119,9 @@ def test_a_cleaned_log_starts_again_as_it_was() -> None:
         assert content(log) == expected
         assert log.cleaning.first_dirty_offset == end
         assert log.load_producers().entries[5].last_sequence == sequence - 1
-        assert [log.offset_for_timestamp(time, upper_bound=log.log_end_offset) for time in times] == found
+        assert [
+            log.times().offset_for_timestamp(time, upper_bound=log.log_end_offset) for time in times
+        ] == found
 
 
 def test_a_fetch_in_flight_survives_a_swap() -> None:
@@ -176,9 +178,9 @@ def test_a_reader_in_a_worker_that_meets_a_swap_looks_again(number: int, reader:
         assert first.last_offset >= asked
         found = None
     elif reader == "time":
-        found = log.offset_for_timestamp(when, upper_bound=end)
+        found = log.times().offset_for_timestamp(when, upper_bound=end)
     else:
-        found = log.offset_of_max_timestamp(end)
+        found = log.times().offset_of_max_timestamp(end)
     node.disk.on_operation = None
     after = timed(log)
     if reader == "time":

@@ -23,7 +23,7 @@ BATCHES = 18
 
 
 def states_of(seed: int) -> tuple[list[bytes], list[int]]:
-    """Return the log's contents before a pass and after each swap, and the number of operations until then."""
+    """Return the log before a pass and after each swap, and the number of disk operations until each of these."""
     node, log, _ = written(seed, BATCHES)
     begun = node.disk.operation_count
     states, counts = [content(log)], [0]
@@ -218,7 +218,7 @@ def test_a_damaged_swap_takes_the_place_of_nothing(damage: str, clean_stop: bool
 def test_a_damaged_swap_without_sources_spares_the_last_segment() -> None:
     """A `.swap` file is damaged and its sources are gone.
 
-    Later segments stay, although its last batch has an offset beyond the log.
+    Later segments stay, although the last batch of the `.swap` file has an offset beyond the log.
     """
     directory, old, new = kafka_directory()
     cleaned = new[: len(new) - (len(old) - 3 * len(batch(2)) * 5)]

@@ -69,7 +69,7 @@ def test_a_roll_on_a_full_disk_needs_no_index_on_disk() -> None:
     assert log.log_end_offset == 11
     for offset in range(11):
         assert len(log.read_bytes(offset, 1, upper_bound=11, min_one=True)) == SIZE
-    assert log.offset_for_timestamp(NOW_MS, upper_bound=11) == (NOW_MS, 0, 0)
+    assert log.times().offset_for_timestamp(NOW_MS, upper_bound=11) == (NOW_MS, 0, 0)
     assert node.offline == []
 
 
@@ -198,7 +198,7 @@ def test_any_other_error_takes_the_directory_offline(operation: str) -> None:
 
 
 def test_an_append_that_cannot_even_be_undone_takes_the_directory_offline() -> None:
-    """An append fails on a full disk, and truncating its rest fails, too. The directory goes offline."""
+    """An append fails on a full disk, and its partial write cannot be truncated either. The directory goes offline."""
     node = Node()
     log = node.log()
     fill(log, 1)

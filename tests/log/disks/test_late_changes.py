@@ -14,7 +14,8 @@ import pytest
 from odradek.data_plane.log.directory.checkpoints import RECOVERY_POINT_FILE, decode_offsets
 from odradek.data_plane.log.log_config import LogConfig
 from odradek.data_plane.log.partition_log import Origin, PartitionLog
-from odradek.data_plane.log.segments.segment import file_name
+from odradek.data_plane.log.retention import look_at_ages
+from odradek.data_plane.log.segments.file_names import file_name
 from odradek.data_plane.log.segments.walked_times import UNBOUNDED, WalkBudget
 from odradek.env.ports import DiskFull, DiskHung
 from odradek.wire.batches.transaction_markers import build_marker
@@ -320,7 +321,7 @@ def test_retention_that_is_answered_late(is_early: bool) -> None:
     log.advance_high_watermark(7)
     log.flush()
     log.segment_list.sync_entry()
-    log.look_at_ages(NOW_MS, WalkBudget(UNBOUNDED))
+    look_at_ages(log, log.segment_list, log.config, NOW_MS, WalkBudget(UNBOUNDED))
     case.fall_silent()
     with pytest.raises(DiskHung):
         log.delete_old_segments(NOW_MS)
@@ -349,7 +350,7 @@ def test_a_node_that_stops_meanwhile_leaves_the_log_to_the_next_start() -> None:
 def test_the_rest_of_a_refused_append_is_cut_off_late(is_early: bool) -> None:
     """An append is refused on a full disk, which then falls silent.
 
-    When it answers, the rest of the append is cut off.
+    When the disk answers, the partial write of the append is cut off.
     """
     case = Hanging(LogConfig(), is_early=is_early)
     log = case.log()

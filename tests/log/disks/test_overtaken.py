@@ -142,8 +142,8 @@ def _closed_log(directory: Any) -> PartitionLog:
     "read",
     [
         lambda log: read_latest(log, []),
-        lambda log: log.offset_for_timestamp(NOW_MS, upper_bound=log.log_end_offset),
-        lambda log: log.offset_of_max_timestamp(log.log_end_offset),
+        lambda log: log.times().offset_for_timestamp(NOW_MS, upper_bound=log.log_end_offset),
+        lambda log: log.times().offset_of_max_timestamp(log.log_end_offset),
     ],
 )
 def test_a_reader_in_a_worker_meets_a_closed_log(
@@ -190,7 +190,7 @@ def test_a_lookup_by_time_goes_on_behind_removed_segments(tmp_path: Any) -> None
             return real()
 
     segment.__class__ = Overtaken
-    found = log.offset_for_timestamp(0, upper_bound=log.log_end_offset)
+    found = log.times().offset_for_timestamp(0, upper_bound=log.log_end_offset)
     assert found is None or found[1] >= log.log_start_offset > 0
 
 

@@ -9,7 +9,7 @@ import pytest
 from odradek.data_plane.log.dump import verify_partition
 from odradek.data_plane.log.log_config import LogConfig
 from odradek.data_plane.log.partition_log import PartitionLog
-from odradek.data_plane.log.segments.segment import file_name
+from odradek.data_plane.log.segments.file_names import file_name
 from odradek.env.ports import Dir
 from odradek.wire.batches.batch_header import iter_batches
 from odradek.wire.errors import ErrorCode, KafkaError
@@ -50,7 +50,7 @@ def check_whole(log: PartitionLog, end_offset: int) -> None:
         (found, *_) = iter_batches(log.read_bytes(offset, 1, upper_bound=end_offset, min_one=True))
         assert found[1].base_offset == offset - offset % 3
         timestamp = NOW_MS + offset // 3 * 10 + offset % 3
-        assert log.offset_for_timestamp(timestamp, upper_bound=end_offset) == (
+        assert log.times().offset_for_timestamp(timestamp, upper_bound=end_offset) == (
             timestamp,
             offset,
             offset // 24,
@@ -266,7 +266,7 @@ def test_rot_below_the_recovery_point_keeps_no_log_from_opening(clean: bool) -> 
     disk.corrupt(FIRST_LOG, 16)
     again = reopened(disk, clean=clean, recovery_point=end)
     assert again.log_end_offset == end
-    assert {found.producer_id for found in again.active_producers()} == {0, 1}
+    assert {found.producer_id for found in again.load_producers().active_producers()} == {0, 1}
 
 
 def test_a_lost_segment_ends_the_log() -> None:
@@ -287,7 +287,7 @@ def test_a_lost_segment_ends_the_log() -> None:
 def test_compacted_logs_may_have_gaps_between_segments() -> None:
     """Segments of a compacted log may have gaps between them.
 
-    A follower begins a segment at the first offset it has.
+    A follower names each segment after the first offset in it.
     """
     disk, log = written()
     middle = log.segments[2]

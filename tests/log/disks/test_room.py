@@ -74,7 +74,7 @@ def test_a_burst_after_a_start_is_no_trend() -> None:
 def test_a_disk_is_slow_against_its_own_past() -> None:
     """A disk is slow at ten times its usual latency and at least 50 ms.
 
-    Slow times do not change the usual one, and below three times it is normal.
+    While it is slow, its usual latency does not change. Below three times that latency it is normal again.
     """
     latency = SyncLatency()
     for _ in range(200):

@@ -7,7 +7,8 @@ import pytest
 from odradek.data_plane.log.log_config import LogConfig
 from odradek.data_plane.log.partition_log import Origin, PartitionLog
 from odradek.data_plane.log.segments.aborted_index import AbortedIndex, AbortedTransaction
-from odradek.data_plane.log.segments.segment import RELATIVE_OFFSET_MAX, file_name
+from odradek.data_plane.log.segments.file_names import file_name
+from odradek.data_plane.log.segments.segment import RELATIVE_OFFSET_MAX
 from odradek.env.ports import Dir
 from sim.machine.disk import Keep, SimDisk
 from sim.machine.disk_files import PowerCut
@@ -55,7 +56,7 @@ def test_a_segment_that_reaches_too_far_is_split(clean: bool) -> None:
     log.advance_high_watermark(END)
     for at, offset in enumerate(FAR):
         timestamp = NOW_MS - 1000 + 10 * at
-        assert log.offset_for_timestamp(timestamp, upper_bound=END) == (timestamp, offset, 0)
+        assert log.times().offset_for_timestamp(timestamp, upper_bound=END) == (timestamp, offset, 0)
     assert append(log, batch(2)).base_offset == END
     log.roll(NOW_MS)
     for segment in log.segments:
@@ -90,7 +91,8 @@ def test_each_piece_has_the_aborted_transactions_that_end_in_it() -> None:
     file = directory.open(file_name(10, ".txnindex"), create=True)
     file.append(index.encode())
     log = open_log(directory, CONFIG)
-    assert [list(segment.load_aborted()) for segment in log.segments] == [[entries[0]], [entries[1]]]
+    files = [segment.aborted for segment in log.segments]
+    assert [list(file.load()) for file in files if file is not None] == [[entries[0]], [entries[1]]]
     assert log.aborted_transactions(10, END) == entries
 
 

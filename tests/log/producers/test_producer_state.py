@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from odradek.data_plane.log.partition_log import Origin
 from odradek.data_plane.log.parts.producer_entry import BATCHES_KEPT
 from odradek.data_plane.log.parts.producer_state import DamagedSnapshot, ProducerState
-from odradek.data_plane.log.segments.segment import file_name
+from odradek.data_plane.log.segments.file_names import file_name
 from odradek.wire.batches.transaction_markers import EndMarker, build_marker
 from odradek.wire.errors import ErrorCode, KafkaError
 from testkit.by_hand import NOW_MS
@@ -132,10 +132,10 @@ def test_transactions_are_tracked_by_their_first_offset_and_markers() -> None:
     ids = {"producer_id": 1, "producer_epoch": 3, "is_transactional": True}
     append_verified(log, batch(2, base_sequence=0, **ids))
     append_verified(log, batch(2, base_sequence=2, **ids))
-    (producer,) = log.active_producers()
+    (producer,) = log.load_producers().active_producers()
     assert (producer.current_txn_start_offset, producer.last_sequence) == (2, 3)
     append(log, marker(1, 3, 7), origin=Origin.COORDINATOR)
-    (producer,) = log.active_producers()
+    (producer,) = log.load_producers().active_producers()
     assert (producer.current_txn_start_offset, producer.coordinator_epoch, producer.last_sequence) == (
         -1,
         7,
@@ -144,7 +144,7 @@ def test_transactions_are_tracked_by_their_first_offset_and_markers() -> None:
     for clean in (False, True):
         log.close()
         log = open_log(directory, clean=clean)
-        assert list(log.active_producers()) == [producer]
+        assert list(log.load_producers().active_producers()) == [producer]
 
 
 def test_a_marker_of_a_new_epoch_fences_the_old_one() -> None:

@@ -254,7 +254,10 @@ class TransactionMachine(RuleBasedStateMachine):
         assert log.aborted_transactions(start, log.log_end_offset) == [
             each for each in reading.aborted if each.last_offset >= start
         ]
-        told = {each.producer_id: each.current_txn_start_offset for each in log.active_producers()}
+        told = {
+            each.producer_id: each.current_txn_start_offset
+            for each in log.load_producers().active_producers()
+        }
         assert {producer: first for producer, first in told.items() if first >= 0} == reading.open
         assert list(log.load_producers().ongoing) == sorted(reading.open.values())
         verifications = log.producers.verifications

@@ -16,7 +16,7 @@ PRODUCER = 7
 
 
 def ended_above_high_watermark(log: PartitionLog, *, rolls: bool) -> None:
-    """Append a transaction with its marker. The high watermark is above its record and below its marker."""
+    """Append a transaction with its marker. The high watermark is between the transaction's record and the marker."""
     append_verified(
         log, batch(producer_id=PRODUCER, producer_epoch=0, base_sequence=0, is_transactional=True)
     )

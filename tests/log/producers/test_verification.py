@@ -24,7 +24,9 @@ def written(sequence: int) -> bytearray:
 
 
 def verification(log: PartitionLog, sequence: int, name: str = "mine") -> VerificationGuard:
-    return log.begin_verification(PRODUCER, name, 0, sequence, True, 0)
+    log.load_producers()
+    checks_name = log.config.verifies_transactions
+    return log.producers.verify(PRODUCER, name, 0, sequence, True, 0, checks_name)
 
 
 def test_a_new_leader_verifies_an_open_transaction_once() -> None:

@@ -1,1 +1,2 @@
-"""Bugs that were planted before the checkers that should find them, by an author who had read no checker."""
+"""Bugs by an author who had read no checker. They were planted before the checkers that should find them were
+written."""

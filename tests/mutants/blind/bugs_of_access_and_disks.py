@@ -67,7 +67,7 @@ BUGS_OF_ACCESS_AND_DISKS: tuple[Mutant, ...] = (
         "What was read before the log was cut is appended to the copy on the new disk: after the swap, other records are there.",
         DISKS + "replica_moves:ReplicaMoves._copy",
         """
-        - current.truncations != truncations or (future.log_end_offset > offset)
+        - current.durability.truncations != truncations or (future.log_end_offset > offset)
         + future.log_end_offset > offset
         """,
     ),

@@ -132,8 +132,8 @@ MUTANTS_OF_HISTORY: tuple[Mutant, ...] = (
         "KAFKA-7021's neighbourhood: a replica joins that has the high watermark, not what the leader began with.",
         REPLICATION + "partition:Partition._may_expand",
         """
-        - (replica.log_end_offset >= self.epoch_start_offset) and self._is_eligible
-        + self._is_eligible
+        - (replica.log_end_offset >= self.epoch_start_offset) and self.followers.is_eligible
+        + self.followers.is_eligible
         """,
         "replication",
         3000,

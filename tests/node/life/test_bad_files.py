@@ -264,8 +264,8 @@ def test_meta_properties_that_do_not_fit(take: Callable[[str], Path]) -> None:
 
 
 def test_a_mount_point_without_its_disk(take: Callable[[str], Path]) -> None:
-    """An empty directory may be a mount point whose disk comes late, so the exit status asks for a retry. With other
-    files in it, it does not."""
+    """An empty directory may be a mount point whose disk comes late, so the exit status asks for a retry. If the
+    directory has other files, it does not."""
     directory = take("clean")
     data = directory / "data"
     data.rename(directory / "elsewhere")
@@ -289,7 +289,7 @@ def test_a_separate_mount_point_of_the_metadata_log(take: Callable[[str], Path])
 
 
 def test_a_blank_disk_has_to_be_formatted(take: Callable[[str], Path], small_disk: Path) -> None:
-    """A mounted blank disk will not change by waiting, so the exit status asks for an operator."""
+    """Waiting does not help against a blank disk that is mounted, so the exit status asks for an operator."""
     directory = take("clean")
     properties = directory / "server.properties"
     properties.write_text(properties.read_text().replace(f"{directory / 'data'}", str(small_disk)))

@@ -79,8 +79,8 @@ def consumed(bootstrap: str) -> list[tuple[bytes, bytes]]:
 
 
 def test_kills_in_a_pass_lose_nothing(tmp_path: Path) -> None:
-    """If its companion is killed, a cleaning pass fails and a later one succeeds. The same holds after kill -9 of the
-    node."""
+    """A kill of the companion ends a cleaning pass, and so does kill -9 of the node. A later pass succeeds, and no
+    record is lost."""
     properties = prepare_odradek(tmp_path, settings=SETTINGS)
     settings = properties.read_text()
     properties.write_text(f"{settings}{SLOW}\n")

@@ -1,4 +1,4 @@
-"""A node on Apache Kafka's directory, whose metadata log has ACLs, a SCRAM credential, a quota and a delegation token."""
+"""A node starts on a log directory of Apache Kafka, whose metadata has ACLs and a user, a quota and a token."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ CHECKS = {
     "transaction_state_log_replication_factor": "1",
     "transaction_state_log_min_isr": "1",
 }
-"""Settings with one coordinator partition each. Offsets and transactional ids are kept for seven days."""
+"""Coordinators check often, and their topics have one partition. Offsets and ids are kept for seven days."""
 
 
 @attrs.define
@@ -103,8 +103,8 @@ def play_with(script: Callable[[World, Coordinated], Awaitable[None]]) -> None:
 
 
 def test_a_jump_ahead_expires_nothing_until_it_is_believed() -> None:
-    """After a jump ahead, offsets and ids expire only when the new time has lasted long enough. Transactions keep their
-    timeout."""
+    """After a jump ahead, offsets and ids expire only when the clock has shown the new time for long enough.
+    Transactions keep their timeout."""
 
     async def script(world: World, coordinated: Coordinated) -> None:
         jump(world, WEEK_MS)

@@ -220,7 +220,7 @@ def test_answers_keep_their_order() -> None:
 
 
 def test_a_suspended_connection_waits_alone() -> None:
-    """A suspended request stops only its own connection. Frames after it are dispatched when it is done."""
+    """A suspended request stops only its own connection, whose later frames are dispatched when the request is done."""
 
     async def script(world: World, node: Node, connect: Callable[[], Awaitable[Client]]) -> None:
         client, other = await connect(), await connect()

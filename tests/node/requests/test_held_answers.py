@@ -93,7 +93,7 @@ def test_requests_behind_a_parked_one_are_dispatched() -> None:
 
 
 def test_what_all_connections_hold_is_bounded() -> None:
-    """At the limit for all connections, large ones are not read further and finally closed. Small ones stay."""
+    """At the limit for all connections, those that hold much are no longer read, and later closed. Others stay."""
     count = 3 * HELD_IN_ALL_BYTES_MAX // HELD_BYTES_MAX
 
     async def script(world: World, node: Node, connect: Connect) -> None:

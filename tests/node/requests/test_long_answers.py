@@ -41,7 +41,7 @@ COUNT = 6_000
 """More elements than are decoded at once; enough for six slices of work."""
 NAMES = [f"n{number}" for number in range(COUNT)]
 PIECES_MIN = COUNT // 2_000
-"""One piece of work on the loop handles at most 2,000 elements."""
+"""The least number of pieces of work for `COUNT` elements, since one piece handles at most 2,000 of them."""
 
 LONG: dict[str, tuple[Any, int]] = {
     "metadata": (

@@ -62,8 +62,8 @@ steps = st.lists(
 @settings(deadline=None)
 @given(steps, st.integers(1, 3))
 def test_the_pool_keeps_its_rules(script: list[tuple[str, int, int]], addresses: int) -> None:
-    """The pool counts its bytes exactly, serves both parts in the order of arrival, and is empty when all have left. A
-    small frame never waits while its part has room."""
+    """The pool counts its bytes exactly, serves small and large frames each in the order of arrival, and is empty when
+    all have left. A small frame never waits while the part for small frames has room."""
 
     async def main() -> None:
         pool = ReceiveBuffers(POOL)

@@ -85,7 +85,7 @@ HELD = (
 """Gauges of the memory held by requests and responses. All are 0 at rest."""
 
 HOLDINGS = Holdings(partitions=2_000)
-"""The partitions are few, because elections of all partitions are expensive. `make costs` has five times as many."""
+"""What the node has. Partitions are few, as an election of all is expensive; `make costs` has five times as many."""
 HELD_THINGS = {
     ApiKey.DESCRIBE_ACLS: len(RULED) * HOLDINGS.rules,
     ApiKey.DESCRIBE_CLIENT_QUOTAS: 2 * HOLDINGS.quotas,
@@ -133,7 +133,7 @@ def test_every_api_that_a_node_serves_has_a_line(served: dict[str, dict[int, tup
 
 @pytest.mark.parametrize("key", LINES, ids=lambda key: key.name.lower())
 def test_the_fields_of_a_line_exist(key: ApiKey) -> None:
-    """Each field path in the table exists in some version. A wrong path would make a cheap frame."""
+    """Each field path in the table exists in some version. With a wrong path the tested frame would be cheap."""
     cls = request_class(key)
     low, high = cls.VALID_VERSIONS
     present = {path for version in range(low, high + 1) for path, _ in paths_of(cls, version)}

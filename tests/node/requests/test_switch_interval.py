@@ -33,7 +33,7 @@ def test_a_running_node_takes_the_interpreter_back_from_its_workers(tmp_path: Pa
 
 
 def test_a_node_does_not_import_numpy() -> None:
-    """A node does not import numpy, which only the cleaner's companion needs. Its threads would start before signals
-    are blocked."""
+    """A node does not import numpy, which only the cleaner's companion needs. Its import would start
+    numpy's threads before signals are blocked."""
     script = "import sys, odradek.node.main; sys.exit('numpy' in sys.modules)"
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)

@@ -145,8 +145,8 @@ def test_offsets_that_fit_into_no_record_batch(hostile: Hostile) -> None:
 
 
 def test_a_transaction_too_large_for_its_record(hostile: Hostile) -> None:
-    """When the transaction's record reaches the size limit, more partitions get UNKNOWN_SERVER_ERROR, as in Kafka. It
-    can still be ended, even under a lowered limit."""
+    """When the transaction's record reaches the size limit, more partitions get UNKNOWN_SERVER_ERROR, as in Kafka. The
+    transaction can still be ended, even under a lowered limit."""
     client = hostile.client
     more = CreatePartitionsTopic(hostile.topic, WIDE, None)
     assert not client.request(CreatePartitionsRequest([more], 10_000), 3).results[0].error_code

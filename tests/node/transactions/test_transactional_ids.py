@@ -22,7 +22,7 @@ from testkit.virtual import Client
 STATE_TOPIC = "__transaction_state"
 IDS = 12
 AT_ONCE = 5
-"""Fewer than the number of ids, so that one check needs several decisions."""
+"""The most ids that one decision handles. They are fewer than `IDS`, so that one check needs several decisions."""
 INTERVAL_MS = 20_000
 SECONDS = INTERVAL_MS // 1000
 TIMEOUT_MS = 1_000
@@ -64,7 +64,7 @@ async def open_transaction(world: World, client: Client, name: str) -> None:
 
 
 async def until_it_changes(world: World, broker: Broker, figure: str) -> None:
-    """Wait until a statistic changes, and for the other decisions of the same check. The next check is far away."""
+    """Wait until a statistic changes and the same check has made its other decisions. The next check is later."""
     before = broker.transactions.statistics()[figure]
     while broker.transactions.statistics()[figure] == before:
         await world.sleep(0.1)

@@ -39,7 +39,7 @@ PRODUCER, EPOCH = 7, 3
 SINCE_ADDING, SINCE_ABORTABLE, OLD = 12, 11, 9
 SINCE_ADDING_OFFSETS = 5
 ATTEMPTS = 50
-"""Attempts while a coordinator loads, with a pause between them."""
+"""How often a request is sent again, after a pause, while its coordinator loads."""
 COMMIT, ABORT = True, False
 
 
@@ -167,7 +167,7 @@ TRANSLATED = [
 
 @pytest.mark.parametrize(("code", "version", "told"), TRANSLATED)
 def test_producers_hear_errors_that_they_know(code: ErrorCode, version: int, told: ErrorCode) -> None:
-    """A coordinator's error reaches each producer version as an error that it knows, as in Kafka. Nothing is
+    """A coordinator's error is translated for old producers, which do not know each code, as in Kafka. Nothing is
     appended."""
 
     async def script(connect: Connect, client: Client) -> None:
@@ -209,8 +209,8 @@ def test_a_marker_in_between_voids_the_verification() -> None:
 
 
 def test_a_leader_that_adds_partitions_asks_again_after_the_marker_of_the_last_transaction() -> None:
-    """A producer may begin its next transaction before the last marker is written. If it arrives meanwhile, the leader
-    asks again (KIP-890)."""
+    """A producer may begin its next transaction before the last marker is written. If the marker arrives while the
+    leader waits for the coordinator's answer, the leader asks again (KIP-890)."""
     coordinator = Coordinator(ErrorCode.NONE)
 
     async def script(connect: Connect, client: Client) -> None:
@@ -230,8 +230,8 @@ def test_a_leader_that_adds_partitions_asks_again_after_the_marker_of_the_last_t
 
 
 def test_offsets_are_verified_again_after_the_marker_of_the_last_transaction() -> None:
-    """The same holds for TxnOffsetCommit: after the last marker, the group's coordinator asks again instead of failing
-    (KIP-890)."""
+    """The marker of the last transaction arrives during a TxnOffsetCommit of the next one. The group's coordinator asks
+    the transaction coordinator again (KIP-890)."""
     coordinator = Coordinator(ErrorCode.NONE)
     offsets = TxnOffsetCommitRequest(
         "an id",

@@ -277,7 +277,7 @@ class PowerWorld:
     def fetch(self, node_id: int) -> None:
         """Truncate a follower's log where it diverges from its leader's, and copy the rest.
 
-        The leader then knows what it has.
+        The leader then knows which records the follower has.
         """
         node = self.nodes[node_id]
         if not node.lives or node.seen is None or node.seen.leader in (NO_LEADER, node_id):
@@ -310,7 +310,7 @@ class PowerWorld:
         return int(self.image.topic_configs("t")["min.insync.replicas"])
 
     def propose(self) -> None:
-        """Let a leader propose its ISR: the living replicas that are in it, or have all of its records."""
+        """Let a leader propose an ISR: living replicas that are in the present one, or have all of its records."""
         leader = self.leader()
         if leader is None or leader.seen is None:
             return
@@ -335,11 +335,11 @@ class PowerWorld:
     def _check_leader(self, node: Replica) -> None:
         """Check that a cleanly elected leader has all acknowledged records.
 
-        After an unclean election, forget those that it lacks.
+        After an unclean election, forget the acknowledged records that the leader lacks.
         """
         known = len(self.acknowledged)
         epoch = self.partition.leader_epoch
-        # An elected broker may learn of an earlier unclean election only after its own, later one.
+        # Count each unclean election since the last check, since this leader may have seen none before.
         is_unclean = any(self.checked_epoch < after.leader_epoch <= epoch for _, after in self.unclean)
         self.checked_epoch = epoch
         if not is_unclean:

@@ -118,7 +118,7 @@ def test_the_word_is_recorded() -> None:
 def test_a_replica_outside_the_registration_is_offline(directory: bytes) -> None:
     """The new directory is not registered, so the replica is offline.
 
-    It leaves the ISR and the lead, or the partition has no leader if it was alone.
+    The replica leaves the ISR, and another one leads. Alone in the ISR it stays, and the partition has no leader.
     """
     code, after = ask(NEW, directory)
     assert code is ErrorCode.NONE
@@ -130,9 +130,9 @@ def test_a_replica_outside_the_registration_is_offline(directory: bytes) -> None
 
 
 def test_a_lost_replica_is_not_eligible_and_its_fetches_count_no_more() -> None:
-    """A replica's directory is lost, so it will be empty.
+    """A replica's directory is lost, so the replica will be empty.
 
-    It loses its eligibility, and a new leader epoch makes the leader forget its fetches.
+    It is no longer eligible, and the leader epoch rises, so that the leader forgets the replica's fetches.
     """
     followed = attrs.evolve(NEW, leader=2, isr=(2, 1))
     for directory, elr, leader_epoch in ((GONE, (1,), 0), (LOST_DIRECTORY, (), 1)):
@@ -154,10 +154,10 @@ def test_a_replica_that_is_found_leads_again(before: bytes) -> None:
 
 
 def test_a_replica_in_the_place_of_one_that_is_gone_begins_anew() -> None:
-    """A replica's directory is gone, and it is assigned to another one. It is empty, so it leaves every set.
+    """A replica's directory is gone, and the replica is assigned to another directory, where it begins empty.
 
-    It is not elected in place of the lost replica. If another replica leads, its leader epoch rises, so that it forgets
-    the fetches of this one.
+    It leaves the ISR, the ELR and the last known ELR, and is not elected. If another replica leads, the leader epoch
+    rises, so that the leader forgets the fetches of the lost replica.
     """
     waiting = attrs.evolve(NEW, leader=NO_LEADER, isr=(1,), directories=(GONE, b"x" * 16))
     _, after = ask(waiting, ONE)

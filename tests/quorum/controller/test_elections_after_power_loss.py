@@ -256,9 +256,9 @@ def test_an_operator_who_wants_a_leader_at_once_gets_one() -> None:
 
 @pytest.mark.parametrize("seed", seeds(40))
 def test_no_history_loses_more_than_it_must(seed: int) -> None:
-    """Random losses of power, kills, stops, returns and failovers. A clean leader has all acknowledged records.
+    """After random power losses, kills, stops and failovers, a cleanly elected leader has all acknowledged records.
 
-    An unclean leader has the longest log of the returned replicas that were last in sync.
+    After an unclean election, the leader has the longest log of the returned replicas that were last in sync.
     """
     random = Random(seed)
     world = PowerWorld(random, min_isr=random.choice((1, 2, 2, 3)), assignment=random.sample(NODES, 3))

@@ -75,7 +75,7 @@ def test_what_names_too_much_is_refused_as_a_whole(request_: Any, field: str) ->
 
 
 def test_partitions_of_one_topic_count() -> None:
-    """Each partition in a bare list counts towards the limit."""
+    """Each partition number in a list under one topic counts towards the limit."""
     request = electing.ElectLeadersRequest(0, [electing.TopicPartitions("t", list(range(BEYOND)))], 1000)
     assert decided(request).error_code == ErrorCode.POLICY_VIOLATION
 

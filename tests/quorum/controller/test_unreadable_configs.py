@@ -82,7 +82,7 @@ def test_replacing_all_values_takes_the_text_away(configs: list[absolute.Alterab
 def test_an_unreadable_minimum_is_none() -> None:
     """An unreadable cluster-wide `min.insync.replicas` counts as missing.
 
-    A new controller writes its default for all brokers.
+    A new controller writes the key's default for all brokers.
     """
     image, _ = replayed(MetadataImage.empty("c"), *TOLD)
     records = cluster_wide_min_isr(image, SETTINGS)

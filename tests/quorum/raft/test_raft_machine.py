@@ -104,7 +104,7 @@ class RaftMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Check that a leader is elected when all nodes are up and no messages are lost.
 
-        Its records must be committed everywhere.
+        The leader's records must be committed everywhere.
         """
         if not hasattr(self, "cluster"):
             return

@@ -73,7 +73,7 @@ def test_a_change_of_role_is_in_the_table_or_a_bug(before: type[Role], after: ty
 
 
 def test_a_core_holds_the_table_at_each_change() -> None:
-    """A leader would become a follower in its own epoch. This is a bug, which ends the node."""
+    """A leader is to become a follower in its own epoch. This is a bug, which ends the node."""
     leader = Replica.leader()
     with pytest.raises(AssertionError, match="Leader of epoch 1 cannot become a Follower of epoch 1"):
         leader.core.enter(Follower(1, key(1), 2, 9.0))
@@ -91,9 +91,9 @@ def test_a_vote_is_for_one() -> None:
 
 
 def test_an_epoch_has_one_leader() -> None:
-    """A follower that has had an answer from its leader follows no other one in that epoch.
+    """A follower that has had an answer from its leader follows no other leader in that epoch.
 
-    Without an answer it may still change.
+    Before such an answer it may change to another leader.
     """
     heard, answered = Follower(5, None, 2, 1.0), Follower(5, None, 2, 1.0, has_fetched=True)
     other = Follower(5, None, 3, 1.0)

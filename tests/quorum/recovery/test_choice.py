@@ -188,7 +188,7 @@ def test_a_voter_is_read_or_named_and_what_is_read_is_not_lost() -> None:
 
 
 def test_copies_that_differ_in_one_epoch_are_damaged() -> None:
-    """Two copies differ within one epoch, which no correct cluster can do.
+    """Two copies differ within one epoch, which cannot happen in a correct cluster.
 
     The refusal names the offset and how to continue.
     """

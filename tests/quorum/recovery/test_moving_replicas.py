@@ -39,7 +39,7 @@ def moving(*, is_complete: bool) -> SimDisk:
 
 
 def test_a_complete_copy_without_its_log_is_the_replica() -> None:
-    """A completed copy without the old log counts as the replica. A start would rename it."""
+    """A completed copy without the old log counts as the replica, since a start of the node renames it to the log."""
     found = read(moving(is_complete=True))
     (replica,) = found.replicas
     assert (replica.topic_id, replica.leader_epoch, replica.end_offset) == (TOPIC_ID, 4, 5)
@@ -70,9 +70,9 @@ def test_an_unfinished_copy_shows_that_the_log_is_missing() -> None:
 
 
 def test_a_complete_copy_beside_an_unread_directory_may_be_out_of_date() -> None:
-    """A completed copy, and a directory that was not read.
+    """A node has a completed copy, and a directory that could not be read.
 
-    The log may be there and be longer, so the partition waits for this node.
+    That directory may have the log, which may be longer. So the partition waits for this node.
     """
     found = read(moving(is_complete=True), RECORDS, "/not-mounted")
     assert found.replicas == ()

@@ -117,7 +117,7 @@ def test_recoveries_in_a_row_are_one_history() -> None:
 def test_a_partition_without_records_is_raised_by_a_second_rebuild_too() -> None:
     """A partition's directory has no leader epoch.
 
-    A second rebuild raises its epoch as far as that of the other partitions.
+    A second rebuild still raises this partition's epoch as high as the epochs of the others.
     """
     written = replica(1, 3, leader_epoch=LEADER_EPOCHS_AHEAD + 5)
     nodes = [found(1, None), found(2, None), found(3, None, written, replica(2, 3, leader_epoch=-1))]
@@ -140,9 +140,9 @@ def test_what_any_copy_knows_is_raised_too() -> None:
 
 
 def test_another_copy_may_know_a_later_epoch_of_a_partition() -> None:
-    """A copy that was never committed has a higher leader epoch of a partition.
+    """A copy that is not chosen has a higher leader epoch of a partition, in an uncommitted record.
 
-    The new leader epoch is higher still.
+    The recovered log raises the leader epoch above it.
     """
     log = beginning(VOTERS)
     log.append(write(log, 1, *topic(1, leader_epoch=3)))

@@ -528,7 +528,7 @@ def test_crashes_power_cuts_and_bad_weather_lose_no_answer(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", seeds(6))
 def test_storms_over_controllers_that_write_snapshots(seed: int) -> None:
-    """As above, with observers, and with logs that snapshots truncate all the time."""
+    """Voters and observers crash while snapshots shorten their logs all the time. Every answer remains valid."""
     options = {"snapshots": SnapshotSettings(bytes_between_max=2000), "segment_bytes": 1500}
     storm(1000 + seed, observers=(4, 5), more_controllers=(4,), **options)
 

@@ -121,7 +121,7 @@ def test_leaders_that_do_not_exist_are_got_over() -> None:
 def test_one_packet_does_not_use_up_the_epochs(kind: str) -> None:
     """A request with an epoch near 2^31 - 1 is refused.
 
-    It would use up the epochs, and Kafka's controllers end at such an epoch.
+    If it were accepted, no epochs would be left, and Kafka's controllers end at such an epoch.
     """
 
     async def script(world: World, controllers: Controllers) -> None:

@@ -50,7 +50,7 @@ def led(voters: tuple[int, ...] = (1, 2, 3)) -> Cluster:
 
 
 def test_a_leader_that_never_syncs_is_replaced() -> None:
-    """A leader's disk never syncs. The leader resigns, since its followers hear it and would not ask for votes."""
+    """A leader's disk never syncs. The leader resigns, since followers hold no election while it answers them."""
     cluster = led()
     late = leader_of(cluster)
     cluster.append(late)
@@ -69,7 +69,7 @@ def test_a_leader_that_never_syncs_is_replaced() -> None:
 
 @pytest.mark.parametrize("late_followers", [1, 2])
 def test_a_leader_stays_while_no_majority_has_synced_more(late_followers: int) -> None:
-    """A majority, with the leader, has late disks. The leader stays, since another voter would be no better."""
+    """The leader and others, a majority, have late disks. The leader stays, since no other majority could commit."""
     cluster = led()
     first = leader_of(cluster)
     late = (first, *[each for each in cluster.nodes if each != first][:late_followers])
@@ -83,7 +83,7 @@ def test_a_leader_stays_while_no_majority_has_synced_more(late_followers: int) -
 
 
 def test_voters_with_late_disks_do_not_take_turns() -> None:
-    """All voters have late disks. Each resigns at most once a minute for that, so leaders do not alternate."""
+    """All voters have late disks. Each resigns at most once a minute for its disk, so leaders do not alternate."""
     cluster = led()
     resigned: dict[int, list[float]] = {1: [], 2: [], 3: []}
     until = cluster.now + 4 * LATE_SYNC_RESIGNATION_SECONDS

@@ -1,4 +1,4 @@
-"""A node connects to controllers by the listener whose name is the first of its own."""
+"""A node connects to that listener of a controller that has the same name as the node's own first listener."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_the_endpoint_of_the_own_listener() -> None:
 def test_an_address_that_others_name() -> None:
     """Another node announces a voter's plaintext address.
 
-    It identifies the voter, and the voter's own secured endpoint is still used.
+    The address only shows which voter leads. Requests go to that voter's secured endpoint.
     """
     known = peers("CONTROLLER_SSL", PLAIN, SECURED)
     known.note_address(2, ("two", 9093))

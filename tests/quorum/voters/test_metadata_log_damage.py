@@ -116,7 +116,7 @@ def test_a_damaged_quorum_state_stops_the_node(text: bytes) -> None:
 def test_the_quorum_state_of_static_voters_is_read() -> None:
     """Version 0 of `quorum-state`, as Kafka writes it with `controller.quorum.voters`, is read.
 
-    The next epoch follows its epoch.
+    The node's next epoch is above the epoch in the file.
     """
     world = make_world()
     directory = world.machine(NODE).disk.open_dir(PATH).subdir("__cluster_metadata-0")

@@ -139,7 +139,7 @@ def test_voters_move_one_by_one() -> None:
 def test_addresses_that_were_exchanged() -> None:
     """Voters exchange their addresses, so another voter answers at each.
 
-    INVALID_VOTER_KEY does not count as a vote or as a warning.
+    The error INVALID_VOTER_KEY is neither counted as a vote nor logged as a refusal.
     """
 
     async def script(world: World, controllers: Controllers) -> None:
@@ -249,9 +249,9 @@ def test_the_leader_reaches_a_new_address_before_the_log_names_it() -> None:
 
 @pytest.mark.parametrize("is_vote", [True, False])
 def test_another_cluster_teaches_nothing(is_vote: bool) -> None:
-    """A node of another cluster answers INCONSISTENT_CLUSTER_ID, even in the partition.
+    """A node of another cluster answers INCONSISTENT_CLUSTER_ID, which may be the partition's error code.
 
-    Its epoch and leader are ignored.
+    The epoch and the leader in the answer are ignored.
     """
     answer: vote.VoteResponse | begin_quorum_epoch.BeginQuorumEpochResponse
     if is_vote:

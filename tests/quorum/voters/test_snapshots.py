@@ -388,9 +388,9 @@ def ask(
 
 
 def test_a_snapshot_that_is_removed_while_it_is_served_is_not_found() -> None:
-    """A snapshot is removed while it is served.
+    """A snapshot is removed while it is served. The answer is SNAPSHOT_NOT_FOUND.
 
-    The answer is SNAPSHOT_NOT_FOUND, and the disk is not marked as failed. The same holds for EMFILE.
+    A lack of descriptors (EMFILE) gives KAFKA_STORAGE_ERROR. Neither error marks the disk as failed.
     """
     world = World(1)
     disk = world.machine("n1").disk

@@ -237,9 +237,9 @@ def test_initial_controllers_are_equal_on_every_node_and_name_the_directory() ->
 
 
 def test_a_node_that_joins_is_told_nothing_about_voters() -> None:
-    """With `--no-initial-controllers`, static voters, or a broker, only the first records are written.
+    """A node is formatted with `--no-initial-controllers` or for static voters, or is only a broker.
 
-    The metadata log is empty.
+    The first records are in `bootstrap.checkpoint`, and the directory of the metadata log is empty.
     """
     directory = format_node(4, None)
     assert directory.exists("bootstrap.checkpoint")

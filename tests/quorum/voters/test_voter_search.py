@@ -213,7 +213,7 @@ async def test_only_requests_that_name_their_voter_go_elsewhere(
 ) -> None:
     """Only requests that contain the voter's key are sent to other addresses.
 
-    Any node might answer the rest as its own.
+    Any node could answer the other requests as if they were meant for itself.
     """
     driver = Driver({FIRST: ErrorCode.NONE, SECOND: ErrorCode.NONE}, nursery)
     await ask(driver, request_)

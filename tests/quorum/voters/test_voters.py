@@ -134,7 +134,7 @@ def test_static_voters_cannot_be_changed() -> None:
 
 
 def test_a_voter_that_moved_tells_the_leader() -> None:
-    """A voter restarts with other endpoints. It sends UpdateRaftVoter, and the leader changes its entry in the log."""
+    """A voter restarts with other endpoints. It sends UpdateRaftVoter, and the leader writes them to the log."""
 
     async def script(world: World, controllers: Controllers) -> None:
         await controllers.ask(register(100))

@@ -63,7 +63,7 @@ def test_an_acl_is_written_once() -> None:
 
 
 def test_an_acl_goes_with_the_first_filter_that_means_it() -> None:
-    """Several filters of a request match an ACL. It is in the answer of the first, and can then be created again."""
+    """Several filters match an ACL. The answer lists it under the first filter. It can then be created again."""
     decider = Decider()
     decider.decide(create("t", "u"))
     gone = decider.decide(delete("t", None, "t"))

@@ -116,7 +116,7 @@ def test_lists_and_alternatives_tell_nothing() -> None:
 
 
 def test_what_passes_all_doors_leaves_nothing_behind() -> None:
-    """Requests that pass all doors leave no denial behind, which would be reported with the next request."""
+    """Requests that pass all doors leave no denial behind. Otherwise the next request would report it."""
     authorizer, heard = judged(may(ResourceType.CLUSTER, CLUSTER_NAME, Operation.CLUSTER_ACTION))
     for api, request in ((ApiKey.WRITE_TXN_MARKERS, None), (ApiKey.ADD_PARTITIONS_TO_TXN, None)):
         asked = Asked(Rights(authorizer, ALICE, HOST), 5, Topics())

@@ -81,7 +81,7 @@ def test_every_api_with_a_door_has_questions() -> None:
 def test_what_a_refusal_looks_like_is_known_of_every_api_with_a_door() -> None:
     """For every API with a door, the form of a refusal is known.
 
-    It is a row, one error for all, or a reason for its own code.
+    It is a row for each refused thing, one error for all, or a form that the API's own entry explains.
     """
     served = {*APIS, *CONTROLLER_DOORS}
     assert [

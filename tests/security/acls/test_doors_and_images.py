@@ -140,7 +140,7 @@ def test_what_goes_in_is_allowed_in_any_image(question: Question, images: tuple[
 def test_nothing_of_a_deletion_goes_in_without_the_right() -> None:
     """A deletion names topics twice, or by unknown ids.
 
-    The door answers these, and the decision gets only allowed topics.
+    The door answers repeated and unknown topics itself, and passes only allowed topics to the decision.
     """
     from odradek.wire.messages.delete_topics import (
         DeleteTopicsRequest,

@@ -33,7 +33,7 @@ APIS = (ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.METADATA, ApiK
 
 
 class HeldEnv:
-    """The real machine, with a clock that the test sets."""
+    """The real environment, except for a clock that the test sets."""
 
     def __init__(self) -> None:
         self._real = RealEnv()
@@ -100,7 +100,7 @@ def place(tmp_path: Path) -> Place:
 
 
 def test_refusals_displace_no_changes_and_logins(place: Place) -> None:
-    """Any number of denials and failed logins comes. They have their own files, so changes and logins stay."""
+    """Thousands of denials and failed logins come. They go to other files, so the lines of changes and logins stay."""
     place.auditor.logged_in("SASL", "10.0.0.1", ALICE, "PLAIN")
     place.change(7)
     for number in range(3000):

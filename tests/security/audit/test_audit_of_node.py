@@ -254,7 +254,7 @@ def test_events_tell_who_asked(audited: AuditedNode) -> None:
 
 
 def test_events_say_what_nobody_can_know(audited: AuditedNode, tmp_path: Path) -> None:
-    """The audit log lacks lines, or is that of another controller. `cluster events` says so, and names no author."""
+    """The audit log lacks lines, or another controller wrote it. `cluster events` says so, and names no author."""
     lines = (audited.directory / "data" / "audit.log").read_text().splitlines()
     later = [line for line in lines if '"Activate"' not in line]
     (tmp_path / "audit.log").write_text("\n".join([*later, '{"event": "metadata.changed", "epo']) + "\n")

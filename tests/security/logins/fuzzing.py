@@ -69,7 +69,7 @@ def _shrunk(data: bytearray, random: Random) -> None:
 
 
 def _renumbered(data: bytearray, random: Random) -> None:
-    """Overwrite a random place by another number, as where a length is."""
+    """Overwrite two or four bytes at a random place by a number, since the place may contain a length."""
     layout = random.choice((">i", ">h"))
     size = struct.calcsize(layout)
     if len(data) >= size:

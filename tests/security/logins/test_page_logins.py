@@ -188,7 +188,7 @@ def page_logins(users: dict[str, ServerKeys]) -> PageLogins:
 
 @pytest.mark.trio
 async def test_who_guesses_is_held_back() -> None:
-    """An address may guess some times, and all addresses together some more.
+    """An address may guess a few times, and all addresses together a few times more.
 
     A user who is remembered is not affected.
     """

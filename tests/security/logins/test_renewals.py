@@ -25,7 +25,7 @@ from tests.security.secured_node import PLAIN_MODULE, SecuredNode
 LIFETIME_SECONDS = 3.0
 TOKEN_SECONDS = 3
 LIFETIMES = 1.8
-"""How many lifetimes of a login a test works, so that the client must have renewed its login."""
+"""The time for which a test works, in lifetimes of a login. It is long enough that the client must renew."""
 
 
 def _paced() -> Iterator[int]:

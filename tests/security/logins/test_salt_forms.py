@@ -117,7 +117,7 @@ def test_a_made_up_salt_has_the_form_that_it_imitates(salt: bytes) -> None:
 
 
 def test_a_name_keeps_its_form_while_users_come_and_go() -> None:
-    """A user is added to a hundred. Few unknown names change their form, and all brokers agree on it."""
+    """One user is added to a hundred users. Few unknown names change their form, and all brokers choose the same."""
     image = image_of(users(Random(3)))
     more = image_of([credential("new", b"x" * 16)], image)
     names = [f"nobody-{each}" for each in range(1_000)]

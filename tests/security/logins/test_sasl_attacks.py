@@ -146,7 +146,7 @@ def test_fuzzed_handshakes_in_full(secured: SecuredNode, seed: int) -> None:
 
 MESSAGES = 20
 CPU_SECONDS_MAX = 0.6
-"""The limit for all messages. Before they were refused early, each cost up to 0.1 s."""
+"""The node's CPU time for all `MESSAGES` together. To parse a single message takes up to 0.1 s."""
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_oversized_frames_in_full(secured: SecuredNode) -> None:
 
 
 def test_slow_starts(secured: SecuredNode) -> None:
-    """Many connections are silent, or have sent half a size. Other clients can log in."""
+    """Many connections are silent, or send two of the four bytes of a frame's size. Other clients can log in."""
     with _undisturbed(secured):
         silent = [RawClient(secured.sasl) for _ in range(200)]
         for client in silent[::2]:

@@ -124,7 +124,7 @@ def test_lives_end_at_the_limits_of_the_configuration() -> None:
 
 @pytest.mark.parametrize("is_restarted", [False, True])
 def test_a_token_is_found_by_its_secret_alone(is_restarted: bool) -> None:
-    """Every controller finds a token by its HMAC. The id, a part of the HMAC, or that of an ended token finds none."""
+    """Every controller finds a token by its HMAC. Its id, a part of its HMAC, or an ended token's HMAC finds none."""
     decider = Decider(secrets_of())
     first, second = (decider.ask(CreateDelegationTokenRequest()) for _ in range(2))
     if is_restarted:

@@ -32,7 +32,7 @@ WEEK_MS = 7 * DAY_MS
 
 
 class Jumps:
-    """A clock that has just jumped, or has jumped two days ago by the monotonic clock."""
+    """A wall clock that has jumped, and a monotonic clock that shows how long ago the jump was."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()

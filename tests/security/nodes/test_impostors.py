@@ -54,7 +54,7 @@ class Place:
     controller: str
 
     def at_broker(self, user: str) -> RawClient:
-        """Open a connection to the broker that is logged in as this user."""
+        """Connect to the broker, and log in as this user."""
         client = self._encrypted(self.clients, None)
         assert client.request(SaslHandshakeRequest("PLAIN"), 1).error_code == 0
         token = f"\0{user}\0{user}-secret".encode()

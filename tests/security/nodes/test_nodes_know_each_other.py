@@ -197,7 +197,7 @@ def test_quorum_replication_and_forwarding(tmp_path: Path, way: str) -> None:
 @pytest.mark.attack
 @pytest.mark.parametrize("way", FULL_WAYS)
 def test_quorum_replication_and_forwarding_in_full(tmp_path: Path, way: str) -> None:
-    """The same holds for the remaining combinations of protocols and mechanisms."""
+    """Brokers register, replicate and forward by the remaining protocols and mechanisms. A stranger gets no answer."""
     _hold(tmp_path, FULL_WAYS[way])
 
 

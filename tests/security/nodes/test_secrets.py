@@ -447,7 +447,7 @@ def test_a_broken_configuration_shows_no_secret(planted: Planted, tmp_path: Path
 
 
 def test_the_end_of_a_start_shows_no_secret(planted: Planted, tmp_path: Path) -> None:
-    """The whole process of a refused start shows no secret: with a wrong configuration, and with a port in use."""
+    """A start is refused for a wrong configuration or a port in use. The output of the process shows no secret."""
     keys = {**planted.keys, "log.dirs": str(tmp_path / "data")}
     path = write(tmp_path / "server.properties", keys)
     odradek("storage", "format", path)
@@ -487,7 +487,7 @@ def test_broken_client_keys_show_no_secret(planted: Planted, tmp_path: Path) -> 
 
 
 def test_tracebacks_show_no_secret(planted: Planted) -> None:
-    """A traceback with the values of variables shows no secret, for an operator who asked for them."""
+    """A traceback that shows the values of local variables, as some tools print it, contains no secret."""
     config = NodeConfig.load(str(planted.directory / "server.properties"))
     client = AdminSettings.from_properties(
         {"bootstrap.servers": "a:1", **client_keys(planted, "PLAIN", "carol", CAROL)}

@@ -99,7 +99,7 @@ def _alter(node: TlsNode, **changes: str | None) -> None:
 def test_dynamic_values_are_followed(node: TlsNode, tmp_path: Path) -> None:
     """A broker sets `listener.name.tls.ssl.keystore.location` (KIP-226).
 
-    This listener uses the new certificate, and the other keeps its own.
+    The listener TLS then uses the new certificate, and the other TLS listener keeps the old one.
     """
     node.authority.issue("first", (HOST,)).write(node.certificate_path)
     wait_for(lambda: shown(node) == "first")

@@ -145,7 +145,7 @@ class Meter(RealMeter):
 
 @pytest.mark.trio
 async def test_a_busy_loop_keeps_its_share() -> None:
-    """A busy loop gets several times the CPU of a turn between two turns, however long a turn has waited."""
+    """Between two turns of handshakes, a busy loop does other work for several times the CPU time of the first turn."""
     env, meter = RealEnv(), Meter()
     env.meter = meter
     handshakes = Handshakes(env)

@@ -391,7 +391,7 @@ def test_a_request_may_come_with_the_end_of_the_handshake(tls_node: TlsNode) -> 
 
 KEY_UPDATES = 60_000
 FLOOD_CPU_SECONDS_MAX = 0.15
-"""Processing the whole flood would take twice as long. The node reads only one turn's records, about 1 % of it."""
+"""The limit for a flood, half of the time for reading all of it. The node reads about 1 % of it, in one turn."""
 
 
 def _flood(node: TlsNode, flood: Callable[[RecordWriter], bytes], cpu_seconds_max: float) -> None:

@@ -14,7 +14,7 @@ RECORDS = 2_000
 
 
 def _round_trip(common: Mapping[str, object], topic: str) -> None:
-    """Produce and read many records. Answers have several TLS records, of files and of memory."""
+    """Produce and read many records. An answer takes several TLS records, with data of files and of memory."""
     producer = confluent_kafka.Producer({**common, "linger.ms": 20})
     for number in range(RECORDS):
         producer.produce(topic, b"%06d" % number + bytes(1000))

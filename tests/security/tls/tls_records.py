@@ -78,7 +78,7 @@ class RawEnd:
         """
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         if name is None:
-            # The server's session tickets would be records that the writer does not count.
+            # Session tickets come in TLS records, and the writer cannot count records of `ssl`.
             context.num_tickets = 0
         self._label = "SERVER_TRAFFIC_SECRET_0" if name is None else "CLIENT_TRAFFIC_SECRET_0"
         descriptor, self._keys_path = tempfile.mkstemp()

@@ -1,4 +1,5 @@
-"""Named states: the product's calls match the table and cost nothing in production. Each world counts its own."""
+"""Named states: the table lists exactly the states that the product reports, and reporting costs nothing in production.
+Each world counts its own."""
 
 from __future__ import annotations
 
@@ -64,7 +65,7 @@ def test_contexts_nest() -> None:
 
 
 def test_an_error_ends_the_counting() -> None:
-    """When a run fails, counting ends, so that a later run of the process is not counted there."""
+    """When a run fails, counting ends. Later runs in the same process are not added to its counts."""
     counts: dict[str, int] = {}
     with pytest.raises(ValueError, match="it"), counting(counts):
         raise ValueError("it")

@@ -34,8 +34,8 @@ def keyed(name: str) -> str:
 
 
 def test_seeds_are_counted_once_however_often_they_come_there() -> None:
-    """A state is counted once per seed: for clusters, for parts alone, and for either. States unknown to the table are
-    ignored."""
+    """A state counts once per seed, separately for clusters, for parts alone and for both together. States that are not
+    in the table are ignored."""
     tally = Tally.of(
         [
             outcome(1, alone=(FIRST,), **{keyed(FIRST): 7, "no__state": 1}),
@@ -57,7 +57,8 @@ def test_what_was_counted_survives_the_end_of_the_process() -> None:
 
 
 def test_a_certain_state_is_missed_only_after_enough_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A certain state counts as missed only after enough seeds. Then zero runs are enough for the verdict."""
+    """A state that should certainly occur counts as missed only after enough seeds, and only if no seed has reached
+    it."""
     monkeypatch.setattr(rules, "CERTAIN", frozenset({FIRST, SECOND}))
     few = [outcome(seed, **{keyed(FIRST): 1}) for seed in range(CERTAIN_SEEDS - 1)]
     assert Tally.of(few).certain_missing() == []
@@ -66,7 +67,7 @@ def test_a_certain_state_is_missed_only_after_enough_seeds(monkeypatch: pytest.M
 
 
 def test_the_screen_names_what_was_missed_and_what_was_rare(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The screen omits missed states that have a driver or a reason. The report lists all states."""
+    """The command's output names missed states without a driver or a reason. The report has a row for every state."""
     monkeypatch.setattr(rules, "CERTAIN", frozenset({SECOND}))
     monkeypatch.setattr(rules, "DRIVEN", {THIRD: "a test"})
     monkeypatch.setattr(rules, "UNREACHABLE", dict.fromkeys(tuple(STATES)[3:], "a reason"))
@@ -118,8 +119,8 @@ def test_a_campaign_judges_the_seeds_of_its_commit(monkeypatch: pytest.MonkeyPat
 
 
 def test_options_that_lead_to_rare_states_are_drawn_more_often() -> None:
-    """An option gets weight only for states that few runs reach. The option that leads to a rare state is drawn, and
-    another is not."""
+    """An option gets weight only for states that few runs reach. Of two options, only that with a rare state is
+    drawn."""
     rare = RareStates()
     for seed in range(40):
         each = outcome(seed, **{keyed(FIRST): 1})
@@ -138,8 +139,7 @@ def test_options_that_lead_to_rare_states_are_drawn_more_often() -> None:
 
 
 def test_news_and_rare_states_weigh_alike() -> None:
-    """Weights of new lines and weights of rare states are scaled, so that both kinds of options are drawn about equally
-    often."""
+    """Weights for new lines and for rare states are scaled, so that both draw their options about equally often."""
     options = attrs.evolve(RunOptions.draw(1), duties=())
     drawn = [added_for(seed, options, {"duty ask": 9000}, {"duty moves": 0.01}) for seed in range(400)]
     asks, moves = (sum(f"duty {name}" in each for each in drawn) for name in ("ask", "moves"))

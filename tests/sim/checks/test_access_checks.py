@@ -68,8 +68,8 @@ def test_a_broken_rule_is_told(name: str) -> None:
 
 @pytest.mark.long
 def test_nodes_that_log_in_to_each_other() -> None:
-    """With logins between nodes that expire after seconds, a storm ends well, and the check saw all kinds of
-    answers."""
+    """Nodes log in to each other, and logins expire after seconds. The run passes, and the check has seen every kind of
+    answer."""
     options = access_options(1)
     shape = attrs.evolve(options.shape, guarded=NODES_LOG_IN)
     result = run(1, attrs.evolve(options, shape=shape))

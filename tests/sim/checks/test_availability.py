@@ -101,7 +101,8 @@ class OneFault:
 
 
 class HungSuccessor(OneFault):
-    """The leader dies, and the disk of the next leader has been hanging for a while."""
+    """The leader dies, while the disk of its successor is already hanging. That disk hangs a second longer than the
+    fault."""
 
     controllers = 3
 

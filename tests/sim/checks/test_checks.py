@@ -302,7 +302,8 @@ def test_one_wrong_thing_in_a_quiet_cluster_is_told() -> None:
 def test_a_fetch_from_before_a_cut_is_held_to_the_disk_of_that_time(
     held: int, log_end: int, other_process: bool, is_told: bool
 ) -> None:
-    """A Fetch that was delayed while the log was truncated is compared with the disk as it was before (seed 90378)."""
+    """A follower's Fetch is delayed while the log is truncated. It is compared with the disk as it was before (seed
+    90378)."""
     core = SimpleNamespace(log=SimpleNamespace(end_offset=log_end))
     node = SimpleNamespace(metadata=SimpleNamespace(quorum=SimpleNamespace(is_open=True, core=core)))
     config = SimpleNamespace(metadata_log_dir="/data")
@@ -333,8 +334,8 @@ def test_a_fetch_from_before_a_cut_is_held_to_the_disk_of_that_time(
 
 @pytest.mark.parametrize(("fetch_offset", "is_told"), [(10, False), (11, True)])
 def test_an_emptied_log_promises_nothing_below_its_start(fetch_offset: int, is_told: bool) -> None:
-    """An emptied log may have a first segment named below its start. A Fetch then vouches only for records above (seed
-    400136)."""
+    """The first segment of an emptied log may begin below the log start. A Fetch then vouches only for records above
+    (seed 400136)."""
     disk = new_disk()
     log = new_log(disk=disk)
     log.truncate_fully_and_start_at(10)

@@ -167,7 +167,7 @@ OLDER = producer_entry.older_batches
 def test_another_number_of_batches_is_noticed(
     monkeypatch: pytest.MonkeyPatch, wrong: Callable[..., bytes]
 ) -> None:
-    """If the product keeps another number of batches, the comparison with the fold finds it."""
+    """If the product keeps more or fewer batches of a producer than the fold, the comparison finds it."""
     monkeypatch.setattr("odradek.data_plane.log.parts.producer_state.older_batches", wrong)
     with pytest.raises(SafetyViolation, match="producers: a log knows of producer"):
         compare_all()

@@ -33,8 +33,8 @@ PLANTED = {
         "acks=all: .* acknowledges all below .* which is in sync, has it up to",
     ),
     "deleted here alone": (
-        "odradek.data_plane.replication.partition:Partition._may_serve",
-        "self._cluster.is_alive(broker_id) or",
+        "odradek.data_plane.replication.remote_replica:Followers._may_serve",
+        "self._brokers.is_alive(broker_id) or",
         "False and",
         "is deleted, and broker .* would begin at .* after a restart",
     ),
@@ -135,7 +135,7 @@ def test_a_replica_that_may_lead_has_all_that_was_committed(
 
 
 def test_a_leader_that_knows_more_than_all_images_is_waited_for() -> None:
-    """A leader with a newer partition state than all images is not checked yet: replicas may have left the ISR."""
+    """If a leader's partition epoch is newer than in every image, the check is postponed: the ISR may have changed."""
     image = PartitionImage(1, 5, 9, (1, 2, 3), (1,), elr=(2,))
     check = _eligible(image, {1: 8, 2: 7}, frozenset())
     check.look([_leader(8, 5, partition_epoch=10)])

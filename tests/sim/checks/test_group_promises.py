@@ -56,8 +56,8 @@ def test_a_partition_goes_from_hand_to_hand() -> None:
 
 
 def test_a_generation_that_others_share_may_have_begun_anew() -> None:
-    """Another member of a new first generation is no evidence that the old group lives: its session has ended (seed
-    101034)."""
+    """If another member also has the new first generation, it does not prove that the old group lives: its session has
+    ended (seed 101034)."""
     promises = group()
     owned(promises, "one", 2, 1.0)
     promises.ends("one", [KEY])
@@ -88,7 +88,7 @@ def test_generations_begin_anew_where_nothing_was_committed() -> None:
 
 
 def test_a_generation_counts_from_when_its_member_asked() -> None:
-    """The time of a member's request counts, not that of the answer: a frozen member learns late of its generation
+    """A generation counts from the member's request, not from the answer, which a frozen member may read much later
     (seed 900019)."""
     promises = group()
     promises.owns("one", 2, [KEY], 9.0, asked=1.0)
@@ -129,7 +129,8 @@ def test_a_member_that_leaves_ends_its_session() -> None:
 
 
 def test_a_static_member_is_no_witness_against_itself() -> None:
-    """If a static member restarts in a new group, its former generation does not count against the new one."""
+    """A static member restarts and joins a new group of the same name. Its old generation is no evidence against the
+    new group."""
     promises = group()
     promises.owns("one.1", 2, [KEY], 1.0, owner="one")
     promises.begins("one.1", [KEY], 1.0)
@@ -236,7 +237,8 @@ def test_broken_promises_are_found(breach: Callable[[GroupPromises], None], reas
 
 
 def test_a_commit_without_an_answer_counts_until_its_generation_is_over() -> None:
-    """After an unanswered commit, the next owner may begin at either offset. Its own commit then decides."""
+    """After an unanswered commit, the next owner may begin at the old offset or the new one. The next owner's commit
+    then decides."""
     for begin in (0, 2):
         promises = group()
         owned(promises, "one", 1, 1.0)

@@ -67,7 +67,7 @@ def drawn(random: Random, texts: dict[str, tuple[str, ...]], share: float) -> di
 
 @pytest.mark.parametrize("seed", range(150))
 def test_the_settings_of_logs_follow_from_all_layers(seed: int) -> None:
-    """Product and fold derive the same log configuration from values in any layer."""
+    """From the same values in any layers, product and fold derive the same log configuration."""
     random = Random(seed)
     own = drawn(random, TEXTS, 0.3)
     layers = [drawn(random, BROKER_TEXTS, 0.25) for _ in range(3)]
@@ -78,7 +78,8 @@ def test_the_settings_of_logs_follow_from_all_layers(seed: int) -> None:
 
 
 def test_throttles_name_replicas_and_rates() -> None:
-    """A throttled rate comes from the strongest layer. A list names partitions with brokers, or `*` for all."""
+    """A throttled rate comes from the layer that takes precedence. A replica list has PARTITION:BROKER pairs, or `*`
+    for all."""
     layers = [{}, {"leader.replication.throttled.rate": "5"}, {"leader.replication.throttled.rate": "6"}]
     assert throttled_rate("leader", layers) == 5
     assert throttled_rate("follower", layers) is None
@@ -94,7 +95,7 @@ def test_throttles_name_replicas_and_rates() -> None:
 
 @pytest.mark.parametrize("seed", range(100))
 def test_quotas_hold_by_their_rank(seed: int) -> None:
-    """Product and fold choose the same quota, whichever levels have one."""
+    """Product and fold choose the same quota, whichever combination of user and client id has one."""
     random = Random(seed)
     quotas: dict[Quota, float] = {}
     for number in range(random.randrange(6)):
@@ -249,7 +250,7 @@ def test_each_stale_result_raises() -> None:
 
 
 def test_a_look_skips_what_it_knows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broker is compared again only if its image or its process is new."""
+    """A broker is compared again only if it has a new image or runs as a new process."""
     quiet = Quiet()
     looked: list[str] = []
     found: list[tuple[str, object]] = []

@@ -68,8 +68,8 @@ def test_a_deleted_record_is_still_the_one_that_was_sent() -> None:
 
 
 def test_a_key_may_be_gone_once_its_tombstone_is_old_when_its_place_is_read() -> None:
-    """A key may be missing once its tombstone has expired at the end of the read, since the cleaner may run
-    meanwhile."""
+    """A key may be missing if its tombstone has expired by the end of the read, because the cleaner may run during the
+    read."""
     for read_at, may_be_gone in ((0.9, False), (1.1, True)):
         history = KeyedHistory(1000, 0, 0)
         history.send(b"w:0", 0, b"a", None, 0.0)

@@ -75,10 +75,11 @@ class Quiet:
         assert state is not None
         self.tamper_with_producers(state)
         segment = next(each for log in logs for each in log.segments if _aborted(each))
-        fields = segment.aborted._fields
-        segment.aborted._fields = array("q", fields[:-4])
+        index = segment.aborted.index
+        fields = index._fields
+        index._fields = array("q", fields[:-4])
         self.sees("aborted transactions: copy-sink-. on node-.*, segment 0 has")
-        segment.aborted._fields = fields
+        index._fields = fields
         self.tamper_with_coordinators()
         self.check.look_at_all(self.hosted)
 
@@ -130,8 +131,8 @@ class Quiet:
 
 
 def _aborted(segment: object) -> int:
-    aborted = getattr(segment, "aborted", None)
-    return 0 if aborted is None else len(aborted)
+    index = getattr(getattr(segment, "aborted", None), "index", None)
+    return 0 if index is None else len(index)
 
 
 def test_one_wrong_thing_about_transactions_is_told() -> None:

@@ -71,7 +71,7 @@ def test_a_knob_can_be_replaced() -> None:
 
 
 def test_a_drawn_value_is_never_above_the_usual_one() -> None:
-    """Ranges of knobs lie below the product's constants, and both ends of each range are drawn."""
+    """No range of a knob exceeds the product's constant, and the lowest value of each range is drawn."""
     for knob in KNOBS.values():
         assert 0 <= knob.low <= knob.high <= usual_value(knob), knob
     drawn = [draw_knobs(Random(f"{seed}/knobs")) for seed in range(400)]
@@ -84,7 +84,8 @@ def test_a_drawn_value_is_never_above_the_usual_one() -> None:
 
 
 def test_a_turned_knob_is_seen_everywhere_and_put_back() -> None:
-    """A changed knob is visible in its own module and in all importers. It is restored, also after an error."""
+    """A changed knob has its new value in its own module and in every importer. The old value returns, also after an
+    error."""
     from odradek.data_plane.log import recovery
     from odradek.data_plane.log.directory import log_loader
 
@@ -128,7 +129,7 @@ def test_one_name_of_two_constants_is_replaced_where_it_was_imported_from() -> N
 LATE_IMPORT = """
 from odradek.metadata_quorum.replica.log_reading import READ_BYTES
 """
-"""The source that the late-loaded module appears to have: this file."""
+"""The source of the module that is loaded late. For inspection, it claims to come from this file."""
 
 
 def test_options_have_the_knobs_of_a_run() -> None:

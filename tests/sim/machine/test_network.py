@@ -95,8 +95,8 @@ def test_writes_are_split_at_any_byte() -> None:
 
 
 def test_a_full_window_blocks_the_sender_until_the_receiver_reads() -> None:
-    """`send` returns 0 when the buffer is full. Room is announced by quarters of the buffer; `writable` waits for a
-    third."""
+    """`send` returns 0 when the buffer is full. Senders see freed room in steps of a quarter of the buffer; `writable`
+    waits for a third."""
 
     async def scenario(world: World) -> None:
         here, there = await pair(world)

@@ -52,8 +52,8 @@ def serving(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_keeper_is_the_registered_process_and_nothing_is_about_to_end_it() -> None:
-    """A broker counts as a keeper of data only if its disk is sound, its process is registered, and nothing is about to
-    stop it."""
+    """A broker counts as a keeper of data only if its disk is sound, its process is registered, and no planned fault
+    will stop it."""
     storm = _storm()
     one, two, three = storm.cluster.brokers
     image = _image(_in_sync(1, 2, 3))
@@ -67,8 +67,8 @@ def test_a_keeper_is_the_registered_process_and_nothing_is_about_to_end_it() -> 
 
 
 def test_each_partition_of_a_victim_keeps_a_replica_that_may_lead() -> None:
-    """Each partition keeps a member of its ISR or an eligible replica, and this one stays up until the cluster is
-    whole."""
+    """Each partition keeps a replica that may lead: a member of its ISR or an eligible one. It stays up until the
+    cluster is whole."""
     for partitions in ((_in_sync(1, 2, 3),), (_in_sync(1), _in_sync(2)), (_in_sync(1, elr=(2,)),)):
         seen = set()
         for seed in range(40):

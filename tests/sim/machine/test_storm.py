@@ -150,7 +150,8 @@ def test_at_most_one_page_cache_is_lost_until_all_is_whole(monkeypatch: pytest.M
 
 
 def test_each_partition_of_a_broker_without_power_keeps_a_replica() -> None:
-    """A partition that lost a page cache keeps one broker up. Brokers of other partitions may all die."""
+    """If a broker of a partition lost its page cache, one of the partition's brokers stays up. Brokers of other
+    partitions may all die."""
     made, cluster = storm(0, "deaths", nodes=5)
     one, two, three, four, five = cluster.brokers
     cluster.replica_sets = frozenset(
@@ -173,7 +174,8 @@ def test_each_partition_of_a_broker_without_power_keeps_a_replica() -> None:
 
 
 def test_no_power_fails_while_the_cluster_is_not_whole() -> None:
-    """While the cluster is not whole, only controllers lose power, since all that they acknowledge is synced."""
+    """While the cluster is not whole, only controllers lose power, because they sync everything before they acknowledge
+    it."""
     made, cluster = storm(3, "deaths", "deaths", seconds=300.0)
     cluster.wrong = "a replica is behind"
     run(made, cluster)
@@ -193,8 +195,7 @@ def test_plans_are_swarms() -> None:
 
 
 def test_two_may_kill_one_process_at_one_moment() -> None:
-    """Two kinds of trouble may kill the same process at the same time. The second kill waits until the process has
-    ended."""
+    """Two kinds of trouble may kill one process at the same time. The second one waits until the process has ended."""
     world = World(5)
     cluster = Cluster(world, Shape(3, 0))
     member = cluster.members[0]

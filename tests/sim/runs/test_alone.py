@@ -27,21 +27,22 @@ AT = ("loners", "t", 0)
 RAFT_SEEDS = range(30)
 REPLICATION_SEEDS = range(100)
 QUORUM_SEEDS = (*range(12), 50307, 50346, 903285, 905949, 8600017)
-"""In 50307 and 50346, one step commits with the old voters and then changes them: one joins, the leader leaves.
+"""In 50307 and 50346, one step commits with the old voters and then changes them: a voter joins, and the leader leaves.
 
 In 903285 a power loss leaves a hole in unsynced data. In 905949 a candidate gets its votes after its epoch has ended.
 In 8600017 a leader's disk is slow, so its followers have a committed batch before its own file does.
 """
 MOVED_SEEDS = (*range(8), 3440049)
-"""In the last seed, a lost request would delay a copied directory's check for its original."""
+"""In the last seed, one lost message delayed later look-ups for a copy, so a copy of a voter's directory was counted as
+a voter."""
 GROUPS_SEEDS = (*range(30), 2167035, 2172304)
 """In the last two seeds, a coordinator that does not know yet that it was deposed answers an OffsetFetch."""
 CONSUMERS_SEEDS = (*range(40), 148)
 """In the last seed, a classic group without any generation is upgraded."""
 TRANSACTIONS_SEEDS = (*range(30), 133, 6592952)
-"""In 133, the decision that ends one transaction also begins and aborts the next.
+"""In 133, the decision that ends one transaction also begins and aborts the next one.
 
-In the last seed, a coordinator dies that has loaded a decision above the high watermark.
+In the last seed, a coordinator loads a decision above the high watermark and then dies.
 """
 
 
@@ -104,7 +105,7 @@ def test_voters_that_have_moved_find_each_other_and_a_copy_elects_nobody() -> No
 def test_schedules_of_moves_see_what_their_rules_are_for(
     trouble: str, function: str, old: str, new: str, message: str
 ) -> None:
-    """If one of the rules is removed, some schedule breaks a promise."""
+    """If one of the rules that detect copies and moves is removed, some schedule breaks a promise."""
 
     def search() -> None:
         for seed in range(60):
@@ -145,7 +146,8 @@ def test_transactions_are_there_whole_or_not_at_all() -> None:
 
 
 class Offsets(GroupPromises):
-    """The check of answers to fetches, after a commit of 3 was acknowledged in leader epoch 1 and one of 7 in epoch 2."""
+    """The check of OffsetFetch answers. Offset 3 was committed in leader epoch 1, and offset 7 in epoch 2; both were
+    acknowledged."""
 
     def __init__(self) -> None:
         super().__init__(2, 1000, lambda: 0)
@@ -187,7 +189,8 @@ def replica(*, is_open: bool) -> Node:
 
 
 def test_a_hole_in_the_log_of_an_open_quorum_is_found() -> None:
-    """A log ends at a hole if no start has checked it since a power loss. In an opened log, a hole is a violation."""
+    """If no start has checked a log since a power loss, the log counts only up to a hole. In a log in use, a hole is a
+    violation."""
     assert whole_log(replica(is_open=False)) == [logged(0)]
     with pytest.raises(SafetyViolation, match="hole"):
         whole_log(replica(is_open=True))

@@ -69,7 +69,7 @@ def test_a_value_tells_what_its_record_has() -> None:
 
 
 def test_which_failures_are_certain() -> None:
-    """For G1a, a send has certainly failed if it was never sent, or was refused at its only attempt."""
+    """A send has certainly failed (G1a) if it was never sent, or if its only attempt was refused."""
     timed_out = RequestTimedOut("too late")
     refused = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, "two are needed")
 

@@ -51,7 +51,7 @@ def test_a_position_inside_a_batch_drops_the_batchs_earlier_records() -> None:
 
 
 def test_a_batch_cut_at_the_end_comes_with_the_next_poll() -> None:
-    """A batch that is cut off at the end of a response is ignored, and comes with the next poll."""
+    """A batch that is cut off at the end of a response is ignored, and the next poll fetches it whole."""
     wire, _broker, fetcher = setup(count=9, partition_max_bytes=150)
     fetcher.assign("t", 0, 0)
     assert read(wire, fetcher) == [b"0", b"1", b"2"]
@@ -59,7 +59,8 @@ def test_a_batch_cut_at_the_end_comes_with_the_next_poll() -> None:
 
 
 def test_an_answer_without_a_whole_batch_is_damage() -> None:
-    """The first batch of a response must be whole, whatever the limit (KIP-74). Otherwise the response is refused."""
+    """If the first batch of a response is not whole, the response is refused: brokers return it whole whatever the
+    limit (KIP-74)."""
     wire, _, fetcher = setup(count=3, partition_max_bytes=50)
     fetcher.assign("t", 0, 0)
     with pytest.raises(CorruptBatch, match="no whole batch"):

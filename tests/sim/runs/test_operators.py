@@ -56,7 +56,8 @@ def _guarded_options(*duties: str) -> RunOptions:
 
 
 def test_lives_of_a_topic_and_tokens_keep_their_promises() -> None:
-    """A recreated topic has its last configuration, and tokens work until they expire."""
+    """A topic that was deleted and created again has the configuration of its last creation. Tokens work until they
+    expire."""
     result = run(1, _guarded_options("lives", "tokens"))
     assert result.verdict == "ok", result.message
     assert result.statistics["tokens taken"] > 0 < result.statistics["tokens refused"]
@@ -132,7 +133,7 @@ def test_answers_with_codes_that_no_sound_node_gives_are_found() -> None:
 
 
 def test_what_was_asked_without_an_answer_stays_possible() -> None:
-    """A value is possible if it was acknowledged last, or if its request was not answered."""
+    """After requests to set a value, it may be the last acknowledged one, or one whose request was not answered."""
     possible = Possible("a")
     possible.ask("b")
     possible.acknowledge("c")

@@ -48,7 +48,7 @@ def test_what_is_no_option_is_refused() -> None:
 
 
 def test_making_simpler_comes_to_an_end_at_nothing() -> None:
-    """Each simplification removes something, and repeated ones end without any trouble."""
+    """Each simplification changes the options. Repeated ones end with options without any trouble."""
     options = RunOptions.draw(1)
     for _ in range(200):
         steps = options.simpler()
@@ -90,7 +90,7 @@ def test_one_seed_and_options_give_one_run() -> None:
 
 @in_each_way
 def test_each_way_to_fail_is_a_verdict(failure: Failure, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever a node does, a run returns a verdict and does not raise."""
+    """For each way in which a run can fail, the run returns the matching verdict instead of raising."""
     failure.befall(monkeypatch, ClusterScenario)
     result = run(1, RunOptions())
     assert result.verdict == failure.verdict

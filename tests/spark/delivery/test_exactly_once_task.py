@@ -60,8 +60,8 @@ def attempt(
 def test_a_task_that_dies_anywhere_writes_once(
     node: RunningNode, topic: str, pytestconfig: pytest.Config
 ) -> None:
-    """In each batch an attempt is killed at a step, and the next attempt completes it. Each row is there once per
-    batch."""
+    """For each batch, one attempt is killed at a step and the next attempt completes the batch. The topic has each row
+    once per batch."""
     query = f"q-{uuid4()}"
     points = ALL_POINTS if pytestconfig.getoption("--matrix") else POINTS
     for batch, point in enumerate(points):
@@ -121,7 +121,7 @@ def test_a_late_attempt_writes_nothing(node: RunningNode, topic: str) -> None:
 
 
 def test_progress_that_contradicts(node: RunningNode, topic: str) -> None:
-    """An attempt with other rows, an older batch or a gap fails, and adds no rows."""
+    """An attempt fails and adds no rows if its rows differ, its batch is older, or a batch was skipped."""
     query = f"q-{uuid4()}"
     attempt(node.bootstrap, topic, query, 0)
     attempt(node.bootstrap, topic, query, 1)
@@ -155,7 +155,8 @@ def test_an_old_batch_with_more_tasks_writes_nothing(
 
 
 def test_a_topic_made_anew_ends_the_query(node: RunningNode, topic: str) -> None:
-    """If the topic was deleted and created again, the query fails with one sentence, until the new topic is adopted."""
+    """If the topic was deleted and created again, an attempt fails with one sentence. It succeeds if it adopts the new
+    topic."""
     query, topics = f"q-{uuid4()}", Topics(node.bootstrap)
     attempt(node.bootstrap, topic, query, 0)
     topics.delete(topic)
@@ -173,7 +174,7 @@ def test_a_topic_made_anew_ends_the_query(node: RunningNode, topic: str) -> None
 
 @pytest.mark.parametrize("goes_on", [False, True], ids=["learns at its end", "learns while it writes"])
 def test_a_task_that_takes_too_long(node: RunningNode, topic: str, goes_on: bool) -> None:
-    """A task longer than its transaction timeout fails. The message names the setting for this batch and other ways for
+    """A task that takes longer than its transaction timeout fails. The error says what to set for this batch and for
     the next."""
     plan = plan_of(node.bootstrap, topic)
     plan = attrs.evolve(plan, properties={**plan.properties, "transaction.timeout.ms": "200"})
@@ -215,8 +216,8 @@ def test_a_decisions_topic_that_forgets_is_refused(
 def test_progress_has_three_replicas_where_it_can(
     node: RunningNode, fresh_topic: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With three brokers the decisions topic asks for three replicas, which a single node refuses. Alone, it uses the
-    default."""
+    """In a cluster of three brokers, the sink creates the decisions topic with three replicas. With one broker it uses
+    the default."""
     name = fresh_topic("decisions")
     with Decisions({"bootstrap.servers": node.bootstrap}, name) as decisions:
         three = SimpleNamespace(topics={}, brokers={1: None, 2: None, 3: None})
@@ -229,7 +230,7 @@ def test_progress_has_three_replicas_where_it_can(
 
 
 def test_progress_outlives_its_leader() -> None:
-    """The decisions topic excludes unclean elections, and with three brokers it needs two in-sync replicas: a lost
+    """The decisions topic forbids unclean elections and, with three brokers, requires two in-sync replicas. A lost
     marker would duplicate rows."""
     for brokers, in_sync in ((1, None), (2, None), (3, "2"), (9, "2")):
         made = new_topic("d", brokers)

@@ -36,8 +36,8 @@ class Transaction:
 class World:
     """The state of all parts of a search.
 
-    `attempts` are running, and `left` counts those that may still start, by task. `log` has the markers as numbers of
-    their transactions. `told` are the tasks that reported to Spark.
+    `attempts` are running. `left` has, for each task, how many more attempts may start. `log` has the markers as
+    numbers of their transactions. `told` has the tasks that have reported to Spark.
     """
 
     epochs: tuple[int, ...]
@@ -220,16 +220,16 @@ def test_the_stable_offset_is_enough_for_a_task_alone() -> None:
     [(0, None, 0, True), (0, 4, 5, True), (0, 5, 5, False), (3, None, 9, True), (3, 4, 9, True)],
 )
 def test_batches_that_follow_their_marker(task: int, last: int | None, batch: int, writes: bool) -> None:
-    """A batch with a marker is compared, and the next one is written. Only task 0 takes part in every batch, so others
-    may skip some."""
+    """If the batch already has a marker, its rows are only compared; otherwise they are written. A task other than task
+    0 may skip batches."""
     marker = None if last is None else Marker(last, SUMMARY)
     assert judge(TaskProtocol("query q", task, batch), marker, newest=batch - 1) is writes
 
 
 @pytest.mark.parametrize("adopt", [False, True])
 def test_a_later_task_is_refused_where_the_first_would_be(adopt: bool) -> None:
-    """If no task has the previous batch, as in a wrong decisions topic, a later task is refused, too. An open marker of
-    the batch is enough."""
+    """If no task has a marker of the previous batch, as when decisionsTopic is wrong, task 3 is refused, too. An
+    uncommitted marker of that batch suffices."""
     attempt = TaskProtocol("query q", 3, 5, adopt=adopt)
     for last, newest, begun in ((None, -1, -1), (None, 3, 3), (3, 3, -1)):
         marker = None if last is None else Marker(last, SUMMARY)

@@ -80,7 +80,8 @@ def test_batches_that_contradict_their_decision(last: int | None, batch: int, se
 
 
 def test_an_attempt_waits_for_the_batch_before() -> None:
-    """No attempt at the next batch begins until the decision is complete: its driver may still abort transactions."""
+    """An attempt at the next batch fails until the last decision is complete. The driver may still be aborting
+    transactions."""
     with pytest.raises(ProgressError, match="is decided but not complete"):
         AttemptProtocol("q", 0, 6).looked(Decision(5, ROWS))
 
@@ -129,7 +130,7 @@ def test_a_topic_made_anew_is_told() -> None:
 
 
 def test_decisions_as_records() -> None:
-    """A decision is read back as it was written. When complete, it has no winners."""
+    """A decision is read back as it was written. A complete decision is stored without its winners."""
     winners = (Prepared(0, 2, 71, 5), Prepared(12, 0, 72, 0))
     decision = Decision(7, ROWS, winners, topics=(("t", b"\1" * 16),))
     log = MarkerLog("q")

@@ -202,8 +202,8 @@ def test_twins_a_zombie_and_a_task_without_rows(query: Query) -> None:
 def test_a_driver_that_sleeps_ends_nothing_of_the_next_batch(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A driver is delayed while another one completes its batch and begins the next. It is then refused, and aborts
-    nothing."""
+    """While a driver is delayed, another driver completes the batch and begins the next. The delayed driver is refused
+    and aborts nothing."""
     reports = [query.attempt(0, task) for task in range(TASKS)]
     sleeper, found = query.driver(0, reports), DriverProtocol.found
     later: list[TaskReport] = []
@@ -226,7 +226,8 @@ def test_a_driver_that_sleeps_ends_nothing_of_the_next_batch(
 def test_an_attempt_waits_for_the_end_of_the_batch_before(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An attempt sees an old record that the previous batch is incomplete. It reads again instead of failing."""
+    """An attempt reads an outdated record, which says that the previous batch is incomplete. It reads again instead of
+    failing."""
     reports = [query.attempt(0, task) for task in range(TASKS)]
 
     def run() -> None:
@@ -254,7 +255,8 @@ def test_an_attempt_waits_for_the_end_of_the_batch_before(
 def test_an_abort_drops_what_it_was_told_and_overrides_no_decision(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a decision, an abort aborts the reported transactions. If a decision exists, the abort commits them."""
+    """Without a decision, an abort aborts the reported transactions. If a decision exists, it commits the decided
+    ones."""
     reports = [query.attempt(0, task) for task in range(TASKS)]
     query.end(query.driver(0, reports, aborts=True))
     query.check(0)
@@ -291,8 +293,8 @@ def test_progress_that_contradicts(query: Query) -> None:
 
 
 def test_a_winner_that_others_touch(query: Query, server: ServerProcess) -> None:
-    """A prepared transaction that another producer resumed is still committed. If an operator aborted it, the error
-    reports lost rows."""
+    """A prepared transaction that another producer has resumed is committed. If an operator has aborted the
+    transaction, the error reports lost rows."""
     reports = [query.attempt(0, task) for task in range(TASKS)]
     keys = {**query.plan.properties, **TWO_PHASE, "transactional.id": slot_id(query.name, 0, 0)}
     with Producer(keys) as other:
@@ -307,7 +309,8 @@ def test_a_winner_that_others_touch(query: Query, server: ServerProcess) -> None
 
 
 def test_a_lost_answer_is_no_lost_winner(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A winner is committed, but the response is lost, and its slot is reused. The batch still succeeds."""
+    """A winner is committed, but the response is lost, and another producer reuses the winner's slot. The batch still
+    succeeds."""
     keys = {**query.plan.properties, **TWO_PHASE, "transactional.id": slot_id(query.name, 0, 0)}
     known, others = pool.error_code, list[Producer]()
 
@@ -346,7 +349,8 @@ def test_a_node_that_goes_while_transactions_are_listed(
 
 
 def test_a_topic_made_anew(query: Query, server: ServerProcess) -> None:
-    """If the topic was deleted and created again, the query fails with one sentence, until the new topic is adopted."""
+    """If the topic was deleted and created again, the query fails with one sentence. It continues once the new topic is
+    adopted."""
     topics, topic = Topics(server.bootstrap), query.plan.topic
     assert topic is not None
     query.run(0)

@@ -47,7 +47,7 @@ class Rules:
     abort_respects_decision: bool = True
     abort_drops_only_own: bool = True
     asks_each_task: bool = True
-    """A batch has begun with delivery=exactly-once if any task has its marker, not only task 0."""
+    """A marker of any task, not only of task 0, shows that a batch has begun with delivery=exactly-once."""
 
 
 @attrs.frozen
@@ -63,7 +63,7 @@ class Sizes:
     aborts: bool = True
     """True if batches may fail."""
     first_ends: bool = False
-    """True if the first driver stops after its first batch, as if it had fallen behind."""
+    """True if the first driver ends after its first batch, like a driver that has fallen behind."""
     begun: tuple[int, ...] = ()
     """The tasks that have already committed batch 0 with delivery=exactly-once."""
 
@@ -71,7 +71,7 @@ class Sizes:
 class Slot(NamedTuple):
     """A transactional id, with the batch of its open transaction.
 
-    `next_epoch` belongs to a producer that has resumed it.
+    `next_epoch` is the producer epoch of a producer that has resumed the transaction, or -1.
     """
 
     epoch: int = -1
@@ -122,12 +122,12 @@ class World(NamedTuple):
     visible: tuple[tuple[int, int], ...] = ()
     flaw: str = ""
     is_over: bool = False
-    """True if a driver has ended the last batch. Then no transaction may be open."""
+    """True if a driver has ended the last batch. In this state no transaction may be open."""
     begun: tuple[int, ...] = ()
 
 
 def _last(world: World, batch: int, decision: Decision | None, rules: Rules) -> Decision | None:
-    """Return the query's last decision, with regard to markers of delivery=exactly-once. Raises `ProgressError`."""
+    """Return the query's last decision, also counting markers of delivery=exactly-once. Raises `ProgressError`."""
     if not rules.asks_each_task and 0 not in world.begun:
         return decision
     return last_of("q", batch, decision, {task: Marker(0, _ROWS) for task in world.begun})

@@ -28,7 +28,7 @@ __all__ = [
 _SECONDS_MAX = 3600.0
 _AWAY_SECONDS_MAX = 3.0
 _LOOK_SECONDS = 0.05
-"""Batches take longer than this. A shorter interval would use a tenth of a core."""
+"""The interval is shorter than a batch. A still shorter one would use a tenth of a core."""
 
 
 class Nemesis(Protocol):

@@ -72,7 +72,7 @@ _SLOW_POINTS = {
     TWO_PHASE: ("before-looked", "after-claimed", "before-written", "before-prepared", "after-prepared"),
 }
 _STEPS_OF_REPETITIONS = ("compare", "counted")
-"""These steps happen only in repeated attempts. A kill there might never occur."""
+"""Steps that happen only in a repeated attempt. No kill is planned for them, because they might never be reached."""
 _PREPARES = {"transaction.two.phase.commit.enable": "true"}
 _FLIGHTS_PER_BATCH = 1_000
 
@@ -89,7 +89,7 @@ class Outcome:
     """Slow tasks for which Spark started a duplicate."""
     other_kills: dict[str, int]
     kills_left: int
-    """Named steps that no process has reached."""
+    """Planned kills whose step no process has reached."""
     repeated_attempts: int
     rows: int
     lost: int

@@ -154,8 +154,8 @@ class TestAgainstThePlainReader:
     @settings(max_examples=100, deadline=None)
     @given(batch_plans, st.integers(0, 2**62), st.data())
     def test_same_rows(self, plans: list[BatchPlan], base_offset: int, data: st.DataObject) -> None:
-        """The rows are the same for all codecs, headers, nulls, gaps, control batches, starts and ends within batches,
-        and sizes of pieces."""
+        """For any plan of batches, range of offsets and number of wanted rows, `decode_batches` gives the same rows as
+        the simple loop."""
         batches = build(plans, base_offset)
         buf = bytes(b"".join(batches))
         buf += buf[: data.draw(st.integers(0, HEADER_SIZE - 1), "bytes of a cut batch")]
@@ -184,9 +184,9 @@ class TestAgainstThePlainReader:
         buf = bytes(b"".join(batches))
         expected, got = outcome(plain_rows, buf, 0), outcome(arrow_rows, buf, 0)
         if isinstance(got, KafkaError) and "64 bits" in got.message:
-            return  # a number that the simple reader accepts, but that no column can hold
+            return  # The simple reader accepts this number, but no column can hold it.
         if isinstance(got, KafkaError) and isinstance(expected, KafkaError):
-            # Headers of all batches are checked before records, so of two faults another may be found first.
+            # All headers are checked before any record, so the two readers may report different faults.
             assert got.code == expected.code or len(plans) > 1
         else:
             assert got == expected

@@ -31,7 +31,7 @@ def rows_of(batches: list[Any]) -> list[dict[str, Any]]:
 @settings(max_examples=examples(40), deadline=None)
 @given(st.lists(batch_plans, min_size=1, max_size=4), st.booleans(), st.data())
 def test_same_rows(plans: list[list[BatchPlan]], with_headers: bool, data: st.DataObject) -> None:
-    """The rows are the same for all codecs, control batches, starts and ends within batches, and sizes of pieces."""
+    """For any batches and number of wanted rows, `decode_ranges` gives the rows of `decode_batches`, range by range."""
     ranges = []
     for number, plan in enumerate(plans):
         offset = data.draw(st.integers(0, 60), "start")

@@ -131,8 +131,8 @@ class TestRateLimit:
         st.integers(1, 10**6),
     )
     def test_progress_without_overshoot(self, backlogs: dict[tuple[str, int], int], limit: int) -> None:
-        """A batch reads something if there are records, and never beyond an end. It exceeds the limit by at most a
-        record per partition."""
+        """If any partition has records, a batch reads some, and never beyond a partition's end. In total it exceeds the
+        limit by at most one record per partition."""
         starts = dict.fromkeys(backlogs, 5)
         ends = {key: 5 + size for key, size in backlogs.items()}
         limited = rate_limited(starts, ends, limit)
@@ -205,7 +205,7 @@ class TestFilters:
         ],
     )
     def test_the_rest_is_sparks(self, one: Filter) -> None:
-        """A filter that cannot reduce the reading is left to Spark."""
+        """A filter that cannot narrow the ranges is left to Spark, and all records are read."""
         pushed, left = push([one])
         assert left == [one]
         assert pushed.cut(range_of(0, 100)) == range_of(0, 100)

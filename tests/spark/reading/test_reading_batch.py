@@ -68,7 +68,7 @@ class TestBatch:
             read(given)
 
     def test_an_authority_that_is_not_there(self, options: Options) -> None:
-        """A certificate file is opened late, but the error for a missing one still names the option."""
+        """A missing certificate file is noticed only when a client connects. The error still names the option."""
         tls = {"kafka.security.protocol": "SSL", "kafka.ssl.truststore.type": "PEM"}
         with pytest.raises(
             OptionError,

@@ -52,8 +52,8 @@ class TestOffsetsOfTheJvmConnector:
     def test_a_checkpoint_that_has_more_loses_it(
         self, topics: Topics, options: Options, query: StartQuery, fresh_topic: Callable[[str], str]
     ) -> None:
-        """If a query gets jvmOffsets later, an empty batch removes the additional fields from its checkpoint. It can
-        also lose the option again."""
+        """If jvmOffsets is set later, an empty batch removes the additional fields from the checkpoint. The query also
+        continues after jvmOffsets is unset."""
         name = topics.create(fresh_topic("plain-later"))
         topics.send(name, [b"1"])
         running = query(options(name, startingOffsets="earliest"))
@@ -70,8 +70,8 @@ class TestOffsetsOfTheJvmConnector:
     def test_another_topic_of_the_same_name(
         self, topics: Topics, options: Options, query: StartQuery, fresh_topic: Callable[[str], str]
     ) -> None:
-        """With jvmOffsets, a recreated topic is recognised only while the process lives, because it knows the topic's
-        id."""
+        """With jvmOffsets, the running process detects a recreated topic by its remembered id. After a restart it
+        cannot."""
         name = topics.create(fresh_topic("plain-again"))
         topics.send(name, [b"old"] * 3)
         running = query(options(name, jvmOffsets="true", startingOffsets="earliest"))

@@ -41,7 +41,8 @@ class TestStream:
     def test_the_first_batch_comes_at_once_and_once(
         self, topics: Topics, options: Options, query: StartQuery, fresh_topic: Callable[[str], str]
     ) -> None:
-        """The first batch comes at once, even if empty, because Spark saves the start only with the first end."""
+        """The first batch comes at once, even if it is empty: Spark saves the start offsets only together with the
+        first end offsets."""
         name = topics.create(fresh_topic("first"))
         running = query(options(name))
         assert running.batch() == []
@@ -50,8 +51,8 @@ class TestStream:
     def test_a_crash_in_the_first_batch(
         self, topics: Topics, options: Options, query: StartQuery, fresh_topic: Callable[[str], str]
     ) -> None:
-        """After a crash in the first batch, Spark asks for the start again but keeps the old end. The batch then reads
-        the intended records."""
+        """After a crash in the first batch, Spark asks for new start offsets but keeps the old end. The batch still has
+        the records between the old start and the old end."""
         name = topics.create(fresh_topic("crash"))
         topics.send(name, [b"before"])
         running = query(options(name))
@@ -165,8 +166,8 @@ class TestStreamTold:
     def test_lag_in_records_and_seconds(
         self, topics: Topics, options: Options, query: StartQuery, fresh_topic: Callable[[str], str]
     ) -> None:
-        """The reported latest offset includes the lag after the batch: in records, and as the age of the oldest unread
-        record."""
+        """The reported latest offset includes the lag after the batch, as a number of records and as the age of the
+        oldest unread one."""
         name = topics.create(fresh_topic("lag"))
         topics.send(name, [b"x"] * 10, timestamp=1_000_000)
         running = query(options(name, startingOffsets="earliest", maxOffsetsPerTrigger=4))

@@ -47,8 +47,8 @@ class TestDefaults:
 
 class TestBounds:
     def test_the_first_of_timestamp_by_timestamp_and_offsets_counts(self) -> None:
-        """startingTimestamp takes precedence over startingOffsetsByTimestamp, and this over startingOffsets, as in
-        Spark's guide."""
+        """startingTimestamp overrides startingOffsetsByTimestamp, which overrides startingOffsets, as in Spark's
+        guide."""
         every = {
             "startingTimestamp": "5",
             "startingOffsetsByTimestamp": '{"flights": {"0": 6}}',

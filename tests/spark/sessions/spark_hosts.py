@@ -48,7 +48,7 @@ def spark_hosts(folder: Path) -> Iterator[SparkHosts]:
     """Run a cluster within the block, with its files in `folder`. Raises `AssertionError` if it does not start."""
     port, *others = free_ports(1 + len(_HOSTS))
     master = f"spark://{_MASTER_HOST}:{port}"
-    # Otherwise the master gives up an application whose executors die repeatedly.
+    # By default the master removes an application whose executors die repeatedly.
     lasting = {"SPARK_MASTER_OPTS": f"-D{_DEPLOY.removeprefix('org.apache.')}.maxExecutorRetries=-1"}
     with ExitStack() as stack:
         own = ["--host", _MASTER_HOST, "--port", str(port)]
@@ -70,7 +70,7 @@ def _daemon(
 ) -> Iterator[subprocess.Popen[bytes]]:
     home = Path(pyspark.__file__).parent
     environment = {**os.environ, **more, "SPARK_HOME": str(home), "SPARK_DAEMON_MEMORY": _DAEMON_MEMORY}
-    # The program replaces itself by Java, so this process is the daemon.
+    # `spark-class` replaces itself by Java (exec), so the id of this process is that of the daemon.
     command = [str(home / "bin" / "spark-class"), f"{_DEPLOY}.{name}", "--webui-port", "0", *words]
     with (folder / f"{name}.log").open("ab") as log:
         process = subprocess.Popen(

@@ -171,8 +171,8 @@ def test_how_long_rows_and_questions_wait() -> None:
 
 
 def test_the_time_of_a_transaction() -> None:
-    """The transaction timeout is the brokers' maximum, unless the user sets a shorter one. A longer one is refused with
-    the setting's name."""
+    """The transaction timeout is the longest that the brokers allow, or a shorter one set by the user. For a longer one
+    the error names the setting."""
     plan = plan_write(GOOD, schema("value string"))
     assert plan.with_transaction_timeout(60_000).settings.transaction_timeout_ms == 60_000
     plan = plan_write({**GOOD, "kafka.transaction.timeout.ms": "70000"}, schema("value string"))

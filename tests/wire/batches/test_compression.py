@@ -213,7 +213,7 @@ class TestDamage:
         packed = compress(codec, TEXT[:3000] + os.urandom(200))
         for cut in range(len(packed)):
             if (codec, cut) == (SNAPPY, 16):
-                # The xerial header alone is a valid empty stream.
+                # The first 16 bytes, the xerial header, are a valid empty stream.
                 continue
             refuse(codec, packed[:cut])
 
@@ -277,7 +277,8 @@ class TestDamage:
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the kernel's high-water mark of memory")
 @pytest.mark.parametrize("members", [2, 3, 64])
 def test_gzip_members_larger_than_a_chunk_end(members: int) -> None:
-    """If a gzip member ends within a chunk of input, the next one is still read. This once never ended."""
+    """A gzip member may end in the middle of a chunk of input. The next member is still read; this once looped
+    forever."""
     data = bytes(3 * CHUNK_BYTES + 1)
     assert decompressed_size(GZIP, gzip.compress(data) * members, BOUND * 4) == len(data) * members
 

@@ -57,8 +57,8 @@ def test_a_level_is_the_codecs_own() -> None:
 
 
 def test_what_does_not_decompress_is_refused() -> None:
-    """Damaged data raises `CorruptBatch`, and data above the limit `DecompressionBomb`. For an incomplete header the
-    codec is -1."""
+    """Damaged data raises `CorruptBatch`, and data above the limit `DecompressionBomb`. The codec of an incomplete
+    header is reported as -1."""
     original = batch(CompressionType.GZIP)
     header = parse_header(original)
     with pytest.raises(DecompressionBomb):

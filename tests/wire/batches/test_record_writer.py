@@ -41,8 +41,8 @@ def test_it_writes_what_the_builder_writes(rows: list[Row], codec: int, numbers:
 
 
 def test_many_records() -> None:
-    """With more records than the table of lengths has entries, offsets take several bytes, and the bytes are the
-    same."""
+    """A batch has more records than the writer's table of lengths has entries, so offset deltas take several bytes. The
+    bytes still equal the builder's."""
     rows: list[Row] = [(1000 + number, None, b"%d" % number, ()) for number in range(20_000)]
     builder = RecordBatchBuilder()
     for row in rows:

@@ -171,8 +171,8 @@ class FileRange:
 
 @pytest.mark.parametrize("version", [11, 17])
 def test_spilled_records_are_noted_with_their_place(version: int) -> None:
-    """Objects for file ranges are returned with their places. With their bytes inserted there, the encoding is
-    complete."""
+    """The encoder returns objects that stand for file ranges, each with its place. The encoding is complete when their
+    bytes are inserted there."""
 
     def response(first: Any, second: Any) -> FetchResponse:
         partitions = [
@@ -192,7 +192,8 @@ def test_spilled_records_are_noted_with_their_place(version: int) -> None:
 
 
 def test_spills_need_a_list() -> None:
-    """Encoding an object for a file range without a list of spills is refused, because its bytes would be lost."""
+    """Without a list for file ranges, the encoder refuses an object that stands for one, because its bytes would be
+    lost."""
     data: Any = FileRange(3)
     response = FetchResponse(
         responses=[FetchableTopicResponse("t", partitions=[PartitionData(records=data)])]

@@ -51,7 +51,8 @@ def test_as_many_as_allowed_are_the_same_message() -> None:
 
 
 def test_a_short_message_needs_no_bound() -> None:
-    """Each element takes at least one byte, so a message shorter than the limit needs no check."""
+    """Each element takes at least one byte. So elements need not be counted if the message's bytes are within the
+    limit."""
     message = DeleteTopicsRequest([], [""] * (ELEMENTS_MAX - 20))
     data = encode(message, 5)
     assert len(data) <= ELEMENTS_MAX

@@ -62,7 +62,8 @@ def test_good_responses_add_nothing() -> None:
 
 
 def test_counts_are_added_to() -> None:
-    """Counts are added to the given dictionary, which serves all responses of an API."""
+    """Counts are added to those already in the given dictionary, because one dictionary serves all responses of an
+    API."""
     counts = {6: 1}
     bad = FetchResponse(
         error_code=70, responses=[FetchableTopicResponse("t", partitions=[PartitionData(0, 6)] * 2)]

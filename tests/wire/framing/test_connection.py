@@ -115,7 +115,7 @@ class TestPair:
     @settings(max_examples=examples(60))
     @given(st.lists(st.sampled_from(CALLS), max_size=12), st.integers(1, 400), st.data())
     def test_any_interleaving(self, calls: list[Call], piece: int, data: st.DataObject) -> None:
-        """Sending, answering and reading may interleave in any order. All responses arrive in order."""
+        """Requests are sent, answered and read in any interleaving. All responses arrive in order."""
         pair = ConnectionPair(piece)
         asked, to_server, to_client = list(calls), bytearray(), bytearray()
         waiting: list[Message] = []

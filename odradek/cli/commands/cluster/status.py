@@ -235,9 +235,7 @@ def _is_silent(quorum: QuorumDescription, voter: QuorumReplica) -> bool:
 
 
 def _is_current(quorum: QuorumDescription | None) -> bool:
-    """True if there is an active controller. Without an active controller, all figures come from the last
-    one.
-    """
+    """True if there is an active controller. Otherwise all figures come from the last active controller."""
     return quorum is not None and quorum.leader is not None
 
 

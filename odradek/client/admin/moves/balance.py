@@ -20,10 +20,10 @@ The load of a broker is the bytes of its replicas. A plan is computed on a model
 
 Rules
 -----
-* A partition's replicas stay on different brokers, and a move never lets it span fewer racks or fewer hosts.
+* A partition's replicas stay on different brokers. After a move, they never span fewer racks or fewer hosts than
+  before.
 * Every step makes a sum of squares smaller, so planning ends. The same input leads to the same plan.
-* Replicas on brokers that are not in the list, such as dead brokers, stay where they are, unless the broker
-  leaves.
+* Replicas on brokers that are not in the list, such as dead brokers, move only if their broker leaves.
 
 Deliberately absent: traffic, and disks within a broker (each broker chooses the disks for its new replicas).
 """

@@ -30,7 +30,7 @@ __all__ = [
 ROOM_SHARE = 0.05
 """The share of a disk that a plan leaves free."""
 SLACK_BYTES = 1 << 20
-"""A plan leaves differences between disks below this number of bytes as they are."""
+"""A plan ignores differences between disks that are smaller than this number of bytes."""
 
 
 @attrs.frozen

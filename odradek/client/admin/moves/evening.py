@@ -11,7 +11,7 @@ from odradek.wire.topic_partition import TopicPartition
 __all__ = ["Evening"]
 
 _SLACK_BYTES = 1 << 20
-"""A plan leaves differences between brokers below this number of bytes as they are."""
+"""A plan ignores differences between brokers that are smaller than this number of bytes."""
 _ROUNDS_MAX = 8
 
 

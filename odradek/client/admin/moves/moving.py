@@ -71,8 +71,8 @@ _SETTLED = frozenset((ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.NONE))
 class ClusterSurvey:
     """The state of the cluster that a plan is computed from.
 
-    `sizes` has the bytes of the largest replica of each partition. `unmeasured` has the brokers that did not
-    report their replicas. `usable` has the free disk bytes of each broker that did. `is_current` is False if
+    `sizes` has the bytes of the largest replica of each partition. `unmeasured` has the brokers that did not report
+    their replicas. `usable` has the free disk bytes of each broker that reported its replicas. `is_current` is False if
     no controller answered. All data then comes from one broker, which may lag behind.
     """
 
@@ -166,10 +166,10 @@ def survey_cluster(
     """Collect the brokers, the topics, the moves under way, and (with `measured`) the replica sizes from
     every broker.
 
-    Set `patience` (seconds) only to describe a cluster in trouble. A broker that does not answer in that time
-    is listed in `unmeasured`. If the controller does not answer, `reassignments` is empty and `is_current`
-    false. Without `patience`, a missing answer of the controller is an error. Raises `KafkaError` and
-    `ClientError`.
+    `patience` (seconds) is for commands that only describe a cluster, which may be in trouble. With `patience`, a
+    broker that does not answer in this time is listed in `unmeasured`. If the controller does not answer,
+    `reassignments` is empty and `is_current` false. Without `patience`, a missing answer of the controller is an error.
+    Raises `KafkaError` and `ClientError`.
     """
     cluster = yield from describe_cluster(core, include_fenced=True)
     topics = yield from describe_topics(core)
@@ -345,9 +345,8 @@ def elect_preferred(
 def throttle_moves(core: ClientCore, moves: Sequence[Move], bytes_per_second: int) -> Operation[None]:
     """Limit the replication traffic of these moves to a rate, on every live broker that takes part.
 
-    Other moves may be throttled at the same time. The replicas of those moves stay in the lists of throttled
-    replicas. On each broker, the rate that was set last applies to all moves. Raises `KafkaError` and
-    `ClientError`.
+    If other moves are throttled at the same time, their replicas stay in the lists of throttled replicas. A broker has
+    only one rate: the rate that was set last applies to all moves. Raises `KafkaError` and `ClientError`.
     """
     nodes = sorted(
         {node for move in moves for node in (*move.before, *move.after) if node in core.cluster.brokers}

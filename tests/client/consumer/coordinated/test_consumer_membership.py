@@ -161,7 +161,7 @@ def test_a_coordinator_that_forgot_the_member_is_joined_again() -> None:
 
 @pytest.mark.reaches("client.new_member_replaced")
 def test_a_replaced_static_member_stays_out_for_good() -> None:
-    """After FENCED_INSTANCE_ID a static member does not join again: it would fence its successor in turn."""
+    """After FENCED_INSTANCE_ID a static member does not join again. If it did, it would fence its successor."""
     found, broker = member(1, group_instance_id="i")
     broker.trouble[BEAT].append(int(ErrorCode.FENCED_INSTANCE_ID))
     found.sleep(INTERVAL_SECONDS)
