@@ -34,7 +34,7 @@ from odradek.metadata_quorum.recovery.recovered_image import (
 )
 from odradek.metadata_quorum.replica.storage_format import bootstrap_records
 from odradek.wire.messages.metadata_records import ProducerIdsRecord
-from odradek.wire.structure import ZERO_UUID
+from odradek.wire.structure import ZERO_UUID, Message
 from odradek.wire.uuid_text import uuid_to_text
 
 __all__ = ["REBUILT_END", "Choice", "Named", "choose", "key_text", "rebuild"]
@@ -84,6 +84,8 @@ class Choice:
     """The nodes that the operator has named as absent."""
     configs: Mapping[str, Mapping[str, str]] = attrs.field(factory=dict)
     """Configurations by topic, for topics that are missing in the copy."""
+    is_rebuilt: bool = False
+    """True if no copy exists, so that the new log has only what was found in directories or given."""
 
 
 def key_text(key: ReplicaKey) -> str:
@@ -127,10 +129,11 @@ def choose(nodes: Sequence[FoundNode], named: Named, backup: tuple[str, CopyFile
     return Choice(tuple(copies), chosen, topics, (*refusals, *ambiguous), sets, named.absent, named.configs)
 
 
-def rebuild(nodes: Sequence[FoundNode], named: Named) -> Choice:
+def rebuild(nodes: Sequence[FoundNode], named: Named, access: Sequence[Message] = ()) -> Choice:
     """Make the choice for a cluster whose copies of the metadata log are all gone.
 
-    The cluster's topics are rebuilt from the directories of the nodes.
+    The cluster's topics are rebuilt from the directories of the nodes. `access` has the records of its users,
+    rights and quotas, which no directory has.
     """
     refusals = list(_about_nodes(nodes, named))
     cluster_ids = [each.cluster_id for each in nodes if each.cluster_id]
@@ -150,20 +153,29 @@ def rebuild(nodes: Sequence[FoundNode], named: Named) -> Choice:
         refusals.append(
             "none of the nodes is a controller, so no node could vote: also give a controller, which may be new"
         )
-    builder = ImageBuilder(MetadataImage.empty(cluster_ids[0] if cluster_ids else ""))
-    for offset, record in enumerate(bootstrap_records()):
-        builder.replay(offset, record)
     steps = _recoveries_before(nodes)
     end = OffsetAndEpoch(
         REBUILT_END.offset + steps * REBUILT_STEP.offset, REBUILT_END.epoch + steps * REBUILT_STEP.epoch
     )
+    records = [*bootstrap_records(), *access]
     if steps:
         # The lost log may have allocated producer ids that no partition's log shows. So the next id is beyond
         # all ids that earlier recoveries have skipped.
-        builder.replay(len(bootstrap_records()), ProducerIdsRecord(-1, -1, steps * PRODUCER_IDS_AHEAD))
+        records.append(ProducerIdsRecord(-1, -1, steps * PRODUCER_IDS_AHEAD))
+    builder = ImageBuilder(MetadataImage.empty(cluster_ids[0] if cluster_ids else ""))
+    for offset, record in enumerate(records):
+        builder.replay(offset, record)
     chosen = MetadataCopy("the disks", None, end, (), builder.build()[0])
     topics, ambiguous = topics_of(chosen.image, nodes, named)
-    return Choice((chosen,), chosen, topics, (*refusals, *ambiguous), (), named.absent, named.configs)
+    return Choice(
+        (chosen,),
+        chosen,
+        topics,
+        (*refusals, *ambiguous),
+        absent=named.absent,
+        configs=named.configs,
+        is_rebuilt=True,
+    )
 
 
 def _recoveries_before(nodes: Sequence[FoundNode]) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from odradek.metadata_quorum.image.access_image import QuotaEntity
+from odradek.metadata_quorum.image.access_image import AccessImage, QuotaEntity
 from odradek.metadata_quorum.image.metadata_image import PartitionImage, TopicImage
 from odradek.metadata_quorum.recovery.choice import Choice
 from odradek.metadata_quorum.recovery.copies import MetadataCopy
@@ -43,7 +43,30 @@ def evidence(choice: Choice, nodes: Sequence[FoundNode]) -> list[str]:
             "and look again. Every partition gets its leader only when this node is back, because the disk may hold replicas of it"
             for each in node.blank_directories
         ]
+        lines += [
+            f"node {node.node_id}: the log directory {each.path} cannot be read ({each.problem}). It may hold a replica of each "
+            "partition that was not found on this node: these get leaders only when the disk works again or is replaced"
+            for each in node.dead_directories
+        ]
+    if choice.is_rebuilt:
+        lines += _about_access(chosen.image.access)
     return lines + _about_topics(choice, chosen, nodes)
+
+
+def _about_access(access: AccessImage) -> list[str]:
+    """Report the consequences of a log that was rebuilt without users or rights."""
+    lines = []
+    if not access.scram_credentials:
+        lines.append(
+            "users are missing (--access FILE gives them): every login by SCRAM is refused, of clients and of brokers. So "
+            "brokers that log in to each other by SCRAM copy nothing from each other"
+        )
+    if not access.acls:
+        lines.append(
+            "nobody has any rights (--access FILE gives them), except super.users, and everybody where "
+            "allow.everyone.if.no.acl.found is set"
+        )
+    return lines
 
 
 def _about_copies(chosen: MetadataCopy, copies: Sequence[MetadataCopy]) -> list[str]:

@@ -30,11 +30,15 @@ class CopyFiles:
 class FoundDirectory:
     """A log directory, or the directory of the metadata log.
 
-    `directory_id` is None if it was never formatted.
+    `directory_id` is None for a blank directory, and for one on a dead disk.
     """
 
     path: str
     directory_id: bytes | None
+    problem: str = ""
+    """The reason why nothing in the directory could be read; empty if it could be. The metadata log's directory
+    never has one.
+    """
 
 
 @attrs.frozen
@@ -88,13 +92,21 @@ class FoundNode:
         return [
             each.path
             for each in self.directories
-            if each.directory_id is None and each.path != self.metadata_path
+            if each.directory_id is None and not each.problem and each.path != self.metadata_path
         ]
+
+    @property
+    def dead_directories(self) -> list[FoundDirectory]:
+        """The log directories that could not be read, because their disks are dead."""
+        return [each for each in self.directories if each.problem]
 
     def may_hold(self, topic: str, partition: int) -> bool:
         """True if the node may have a replica of this partition that could not be read."""
         nameless = ((each.topic, each.partition) for each in self.replicas if each.topic_id == ZERO_UUID)
-        return bool(self.blank_directories) or (topic, partition) in (*self.missing, *nameless)
+        return bool(self.blank_directories or self.dead_directories) or (topic, partition) in (
+            *self.missing,
+            *nameless,
+        )
 
     @property
     def metadata_directory_id(self) -> bytes | None:

@@ -181,7 +181,9 @@ def _directories(
         new_ids = {
             each.path: new_uuid()
             for each in node.directories
-            if each.directory_id is None and (is_blank or each.path == node.metadata_path)
+            if each.directory_id is None
+            and not each.problem
+            and (is_blank or each.path == node.metadata_path)
         }
         before = node.metadata_directory_id
         key = known.get(node.node_id)

@@ -27,7 +27,7 @@ __all__ = ["MalformedFile", "decode_plan", "decode_report", "encode_plan", "enco
 
 Json: TypeAlias = "str | int | bool | Sequence[Json] | Mapping[str, Json] | None"
 REPORT, PLAN = "odradek.recovery.report", "odradek.recovery.plan"
-_VERSION = 3
+_VERSION = 4
 
 
 class _Copy(TypedDict):
@@ -45,7 +45,7 @@ class _Node(TypedDict):
     static_voters: list[int]
     servers: list[tuple[str, int]]
     metadata_path: str
-    directories: list[tuple[str, str | None]]
+    directories: list[tuple[str, str | None, str]]
     copy: _Copy | None
     copy_problem: str
     quorum_epoch: int
@@ -187,7 +187,7 @@ def _node(node: FoundNode) -> dict[str, Json]:
         "servers": [list(each) for each in node.servers],
         "metadata_path": node.metadata_path,
         "directories": [
-            [each.path, None if each.directory_id is None else uuid_to_text(each.directory_id)]
+            [each.path, None if each.directory_id is None else uuid_to_text(each.directory_id), each.problem]
             for each in node.directories
         ],
         "copy": None
@@ -236,8 +236,8 @@ def _found_node(document: _Node) -> FoundNode:
         servers=tuple((host, port) for host, port in document["servers"]),
         metadata_path=document["metadata_path"],
         directories=tuple(
-            FoundDirectory(path, None if text is None else uuid_from_text(text))
-            for path, text in document["directories"]
+            FoundDirectory(path, None if text is None else uuid_from_text(text), problem)
+            for path, text, problem in document["directories"]
         ),
         copy=files,
         copy_problem=document["copy_problem"],

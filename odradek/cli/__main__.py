@@ -127,7 +127,8 @@ def _run(argv: Sequence[str] | None) -> int:
         if unknown:
             name = called_here(args.parser, unknown)
             hint = f"; the right name is {name}" if name else ""
-            args.parser.error(f"the command {' '.join(unknown)} does not exist{hint}")
+            noun = "option" if unknown[0].startswith("-") else "argument"
+            args.parser.error(f"the {noun} {' '.join(unknown)} does not exist{hint}")
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else FAILURE
     except CliError as error:

@@ -154,7 +154,7 @@ def test_where_help_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["topic", "list", "--bogus"]) == 2
     said = capsys.readouterr().err
     assert (
-        said == "odradek: the command --bogus does not exist: `odradek topic list --help` shows the options\n"
+        said == "odradek: the option --bogus does not exist: `odradek topic list --help` shows the options\n"
     )
     assert main(["topic", "create"]) == 2
     said = capsys.readouterr().err

@@ -25,7 +25,7 @@ from odradek.wire.messages.delete_acls import (
 from odradek.wire.messages.metadata_records import AccessControlEntryRecord, RemoveAccessControlEntryRecord
 from odradek.wire.schema.anatomy import refuse
 
-__all__ = ["create_acls", "delete_acls"]
+__all__ = ["acl_record", "create_acls", "delete_acls"]
 
 NO_AUTHORIZER = "No Authorizer is configured."
 COMPARED_PER_REQUEST_MAX = 100_000
@@ -52,24 +52,26 @@ def create_acls(
         if acl not in known and acl not in added:
             added[acl] = context.new_uuid()
         results.append(AclCreationResult(ErrorCode.NONE, ""))
-    records = [
-        AccessControlEntryRecord(
-            acl_id,
-            acl.resource_type,
-            acl.resource_name,
-            acl.pattern_type,
-            acl.principal,
-            acl.host,
-            acl.operation,
-            acl.permission_type,
-        )
-        for acl, acl_id in added.items()
-    ]
+    records = [acl_record(acl_id, acl) for acl, acl_id in added.items()]
     try:
         check_batch(records)
     except KafkaError as error:
         return Decision((), refuse(request, error.code, error.message))
     return Decision(records, CreateAclsResponse(0, results))
+
+
+def acl_record(acl_id: bytes, acl: Acl) -> AccessControlEntryRecord:
+    """Make the record that adds an ACL under this id."""
+    return AccessControlEntryRecord(
+        acl_id,
+        acl.resource_type,
+        acl.resource_name,
+        acl.pattern_type,
+        acl.principal,
+        acl.host,
+        acl.operation,
+        acl.permission_type,
+    )
 
 
 def delete_acls(

@@ -27,7 +27,7 @@ from odradek.wire.messages.metadata_records import ClientQuotaRecord
 from odradek.wire.messages.metadata_records import EntityData as RecordEntityData
 from odradek.wire.structure import Message
 
-__all__ = ["alter_client_quotas"]
+__all__ = ["alter_client_quotas", "check_quotas"]
 
 _USER, _CLIENT_ID, _IP = "user", "client-id", "ip"
 _LONG, _INT, _DOUBLE = "LONG", "INT", "DOUBLE"
@@ -60,8 +60,7 @@ def alter_client_quotas(
             keys = [op.key for op in entry.ops]
             if known in outcomes or len(set(keys)) < len(keys):
                 raise _invalid(f"Ignoring duplicate entity {_java_text(entity)}")
-            _check_entity(entity)
-            _check_ops(entity, entry.ops)
+            check_quotas(entity, entry.ops)
         except KafkaError as error:
             outcomes[known] = (entity, error.code, error.message)
             continue
@@ -93,7 +92,13 @@ def _changes(
     ]
 
 
-def _check_entity(entity: _Entity) -> None:
+def check_quotas(entity: Mapping[str, str | None], ops: Iterable[OpData]) -> None:
+    """Check an entity and its new quotas. Raises `KafkaError` INVALID_REQUEST."""
+    _check_entity(entity)
+    _check_ops(entity, ops)
+
+
+def _check_entity(entity: Mapping[str, str | None]) -> None:
     """Check the types and names of an entity. Raises `KafkaError` INVALID_REQUEST."""
     if not entity:
         raise _invalid("Invalid empty client quota entity")
@@ -118,7 +123,7 @@ def _check_address(address: str | None) -> None:
             raise _invalid(f"{address} is not a valid IP or resolvable host.") from error
 
 
-def _check_ops(entity: _Entity, ops: Iterable[OpData]) -> None:
+def _check_ops(entity: Mapping[str, str | None], ops: Iterable[OpData]) -> None:
     """Check the new quotas of an entity. Raises `KafkaError` INVALID_REQUEST."""
     keys = _KEYS_OF_ADDRESSES if _IP in entity else _KEYS_OF_CLIENTS
     for op in ops:

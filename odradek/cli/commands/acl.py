@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from odradek.cli.access.access_words import principal_of
 from odradek.cli.connecting import changing, connected
 from odradek.cli.failure import USAGE, CliError
 from odradek.cli.output import YELLOW, counted, paint, print_json, print_table, say
@@ -100,10 +101,6 @@ def _add_rule_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prefixed", action="store_true", help="treat the names as prefixes")
 
 
-def _principal(text: str) -> str:
-    return text if ":" in text else f"User:{text}"
-
-
 def _resources(args: argparse.Namespace) -> list[tuple[int, str]]:
     from odradek.security.acls.rules import CLUSTER_NAME, ResourceType
 
@@ -117,16 +114,12 @@ def _resources(args: argparse.Namespace) -> list[tuple[int, str]]:
 
 
 def _operations(args: argparse.Namespace) -> list[int]:
-    from odradek.security.acls.rules import Operation
+    from odradek.security.acls.rules import operation_named
 
-    known = [each.name.lower().replace("_", "-") for each in Operation if each > Operation.ANY]
-    codes = []
-    for text in args.operation or ():
-        name = text.lower().replace("_", "-")
-        if name not in known:
-            raise CliError(f"--operation {text} is unknown: expected one of {', '.join(known)}", USAGE)
-        codes.append(int(Operation[name.upper().replace("-", "_")]))
-    return codes
+    try:
+        return [int(operation_named(each)) for each in args.operation or ()]
+    except ValueError as error:
+        raise CliError(f"--operation {error}", USAGE) from None
 
 
 def _needed(args: argparse.Namespace) -> list[tuple[str, int, int, str]]:
@@ -135,7 +128,7 @@ def _needed(args: argparse.Namespace) -> list[tuple[str, int, int, str]]:
     if not (args.user and resources and operations):
         raise CliError("give --user, --operation and a resource, such as --topic NAME", USAGE)
     return [
-        (_principal(user), operation, kind, name)
+        (principal_of(user), operation, kind, name)
         for user in args.user
         for kind, name in resources
         for operation in operations
@@ -143,20 +136,16 @@ def _needed(args: argparse.Namespace) -> list[tuple[str, int, int, str]]:
 
 
 def _rules(args: argparse.Namespace) -> list[Acl]:
-    from odradek.security.acls.rules import SUPPORTED, Acl, Operation, PatternType, Permission, ResourceType
+    from odradek.security.acls.rules import Acl, PatternType, Permission, check_supported
 
     pattern = PatternType.PREFIXED if args.prefixed else PatternType.LITERAL
     permission = Permission.DENY if args.deny else Permission.ALLOW
     rules = []
     for principal, operation, kind, name in _needed(args):
-        supported = SUPPORTED[kind]
-        if operation != Operation.ALL and operation not in supported:
-            names = ", ".join(each.name.lower().replace("_", "-") for each in supported)
-            raise CliError(
-                f"a {ResourceType(kind).name.lower()} has no operation "
-                f"{Operation(operation).name.lower()}; possible operations are {names} and all",
-                USAGE,
-            )
+        try:
+            check_supported(kind, operation)
+        except ValueError as error:
+            raise CliError(str(error), USAGE) from None
         rules.append(Acl(kind, name, pattern, principal, args.host or "*", operation, permission))
     return rules
 
@@ -169,7 +158,7 @@ def _filters(args: argparse.Namespace) -> list[AclFilter]:
     from odradek.security.acls.rules import Operation, PatternType, Permission, ResourceType
 
     pattern = PatternType.PREFIXED if args.prefixed else PatternType.ANY
-    users: list[str | None] = [*(_principal(user) for user in args.user or ())] or [None]
+    users: list[str | None] = [*(principal_of(user) for user in args.user or ())] or [None]
     resources: list[tuple[int, str | None]] = [*_resources(args)] or [(int(ResourceType.ANY), None)]
     operations = _operations(args) or [int(Operation.ANY)]
     return [
@@ -319,7 +308,7 @@ def _authorizer_of(args: argparse.Namespace, client: Client) -> Authorizer:
     from odradek.security.acls.authorizer import Authorizer, AuthorizerSettings
 
     acls = client.admin.describe_acls(AclFilter(1, None, 1, None, None, 1, 1))
-    super_users = frozenset(_principal(user) for user in args.super_user)
+    super_users = frozenset(principal_of(user) for user in args.super_user)
     authorizer = Authorizer(AuthorizerSettings(super_users, args.allow_everyone))
     authorizer.apply(AclIndex.of({number.to_bytes(16, "big"): acl for number, acl in enumerate(acls)}))
     return authorizer

@@ -6,13 +6,14 @@ import argparse
 import re
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from odradek.cli.access.access_words import DEFAULT, LIMITS, LIMITS_OF_BYTES, limit_of
 from odradek.cli.connecting import changing, connected
 from odradek.cli.failure import USAGE, CliError
-from odradek.cli.moves.plans import byte_count
 from odradek.cli.output import YELLOW, counted, paint, print_json, print_table, say
-from odradek.cli.parsing import Groups, add_command, add_connection_options, decimal
+from odradek.cli.parsing import Groups, add_command, add_connection_options
 
 if TYPE_CHECKING:
     from odradek.client.admin.admin_quotas import QuotaAlteration, QuotaEntity, QuotaMatch
@@ -20,18 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["register"]
 
-_KEYS = {
-    "produce-rate": ("producer_byte_rate", "bytes per second that clients may produce"),
-    "fetch-rate": ("consumer_byte_rate", "bytes per second that clients may fetch"),
-    "request-percentage": ("request_percentage", "processor time of the broker: 100 is one core"),
-    "mutation-rate": ("controller_mutation_rate", "partitions per second that clients may create and delete"),
-    "connection-rate": ("connection_creation_rate", "connections per second from an address (--ip)"),
-}
-_OPTIONS = {key: option for option, (key, _) in _KEYS.items()}
+_OPTIONS = {key: option for option, (key, _) in LIMITS.items()}
 _OF_ADDRESSES = "connection-rate"
-_OF_BYTES = ("produce-rate", "fetch-rate")
 _UNITS = {"producer_byte_rate": "B/s", "consumer_byte_rate": "B/s", "request_percentage": "%"}
-DEFAULT = "<default>"
 LOOK_SECONDS = 1.0
 """The time over which the command measures how much of a quota is used."""
 _TEXT = r'"((?:[^"\\]|\\.)*)"'
@@ -50,11 +42,11 @@ def register(groups: Groups) -> None:
     add_connection_options(listing)
     setting = add_command(commands, "set", _set, "set quotas of clients")
     _add_entity_options(setting)
-    for option, (_, described) in _KEYS.items():
-        is_bytes = option in _OF_BYTES
+    for option, (_, described) in LIMITS.items():
+        is_bytes = option in LIMITS_OF_BYTES
         setting.add_argument(
             f"--{option}",
-            type=_byte_rate if is_bytes else _number,
+            type=partial(limit_of, option),
             metavar="BYTES" if is_bytes else "NUMBER",
             help=f"{described}, like 10M" if is_bytes else described,
         )
@@ -64,7 +56,7 @@ def register(groups: Groups) -> None:
     add_connection_options(setting)
     remove = add_command(commands, "remove", _remove, "remove quotas of clients")
     _add_entity_options(remove)
-    for option, (_, described) in _KEYS.items():
+    for option, (_, described) in LIMITS.items():
         remove.add_argument(f"--{option}", action="store_true", help=f"remove only the quota of {described}")
     remove.add_argument("--dry-run", action="store_true", help="only show what would be removed")
     add_connection_options(remove)
@@ -86,19 +78,6 @@ def register(groups: Groups) -> None:
         help="a broker's metrics page, to show how much of each quota is used on that broker (repeat for more)",
     )
     add_connection_options(explain)
-
-
-def _number(text: str) -> float:
-    """Parse a number above 0, or infinity, which Kafka accepts for quotas of type double."""
-    number = float("inf") if text.lower() in ("inf", "infinity") else decimal(text)
-    if number <= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
-    return number
-
-
-def _byte_rate(text: str) -> float:
-    """Parse bytes as a number, or with a unit: 10000000, 10M."""
-    return float(byte_count(text))
 
 
 def _add_entity_options(parser: argparse.ArgumentParser) -> None:
@@ -190,12 +169,12 @@ def _set(args: argparse.Namespace) -> int:
 
     entity = _needed_entity(args)
     values: dict[str, float | None] = {}
-    for option, (key, _) in _KEYS.items():
+    for option, (key, _) in LIMITS.items():
         value = getattr(args, option.replace("-", "_"))
         if value is not None:
             values[key] = value
     if not values:
-        raise CliError(f"give at least one quota: {', '.join(f'--{option}' for option in _KEYS)}", USAGE)
+        raise CliError(f"give at least one quota: {', '.join(f'--{option}' for option in LIMITS)}", USAGE)
     with connected(args) as client, changing():
         _alter(client, QuotaAlteration(entity, values), validate_only=args.dry_run)
     _show({entity: values}, args, executed=not args.dry_run)
@@ -208,7 +187,7 @@ def _remove(args: argparse.Namespace) -> int:
     from odradek.client.admin.admin_quotas import QuotaAlteration
 
     entity = _needed_entity(args)
-    wanted = {key for option, (key, _) in _KEYS.items() if getattr(args, option.replace("-", "_"))}
+    wanted = {key for option, (key, _) in LIMITS.items() if getattr(args, option.replace("-", "_"))}
     with connected(args) as client:
         there = client.admin.describe_client_quotas(_matches(entity), strict=True).get(entity, {})
         gone = {key: value for key, value in there.items() if key in wanted or not wanted}
@@ -240,7 +219,7 @@ def _explain(args: argparse.Namespace) -> int:
     quotas = {(entity, key): value for entity, values in described.items() for key, value in values.items()}
     use = _use(args.metrics)
     documents: list[dict[str, Any]] = []
-    for option, (key, _) in _KEYS.items():
+    for option, (key, _) in LIMITS.items():
         if option == _OF_ADDRESSES:
             continue
         holding = holding_quota(quotas, key, args.user, args.client_id)
@@ -305,7 +284,7 @@ def _use(addresses: list[str]) -> dict[tuple[str, str, str], dict[str, float]]:
     return {
         account: {
             # Kafka counts one processor core as 100 percent.
-            "per_second": (100 if account[0] == _KEYS["request-percentage"][0] else 1)
+            "per_second": (100 if account[0] == LIMITS["request-percentage"][0] else 1)
             * max(0.0, now["used"] - before.get(account, now)["used"])
             / seconds,
             "throttled_seconds": now["throttled_seconds"],

@@ -10,11 +10,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from odradek.cli.access.scram_users import scram_record
 from odradek.cli.failure import CliError
 from odradek.cli.output import counted, print_json, print_table, say
 from odradek.cli.parsing import Groups, add_command, file_path, whole_number
 from odradek.cli.recovering.stopped_nodes import load_config
-from odradek.cli.scram_users import scram_record
 from odradek.cli.streams.standard_streams import complain
 
 if TYPE_CHECKING:

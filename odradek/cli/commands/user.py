@@ -7,11 +7,11 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from odradek.cli.access.scram_users import DEFAULT_ITERATIONS, DEFAULT_MECHANISM, read_password
 from odradek.cli.connecting import changing, connected
 from odradek.cli.failure import CliError
 from odradek.cli.output import YELLOW, counted, paint, print_json, print_table, say
 from odradek.cli.parsing import Groups, add_command, add_connection_options, file_path, whole_number
-from odradek.cli.scram_users import DEFAULT_ITERATIONS, read_password
 
 if TYPE_CHECKING:
     from odradek.client.admin import ScramDeletion, ScramUpsertion
@@ -21,7 +21,6 @@ __all__ = ["register"]
 
 _Row: TypeAlias = tuple[str, str, int]
 """A user, a SCRAM mechanism, and the number of iterations."""
-DEFAULT_MECHANISM = "SCRAM-SHA-512"
 DRY_RUN = "nothing was changed: repeat the command without --dry-run to do it"
 _SALT_BYTES = 16
 

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, TypeAlias
 from odradek.cli.failure import CliError
 from odradek.cli.output import print_json, print_values, say
 from odradek.cli.parsing import Groups, add_command, file_path, id_number
+from odradek.cli.recovering.given_files import topic_configs_in
 from odradek.cli.recovering.stopped_nodes import (
     answers_at,
     backup_in,
     controller_addresses,
     facts_of,
     read_nodes,
-    topic_configs_in,
 )
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from odradek.metadata_quorum.recovery.found import FoundNode
     from odradek.metadata_quorum.recovery.plan import RecoveryPlan
     from odradek.operations.recovery.node_reading import NodeFacts
+    from odradek.wire.structure import Message
 
 __all__ = ["register_rebuild", "register_recovery"]
 
@@ -76,6 +77,15 @@ def register_rebuild(commands: Groups) -> None:
     )
     _add_configs(again, "*")
     _add_shared(again)
+    again.add_argument(
+        "--access",
+        metavar="FILE",
+        type=file_path,
+        help=(
+            "users, rights and quotas of the new log, in JSON: an object with users, acls and quotas; - reads "
+            "standard input"
+        ),
+    )
 
 
 def _register_recover(commands: Groups) -> None:
@@ -210,7 +220,8 @@ def _inspect(args: argparse.Namespace) -> int:
 
 def _about_node(node: FoundNode) -> str:
     copy = node.copy_problem or "has a copy of the metadata log"
-    return f"{copy}, {len(node.replicas)} replicas"
+    dead = "".join(f", {each.path} cannot be read: {each.problem}" for each in node.dead_directories)
+    return f"{copy}, {len(node.replicas)} replicas{dead}"
 
 
 def _write_for_owner(path: str, data: bytes) -> None:
@@ -327,11 +338,21 @@ def _look(
         configs={} if args.topics is None else topic_configs_in(args.topics),
     )
     if is_rebuilt:
-        choice = rebuild(nodes, named)
+        choice = rebuild(nodes, named, _access(args))
     else:
         backup = None if args.backup is None else (args.backup, backup_in(args.backup))
         choice = choose(nodes, named, backup)
     return nodes, _with_living(choice, nodes)
+
+
+def _access(args: argparse.Namespace) -> Sequence[Message]:
+    """Return the records of users, rights and quotas that the operator gives. Raises `CliError`."""
+    if args.access is None:
+        return ()
+    from odradek.cli.recovering.access_file import access_records
+    from odradek.env.real import RealEnv
+
+    return access_records(args.access, RealEnv().new_uuid)
 
 
 def _with_living(choice: Choice, nodes: Sequence[FoundNode]) -> Choice:
@@ -440,7 +461,9 @@ def _show_choice(choice: Choice, nodes: Sequence[FoundNode]) -> None:
     if returning:
         say()
         say(
-            "the recovery restores these, although they may have been removed after the copy was made. Check each line:"
+            "the new log has these, as they were given:"
+            if choice.is_rebuilt
+            else "the recovery restores these, although they may have been removed after the copy was made. Check each line:"
         )
     for name, found in returning:
         say(f"  {name}: {len(found)}")
@@ -481,6 +504,12 @@ def _show_plan(plan: RecoveryPlan) -> None:
             ("nodes", ", ".join(str(each.node_id) for each in plan.nodes)),
         ]
     )
+    if plan.voters is not None and len(plan.voters.voters) % 2 == 0:
+        count = len(plan.voters.voters)
+        say(
+            f"an even number of voters: {count} can lose {(count - 1) // 2}, as many as {count - 1} can. After the start, take a "
+            f"vote away by `odradek quorum remove {plan.voters.voters[-1].key.node_id}`, or add one"
+        )
 
 
 def _conclude(args: argparse.Namespace, plan: RecoveryPlan, done: Sequence[int]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -23,7 +24,6 @@ __all__ = [
     "facts_of",
     "load_config",
     "read_nodes",
-    "topic_configs_in",
 ]
 
 _PROBE_SECONDS = 2.0
@@ -81,7 +81,8 @@ def read_nodes(facts: Sequence[NodeFacts]) -> list[FoundNode]:
         except NotReadable as error:
             raise CliError(str(error)) from error
         except DiskError as error:
-            hint = ": stop the node first" if error.operation == "lock" else ""
+            is_locked = (error.operation, error.errno) == ("lock", errno.EWOULDBLOCK)
+            hint = ": stop the node first" if is_locked else ""
             raise CliError(f"node {each.node_id}: {error}{hint}") from error
     return found
 
@@ -152,39 +153,6 @@ def _copy_in(path: str) -> CopyFiles:
         return read_copy_files(RealEnv().open_dir(below if os.path.isdir(below) else path))
     except (DiskError, MetadataLogCorrupt) as error:
         raise CliError(f"the backup in {path} cannot be used: {error}") from error
-
-
-def topic_configs_in(path: str) -> dict[str, dict[str, str]]:
-    """Read the configurations of topics from a file in the format of the Ansible variable `odradek_topics`.
-    Return them by topic. Raises `CliError`.
-    """
-    import json
-
-    from odradek.metadata_quorum.config.config_defs import ConfigError, validate_topic_configs
-
-    try:
-        with open(path, encoding="utf-8") as file:
-            topics = json.load(file)
-    except OSError as error:
-        raise CliError(f"cannot read {path}: {error.strerror or error}") from error
-    except ValueError as error:
-        raise CliError(f"{path} is not JSON: {error}") from error
-    found: dict[str, dict[str, str]] = {}
-    for at, topic in enumerate(topics if isinstance(topics, list) else [topics], 1):
-        configs = topic.get("configs", {}) if isinstance(topic, dict) else None
-        if not isinstance(configs, dict) or not isinstance(topic.get("name"), str):
-            raise CliError(f"{path}: entry {at} is not an object with a name and configs")
-        texts = {str(key): _config_text(value) for key, value in configs.items()}
-        try:
-            validate_topic_configs(texts)
-        except ConfigError as error:
-            raise CliError(f"{path}: topic {topic['name']}: {error}") from error
-        found[topic["name"]] = texts
-    return found
-
-
-def _config_text(value: str | int | float | bool) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def controller_addresses(choice: Choice, nodes: Sequence[FoundNode]) -> dict[tuple[str, int], str]:

@@ -56,7 +56,13 @@ def apply_plan(plan: RecoveryPlan, facts: NodeFacts, disks: Disks) -> bool:
     if not is_broken_off:
         _check_unchanged(found, mine, plan)
     check_node(plan, found)
-    directories = {path: disks.open_dir(path, create=True) for path in facts.paths}
+    dead = {each.path: each.problem for each in found.dead_directories}
+    if unformatted := next((path for path in mine.new_ids if path in dead), None):
+        raise NotReadable(
+            f"{unformatted} cannot be formatted ({dead[unformatted]}): replace its disk, and plan again"
+        )
+    # A node starts without a log directory on a dead disk, and needs nothing there.
+    directories = {path: disks.open_dir(path, create=True) for path in facts.paths if path not in dead}
     with ExitStack() as locks:
         for directory in directories.values():
             directory.lock()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 import attrs
@@ -28,6 +31,10 @@ __all__ = ["Disks", "NodeFacts", "NotReadable", "read_copy_files", "read_node"]
 
 _SEGMENT = re.compile(r"[0-9]{20}\.log\Z")
 _SEGMENT_BYTES_MAX = 2 << 30
+_DEAD = frozenset(
+    (errno.EIO, errno.EROFS, errno.ENXIO, errno.ENODEV, errno.EUCLEAN, errno.ESTALE, errno.EREMOTEIO)
+)
+"""The errors of a dead disk, of a disk that the kernel has made read-only, and of a damaged file system."""
 
 
 class Disks(Protocol):
@@ -62,30 +69,38 @@ class NodeFacts:
         return list(dict.fromkeys([*self.log_dirs, self.metadata_path]))
 
 
+@attrs.define
+class _Opened:
+    """The open and locked directories of a node, and the facts about all of its directories."""
+
+    directories: dict[str, Dir] = attrs.field(factory=dict)
+    metas: dict[str, MetaProperties | None] = attrs.field(factory=dict)
+    """The contents of `meta.properties` by path; None for directories that are missing, blank or dead."""
+    dead: dict[str, str] = attrs.field(factory=dict)
+    """Log directories that cannot be read, because their disks are dead, each with the reason."""
+
+
 def read_node(facts: NodeFacts, disks: Disks) -> FoundNode:
     """Read all directories of a node. Raises `NotReadable` if a process uses one of the directories, or if
     one belongs to another node. Also raises `DiskError`.
+
+    A log directory on a dead disk is left out and reported. At its start, the node does the same. The directory
+    of the metadata log must be readable.
     """
-    directories: dict[str, Dir] = {}
-    metas: dict[str, MetaProperties | None] = {}
+    opened = _Opened()
     try:
         for path in facts.paths:
-            try:
-                directory = disks.open_dir(path)
-                directory.lock()
-            except FileMissing:
-                metas[path] = None
-                continue
-            directories[path] = directory
-            metas[path] = find_meta_properties(directory)
-        cluster_id = _owner(facts, metas)
+            with _dead_left_out(path, facts, opened):
+                _open(path, disks, opened)
         replicas = Replicas()
         for path in facts.log_dirs:
-            meta = metas[path]
+            meta = opened.metas[path]
             if meta is not None:
-                read_replicas(directories[path], meta.directory_id, replicas)
-        replicas.settle_futures(is_whole=all(metas[path] is not None for path in facts.log_dirs))
-        copy, problem, epoch = _metadata(directories.get(facts.metadata_path))
+                with _dead_left_out(path, facts, opened):
+                    read_replicas(opened.directories[path], meta.directory_id, replicas)
+        cluster_id = _owner(facts, opened)
+        replicas.settle_futures(is_whole=all(opened.metas[path] is not None for path in facts.log_dirs))
+        copy, problem, epoch = _metadata(opened.directories.get(facts.metadata_path))
         return FoundNode(
             node_id=facts.node_id,
             cluster_id=cluster_id,
@@ -96,8 +111,8 @@ def read_node(facts: NodeFacts, disks: Disks) -> FoundNode:
             servers=facts.servers,
             metadata_path=facts.metadata_path,
             directories=tuple(
-                FoundDirectory(path, None if meta is None else meta.directory_id)
-                for path, meta in metas.items()
+                FoundDirectory(path, None if meta is None else meta.directory_id, opened.dead.get(path, ""))
+                for path, meta in opened.metas.items()
             ),
             copy=copy,
             copy_problem=problem,
@@ -110,16 +125,44 @@ def read_node(facts: NodeFacts, disks: Disks) -> FoundNode:
     except StorageError as error:
         raise NotReadable(str(error)) from error
     finally:
-        for directory in directories.values():
+        for directory in opened.directories.values():
             directory.unlock()
 
 
-def _owner(facts: NodeFacts, metas: dict[str, MetaProperties | None]) -> str:
+def _open(path: str, disks: Disks, opened: _Opened) -> None:
+    """Open and lock a directory, and read its `meta.properties`. Raises `DiskError`, `StorageError`."""
+    opened.metas[path] = None
+    try:
+        directory = disks.open_dir(path)
+        directory.lock()
+    except FileMissing:
+        return
+    opened.directories[path] = directory
+    opened.metas[path] = find_meta_properties(directory)
+
+
+@contextmanager
+def _dead_left_out(path: str, facts: NodeFacts, opened: _Opened) -> Iterator[None]:
+    """Read a directory in the block. If its disk is dead, leave the directory out instead of failing.
+
+    Raises `DiskError` for the directory of the metadata log, and for errors that a dead disk does not explain: a
+    lock of another process, missing rights, or a shortage that ends.
+    """
+    try:
+        yield
+    except DiskError as error:
+        if path == facts.metadata_path or error.errno not in _DEAD:
+            raise
+        opened.metas[path] = None
+        opened.dead[path] = str(error)
+
+
+def _owner(facts: NodeFacts, opened: _Opened) -> str:
     """Return the cluster id that the node's directories have; an empty text if all directories are blank.
     Raises `NotReadable`.
     """
     cluster_id = ""
-    for path, meta in metas.items():
+    for path, meta in opened.metas.items():
         if meta is None:
             continue
         if meta.node_id != facts.node_id:
@@ -127,6 +170,12 @@ def _owner(facts: NodeFacts, metas: dict[str, MetaProperties | None]) -> str:
         if cluster_id and meta.cluster_id != cluster_id:
             raise NotReadable(f"the directories of node {facts.node_id} belong to different clusters")
         cluster_id = meta.cluster_id
+    if not cluster_id and opened.dead:
+        path, reason = next(iter(opened.dead.items()))
+        raise NotReadable(
+            f"node {facts.node_id} has no formatted directory that can be read, so nobody knows what {path} holds ({reason}): "
+            f"leave this node out with --absent {facts.node_id}, or put an empty disk in place of the dead one"
+        )
     return cluster_id
 
 

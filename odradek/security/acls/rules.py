@@ -19,6 +19,8 @@ __all__ = [
     "PatternType",
     "Permission",
     "ResourceType",
+    "check_supported",
+    "operation_named",
 ]
 
 CLUSTER_NAME = "kafka-cluster"
@@ -102,6 +104,31 @@ SUPPORTED: Mapping[int, tuple[Operation, ...]] = MappingProxyType(
     }
 )
 """The operations that are possible on each type of resource (`AclEntry.supportedOperations`)."""
+
+
+def operation_named(text: str) -> Operation:
+    """Return the operation with this name, such as `describe-configs`. Case and the kind of dash have no
+    meaning. Raises `ValueError` with the known names.
+    """
+    known = {_spelled(each): each for each in Operation if each > Operation.ANY}
+    name = text.lower().replace("_", "-")
+    if name not in known:
+        raise ValueError(f"{text} is unknown: expected one of {', '.join(known)}")
+    return known[name]
+
+
+def check_supported(resource_type: int, operation: int) -> None:
+    """Raise `ValueError` if resources of this type do not have the operation. The text names the possible ones."""
+    supported = SUPPORTED[resource_type]
+    if operation != Operation.ALL and operation not in supported:
+        raise ValueError(
+            f"a {ResourceType(resource_type).name.lower()} has no operation {Operation(operation).name.lower()}; "
+            f"possible operations are {', '.join(map(_spelled, supported))} and all"
+        )
+
+
+def _spelled(operation: Operation) -> str:
+    return operation.name.lower().replace("_", "-")
 
 
 @attrs.frozen

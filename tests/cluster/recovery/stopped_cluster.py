@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,10 @@ class Cluster:
     controllers: list[int]
     is_static: bool = False
     """True where configurations name the voters (`controller.quorum.voters`)."""
+    settings: Mapping[str, str] = attrs.field(factory=dict)
+    """Further keys of all properties files."""
+    first_users: Sequence[str] = ()
+    """The users with which the nodes are formatted, as `--add-scram` takes them."""
     processes: dict[int, subprocess.Popen[bytes]] = attrs.field(factory=dict)
 
     @classmethod
@@ -41,9 +45,11 @@ class Cluster:
         formatted: int = 4,
         *,
         is_static: bool = False,
+        settings: Mapping[str, str] | None = None,
+        first_users: Sequence[str] = (),
     ) -> Cluster:
         ports = free_ports(2 * count)
-        cluster = cls(directory, voters, ports[:count], ports[count:], is_static)
+        cluster = cls(directory, voters, ports[:count], ports[count:], is_static, settings or {}, first_users)
         for node_id in range(1, min(count, formatted) + 1):
             cluster.format(node_id)
         return cluster
@@ -91,6 +97,7 @@ class Cluster:
             "offsets.topic.num.partitions": "3",
             "transaction.state.log.num.partitions": "3",
         }
+        settings |= self.settings
         if self.is_static:
             settings["controller.quorum.voters"] = ",".join(
                 f"{number}@{server}" for number, server in enumerate(servers.split(","), 1)
@@ -106,6 +113,7 @@ class Cluster:
         if not self.is_static:
             is_voter = node_id <= self.voters
             words = ("--initial-controllers", voters) if is_voter else ("--no-initial-controllers",)
+        words += tuple(word for each in self.first_users for word in ("--add-scram", each))
         formatted = odradek_here(
             "storage", "format", self.properties(node_id), "--cluster-id", CLUSTER_ID, *words
         )

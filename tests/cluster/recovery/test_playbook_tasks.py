@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from odradek import Client
+from odradek.security.acls.acl_requests import AclFilter
 from tests.cluster.recovery.stopped_cluster import Cluster
 from tests.cluster.test_real_nodes import create, in_sync, produce, until, values
 from tests.deploy.needs import ANSIBLE as ANSIBLE_HOME
@@ -32,6 +34,12 @@ TASKS = """
   tasks:
     - include_role: {name: odradek.cluster.node, tasks_from: recovering/carry_out}
       when: odradek_execute | default(false) | bool
+"""
+PASSWORDS = f"""
+- hosts: odradek[0]
+  gather_facts: false
+  tasks:
+    - include_tasks: {ROOT}/deploy/ansible/collections/ansible_collections/odradek/cluster/playbooks/tasks/passwords.yml
 """
 CARRY_OUT = """
 - hosts: odradek
@@ -113,6 +121,59 @@ def test_the_tasks_recover_a_quorum(tmp_path: Path, whole_matrix: bool) -> None:
         cluster.start(1, 2, 3)
         until("all in sync", lambda: in_sync(cluster.bootstrap, "t", 3))
         assert values(cluster.bootstrap, "t") == list(range(20))
+
+
+def test_the_tasks_rebuild_a_log_with_users_and_rights(tmp_path: Path) -> None:
+    """Users, rights and quotas of the inventory come back. Passwords stay out of output and files."""
+    settings = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+    }
+    cluster = Cluster.make(tmp_path, settings=settings)
+    secret = "planted-alice"
+    with cluster.ended():
+        cluster.start(1, 2, 3)
+        create(cluster.bootstrap, "t", 3)
+        produce(cluster.bootstrap, "t", range(20))
+        cluster.stop(1, 2, 3)
+        cluster.destroy_metadata(1, 2, 3)
+        hosts = inventory(cluster)
+        hosts["odradek"]["vars"] |= {
+            "odradek_rebuild": True,
+            "odradek_secrets": str(tmp_path / "secrets"),
+            "odradek_users": [
+                {"name": "alice", "password": secret},
+                {"name": "bob"},
+                {"name": "eve", "state": "absent"},
+            ],
+            "odradek_acls": [{"user": "alice", "operation": "read", "topic": "t"}],
+            "odradek_quotas": [{"user": "bob", "fetch_rate": "1M"}],
+        }
+        (tmp_path / "inventory.json").write_text(json.dumps(hosts))
+        done = play(tmp_path, "odradek_execute=true", tasks=PASSWORDS + TASKS)
+        said = done.partition("Show what the command printed")[2]
+        assert "users: 2" in said
+        assert "User:alice from host *: READ on TOPIC" in said
+        made = (tmp_path / "secrets" / "bob.password").read_text().strip()
+        assert len(made) == 32
+        for password in (secret, made):
+            assert password not in done
+            written = [
+                each
+                for each in tmp_path.rglob("recovery-*/*")
+                if password in each.read_text(errors="replace")
+            ]
+            assert written == []
+        cluster.start(1, 2, 3)
+        until("all in sync", lambda: in_sync(cluster.bootstrap, "t", 3))
+        assert values(cluster.bootstrap, "t") == list(range(20))
+        with Client(cluster.bootstrap) as client:
+            assert client.admin.describe_user_scram_credentials() == {
+                "alice": {"SCRAM-SHA-512": 4096},
+                "bob": {"SCRAM-SHA-512": 4096},
+            }
+            (rule,) = client.admin.describe_acls(AclFilter(1, None, 1, None, None, 1, 1))
+            assert str(rule) == "ALLOW User:alice from host *: READ on TOPIC 't'"
 
 
 def test_blank_disks_get_directories(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from random import Random
@@ -14,13 +15,17 @@ from odradek.data_plane.metadata_log import MetadataLog
 from odradek.env.ports import DiskError
 from odradek.metadata_quorum.ports import RecoveryBrokenOff
 from odradek.metadata_quorum.raft.voters import VoterSet
-from odradek.metadata_quorum.recovery.choice import Named, choose, rebuild
-from odradek.metadata_quorum.recovery.found import BROKEN_OFF, CopyFiles
+from odradek.metadata_quorum.recovery.choice import Choice, Named, choose, rebuild
+from odradek.metadata_quorum.recovery.evidence import evidence
+from odradek.metadata_quorum.recovery.found import BROKEN_OFF, CopyFiles, FoundNode
 from odradek.metadata_quorum.recovery.plan import RecoveryPlan, check_node, make_plan
+from odradek.metadata_quorum.recovery.recovery_files import decode_report, encode_report
+from odradek.metadata_quorum.replica.meta_properties import META_PROPERTIES
 from odradek.metadata_quorum.replica.storage_format import (
     DRAFT_DIRECTORY,
     METADATA_LOG_DIRECTORY,
     StorageFormat,
+    adopt_directory,
     format_storage,
 )
 from odradek.operations.recovery.applying import apply_plan, begin_anew
@@ -33,7 +38,7 @@ from tests.quorum.recovery.copies_world import beginning, directory_of, key_of, 
 
 CLUSTER_ID = "H5nlA7uKR0-zDRxvMJS5iw"
 VOTERS = voters_of(1, 2, 3)
-RECORDS, METADATA = "/records", "/metadata"
+RECORDS, METADATA, SECOND = "/records", "/metadata", "/second"
 
 
 def facts_of(node_id: int) -> NodeFacts:
@@ -81,6 +86,10 @@ def planned(*disks: SimDisk) -> RecoveryPlan:
     nodes = [read_node(facts_of(node_id), disk) for node_id, disk in enumerate(disks, 1)]
     choice = choose(nodes, Named(lost=(key_of(1), key_of(2))))
     assert choice.refusals == ()
+    return plan_for(nodes, choice)
+
+
+def plan_for(nodes: Sequence[FoundNode], choice: Choice) -> RecoveryPlan:
     assert choice.chosen is not None
     numbers = iter(range(1, 100))
     return make_plan(
@@ -286,3 +295,76 @@ def test_a_node_that_was_set_aside_begins_without_a_log() -> None:
         assert read_node(facts_of(9), disk).copy is None
         if names == 1:
             disk.open_dir(METADATA).subdir(METADATA_LOG_DIRECTORY, create=True)
+
+
+def second_disk(node_id: int) -> tuple[SimDisk, NodeFacts]:
+    """Make the disk of a node with a second directory for records."""
+    disk = formatted(node_id)
+    adopt_directory(disk.open_dir(SECOND, create=True), CLUSTER_ID, node_id, b"second   %07d" % node_id)
+    disk.crash("synced")
+    return disk, attrs.evolve(facts_of(node_id), log_dirs=(RECORDS, SECOND))
+
+
+@pytest.mark.parametrize("operation", ["lock", "read", "list", None])
+@pytest.mark.parametrize("number", [errno.EIO, errno.EROFS])
+def test_a_dead_disk_of_records_is_left_out(operation: str | None, number: int) -> None:
+    """Its partitions may be any, so all wait for the node. Nothing is written there, and the plan is carried out beside it."""
+    disk, facts = second_disk(3)
+    disk.fail_next(number, operation=operation, path_part=SECOND, times=1000)
+    node = read_node(facts, disk)
+    assert [each.path for each in node.dead_directories] == [SECOND]
+    assert node.blank_directories == []
+    assert node.may_hold("any", 0)
+    assert decode_report(encode_report([node])) == [node]
+    others = [read_node(facts_of(each), without_metadata(each)) for each in (1, 2)]
+    choice = choose([*others, node], Named(lost=(key_of(1), key_of(2))))
+    assert choice.refusals == ()
+    said = [each for each in evidence(choice, [*others, node]) if "cannot be read" in each]
+    assert len(said) == 1
+    assert f"node 3: the log directory {SECOND} cannot be read" in said[0]
+    plan = plan_for([*others, node], choice)
+    assert SECOND not in next(each.new_ids for each in plan.nodes if each.node_id == 3)
+    assert apply_plan(plan, facts, disk)
+    disk.forget_faults()
+    assert {*disk.open_dir(SECOND).list()} - {".lock"} == {META_PROPERTIES}
+    assert read_node(facts, disk).copy is not None
+    assert not apply_plan(plan, facts, disk)
+
+
+@pytest.mark.parametrize(
+    ("number", "operation", "path"),
+    [
+        (errno.EWOULDBLOCK, "lock", SECOND),
+        (errno.EACCES, "lock", SECOND),
+        (errno.EMFILE, "lock", SECOND),
+        (errno.EIO, "lock", METADATA),
+    ],
+)
+def test_other_errors_end_the_command(number: int, operation: str, path: str) -> None:
+    """A lock, missing rights and a shortage say nothing about a disk. The metadata's disk is needed."""
+    disk, facts = second_disk(3)
+    disk.fail_next(number, operation=operation, path_part=path, times=1000)
+    with pytest.raises(DiskError):
+        read_node(facts, disk)
+
+
+def test_a_dead_disk_beside_blank_ones_is_refused() -> None:
+    """Nobody knows whose records it has. Partitions would elect leaders without it."""
+    disk, facts = second_disk(3)
+    disk.replace(METADATA)
+    disk.replace(RECORDS)
+    disk.fail_next(errno.EIO, path_part=SECOND, times=1000)
+    with pytest.raises(NotReadable, match=r"node 3 has no formatted directory that can be read.*--absent 3"):
+        read_node(facts, disk)
+
+
+def test_a_directory_that_gets_an_id_must_be_alive() -> None:
+    """A disk that was blank when the plan was made, and is dead now, ends the command before anything is changed."""
+    disk, plan = world(3)
+    with_ids = attrs.evolve(
+        plan,
+        nodes=tuple(attrs.evolve(each, new_ids={**each.new_ids, RECORDS: bytes(16)}) for each in plan.nodes),
+    )
+    disk.fail_next(errno.EIO, operation="lock", path_part=RECORDS, times=1000)
+    with pytest.raises(NotReadable, match=f"{RECORDS} cannot be formatted"):
+        apply_plan(with_ids, facts_of(3), disk)

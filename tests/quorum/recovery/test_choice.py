@@ -271,7 +271,7 @@ def test_a_topic_that_was_made_anew_takes_the_place_of_the_one_in_the_copy() -> 
     choice = choose(nodes, named)
     assert choice.topics == {"t1": topic_id(77)}
     both = [*nodes, found(4, copy_of(log), replica(1, 4))]
-    assert [each for each in choose(both, named).refusals if "several topics t1" in each]
+    assert [each for each in choose(both, named).refusals if "several topics with the name t1" in each]
     chosen = choose(both, attrs.evolve(named, topics={"t1": topic_id(1)}))
     assert images_of(plan_of(chosen, both)).topics["t1"].partitions[0].last_known_elr == (4,)
 

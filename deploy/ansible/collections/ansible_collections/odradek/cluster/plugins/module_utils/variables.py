@@ -386,6 +386,11 @@ OF_ROLES = {
             "Whether the metadata log is rebuilt without a copy (odradek_rebuild).",
         ),
         Variable(
+            "node_recovery_access",
+            "dict",
+            "Users, rights and quotas that a rebuilt metadata log gets.",
+        ),
+        Variable(
             "node_recovery_words",
             "list",
             "Options by which the operator names lost voters and nodes.",
@@ -485,6 +490,7 @@ ENTRIES: dict[str, dict[str, Entry]] = {
                 "node_recovery_command",
                 "node_recovery_backup",
                 "node_recovery_rebuilds",
+                "node_recovery_access",
                 "node_recovery_words",
             ),
         ),

@@ -20,10 +20,19 @@ from odradek.cli.parsing import whole_number
 from odradek.cli.streams.standard_streams import complain
 
 if TYPE_CHECKING:
+    from odradek.security.scram import ScramMechanism
     from odradek.wire.messages.metadata_records import UserScramCredentialRecord
 
-__all__ = ["DEFAULT_ITERATIONS", "read_password", "scram_record"]
+__all__ = [
+    "DEFAULT_ITERATIONS",
+    "DEFAULT_MECHANISM",
+    "read_password",
+    "record_of_password",
+    "scram_record",
+    "warn_of_readers",
+]
 
+DEFAULT_MECHANISM = "SCRAM-SHA-512"
 DEFAULT_ITERATIONS = 4096
 """Kafka's default number of iterations. A broker also answers with this number if a user does not exist. So
 the number does not reveal which users exist.
@@ -37,8 +46,7 @@ def scram_record(text: str, random_salt: bytes) -> UserScramCredentialRecord:
     """Make the record of a user from the text of `--add-scram`. Raises `CliError`, whose message never
     contains a password.
     """
-    from odradek.security.scram import MECHANISMS, server_keys
-    from odradek.wire.messages.metadata_records import UserScramCredentialRecord
+    from odradek.security.scram import MECHANISMS
 
     match = _FORM.match(text)
     if match is None:
@@ -54,9 +62,30 @@ def scram_record(text: str, random_salt: bytes) -> UserScramCredentialRecord:
     salt = _base64(parts, "salt") or random_salt
     salted = _base64(parts, "saltedpassword")
     if salted is None:
-        salted = mechanism.salted_password(_password(parts), salt, iterations)
-    elif "salt" not in parts:
+        return record_of_password(name, _password(parts), mechanism.name, salt, iterations)
+    if "salt" not in parts:
         raise CliError("--add-scram has a saltedpassword, but no salt", USAGE)
+    return _record(name, mechanism, salted, salt, iterations)
+
+
+def record_of_password(
+    name: str, password: str, mechanism: str, salt: bytes, iterations: int = DEFAULT_ITERATIONS
+) -> UserScramCredentialRecord:
+    """Make the record of a user with this password. `mechanism` is one of `scram.MECHANISMS`, and `salt` has 16
+    or more random bytes.
+    """
+    from odradek.security.scram import MECHANISMS
+
+    known = MECHANISMS[mechanism]
+    return _record(name, known, known.salted_password(password, salt, iterations), salt, iterations)
+
+
+def _record(
+    name: str, mechanism: ScramMechanism, salted: bytes, salt: bytes, iterations: int
+) -> UserScramCredentialRecord:
+    from odradek.security.scram import server_keys
+    from odradek.wire.messages.metadata_records import UserScramCredentialRecord
+
     keys = server_keys(mechanism, salted, salt, iterations)
     return UserScramCredentialRecord(
         name, mechanism.number, keys.salt, keys.stored_key, keys.server_key, keys.iterations
@@ -114,8 +143,8 @@ def read_password(path: str | None) -> str:
         except (OSError, UnicodeDecodeError) as error:
             raise CliError(f"cannot read a password from {path}: {error}") from error
         password = text.rstrip("\r\n")
-        if path != "-" and Path(path).stat().st_mode & stat.S_IROTH:
-            complain(f"every user of this machine may read {path}, which has a password: run chmod o= {path}")
+        if path != "-":
+            warn_of_readers(path, "a password")
     elif not sys.stdin.isatty():
         raise CliError(
             "a password cannot be typed here, because standard input is not a terminal: give "
@@ -129,6 +158,12 @@ def read_password(path: str | None) -> str:
     if not password:
         raise CliError("the password is empty")
     return password
+
+
+def warn_of_readers(path: str, secret: str) -> None:
+    """Print a warning if every user of this machine can read a file with a secret, such as "a password"."""
+    if Path(path).stat().st_mode & stat.S_IROTH:
+        complain(f"every user of this machine may read {path}, which has {secret}: run chmod o= {path}")
 
 
 def _typed(prompt: str) -> str:

@@ -1,0 +1,1 @@
+"""Users, rights and quotas as options and files name them."""
