@@ -56,7 +56,9 @@ class _Scanned:
     entry in the transaction index.
     """
     is_whole: bool = True
-    """False if compaction or deletion has removed batches."""
+    """False if compaction or deletion has removed batches. The cleaner leaves an empty batch where it has removed all
+    records of a producer's last batch, for example a marker.
+    """
 
     @classmethod
     def of(cls, log: PartitionLog) -> _Scanned | None:
@@ -69,7 +71,7 @@ class _Scanned:
             end = 0
             for position, header in stored_batches(content):
                 end = position + header.size
-                found.is_whole &= header.base_offset == next_offset
+                found.is_whole &= header.base_offset == next_offset and header.record_count > 0
                 next_offset = header.next_offset
                 batch = bytes(content[position:end]) if header.is_control else None
                 ended = found.fold.take(header, batch)
