@@ -26,6 +26,8 @@ Rules
 -----
 * A heartbeat has the fields that changed since the last one. After an error or a missing answer, the next heartbeat
   has all fields.
+* A heartbeat with all fields also reports the partitions of a target that is not adopted yet. The application may
+  adopt them before the coordinator reads the heartbeat.
 * Partitions count as owned until the application has given them up. A target that arrives meanwhile is adopted
   afterwards.
 * The driver ignores the answer to a heartbeat of an earlier `incarnation`.
@@ -279,12 +281,27 @@ class MemberMachine:
         if is_full and self._assignor is not None:
             request.server_assignor = sent.assignor = self._assignor
         owned = self.owned or {}
-        if is_full or (self.owned is not None and sent.owned != owned):
+        if is_full and self.state is _S.RECONCILING:
+            request.topic_partitions = self._owned_or_coming()
+            sent.owned = None
+        elif is_full or (self.owned is not None and sent.owned != owned and self.state is not _S.RECONCILING):
             request.topic_partitions = _by_topic_id(owned)
             sent.owned = dict(owned)
         if self.state is _S.ACKNOWLEDGING:
             self._become(_S.STABLE if self._is_target_owned() else _S.RECONCILING)
         return request
+
+    def _owned_or_coming(self) -> list[TopicPartitions]:
+        """List the partitions that the application has or may adopt while the heartbeat is under way.
+
+        If the heartbeat reported only the former, the coordinator could give the latter to other members.
+        """
+        from odradek.wire.messages.consumer_group_heartbeat import TopicPartitions
+
+        found = {each.topic_id: {*each.partitions} for each in _by_topic_id(self.owned or {})}
+        for topic_id, indexes in self.target.items():
+            found.setdefault(topic_id, set()).update(indexes)
+        return [TopicPartitions(topic_id, sorted(indexes)) for topic_id, indexes in sorted(found.items())]
 
     def answered(self, response: ConsumerGroupHeartbeatResponse) -> None:
         """Process the successful answer to a heartbeat of this incarnation. The answer has the member epoch, and

@@ -112,6 +112,14 @@ class ConsumerClients(Post):
 
         super().send(client, request, version, noted, answered)
 
+    def is_dropped_late(self, request: GroupRequest) -> bool:
+        """Return True for a join.
+
+        As in Kafka, a second join of one member id gives up the member's partitions. Only a repeated join can do
+        harm then, and its connection was closed before the client joined again.
+        """
+        return isinstance(request, ConsumerGroupHeartbeatRequest) and not request.member_epoch
+
     def heard_ms(self, member_id: str, shard: Shard) -> int:
         """Return the latest time in ms at which this coordinator shard may have started the member's session.
 

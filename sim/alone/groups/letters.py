@@ -53,6 +53,8 @@ class _Letter:
     client: Client
     number: int
     deliver: Callable[[], None]
+    is_dropped_late: bool = False
+    """True for a request that is dropped once its client has got the answer to a later request."""
 
 
 @attrs.define(eq=False)
@@ -124,7 +126,11 @@ class Post:
                 host.coordinator.submit(request.group_id, ask)
                 self._decided(host)
 
-        self._letters.append(_Letter(client, number, deliver))
+        self._letters.append(_Letter(client, number, deliver, self.is_dropped_late(request)))
+
+    def is_dropped_late(self, request: GroupRequest) -> bool:
+        """True if the request never arrives after its client has got the answer to a later request."""
+        return False
 
     def arrives(self, host: GroupHost, request: GroupRequest) -> None:
         """Called when a request arrives at a living broker, before the coordinator there gets it."""
@@ -135,6 +141,11 @@ class Post:
         def deliver() -> None:
             if reply.client.number == reply.number and reply.client.waits:
                 reply.client.waits = False
+                self._letters = [
+                    each
+                    for each in self._letters
+                    if each.client is not reply.client or not each.is_dropped_late
+                ]
                 reply.answered(response)
 
         self._letters.append(_Letter(reply.client, reply.number, deliver))

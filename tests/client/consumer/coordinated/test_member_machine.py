@@ -153,6 +153,26 @@ def test_full_heartbeats_name_what_is_owned_still() -> None:
     )
 
 
+def test_full_heartbeats_name_what_may_be_adopted_meanwhile() -> None:
+    """A full heartbeat names the target, too. The coordinator may read it after the application has adopted the target."""
+    MemberScript().play(
+        """
+        subscribe a
+        join
+        > epoch=0 full topics=a owned=-
+        < epoch=2 a:0,1
+        = reconciling!
+        unanswered
+        > epoch=2 full topics=a owned=a:0,1
+        adopt
+        = acknowledging*
+        > epoch=2 owned=a:0,1
+        < epoch=2
+        > epoch=2
+        """
+    )
+
+
 def test_a_fenced_member_joins_again_under_its_id() -> None:
     """A fenced member loses its partitions at once. Its next heartbeat has epoch 0, all fields and no partitions."""
     script = MemberScript()
