@@ -149,7 +149,7 @@ class MetadataLog:
         )
         if may_vote and self._is_begun and not directory.exists(QUORUM_STATE_FILE):
             raise MetadataLogCorrupt(
-                f"{directory.path} has no file {QUORUM_STATE_FILE}, which says how this controller has voted. Restore the directory if you can. Otherwise format {root.path} again, and then run `odradek quorum remove` and `odradek quorum add` for this node. If the other voters have a leader, you may instead remove {root.path}/{BEGUN_FILE}: the node then fetches the whole log from them"
+                f"{directory.path} has no file {QUORUM_STATE_FILE}, which says how this controller has voted. Restore the directory if you can. Otherwise format {root.path} again, and then run `odradek quorum remove` and `odradek quorum add` for this node. If most of the controllers are in this state, do neither: run `odradek quorum recover` (docs/recover.md). If the other voters have a leader, you may instead remove {root.path}/{BEGUN_FILE}: the node then fetches the whole log from them"
             )
         synced, write_end = _read_synced_offset(directory)
         verify_segments(directory, synced, write_end)

@@ -17,7 +17,7 @@ from odradek.metadata_quorum.ports import MetadataLogCorrupt
 from odradek.metadata_quorum.recovery.copies import whole_batches
 from odradek.metadata_quorum.recovery.found import BROKEN_OFF, NO_NUMBER, CopyFiles, FoundDirectory, FoundNode
 from odradek.metadata_quorum.replica.checkpoint_files import snapshot_name
-from odradek.metadata_quorum.replica.meta_properties import MetaProperties
+from odradek.metadata_quorum.replica.meta_properties import META_PROPERTIES, MetaProperties
 from odradek.metadata_quorum.replica.quorum_state import FileQuorumStateStore
 from odradek.metadata_quorum.replica.storage_format import (
     DRAFT_DIRECTORY,
@@ -25,7 +25,7 @@ from odradek.metadata_quorum.replica.storage_format import (
     StorageError,
     find_meta_properties,
 )
-from odradek.operations.recovery.replica_reading import Replicas, read_replicas
+from odradek.operations.recovery.replica_reading import Replicas, read_replicas, replica_names
 
 __all__ = ["Disks", "NodeFacts", "NotReadable", "read_copy_files", "read_node"]
 
@@ -81,8 +81,8 @@ class _Opened:
 
 
 def read_node(facts: NodeFacts, disks: Disks) -> FoundNode:
-    """Read all directories of a node. Raises `NotReadable` if a process uses one of the directories, or if
-    one belongs to another node. Also raises `DiskError`.
+    """Read all directories of a node. Raises `NotReadable` if a process uses one of the directories, if one belongs
+    to another node, or if one has replicas but lacks `meta.properties`. Also raises `DiskError`.
 
     A log directory on a dead disk is left out and reported. At its start, the node does the same. The directory
     of the metadata log must be readable.
@@ -95,9 +95,12 @@ def read_node(facts: NodeFacts, disks: Disks) -> FoundNode:
         replicas = Replicas()
         for path in facts.log_dirs:
             meta = opened.metas[path]
-            if meta is not None:
+            if path in opened.directories and path not in opened.dead:
                 with _dead_left_out(path, facts, opened):
-                    read_replicas(opened.directories[path], meta.directory_id, replicas)
+                    if meta is None:
+                        _check_blank(facts, opened.directories[path])
+                    else:
+                        read_replicas(opened.directories[path], meta.directory_id, replicas)
         cluster_id = _owner(facts, opened)
         replicas.settle_futures(is_whole=all(opened.metas[path] is not None for path in facts.log_dirs))
         copy, problem, epoch = _metadata(opened.directories.get(facts.metadata_path))
@@ -155,6 +158,22 @@ def _dead_left_out(path: str, facts: NodeFacts, opened: _Opened) -> Iterator[Non
             raise
         opened.metas[path] = None
         opened.dead[path] = str(error)
+
+
+def _check_blank(facts: NodeFacts, directory: Dir) -> None:
+    """Raise `NotReadable` if a directory without `meta.properties` has replicas.
+
+    As a blank directory it would count for nothing. Its replicas may be the only ones with all acknowledged
+    records, and their node would cut them after the recovery.
+    """
+    names = replica_names(directory)
+    if names:
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        raise NotReadable(
+            f"{directory.path} holds logs of partitions ({names[0]}{more}), but its file {META_PROPERTIES} is missing, and a recovery "
+            f"would ignore these logs: write the file again (docs/recover.md, 'A lost meta.properties'), or leave this node out "
+            f"with --absent {facts.node_id}"
+        )
 
 
 def _owner(facts: NodeFacts, opened: _Opened) -> str:

@@ -106,6 +106,14 @@ def read_replicas(directory: Dir, directory_id: bytes, into: Replicas) -> None:
             into.missing.append((key.topic, key.partition))
 
 
+def replica_names(directory: Dir) -> list[str]:
+    """List the names of the partitions' directories in a log directory. Raises `DiskError`."""
+    keys = {
+        name: parse_future_name(name) or parse_partition_name(name) for name in directory.list_directories()
+    }
+    return [name for name, key in keys.items() if key is not None and key.topic != METADATA_TOPIC]
+
+
 def _read_replica(directory: Dir, key: TopicPartition, directory_id: bytes, into: Replicas) -> FoundReplica:
     names = directory.list()
     epochs = _epochs(directory, names, into)

@@ -358,6 +358,20 @@ def test_a_dead_disk_beside_blank_ones_is_refused() -> None:
         read_node(facts, disk)
 
 
+@pytest.mark.parametrize("name", ["orders-0", "orders-0.0123456789abcdef0123456789abcdef-future"])
+def test_a_directory_with_replicas_and_without_ids_is_refused(name: str) -> None:
+    """Taken for blank, its replicas would count for nothing, and be cut after the recovery."""
+    disk, facts = second_disk(3)
+    second = disk.open_dir(SECOND)
+    second.remove(META_PROPERTIES)
+    read_node(facts, disk)
+    second.subdir(name, create=True)
+    with pytest.raises(
+        NotReadable, match=rf"{SECOND} holds logs of partitions \({name}\).*meta.properties.*--absent 3"
+    ):
+        read_node(facts, disk)
+
+
 def test_a_directory_that_gets_an_id_must_be_alive() -> None:
     """A disk that was blank when the plan was made, and is dead now, ends the command before anything is changed."""
     disk, plan = world(3)
