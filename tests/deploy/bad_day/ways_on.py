@@ -66,7 +66,7 @@ def a_host_is_away(life: Life) -> None:
         gone = life.playbooks.run("drain_host", fails=True, odradek_host="crane")
         refused(gone, "crane cannot be reached over SSH", "odradek.cluster.remove_host")
         alive = life.playbooks.run("remove_host", fails=True, odradek_host="heron")
-        refused(alive, "of heron lives", "odradek.cluster.drain_host")
+        refused(alive, "of heron is alive", "odradek.cluster.drain_host")
 
 
 def a_used_disk_is_wiped(life: Life) -> None:
