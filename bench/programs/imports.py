@@ -78,9 +78,9 @@ def _run(program: str) -> Cost:
 
 def installed(projects: Iterable[str]) -> tuple[int, int]:
     """Return how many projects are installed with these, and their bytes without bytecode. Extras are left out."""
-    todo, found = list(projects), dict[str, int]()
-    while todo:
-        name = re.sub(r"[-_.]+", "-", todo.pop()).lower()
+    left, found = list(projects), dict[str, int]()
+    while left:
+        name = re.sub(r"[-_.]+", "-", left.pop()).lower()
         if name in found:
             continue
         try:
@@ -91,7 +91,7 @@ def installed(projects: Iterable[str]) -> tuple[int, int]:
             Path(str(each.locate())).stat().st_size for each in about.files or () if _counts(each.suffix)
         )
         wanted = [each for each in about.requires or () if "extra ==" not in each]
-        todo += [re.split(r"[^A-Za-z0-9._-]", each, maxsplit=1)[0] for each in wanted]
+        left += [re.split(r"[^A-Za-z0-9._-]", each, maxsplit=1)[0] for each in wanted]
     if "odradek" in found:
         found["odradek"] = _own_bytes()
     return len(found), sum(found.values())

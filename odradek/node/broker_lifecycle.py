@@ -127,7 +127,7 @@ class BrokerLifecycle:
         """Ids of the hung directories that were reported as offline since the last registration."""
         self._wants_shut_down = False
         self._knows_more = False
-        """True if this broker should report its metadata offset at once, because another broker shuts down."""
+        """True if there is news for the controller since the last heartbeat was made."""
         self._answered_at = float("-inf")
         self._rival = b""
         self._rival_since = 0.0
@@ -281,7 +281,7 @@ class BrokerLifecycle:
                 self.is_unfenced.set()
                 self._log.info("broker.unfenced", broker_epoch=self.broker_epoch)
         if self._broker.leaderless.is_urgent:
-            self.heartbeat_now()
+            self._heartbeat_now.set()
 
     def brokers_changed(self, broker_ids: Sequence[int]) -> None:
         """Send the next heartbeat at once if one of these brokers has begun to shut down.
@@ -293,8 +293,7 @@ class BrokerLifecycle:
         changed = [brokers[each] for each in broker_ids if each in brokers and each != own_id]
         if any(each.in_controlled_shutdown and not each.fenced for each in changed):
             reached("broker.heartbeat_for_a_stopping_broker")
-            self._knows_more = True
-            self._heartbeat_now.set()
+            self.heartbeat_now()
 
     async def shut_down(self) -> None:
         """Ask the controller to move this broker's leaderships to other brokers, and wait for its answer, at most
@@ -322,7 +321,10 @@ class BrokerLifecycle:
                 await self.may_shut_down.wait()
 
     def heartbeat_now(self) -> None:
-        """Send the next heartbeat at once, because there is news for the controller."""
+        """Send the next heartbeat at once, because there is news for the controller. If a heartbeat is under way,
+        which may lack the news, another one follows it.
+        """
+        self._knows_more = True
         self._heartbeat_now.set()
 
     async def _pause(self, seconds: float) -> None:
