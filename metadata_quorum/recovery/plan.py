@@ -106,12 +106,13 @@ def make_plan(
         + int.from_bytes(digest[8:16]) % RECOVERY_EPOCHS_MIN,
     )
     recovery_id = uuid_to_text(unique)
+    brokers = [each for each in nodes if each.is_broker]
     absent_brokers = _brokers_among(absent, copy.image)
-    awaited = sorted({each.node_id for each in nodes if each.is_broker} | set(absent_brokers))
     cluster = RecoveredCluster(
         nodes=tuple(nodes),
         new_directory_ids=changed_ids,
-        awaited=tuple(awaited),
+        awaited=tuple(sorted({*absent_brokers, *(each.node_id for each in brokers)})),
+        unread=tuple(sorted({*absent_brokers, *(each.node_id for each in brokers if each.has_gaps)})),
         absent=absent_brokers,
         controllers=tuple(sorted({each.node_id for each in nodes if each.is_controller} | set(absent))),
         next_producer_id=_greatest_producer_id(copies, nodes) + PRODUCER_IDS_AHEAD,

@@ -294,6 +294,7 @@ STATES: Mapping[str, str] = {
     "controller.isr_of_earlier_state_refused": "A leader asks to change the ISR that it had before another change.",
     "controller.ineligible_member_refused": "A leader asks to add a replica to the ISR whose broker is fenced or has registered again.",
     "controller.reassignment_cancelled_uncleanly": "A reassignment is cancelled while only new replicas are in sync.",
+    "broker.unread_topics_refused": "A node that was absent from a recovery has a topic that the recovered metadata lack.",
     "controller.recovery_awaits_nobody": "All brokers that a recovery of the quorum waits for have answered.",
     "controller.members_waited_for": "A partition loses its leader, and its other members are down.",
     "controller.longest_log_elected": "All members of a partition were lost, and the replica with the longest log is elected.",
