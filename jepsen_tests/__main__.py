@@ -28,7 +28,7 @@ EXIT_USAGE = 64
 
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
-    """Parse the command line: the run to make."""
+    """Parse the command line, whose options describe the run."""
     parser = argparse.ArgumentParser(prog="python -m jepsen_tests", description=(__doc__ or ""))
     parser.add_argument("--system", choices=sorted(SYSTEMS), default="odradek", help="(default: odradek)")
     parser.add_argument(

@@ -296,8 +296,8 @@ class Workload:
             self.recorder.add(poll)
 
     def read_all(self, timeout_seconds: float) -> str:
-        """Read every key from its first record to its end, as the `final` polls. Return why this failed; empty if it
-        did not.
+        """Read every key from its first record to its end, in polls marked as `final`. Return the reason if this fails,
+        otherwise an empty text.
         """
         name = "final"
         consumer = confluent_kafka.Consumer(

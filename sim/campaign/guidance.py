@@ -46,11 +46,11 @@ class RareStates:
 
     runs: int = 0
     reached: dict[str, int] = attrs.Factory(dict)
-    """By state: the number of runs that reached it."""
+    """The number of runs that reached each state."""
     runs_with: dict[str, int] = attrs.Factory(dict)
-    """By option: the number of runs that had it."""
+    """The number of runs that had each option."""
     reached_with: dict[str, dict[str, int]] = attrs.Factory(dict)
-    """By option, then by state: the number of runs that had the option and reached the state."""
+    """For each option, the number of runs that had the option and reached each state."""
 
     @classmethod
     def of(cls, outcomes: Iterable[Outcome]) -> RareStates:

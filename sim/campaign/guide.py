@@ -31,7 +31,7 @@ class Guide:
     path: Path
     coverage: Coverage = attrs.Factory(Coverage)
     news: dict[str, int] = attrs.Factory(dict)
-    """By option: how many lines, branches and points runs with the option were the first to reach."""
+    """For each option, how many lines, branches and points were first reached by a run with the option."""
     runs: int = 0
     _lock: Lock = attrs.Factory(Lock)
 

@@ -249,7 +249,7 @@ class ServedOffsets:
                 epoch = partition.leader_epoch
                 floors.deleted[epoch] = max(floors.deleted.get(epoch, 0), part.low_watermark)
 
-    # --- at the end
+    # --- checks at the end of the run
 
     def look_at_all(self, hosted: Sequence[Hosted]) -> None:
         """Check the answers about timestamps against the logs of the present leaders. Raises `SafetyViolation`."""

@@ -71,7 +71,7 @@ class Workload:
     ends: Mapping[TopicPartition, int] | None = None
     """The end offsets after the last record, for readers that must read everything; None until they are known."""
     positions: dict[str, dict[TopicPartition, int]] = attrs.Factory(dict)
-    """By name of a reader that must read everything: its position in each partition."""
+    """The position in each partition of each reader that must read everything, by the reader's name."""
 
     @property
     def partitions(self) -> list[TopicPartition]:
@@ -300,7 +300,9 @@ class Workload:
         self.ends = {key: listed.offset for key, listed in found.items()}
 
     async def check(self, client: AsyncClient) -> Mapping[str, int]:
-        """Read all records, and check them against the history. Raises `SafetyViolation`. Return counts by name."""
+        """Read all records, and check them against the history. Raises `SafetyViolation`. Return counts, each with a
+        name.
+        """
         partitions = self.partitions
         # This is longer than a request may wait at the leader. If the request's bytes are delayed for even longer,
         # the client sends the request again.

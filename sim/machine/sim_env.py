@@ -40,8 +40,8 @@ RARITY: Mapping[str, float] = {
     "quorum.resign": 0.02,
     "replication.drop_connection": 0.02,
 }
-"""By buggify point: the factor by which the point's probability is multiplied. Points that throw work in progress
-away fire less often. `NodeEnv.buggify` returns True if a point fires.
+"""For each buggify point in this table, the factor by which its probability is multiplied. Points that throw work in
+progress away fire less often. `NodeEnv.buggify` returns True if a point fires.
 """
 CPU_SECONDS_PER_OPERATION = 1e-6
 UUID_BYTES = 16

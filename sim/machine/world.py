@@ -96,7 +96,7 @@ class World:
             self.fabric.repeats = Repeats(self._stream("repeats"), self.weather.repeat_probability)
         self.machines: dict[str, Machine] = {}
         self.states: dict[str, int] = {}
-        """By named state of the product (`sim/census`): how often it was reached."""
+        """How often each named state of the product (`sim/census`) was reached."""
         self._live_points: dict[str, bool] = {}
         self._disk_capacity_bytes = disk_capacity_bytes
         self._nursery: trio.Nursery | None = None

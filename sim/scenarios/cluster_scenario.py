@@ -156,7 +156,8 @@ class ClusterScenario:
         return cls(seed, options=options)
 
     def run(self) -> Mapping[str, int]:
-        """Run to the end, and return counts by name. Raises `SafetyViolation`, `Liveness`, and the errors of nodes.
+        """Run to the end, and return counts of the run's events, each with a name. Raises `SafetyViolation`,
+        `Liveness`, and the errors of nodes.
 
         In the profile `broken` harm is accepted if a node has logged an error (`sim.storm.breakage`).
         """

@@ -363,7 +363,7 @@ class Storm:
             await self._operator.replace_voter(member)
             self._voter_away = None
 
-    # --- links, pauses, clocks
+    # --- troubles of links, processes and clocks
 
     async def _links(self, random: Random) -> None:
         """Isolate one node, split the cluster, or cut one direction between two nodes."""

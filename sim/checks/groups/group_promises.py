@@ -78,8 +78,8 @@ class GroupPromises(HandedRecords):
     refused_late: int = 0
     _owners: dict[tuple[int, TopicPartition], str] = attrs.Factory(dict)
     _known: dict[tuple[str, int], _Known] = attrs.Factory(dict)
-    """By (owner, generation): the generation as this owner knows it. There is an entry for each assignment that an
-    owner has received.
+    """The generation as its owner knows it, by (owner, generation). There is an entry for each assignment that an owner
+    has received.
     """
     _committed_at: float = inf
     """The time at which the first commit was acknowledged. From then on the group cannot be deleted."""
@@ -128,8 +128,8 @@ class GroupPromises(HandedRecords):
                 self._begin_anew(generation, (owner, generation), mine)
                 self._owners[generation, key] = owner
             elif mine.asked + self.session_seconds > min(theirs.heard, self._committed_at):
-                # The opposite order is impossible, too: with this member's session, the group was not deleted before
-                # the other member last had its assignment, and before the first commit.
+                # The opposite order is impossible, too: when this member's session could end at the earliest, the other
+                # member already had its assignment, or the first commit existed.
                 raise SafetyViolation(
                     f"{self.group}: {key} belongs to {other} and to {owner} in generation {generation}"
                 )

@@ -44,9 +44,9 @@ class HerdPromises(HandedRecords):
     hand_overs: int = 0
     refused_late: int = 0
     _begun: dict[TopicPartition, str] = attrs.Factory(dict)
-    """By partition: the member that has begun to read it most recently."""
+    """For each partition, the member that has begun to read it most recently."""
     _certain: dict[TopicPartition, int] = attrs.Factory(dict)
-    """By partition: the highest offset whose commit was acknowledged."""
+    """For each partition, the highest offset whose commit was acknowledged."""
     _certain_at: dict[TopicPartition, list[tuple[float, int]]] = attrs.Factory(dict)
     _doubtful: set[TopicPartition] = attrs.Factory(set)
 

@@ -152,7 +152,7 @@ class Herd:
         }
 
     def figures(self) -> dict[str, int]:
-        """Count, by name: members, partitions that moved to another member, and late commits."""
+        """Count the members, the partitions that moved to another member, and the late commits."""
         promises = self.promises
         return {
             "herd_lives": self.lives,

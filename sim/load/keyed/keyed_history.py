@@ -71,7 +71,7 @@ class KeyedHistory:
     clocks_off_ms: int
     _sent: dict[bytes, _Sent] = attrs.field(factory=dict, init=False)
     _at: dict[tuple[int, int], bytes] = attrs.field(factory=dict, init=False)
-    """By (partition, offset): the record's id."""
+    """The ids of records by (partition, offset)."""
     _asked_below: dict[int, int] = attrs.field(factory=dict, init=False)
 
     # -- events of clients
