@@ -21,7 +21,7 @@ from jepsen_tests.schedule import INTERVAL_SECONDS, KINDS
 from jepsen_tests.systems import SYSTEMS, Unavailable
 
 _EVIDENCE_MAX = 5
-"""The most anomalies of one name that are printed."""
+"""The most anomalies with one name that are printed."""
 EXIT = {"ok": 0, "safety": 1, "liveness": 2}
 EXIT_UNAVAILABLE = 3
 EXIT_USAGE = 64

@@ -42,7 +42,7 @@ KINDS_OF_TROUBLE = {
     ),
     "never written": ("wrong-bytes", "G1a"),
 }
-"""The names of anomalies, by their effect on the records: lost, doubled and so on."""
+"""The names of anomalies, grouped by their effect on records, e.g. that a record is lost or doubled."""
 
 EVERYWHERE = ("assign", "restart")
 """Kinds of operations that are part of every key's history."""

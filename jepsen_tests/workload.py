@@ -102,7 +102,7 @@ class Recorder:
     started: float = attrs.field(factory=time.monotonic)
     history: History = attrs.field(factory=History)
     errors: dict[str, int] = attrs.field(factory=dict)
-    """The number of errors that were reported to an application, by `client: error`."""
+    """The number of errors that were reported to applications, by a text of the form `client: error`."""
 
     def now(self) -> float:
         """Return the seconds since the run began."""

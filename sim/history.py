@@ -53,7 +53,7 @@ class History:
 
     synced_topics: tuple[str, ...]
     sent: dict[TopicPartition, dict[bytes, int]] = attrs.Factory(dict)
-    """For each partition, its values with their numbers in the order in which producers sent them."""
+    """For each partition, its values, numbered in the order in which producers sent them."""
     acknowledged: list[Told] = attrs.Factory(list)
     read: list[Told] = attrs.Factory(list)
     power_losses: list[float] = attrs.Factory(list)

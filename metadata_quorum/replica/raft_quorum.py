@@ -336,7 +336,7 @@ class RaftQuorum:
             return
         try:
             report(*args, self.clock.monotonic(), **options)
-        except Exception as error:  # noqa: BLE001 - `run` raises it: the reporting task may be foreign
+        except Exception as error:  # noqa: BLE001 - `run` raises it, since the reporting task may be any task
             self.fail(error)
             return
         self._pump()
@@ -359,7 +359,7 @@ class RaftQuorum:
                 if not self._effects or isinstance(self._effects[0], ON_DISK):
                     break
                 self._perform(self._effects.popleft())
-        except Exception as error:  # noqa: BLE001 - `run` raises it: this task may be foreign
+        except Exception as error:  # noqa: BLE001 - `run` raises it, since this task may be any task
             self.fail(error)
         finally:
             self._is_pumping = False

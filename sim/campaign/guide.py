@@ -73,7 +73,7 @@ class Guide:
 
 
 def everything() -> dict[str, tuple[set[int], set[Branch]]]:
-    """Find all lines and branches that the product's followed packages have, by file."""
+    """Find all lines and branches of the packages that are traced, by file."""
     return {
         path.relative_to(_REPOSITORY).as_posix(): lines_of(path)
         for package in PACKAGES

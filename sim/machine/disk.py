@@ -119,8 +119,8 @@ class SimDisk:
         self.broken_errno: int | None = None
         """If set, the whole disk is dead: every operation fails with this error."""
         self.dead_paths: dict[str, int] = {}
-        """Single dead devices, by path: every operation below the path fails with this error, except those in
-        `spared`.
+        """The errors of single dead devices, by path. Every operation below the path fails with this error, except
+        those in `spared`.
         """
         self.spared: frozenset[str] = frozenset()
         """Operations that a dead device still answers, since a file system may have sizes and names in memory."""
@@ -376,7 +376,7 @@ class SimDisk:
             raise self.error(directory, path, operation, number)
 
     def check_device(self, directory: str, path: str, operation: str) -> None:
-        """Raise `DiskError` if the device at this path is dead, and dead devices do not answer this operation."""
+        """Raise `DiskError` if the device at this path is dead, and does not answer this operation from memory."""
         number = self._dead(path, operation)
         if number:
             raise self.error(directory, path, operation, number)

@@ -71,9 +71,9 @@ class SimEnv:
         self.lost_power = False
         """True if the process ended because its machine lost power, so that its peers were not notified."""
         self.paused = False
-        """True while its events are held back: it is stopped, or busy (`sim.machine.toil`)."""
+        """True while the events of the process are held back, because it is stopped or busy (`sim.machine.toil`)."""
         self.stopped = False
-        """True while it is paused until `resume`."""
+        """True while the process is paused until `resume`."""
         self.has_descriptors = True
         self.wakes = 0
         self.waits: dict[Task, Signal] = {}
@@ -87,7 +87,7 @@ class SimEnv:
         self.hangs_until = 0.0
         """The virtual time before which no work of workers finishes."""
         self.slow_until = 0.0
-        """The virtual time at which the last call to a worker ends that began while the machine was slow."""
+        """The virtual time by which all calls to workers have ended that began while the machine was slow."""
         self._trace = trace
         self._live_points = live_points
         self._ports_random = Random(f"{random.random()}")

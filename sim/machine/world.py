@@ -247,8 +247,8 @@ class World:
             self.agenda.release(env)
 
     def take_descriptors(self, name: str) -> None:
-        """Let every open and connect of a process fail, as if it had no free file descriptors, until
-        `give_descriptors`.
+        """Let each call of a process that opens a file or connects fail until `give_descriptors`, as if no file
+        descriptor were free.
         """
         self.node_env(name).has_descriptors = False
         self.machine(name).disk.has_descriptors = False

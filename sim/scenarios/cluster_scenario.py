@@ -61,7 +61,7 @@ HEAL_SECONDS_MAX = 180.0
 connections without an answer, and recovery.
 """
 BROKEN_HEAL_SECONDS = 30.0
-"""The same limit in the profile `broken`. It is short, since a node may have stopped for good."""
+"""The value of `HEAL_SECONDS_MAX` in the profile `broken`. It is short, since a node may have stopped for good."""
 QUIET_SECONDS_MAX = 60.0
 """The longest time in seconds from the last acknowledgement until all replicas are equal."""
 RESETS_PROBABILITY = 0.75
@@ -275,7 +275,9 @@ class ClusterScenario:
         return found
 
     def faults(self) -> Mapping[str, int]:
-        """Count the faults by kind. In the storm's own counts, a fault also has names of nodes and numbers."""
+        """Count the faults by kind. (The storm counts them by their full texts, which also contain numbers and names of
+        nodes.)
+        """
         found: dict[str, int] = {}
         for what, times in self._storm.counts.items():
             words = takewhile(lambda word: word.isalpha(), what.replace(":", "").split())

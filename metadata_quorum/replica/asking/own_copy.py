@@ -54,7 +54,7 @@ class OwnCopy:
         needed.
         """
         self._judged: tuple[VoterSet, bool] | None = None
-        """The arguments of the last `judge`: the voters, and whether this node was the leader."""
+        """The facts on which the last call of `judge` was based: the voters, and whether this node was the leader."""
         self._numbers: dict[int, bool] = {}
         """The random number of each question under way, mapped to True if this process itself has received
         the question.

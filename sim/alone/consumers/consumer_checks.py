@@ -236,7 +236,7 @@ class ConsumerPromises(Promises):
         """
         group = self.group
         if sent.epoch < 0 and not self.present:
-            # Kafka takes such a commit for that of a client without a group, whatever member id it names.
+            # Kafka treats such a commit as that of a client without a group, whatever member id it names.
             return None
         if group is None:
             there = [] if self._classic is None else [each.member_id for each in self._classic.members]

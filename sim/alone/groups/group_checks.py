@@ -97,7 +97,7 @@ class GroupPromises(Promises):
         self._epochs: dict[int, int] = {}
         """The leader epoch in which each committed record was written, by the offset of the record."""
         self._tombstones: dict[OffsetAt, dict[int, int]] = {}
-        """For each key, by leader epoch: the log offset of the newest tombstone."""
+        """For each key and leader epoch, the log offset of the newest tombstone."""
         self._values: dict[OffsetAt, OffsetCommitValue] = {}
         self._groups: dict[str, GroupMetadataValue] = {}
         self._owned: dict[tuple[str, int], list[dict[str, bytes]]] = {}
@@ -105,7 +105,7 @@ class GroupPromises(Promises):
         assignments by member. A static member is named by its instance id.
         """
         self._acknowledged: dict[OffsetAt, dict[int, int]] = {}
-        """For each key, by leader epoch: the log offset of the newest acknowledged commit."""
+        """For each key and leader epoch, the log offset of the newest acknowledged commit."""
         self._written: dict[tuple[int, int], GroupsState] = {}
         """By (leader epoch, log end offset): the state of that epoch's coordinator when its log ended there."""
         self.loads = 0

@@ -53,7 +53,9 @@ class _Known:
 
 @attrs.define(eq=False)
 class OpenCommit:
-    """A commit that was sent. `late` is True if a member had received an assignment of a later generation before."""
+    """A commit that was sent. `late` is True if a member had received an assignment of a later generation before the
+    commit was sent.
+    """
 
     operation: Commit
     generation: int

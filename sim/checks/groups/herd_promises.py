@@ -56,7 +56,7 @@ class HerdPromises(HandedRecords):
         """Do nothing, since a member may leave at any time."""
 
     def has_begun_after(self, member: str, key: TopicPartition) -> bool:
-        """True if another member has begun to read this partition after this member."""
+        """True if another member has begun to read this partition since this member began to read it."""
         return self._begun.get(key, member) != member
 
     def _check_begin(self, member: str, told: Told, held: Ownership, now: float) -> None:

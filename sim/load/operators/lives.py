@@ -49,8 +49,8 @@ KEYS = 5
 DYNAMIC_TOPIC_CONFIG = 1
 CHECK_INTERVAL = "log.retention.check.interval.ms"
 CHECK_INTERVAL_MS_MAX = 3_000
-"""If brokers check retention at least this often, in milliseconds, the final checks wait until old records are
-removed.
+"""The longest interval of brokers' retention checks, in milliseconds, with which the final checks wait until old
+records are removed.
 """
 CLOCKS_NEAR_MS = 500
 
