@@ -1,4 +1,5 @@
-"""Checkers of a recorded history: they find the anomalies of Jepsen's Kafka workload, and three of our own.
+"""Checkers of a recorded history. They find the anomalies of Jepsen's Kafka workload, and three kinds of anomalies of
+our own.
 
 Theory of operation. Every offset that a client saw, in an acknowledgement or a poll, is evidence for the order of its
 key. `VersionOrder` numbers the offsets of a key that hold a record. An offset without a record is legal: it belongs to

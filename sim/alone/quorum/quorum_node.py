@@ -164,7 +164,7 @@ class Node:
         down.
         """
         self.bootstrap: tuple[str, ...] | None = None
-        """The host names of its bootstrap servers from its next start on; None for all hosts of the network."""
+        """The host names of the replica's bootstrap servers from its next start on; None for all hosts."""
         self.notes: list[str] = []
         """Event names of the warnings and errors that the replica has logged."""
         self.plan = plan
