@@ -95,7 +95,7 @@ class Decision:
     """
 
     records: Sequence[Any]
-    """Records of the log that the machine uses, e.g. the metadata log."""
+    """The records to append, in the form that the machine's log takes, e.g. the metadata log."""
     response: Any
 
 

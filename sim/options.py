@@ -143,8 +143,8 @@ that have them.
 SYNCED_PROBABILITY = 0.12
 """The share of runs whose brokers sync all records before they acknowledge them."""
 UNSYNCING = {"workloads": ("pipeline",), "duties": ("settings",)}
-"""Workloads and duties that set `flush.messages` or its key for brokers. Runs whose brokers must sync before they
-acknowledge leave them out.
+"""Workloads and duties that set `flush.messages` or its key for brokers. They are left out of runs whose brokers must
+sync before they acknowledge.
 """
 LITE_SECONDS = 8.0
 LITE_KINDS_MAX = 2

@@ -251,7 +251,7 @@ class RaftCore(CoreState):
             election.resign(self)
         self._ask()
 
-    # -- for the driver -----------------------------------------------------------------------------------------
+    # -- methods for the driver ---------------------------------------------------------------------------------
 
     def next_deadline(self) -> float:
         """Return the latest time at which `tick` must be called, in monotonic seconds."""

@@ -118,7 +118,8 @@ class Snapshotter:
         self._snapshots = 0
 
     def begin_after(self, end_offset: int) -> None:
-        """Count the bytes for the next snapshot from `end_offset` on. This is the end of the newest snapshot.
+        """Count the bytes for the next snapshot from `end_offset` on, where the newest snapshot ends.
+
         Called at the start, and when a leader's snapshot was installed.
         """
         self._last_offset = end_offset - 1

@@ -490,11 +490,11 @@ DRIVEN: Mapping[str, str] = {
     "decisions.withdrawn": "tests/quorum/test_state_machine.py::test_a_decision_that_fits_no_record_is_an_answer_and_changes_nothing",
     "decisions.refused_for_slow_log": "tests/quorum/test_state_machine.py::test_a_log_without_room_refuses",
 }
-"""By named state: the ordinary test that makes the product reach the state. The pytest mark `reaches` on the test
-checks that the state is reached.
+"""For each named state in this table, the ordinary test that makes the product reach the state. The pytest mark
+`reaches` on the test checks that the state is reached.
 """
 
 UNREACHABLE: Mapping[str, str] = {
     "produce.append_met_a_bug": "Only a bug raises there, and a run ends with it.",
 }
-"""By named state: why neither a run nor a test can reach it."""
+"""For each named state in this table, the reason why neither a run nor a test can reach it."""

@@ -54,7 +54,7 @@ class Promises:
         self._durable = StoredLogs(is_durable=True)
         self._cached = StoredLogs(is_durable=False)
         self._cut: dict[str, tuple[Node, int]] = {}
-        """By machine: the process, and the offset up to which its metadata log was synced before a truncation."""
+        """For each machine, its process, and the offset up to which its metadata log was synced before a truncation."""
         self.votes_seen = self.quorum_fetches_seen = self.fetches_seen = 0
 
     def watch_cuts(self) -> None:

@@ -31,7 +31,7 @@ from sim.machine.disk import Keep
 from sim.machine.world import Running, World
 
 BUG = ".bug"
-"""The suffix of events that a node logs if it has met a bug and continues."""
+"""The suffix in the name of each event that a node logs if it has met a bug and continues."""
 CUT_SECONDS_MAX = 30.0
 """How many seconds `cut` waits for the disk operation in which the power fails."""
 

@@ -98,7 +98,7 @@ class Fabric(Links):
         self._connections: dict[SimConn, None] = {}
         self.connection_count = 0
         self.severed: dict[tuple[str, str], float] = {}
-        """By pair of hosts: the virtual time at which connections between them were last silently lost."""
+        """For each pair of hosts, the virtual time at which connections between them were last silently lost."""
         self.may_close_late = True
         """True while the other end may learn late that a connection was closed, as the weather decides. False after a
         storm.

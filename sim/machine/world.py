@@ -96,7 +96,7 @@ class World:
             self.fabric.repeats = Repeats(self._stream("repeats"), self.weather.repeat_probability)
         self.machines: dict[str, Machine] = {}
         self.states: dict[str, int] = {}
-        """By named state of the product (`sim/census`): how often it was reached."""
+        """How often each named state of the product (`sim/census`) was reached."""
         self._live_points: dict[str, bool] = {}
         self._disk_capacity_bytes = disk_capacity_bytes
         self._nursery: trio.Nursery | None = None
@@ -247,8 +247,8 @@ class World:
             self.agenda.release(env)
 
     def take_descriptors(self, name: str) -> None:
-        """Let every open and connect of a process fail, as if it had no free file descriptors, until
-        `give_descriptors`.
+        """Let each call of a process that opens a file or connects fail until `give_descriptors`, as if no file
+        descriptor were free.
         """
         self.node_env(name).has_descriptors = False
         self.machine(name).disk.has_descriptors = False

@@ -152,7 +152,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def has_delete_horizon(self) -> bool:
-        """True if `base_timestamp` is the time from which on tombstones may be removed (KIP-534)."""
+        """True if `base_timestamp` is the earliest time at which tombstones may be removed (KIP-534)."""
         return bool(self.attributes & DELETE_HORIZON_MASK)
 
 

@@ -234,7 +234,7 @@ def heartbeat(
     # stays, and the broker is fenced.
     want_fence = request.want_fence or set(broker.log_dirs) <= set(request.offline_log_dirs)
     if broker.fenced:
-        # This broker was already allowed to stop. So it can return only with a new registration.
+        # This broker was already allowed to stop, so only a new registration can bring it back.
         if request.want_shut_down or stopping:
             reached("controller.fenced_broker_may_stop")
             shut_down = True

@@ -177,8 +177,9 @@ def elect_leaderless(
 ) -> Decision:
     """Elect leaders for partitions without a leader, also uncleanly if the topic allows it.
 
-    A replica that may lead cleanly is normally elected when its broker becomes active. If the controller
-    fails during such a large change, some partitions are left without a leader. They get a leader here.
+    A replica that may lead cleanly is normally elected when its broker becomes active. A decision about a broker with
+    very many partitions is written as several batches. If the controller fails between two of them, some partitions are
+    left without a leader, and get one here.
 
     After a recovery of the quorum, partitions may wait for the brokers in the list `AWAITED_BROKERS`. When no
     partition waits any more, and each broker of `UNREAD_BROKERS` has started, both lists are removed.

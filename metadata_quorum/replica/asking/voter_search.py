@@ -61,8 +61,9 @@ class VoterSearch:
         return self.connections.channel(place.host, place.port, address=place.address)
 
     async def ask(self, place: Place, request: Request, patience_seconds: float | None = None) -> Outcome:
-        """Send a request to a place, and wait for the outcome: at most `patience_seconds`, or with None the
-        usual request timeout.
+        """Send a request to a place, and wait for the outcome.
+
+        The wait takes at most `patience_seconds`. If this is None, it takes at most the usual request timeout.
         """
         limit = self._settings.raft.request_timeout_seconds if patience_seconds is None else patience_seconds
         deadline = self._driver.clock.monotonic() + limit

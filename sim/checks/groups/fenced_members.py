@@ -27,9 +27,9 @@ class FencedMembers:
     def __init__(self, processes: Processes) -> None:
         self._processes = processes
         self._newest: dict[tuple[Any, str], int] = {}
-        """By (coordinator shard, group id): the newest generation that it has announced."""
+        """The newest announced generation, by (coordinator shard, group id)."""
         self._lives: dict[tuple[Any, str], int] = {}
-        """By (coordinator shard, group id): how often the group was created again."""
+        """How often the group was created again, by (coordinator shard, group id)."""
         self.late_commits = 0
         """How many commits of an older generation were rejected."""
 

@@ -79,7 +79,7 @@ class Crowd:
         return self._load.reader_is_done({key: progress.get(key, 0) for key in self._load.partitions})
 
     def start(self) -> dict[str, Event]:
-        """Start a task for each slot. Return by slot an event, which is set when the slot's last member has read
+        """Start a task for each slot. Return an event for each slot; it is set when the slot's last member has read
         everything.
         """
         names = _slots(self._group, self._plan)

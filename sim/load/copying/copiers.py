@@ -75,7 +75,7 @@ class Copying:
         return [spawn(self._feed), spawn(self._follow), spawn(self._ask_for_offsets)]
 
     def start_copiers(self) -> dict[str, Event]:
-        """Start the copiers. Return an event by slot, which is set when the whole source is copied."""
+        """Start the copiers. Return an event for each slot; it is set when the whole source topic is copied."""
         return {slot: self._load.world.spawn(self._live, slot) for slot in SLOTS}
 
     # -- the feeder

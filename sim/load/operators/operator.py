@@ -85,7 +85,7 @@ class Operator:
             TopicPartition(OFFSETS_TOPIC, 0),
             TopicPartition(OFFSETS_TOPIC, 1),
         ]  # The coordinators of the workload's groups are on these partitions.
-        # Another operator moves the replicas of topic `moved`, and checks where they are.
+        # Leave out the topic `moved`: another operator moves its replicas, and checks where they are.
         key = random.choice([*(each for each in self._partitions if each.topic != MOVED), *offsets])
         replicas = None if random.random() < 0.1 else random.sample(ids, self._replicas)
         return alter_partition_reassignments(
