@@ -183,7 +183,7 @@ def attackers() -> Iterator[Attackers]:
         ours.close()
 
 
-# -- in the place of a node -----------------------------------------------------------------------------------------
+# -- a sink that replaces the node ------------------------------------------------------------------------------------
 
 
 def _swallow(connection: socket.socket, answer_bytes: int, seconds: float) -> None:
