@@ -80,7 +80,7 @@ def small_produces(node: Judged) -> list[bytes]:
     return frames
 
 
-# -- one frame by itself --------------------------------------------------------------------------------------------
+# -- one frame alone ------------------------------------------------------------------------------------------------
 
 
 def measure_alone(node: Judged, frame: Frame, probe: Asker, settle_seconds: float) -> Cost:
@@ -110,7 +110,7 @@ def measure_alone(node: Judged, frame: Frame, probe: Asker, settle_seconds: floa
     return Cost(frame, stall * 1000, cpu * 1000, peak, left, outcome)
 
 
-# -- beside ordinary clients ----------------------------------------------------------------------------------------
+# -- frames beside ordinary clients ---------------------------------------------------------------------------------
 
 
 @attrs.frozen
@@ -250,7 +250,7 @@ def costliest(costs: Sequence[Cost], over_ms: float) -> list[Cost]:
     return found
 
 
-# -- all of them ----------------------------------------------------------------------------------------------------
+# -- all frames -----------------------------------------------------------------------------------------------------
 
 
 def frames_of(node: Judged, apis: Sequence[str], sizes: Sequence[str], every_version: bool) -> list[Frame]:

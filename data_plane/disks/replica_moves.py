@@ -172,7 +172,7 @@ class ReplicaMoves:
         self.swapped = 0
         self.given_up = 0
 
-    # -- what clients ask for ---------------------------------------------------------------------------------------
+    # -- requests of clients ----------------------------------------------------------------------------------------
 
     def ask(self, partition: Partition, target: LogDir) -> None:
         """Begin to move a replica to this directory. If the replica is already there, give up its move to
@@ -280,8 +280,8 @@ class ReplicaMoves:
         )
 
     def explains(self, partition: Partition, directory_id: bytes) -> bool:
-        """True if the replica is about to move to this directory, and the controller knows that. So the
-        metadata may name this directory although the replica is still in another one.
+        """True if the replica is about to move to this directory, and the controller knows about the move. So
+        the metadata may name this directory although the replica is still in another directory.
         """
         move = self.moves.get(TopicPartition(partition.log.topic, partition.log.partition))
         return move is not None and move.is_reported and move.target.directory_id == directory_id

@@ -14,9 +14,9 @@ Rules
 * A dynamic member first gets an id and joins with it again (KIP-394, from version 4). Until the second join
   it is pending, and a rebalance waits for it as for a member.
 * A static member (KIP-345) that joins without a member id replaces its old entry. In a stable group whose
-  chosen protocol stays the same, the other members do not notice. But if the replaced member still had to
-  join once more, to give up partitions (KIP-429), a rebalance begins. Apache Kafka does not make this
-  exception.
+  chosen protocol stays the same, the other members do not notice the replacement. But if the replaced member
+  still had to join once more, to give up partitions (KIP-429), a rebalance begins. Apache Kafka does not make
+  this exception.
 * A member that waits in a rebalance need not send heartbeats. Its session continues when its request is
   answered.
 * Every check is in Kafka's order, since clients see which error comes first.

@@ -195,7 +195,7 @@ class Cleaning:
         log.segment_list.sync_entry()
         pause()
         # Take the whole list here. If the pass ends meanwhile, `end` then removes only the files of later
-        # swaps, not these.
+        # swaps.
         doomed, self._doomed = self._doomed, []
         try:
             while doomed:

@@ -136,7 +136,7 @@ class Replication:
     def _own_epoch(self) -> int:
         return self.broker_epoch
 
-    # -- what partitions ask (PartitionCluster) ------------------------------------------------------------------
+    # -- the port of the partitions (PartitionCluster) -----------------------------------------------------------
 
     @property
     def lag_ms_max(self) -> int:

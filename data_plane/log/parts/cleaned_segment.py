@@ -184,7 +184,9 @@ class CleanedSegment:
         written.close()
 
     def discard(self) -> None:
-        """Close the file and remove what was written. If that fails, call it again. Raises `DiskError`."""
+        """Close the file, and remove all files that were written. If that fails, call it again. Raises
+        `DiskError`.
+        """
         if self.is_handed_over:
             return
         self.give_up()

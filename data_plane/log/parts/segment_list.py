@@ -88,7 +88,7 @@ class SegmentList:
             )
         active.check_size()
 
-    # --- looking
+    # --- searches in the list
 
     @property
     def base_offset(self) -> int:

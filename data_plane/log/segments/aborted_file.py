@@ -18,7 +18,9 @@ class AbortedFile:
     __slots__ = ("_base_offset", "_directory", "_is_closed", "index")
 
     def __init__(self, directory: Dir, base_offset: int, index: AbortedIndex | None = None) -> None:
-        """Begin with `index`; None if the file has the transactions."""
+        """Begin with the transactions in `index`. If it is None, the file has them, and they are read when
+        they are needed.
+        """
         self._directory = directory
         self._base_offset = base_offset
         self.index = index
