@@ -49,7 +49,7 @@ class Stage:
     log_dir: str
     transactional_id: str
     producer_id: int
-    """The producer id of `transactional_id`, with epoch 0."""
+    """The producer id that belongs to `transactional_id`. Its epoch is 0."""
 
 
 THINGS = ("*",)

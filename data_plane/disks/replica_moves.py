@@ -355,8 +355,8 @@ class ReplicaMoves:
                 # Try again soon, because a segment or a log was removed while a worker used it.
                 pause = LOOK_SECONDS
             except (DiskError, KafkaError) as error:
-                # If a disk has failed, it is offline by now, and the move is already given up. Other errors
-                # are tried again.
+                # If a disk has failed, it is offline by now, and the move is already given up. After any
+                # other error the move is tried again.
                 self._complain(move, str(error))
                 if isinstance(error, CorruptBatch) and move.future is not None:
                     reached("moves.rot_suspected")

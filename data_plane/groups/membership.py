@@ -302,8 +302,8 @@ class Membership:
         assert request.group_instance_id is not None
         joining = max((len(each.metadata) for each in request.protocols), default=0)
         if group.phase is STABLE and self._is_too_large(group, joining, {}):
-            # The new member's metadata would go into the group's record at once, but it does not fit. So the
-            # old member stays.
+            # The new member's metadata would go into the group's record at once, but the record would be too
+            # large. So the old member stays.
             code = ErrorCode.UNKNOWN_SERVER_ERROR
             return turn.answer(ask.reply, join_refused(UNKNOWN_MEMBER, code, ask.version))
         leader_before = group.leader or ""

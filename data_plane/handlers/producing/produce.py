@@ -158,7 +158,7 @@ class ProduceHandler:
                     if left is not None:
                         work = left.work_at(len(responses), len(answers))
                     guard = transaction and transaction.guard_at(len(responses), len(answers))
-                    result = partition.append_as_leader(data.records, now_ms, work, guard)  # type: ignore[arg-type]  # a view, as decoded
+                    result = partition.append_as_leader(data.records, now_ms, work, guard)  # type: ignore[arg-type]  # decoding made it a memoryview
                 except OffLoop:
                     begun = (responses, answers, delayed, failed)
                     return self._halt(context, request, transaction, left, begun)

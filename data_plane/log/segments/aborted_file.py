@@ -1,7 +1,8 @@
 """The aborted transactions of one segment that has abort markers: in memory, and in its `.txnindex` file. PURE.
 
 The transactions of an active segment are always in memory, and its file is written when the segment is
-finished, closed or recovered. Those of an inactive segment are read from the file when they are first needed.
+finished, closed or recovered. The transactions of an inactive segment are read from the file when they are
+first needed.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def system_of(os_release: str) -> str:
 
 
 def memory_of(meminfo: str) -> int:
-    """Return the bytes of memory from the content of /proc/meminfo; 0 if it has none."""
+    """Return the size of the host's memory in bytes, from the content of /proc/meminfo; 0 if the content lacks it."""
     found = re.search(r"^MemTotal:\s+(\d+) kB", meminfo, re.MULTILINE)
     return int(found[1]) * 1024 if found else 0
 

@@ -1,5 +1,7 @@
 #!/usr/bin/python
-"""Prepares disks for log directories: formats an empty disk with XFS, and never changes any other disk."""
+"""Prepares disks for log directories: formats an empty disk with XFS. It changes another disk only if the operator has
+named its serial number in the option C(wipe).
+"""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def wait(
                 result["waited_seconds"] = round(waited, 1)
             return result
         if waited >= total_seconds:
-            # The caller does not need this key.
+            # The time is up, so the caller gets a failure that is final.
             result.pop("still_waiting")
             result["msg"] = (
                 f"Stopped after {waited:.0f} s: {result['sentence']}. {result.get('remedy', '')}".strip()
