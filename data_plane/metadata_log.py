@@ -209,8 +209,8 @@ class MetadataLog:
         return result.last_offset
 
     def _check_disk(self, operation: str, error: KafkaError) -> None:
-        """Raise `DiskError` if `error` means an offline directory. Clients of a topic would get `error`, but
-        the quorum must end.
+        """Raise `DiskError` if `error` means an offline directory. The log of a topic answers clients with
+        `error`. Here the quorum must end instead.
         """
         if error.code is ErrorCode.KAFKA_STORAGE_ERROR:
             raise DiskError(self._root.path, self.directory.path, operation, 0, str(error)) from error

@@ -1,7 +1,8 @@
 """Finds the commit of a release, by CHANGELOG.md and the tags.
 
 A clone may lack the tags, so the changelog also names the commit of each release. A commit cannot contain its own hash.
-So a first commit adds a heading with the version, and the next commit writes the hash of the first under this heading.
+So a first commit adds a heading with the version, and the next commit writes the hash of that commit under this
+heading.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ _NOWHERE = bytearray(DRAIN_BYTES)
 
 @attrs.define
 class Attack:
-    """The number of frames by outcome, over all connections, with the bytes of the answers."""
+    """The numbers of frames by outcome, and the bytes of the answers, both summed over all connections."""
 
     answered: int = 0
     closed: int = 0

@@ -115,7 +115,7 @@ def measure_alone(node: Judged, frame: Frame, probe: Asker, settle_seconds: floa
 
 @attrs.frozen
 class Window:
-    """The rate and the waits of the ordinary clients, all together, during one measurement."""
+    """The rate, the longest wait and the CPU share of all ordinary clients together, during one measurement."""
 
     rate: float
     longest_seconds: float

@@ -189,9 +189,9 @@ class TlsBench:
     def whole(self) -> None:
         """Measure the same batches from a client that fills its TLS records.
 
-        librdkafka makes two TLS records of each message, so that a batch of 16 KiB arrives in 31 records. Other
-        clients encrypt whole requests, as this one does. It keeps many requests in flight, and computes nothing in
-        between.
+        librdkafka makes two TLS records of each message, so that a batch of 16 KiB arrives in 31 records. Other clients
+        encrypt whole requests, and so does the client of this measurement. It keeps many requests in flight, and
+        computes nothing in between.
         """
         found: dict[str, dict[str, Driven]] = {}
         for kind in (each for each in KINDS if each.name in WHOLE_KINDS):

@@ -106,9 +106,7 @@ def look_ahead(status: dict, partitions: list, stopping: list) -> dict:
 
 
 def accepted_by(name: str, words: list) -> bool:
-    """True if an operator accepts the loss of a partition: `words` has its name, its topic, or the word for
-    everything.
-    """
+    """True if an operator accepts the loss of a partition: `words` has its name, its topic, or the word `all`."""
     return ALL in words or name in words or (name != QUORUM and name.rpartition("-")[0] in words)
 
 
