@@ -119,7 +119,7 @@ class Shard(ABC, Generic[S, D]):
         self._commit_timer: Timer | None = None
         self._stopped = False
 
-    # -- what each kind of coordinator defines ----------------------------------------------------------------
+    # -- parts that each kind of coordinator defines ----------------------------------------------------------
 
     @abstractmethod
     def read_state(self, latest: Latest, skipped: list[str]) -> S:

@@ -194,8 +194,8 @@ class Cleaning:
             return
         log.segment_list.sync_entry()
         pause()
-        # Take the whole list here. If the pass ends meanwhile, `end` then removes only the files of later
-        # swaps, not these.
+        # Take all names from the list now. If the pass ends meanwhile, `end` then removes only the files of
+        # later swaps.
         doomed, self._doomed = self._doomed, []
         try:
             while doomed:

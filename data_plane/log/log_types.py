@@ -67,8 +67,8 @@ class LogRead:
 
 
 class FileRange:
-    """A range of a pinned file that a response sends without reading the bytes into memory: a spill for
-    `odradek.wire.codec`.
+    """A range of a pinned file that a response sends without reading the bytes into memory: a spill, in the
+    terms of `odradek.wire.codec`.
     """
 
     __slots__ = ("count", "file", "position")

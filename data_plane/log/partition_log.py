@@ -115,7 +115,7 @@ class PartitionLog(LogOffsets):
     def __str__(self) -> str:
         return str(self.home)
 
-    # --- what the parts know
+    # --- facts from the parts of the log
 
     @property
     def topic(self) -> str:
@@ -566,7 +566,7 @@ class PartitionLog(LogOffsets):
         if not config.is_compacted:
             self.abort_cleaning("the topic's cleanup.policy does not name compact any more")
 
-    # --- its end
+    # --- the end of the log object
 
     def close(self) -> None:
         """Make all records durable, write the files that make the next start quick, and close all files

@@ -54,8 +54,8 @@ from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode, KafkaError
 
 NO_LEADER_EPOCH = -1
-"""The leader epoch of a request that has none. Any other number is compared with the partition's epoch
-(KIP-320).
+"""The value in a request that names no leader epoch. Any other value is compared with the partition's leader
+epoch (KIP-320).
 """
 
 _NOT_APPLIED = frozenset((ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA))

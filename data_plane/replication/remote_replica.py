@@ -144,8 +144,8 @@ class Followers:
 
     @staticmethod
     def of(image: PartitionImage, node_id: int, brokers: BrokerStates, known: Followers) -> Followers:
-        """Return exactly the other replicas that the metadata name now; of a known one, what the leader knows
-        about it is kept.
+        """Make the set of followers for this image: all replicas of the partition except the one on
+        `node_id`. For a follower that is in `known`, keep the leader's knowledge about it.
         """
         others = [broker_id for broker_id in image.replicas if broker_id != node_id]
         if not others:
@@ -167,7 +167,7 @@ class Followers:
     def __iter__(self) -> Iterator[RemoteReplica]:
         return iter(self._by_id.values())
 
-    # -- one of them ----------------------------------------------------------------------------------------------
+    # -- one follower ---------------------------------------------------------------------------------------------
 
     def find(self, broker_id: int) -> RemoteReplica | None:
         """Return the follower on this broker; None if there is none."""
@@ -222,7 +222,7 @@ class Followers:
         assert self._image is not None, "a leader must know its partition's metadata"
         return self._image
 
-    # -- all of them ----------------------------------------------------------------------------------------------
+    # -- all followers --------------------------------------------------------------------------------------------
 
     def note_growth(self) -> None:
         """Called when the leader's log has grown."""

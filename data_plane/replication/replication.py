@@ -136,7 +136,7 @@ class Replication:
     def _own_epoch(self) -> int:
         return self.broker_epoch
 
-    # -- what partitions ask (PartitionCluster) ------------------------------------------------------------------
+    # -- the port of the partitions (PartitionCluster) -----------------------------------------------------------
 
     @property
     def lag_ms_max(self) -> int:
@@ -228,7 +228,7 @@ class Replication:
             self._unfollow(replica)
 
     def brokers_changed(self, broker_ids: Iterable[int]) -> None:
-        """Retry fetches from brokers whose address, fence or epoch has changed."""
+        """Retry fetches from brokers whose address, fencing or epoch has changed."""
         for broker_id in broker_ids:
             fetcher = self._fetchers.get(broker_id)
             if fetcher is not None:

@@ -177,9 +177,9 @@ def _assigned_in(assignment: bytes, classic: ClassicGroup, image: MetadataImage)
 def may_downgrade(
     group: ConsumerGroup, leaving: Collection[str], settings: GroupSettings, joining: int = 0
 ) -> bool:
-    """True if the group becomes classic once the members `leaving` are gone. The policy must allow it, and all
-    remaining members must speak the classic protocol. `joining` counts classic-protocol members that replace
-    leaving ones.
+    """True if the group becomes classic once the members `leaving` are gone. The policy must allow it, and
+    all remaining members must speak the classic protocol. `joining` counts classic-protocol members that
+    replace leaving members.
     """
     left = len(group.members) - len(leaving)
     leaving_classic = sum(group.members[each].profile.classic is not None for each in leaving)

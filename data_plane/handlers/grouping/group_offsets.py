@@ -265,7 +265,7 @@ class _Answering:
     def _named(
         self, group_id: str, named: list[OffsetFetchRequestTopics], fetched: FetchedOffsets
     ) -> Work[list[OffsetFetchResponseTopics]]:
-        """Build the results of the topics that the request names, in its order.
+        """Build the results of the topics that the request names, in the request's order.
 
         Topics whose id is unknown come last.
         """

@@ -194,9 +194,10 @@ class DelayedProduce(Delayed):
 
 
 def set_error(answer: PartitionProduceResponse, code: ErrorCode, message: str | None) -> None:
-    """Set an error in the answer, unless it already has one.
+    """Set an error in the answer, unless the answer already has an error.
 
-    For instance, a failed flush also ends the leadership. So the first error explains more than later ones.
+    The first error shows the cause. For instance, a failed flush also ends the leadership, which would set a
+    second error.
     """
     if answer.error_code:
         return

@@ -493,7 +493,7 @@ class LogDir:
                     self._entry_is_dirty = True
                     raise
 
-    # --- in and out of service
+    # --- start and end of service
 
     @property
     def is_suspected(self) -> bool:

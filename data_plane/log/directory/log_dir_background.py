@@ -297,7 +297,7 @@ class Background:
                 self._logged_postponed = True
                 self._log_dir.context.log.warning("log.flush_postponed", topic=log.topic, reason=str(error))
 
-    # --- the rest
+    # --- the other tasks
 
     async def _apply_retention(self) -> None:
         context = self._log_dir.context

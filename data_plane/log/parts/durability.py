@@ -46,7 +46,7 @@ class Durability:
         self._truncated_to = recovery_point
         self._durable = (0, recovery_point) if recovery_point else _NOTHING
         """The result of the last flush: (number of truncations, offset). The number shows whether a
-        truncation came after it.
+        truncation came after the flush.
         """
         self.last_flush_ms = 0
 

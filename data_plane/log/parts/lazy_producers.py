@@ -157,8 +157,8 @@ class LazyProducers:
         ended: EndedTransaction | None,
         high_watermark: int,
     ) -> None:
-        """Update the transactions after a transactional batch was appended to `segment`. `ended` is the
-        transaction that the batch has ended, as a marker.
+        """Update the transactions after a transactional batch was appended to `segment`. If the batch is a
+        marker, `ended` is the transaction that it has ended.
         """
         self.note_transactional(producer_id, guard, ends=ended is not None)
         if ended is not None:

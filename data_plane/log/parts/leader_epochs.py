@@ -30,7 +30,7 @@ class MalformedCheckpoint(Exception):
 
 
 class LeaderEpochs:
-    """The leader epochs of one log with their start offsets, ascending in both."""
+    """The leader epochs of one log with their start offsets. Both the epochs and the offsets ascend."""
 
     __slots__ = ("entries", "is_dirty", "latest")
 
@@ -61,8 +61,8 @@ class LeaderEpochs:
             )
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Record that records of this epoch begin or continue at `start_offset`. Removes entries that
-        contradict this.
+        """Record that records of this epoch begin or continue at `start_offset`. Removes the entries that
+        contradict the new entry.
 
         For example, this replica may have been the leader in an epoch in which it appended nothing. If
         records of an earlier epoch are then appended at its start offset or later, its entry is removed.

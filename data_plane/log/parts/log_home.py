@@ -93,7 +93,7 @@ class LogHome:
     def partition(self) -> int:
         return self.key.partition
 
-    # --- whether it works
+    # --- the condition of the log
 
     def _judge(self) -> None:
         self.offline = self._has_failed or self.is_closed or self.is_stalled or self.is_unsettled

@@ -88,7 +88,7 @@ class SegmentList:
             )
         active.check_size()
 
-    # --- looking
+    # --- searches in the list
 
     @property
     def base_offset(self) -> int:
@@ -358,7 +358,7 @@ class SegmentList:
             )
         fresh = cleaned.segment
         fresh.begin(sources[0].created_ms)
-        # The producer snapshot at the end of the last source may still need a sync, so keep its mark.
+        # The producer snapshot at the end of the last source may still need a sync, so keep the mark for it.
         fresh.needs_sync = sources[-1].needs_sync
         swapped = (*self.segments[:at], fresh, *self.segments[after:])
 

@@ -267,7 +267,7 @@ class Segment:
             if self.is_active:
                 return _EMPTY
             if self.is_removed:
-                # The path may belong to another segment by now.
+                # Read nothing, because the path may belong to another segment by now.
                 raise self._removed()
             try:
                 index = SegmentIndex.from_bytes(
