@@ -45,7 +45,7 @@ any size, and a login needs only about a dozen.
 
 @attrs.frozen
 class World:
-    """Functions that entrances need beyond the ports. A function is None if the node does not need it."""
+    """The functions that entrances need in addition to the ports. A function is None if the node does not need it."""
 
     open_tls: OpenTls | None = None
     fetch_document: FetchDocument | None = None

@@ -194,7 +194,7 @@ async def _ask(conn: Conn, wire: ClientConnection, request: Message, version: in
 
 
 class SecuredEnv:
-    """An `Env` like another one, but with a different network."""
+    """An `Env` that differs from another `Env` only in its network."""
 
     def __init__(self, env: NodeEnv, network: SecuredNetwork) -> None:
         self.network = network

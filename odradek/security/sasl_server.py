@@ -95,7 +95,7 @@ class SaslSettings:
     """
     salt_secret: bytes = attrs.field(repr=False, default=b"")
     new_bearer_login: Callable[[], BearerLogin] | None = None
-    """Begins a login by OAUTHBEARER; None if this mechanism is not enabled."""
+    """A function that begins a login by OAUTHBEARER; None if this mechanism is not enabled."""
 
 
 class LoginState(Enum):

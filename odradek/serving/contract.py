@@ -287,4 +287,4 @@ class Context:
 
 
 Handler: TypeAlias = Callable[[Context, Never], Result]
-"""Handles requests of one API. (`Never` stands for the request type of that API.)"""
+"""A function that handles requests of one API. (`Never` stands for the request type of that API.)"""

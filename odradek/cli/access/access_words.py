@@ -1,4 +1,4 @@
-"""Users of rules, and limits of quotas, as options and files name them."""
+"""The forms in which options and files name the users of rules and the limits of quotas."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ LIMITS = {
     "mutation-rate": ("controller_mutation_rate", "partitions per second that clients may create and delete"),
     "connection-rate": ("connection_creation_rate", "connections per second from an address (--ip)"),
 }
-"""Kafka's key of each limit, and what it limits, by our name."""
+"""The limits that a quota can set, by our name. Each value has Kafka's key, and a text that says what is limited."""
 LIMITS_OF_BYTES = ("produce-rate", "fetch-rate")
 DEFAULT = "<default>"
 """The name that stands for all users, clients or addresses without a quota of their own."""
 
 
 def principal_of(user: str) -> str:
-    """Return the principal of a user who was given by name alone, or as TYPE:NAME."""
+    """Return the principal of a user. The user is given by a name alone, or as TYPE:NAME."""
     return user if ":" in user else f"User:{user}"
 
 

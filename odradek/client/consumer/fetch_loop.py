@@ -117,8 +117,8 @@ class Fetching:
         self._in_flight: dict[int, tuple[Call, _Asked]] = {}
         self._node_retry_at: dict[int, float] = {}
         self._idle: dict[int, tuple[float, _Asked]] = {}
-        """The brokers that had no new records, with the time until which they get no request, and the
-        partitions that the last request named.
+        """The brokers that had no new records. Each has the time until which it gets no request, and the partitions
+        that the last request to it named.
         """
         self._node_failures: dict[int, int] = {}
         self.ready: dict[PartitionState, None] = {}

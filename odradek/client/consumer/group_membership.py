@@ -187,8 +187,8 @@ class GroupMembership(Membership):
         return self.state is _JOINING and self._answered
 
     def goes_on_from(self, former: Member) -> bool:
-        """True if this consumer was the member `former`, has been in every generation since then, and may
-        have kept partitions.
+        """True if this consumer was the member `former`, has been in every generation since then, and may still have
+        the partitions of that time.
         """
         return (
             self.cooperative

@@ -159,8 +159,8 @@ class Membership(ABC):
 
     @abstractmethod
     def goes_on_from(self, former: Member) -> bool:
-        """True if this consumer was the member `former`, has been in every generation since then, and may
-        have kept partitions.
+        """True if this consumer was the member `former`, has been in every generation since then, and may still have
+        the partitions of that time.
         """
 
     @abstractmethod

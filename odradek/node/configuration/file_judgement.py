@@ -31,7 +31,7 @@ class FileJudgement:
     problems: tuple[str, ...]
     """The reasons why a node does not start with the file."""
     unknown: Mapping[str, str]
-    """Sentences about keys that are unknown, by key. A sentence names the key that may have been meant."""
+    """Sentences about unknown keys, by key. Each sentence names the known key that may have been meant."""
     warnings: tuple[str, ...]
     """Warnings that a node would log when it starts with the file, except those about unknown keys."""
 

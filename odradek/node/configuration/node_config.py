@@ -102,7 +102,7 @@ TOKENS_PER_OWNER = "odradek.delegation.token.max.per.owner"
 SCRAM_SECRET = "odradek.scram.secret"
 """Our own key: a secret text that all brokers share. The salts sent for users who do not exist depend on it."""
 SECRETS_CHARACTERS_MAX = 1 << 20
-"""The maximum number of characters that are read of a file with passwords."""
+"""The maximum number of characters that are read from a file with passwords."""
 OWN_DEFS: dict[str, ConfigDef] = (
     {
         name: ConfigDef("broker", name, kind, default, valid, "medium", False, False)
@@ -458,8 +458,8 @@ def about_unknown(name: str) -> str:
 
 
 def _refuse_swallowed(explicit: Mapping[str, str]) -> None:
-    """Raise `ConfigError` if a value contains another setting with a secret, because of a backslash at the end of its
-    line.
+    """Raise `ConfigError` if a value also contains another setting, which has a secret. This happens if a line ends in
+    a backslash, which joins the next line to it.
     """
     for name, text in explicit.items():
         if not is_secret_key(name) and not _URL.match(text) and holds_secret(text):
@@ -507,7 +507,7 @@ def _security_protocols(
 
 
 _Address = tuple[str, str, str, int]
-"""A listener as text, and its name, host and port."""
+"""A listener as it is written in the file; then its name, host and port."""
 
 
 def _addresses(key: str, texts: list[str]) -> list[_Address]:

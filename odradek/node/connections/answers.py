@@ -163,7 +163,7 @@ class HeldAnswers:
 
     def to_evict(self, connections: Iterable[C], now: float) -> list[C]:
         """Choose the connections to close, so that the bytes of the remaining connections are within the limit.
-        Candidates have waited longer than `HELD_SECONDS_MAX`; those that hold the most bytes come first.
+        Candidates have waited longer than `HELD_SECONDS_MAX`. The candidates that hold the most bytes come first.
         """
         excess = self.bytes_held - self.bytes_max
         if excess <= 0:

@@ -35,7 +35,7 @@ KEPT_BYTES_MIN = 4096
 KEEP_FREE_BYTES = 16 * 1024 * 1024
 SMALL_FRAME_BYTES = 2 * 1024 * 1024
 SMALL_SHARE = 4
-"""The share of small frames: 1 / `SMALL_SHARE` of the pool's bytes is for them alone."""
+"""1 / `SMALL_SHARE` of the pool's bytes is reserved for small frames."""
 WAIT_SECONDS_MAX = 5.0
 BYTES_PER_SECOND_MIN = 64 * 1024
 EVICTED_AT_ONCE_MAX = 100

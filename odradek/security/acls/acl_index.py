@@ -43,7 +43,9 @@ _IMPLIED_BY: Mapping[int, frozenset[int]] = {
     ),
     Operation.DESCRIBE_CONFIGS: frozenset((Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS)),
 }
-"""For an operation, all operations whose permission permits it. Denials imply no other denials."""
+"""For an operation, the operations that imply it: a rule that allows one of them also allows this operation. A rule
+that denies an operation denies no other operation.
+"""
 PROBE_NAME = "hardcode"
 """The name of a fictitious resource, with which Kafka tests the default decision
 (`Authorizer.authorizeByResourceType`).
