@@ -108,6 +108,6 @@ def _trusted(address: DocumentAddress) -> ssl.SSLContext:
         context = ssl.create_default_context(
             cafile=address.truststore_location, cadata=address.truststore_certificates
         )
-    # Since Python 3.13 this flag refuses certificates without key identifiers, which Kafka and older Pythons take.
+    # Python sets this flag since 3.13. It refuses certificates without key identifiers, but Kafka accepts them.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     return context

@@ -72,7 +72,7 @@ class EventAuthors:
             self._epochs.setdefault(int(line["epoch"]), _Epoch()).changes.append(change)
 
     def author(self, event: Event) -> Author | None:
-        """Return the author of an event; None if no line names one."""
+        """Return the author of an event; None if no line names the author."""
         epoch = self._epochs.get(event.epoch)
         if epoch is None:
             return None

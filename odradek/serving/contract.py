@@ -254,7 +254,7 @@ class Context:
 
     @property
     def own(self) -> Context:
-        """The connection's own context, even if this is a copy."""
+        """The connection's own context, of which this object may be a copy."""
         return self if self.of_connection is None else self.of_connection
 
     def note_append(self) -> Context:

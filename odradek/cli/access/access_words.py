@@ -16,7 +16,7 @@ LIMITS = {
     "mutation-rate": ("controller_mutation_rate", "partitions per second that clients may create and delete"),
     "connection-rate": ("connection_creation_rate", "connections per second from an address (--ip)"),
 }
-"""The limits that a quota can set, by our name. Each value has Kafka's key, and a text that says what is limited."""
+"""The limits that a quota can set, by our name. Each value has Kafka's key, and a text about the limit."""
 LIMITS_OF_BYTES = ("produce-rate", "fetch-rate")
 DEFAULT = "<default>"
 """The name that stands for all users, clients or addresses without a quota of their own."""

@@ -115,7 +115,7 @@ def _consume(args: argparse.Namespace) -> int:
 
     render = json_line if args.json else args.format or key_and_value(args.key_separator)
     with connected(args, "ConsumerSettings") as client:
-        # Describe the topic first. If the address or the topic is wrong, this call fails at once, but a consumer waits.
+        # Describe the topic first. With a wrong address or topic, this call fails at once; a consumer would wait.
         (topic,) = client.admin.describe_topics([args.topic])
         if args.group is not None:
             _read_as_member(args, client, render)

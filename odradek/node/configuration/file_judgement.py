@@ -1,4 +1,4 @@
-"""Finds all problems of a properties file at once; a start of a node would report only the first one. PURE.
+"""Finds all problems of a properties file at once. The start of a node reports only the first problem. PURE.
 
 First each key is checked alone. Then the rules between keys are checked, but only with keys whose values are
 valid. A mistake in a key on which the rest depends, such as a role, ends the check, because further messages

@@ -72,7 +72,7 @@ class PooledBuffer:
 
 
 class _Waiter:
-    """A connection that waits for a buffer to replace its smaller one."""
+    """A connection that waits for a larger buffer than it has."""
 
     __slots__ = ("buffer", "event", "replaced", "since", "size")
 
@@ -213,7 +213,7 @@ class ReceiveBuffers:
         return bool(self._waiters[0] or self._waiters[1])
 
     def to_evict(self, now: float) -> list[Holder]:
-        """Choose the connections to close so that others get memory. The server calls this about every second."""
+        """Choose connections to close, so that others get memory. The server calls this about every second."""
         if now < self._look_at:
             return []
         self._look_at = now + 0.5

@@ -202,7 +202,7 @@ class Server:
         return self._connections
 
     def close(self) -> None:
-        """Stop accepting connections, and end every open one."""
+        """Stop accepting connections, and end all open connections."""
         self._listener.close()
         for conn in list(self._entering):
             conn.close()

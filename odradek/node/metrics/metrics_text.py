@@ -43,7 +43,7 @@ class MetricsText:
         self._lines.append(f"{self._name} {value!r}")
 
     def histogram(self, name: str, described: str) -> None:
-        """Begin a family of histograms; `distribution` adds one."""
+        """Begin a family of histograms; `distribution` adds a histogram to it."""
         self._begin(name, "histogram", described)
 
     def distribution(

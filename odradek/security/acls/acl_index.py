@@ -99,8 +99,8 @@ class AclIndex:
         return cls().changed({}, acls)
 
     def changed(self, before: Mapping[bytes, Acl], changes: Mapping[bytes, Acl | None]) -> AclIndex:
-        """Make the next index: `changes` has the ACLs by id, None for a removed one. `before` has the ACLs of this
-        index by id.
+        """Make the next index: `changes` has the changed ACLs by id, None for a removed ACL. `before` has the ACLs of
+        this index by id.
         """
         gone = [before[acl_id] for acl_id in changes if acl_id in before]
         new = [acl for acl in changes.values() if acl is not None]

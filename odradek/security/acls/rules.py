@@ -118,7 +118,7 @@ def operation_named(text: str) -> Operation:
 
 
 def check_supported(resource_type: int, operation: int) -> None:
-    """Raise `ValueError` if resources of this type do not have the operation. The text names the possible ones."""
+    """Raise `ValueError` if resources of this type do not have the operation; the error lists the possible ones."""
     supported = SUPPORTED[resource_type]
     if operation != Operation.ALL and operation not in supported:
         raise ValueError(

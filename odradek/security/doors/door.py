@@ -318,7 +318,7 @@ def _and_then(suspend: Suspend, merge: Callable[[Any], Any]) -> Callable[[], Any
 
 
 def split(items: Iterable[Any], is_allowed: Callable[[Any], bool]) -> tuple[list[Any], list[Any]]:
-    """Split items into the allowed and the refused ones."""
+    """Split items into allowed items and refused items."""
     allowed: list[Any] = []
     refused: list[Any] = []
     for item in items:

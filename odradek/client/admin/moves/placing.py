@@ -47,8 +47,8 @@ def _rank(cluster: PlannedCluster, others: Iterable[int], candidate: int) -> tup
 
 
 def resize_partitions(cluster: PlannedCluster, count: int) -> None:
-    """Give each partition `count` replicas: add replicas on the best brokers, or drop the least useful ones.
-    Raises `CannotPlan`.
+    """Give each partition `count` replicas: add replicas on the best brokers, or drop the least useful replicas. Raises
+    `CannotPlan`.
     """
     for key in cluster.movable:
         replicas = cluster.replicas(key)
