@@ -26,8 +26,8 @@ and then.
 def fetch_document(address: DocumentAddress) -> bytes:
     """Fetch the document at `file:///PATH`, or at an `https` or `http` address. It blocks, so call it in a worker.
 
-    Redirections are not followed, because a setting names one address, and a redirection could lead to any
-    server. Proxies are not used. Raises `DocumentMissing`, also for more than `BYTES_MAX` bytes.
+    Redirections are not followed, because a setting names one address, and a redirection could lead to any server.
+    Proxies are not used. Raises `DocumentMissing` if there is no document, or if it has more than `BYTES_MAX` bytes.
     """
     try:
         parts = urlsplit(address.url)

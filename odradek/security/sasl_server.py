@@ -244,7 +244,7 @@ class Login:
         )
 
     def ask_out_of_turn(self) -> None:
-        """End the login because the client has sent another request in the middle of it."""
+        """End the login because the client has sent another request before the end of the login."""
         self._fail("the client sent another request in the middle of its login")
 
     def authenticate(self, request: SaslAuthenticateRequest) -> SaslAuthenticateResponse:

@@ -244,7 +244,7 @@ class Context:
         self.appended = 0
         """The number of the last request of this connection that appended records."""
         self.of_connection: Context | None = None
-        """In a copy: the connection's own context. Otherwise None."""
+        """The connection's own context if this object is a copy of it; otherwise None."""
 
     def for_later(self) -> Context:
         """Copy the context, for a handler that continues with the current request after its dispatch."""

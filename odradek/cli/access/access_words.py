@@ -30,7 +30,8 @@ def principal_of(user: str) -> str:
 def limit_of(name: str, text: str) -> float:
     """Parse the value of a limit: bytes with or without a unit (10000000, 10M), or a number above 0.
 
-    Infinity is a number, because Kafka accepts it for quotas of type double. Raises `argparse.ArgumentTypeError`.
+    Infinity counts as a number, because Kafka accepts it for quotas of type double. Raises
+    `argparse.ArgumentTypeError`.
     """
     if name in LIMITS_OF_BYTES:
         return float(byte_count(text))

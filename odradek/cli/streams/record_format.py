@@ -149,7 +149,7 @@ def _no_number(name: str) -> None:
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_no_number)
-"""Made once, because `json.loads` with these arguments would make a new decoder for each call."""
+"""The decoder of JSON lines. It is made once: `json.loads` with these arguments would make a decoder for each call."""
 
 
 def _text(line: bytes) -> str:

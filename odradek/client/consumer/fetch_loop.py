@@ -122,7 +122,7 @@ class Fetching:
         """
         self._node_failures: dict[int, int] = {}
         self.ready: dict[PartitionState, None] = {}
-        """The partitions with records or errors for polls, in the order in which these arrived."""
+        """The partitions with records or errors for polls, in the order of arrival of the records or errors."""
         self.fetches = 0
         self.last_error: Exception | None = None
         """The last temporary error."""

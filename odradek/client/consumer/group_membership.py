@@ -294,8 +294,8 @@ class GroupMembership(Membership):
                 self._failed(error)
 
     def _matches_remotely(self) -> bool:
-        """Match the subscribed pattern in this client from now on, because the classic protocol has no patterns. Return
-        False if the subscription has no pattern for the coordinator.
+        """Let this client match the subscribed pattern from now on, because the classic protocol has no patterns.
+        Return False if the subscription has no pattern that the coordinator would match.
         """
         if self._subscription.remote_pattern is None:
             return False

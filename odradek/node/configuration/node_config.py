@@ -86,7 +86,7 @@ RESERVE_BYTES = "odradek.log.dir.reserve.bytes"
 """Our own key: the bytes of each disk that records must leave free; -1 means one percent of the disk, at most 1 GiB.
 """
 ADOPT_BLANK_DISKS = "odradek.log.dir.adopt.blank"
-"""Our own key: with `true` a start formats blank disks that have replaced others, and uses them."""
+"""Our own key: with `true` a starting node formats each blank disk that has replaced another disk, and uses it."""
 SCRUB_INTERVAL = "odradek.scrub.interval.ms"
 """Our own key: the milliseconds in which each log is read once to find damaged bytes; 0 means never."""
 CLEANER_THREADS_PER_DISK = "odradek.log.cleaner.threads.per.disk"
@@ -100,7 +100,8 @@ together.
 TOKENS_PER_OWNER = "odradek.delegation.token.max.per.owner"
 """Our own key: how many delegation tokens the controller makes for one owner."""
 SCRAM_SECRET = "odradek.scram.secret"
-"""Our own key: a secret text that all brokers share. The salts sent for users who do not exist depend on it."""
+"""Our own key: a secret text that all brokers share. The salts for users who do not exist are derived from this text.
+"""
 SECRETS_CHARACTERS_MAX = 1 << 20
 """The maximum number of characters that are read from a file with passwords."""
 OWN_DEFS: dict[str, ConfigDef] = (

@@ -149,8 +149,7 @@ def PASSES(asked: Asked, request: Any) -> None:  # noqa: N802  # the name appear
 def check_doors(served: Iterable[int], doors: Collection[int], table: str) -> None:
     """Raise `AssertionError` if a served API has no door; the message names the `table` that lacks it.
 
-    Every node checks this at its start, also without an authorizer, so that a new API is guarded from its first
-    day on.
+    Every node checks this at its start, even if it has no authorizer. So a new API has a door from its first day on.
     """
     missing = [ApiKey(key).name for key in sorted(served) if key not in doors]
     if missing:

@@ -65,7 +65,8 @@ def resize_partitions(cluster: PlannedCluster, count: int) -> None:
 
 def _dispensable(cluster: PlannedCluster, replicas: Iterable[int], node: int) -> tuple[int, int, int, int]:
     """Rank the replica on broker `node` as a candidate for removal. The replica with the highest rank is removed first,
-    because the partition loses the least with it. Of otherwise equal replicas, one on a dead broker ranks highest.
+    because the partition loses the least with it. Of otherwise equal replicas, a replica on a dead broker ranks
+    highest.
     """
     racks, hosts = cluster.spread.span(each for each in replicas if each != node)
     return racks, hosts, cluster.loads.size(node) if node in cluster.loads else 1 << 62, node
