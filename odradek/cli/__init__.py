@@ -1,1 +1,1 @@
-"""The command line: `odradek`, one module per group of commands."""
+"""The command line `odradek`, with one module for each group of commands."""

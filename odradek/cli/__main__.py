@@ -46,7 +46,7 @@ GROUPS = (
 parser.
 """
 _HOMES = {"metadata": "odradek.cli.recovering.metadata"}
-"""The module of each command group that is outside the package `commands`, by the group's name."""
+"""The command groups whose module is outside the package `commands`, each with the name of that module."""
 PROGRAMS = {
     "mirror": (
         "odradek.spark.pipelines.mirror.command",

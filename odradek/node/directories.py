@@ -123,8 +123,8 @@ class Directories:
             directory.bound_calls(seconds, looks=looks)
 
     def _adopt_if_blank(self, path: str, context: LogDirContext) -> bool:
-        """Format a blank disk at `path` and use it in place of the old one, if the configuration allows it. Return
-        true if so.
+        """Format a blank disk at `path` and use it in place of the old one, if the configuration allows it. Return true
+        if the disk is in use now.
 
         The replicas on the new disk begin empty, and copy their records from the leaders. The new directory id shows
         the controller that the old disk is gone.

@@ -538,7 +538,7 @@ class Node:
         self._tasks.start_soon(server.reap_loop)
 
     def _run_woken(self) -> None:
-        """Continue the broker's requests that have waited for the controller in this process, and have its answer now."""
+        """Continue the broker's requests that waited for the controller in this process and now have its answer."""
         if self._broker is not None:
             self._broker.run_woken()
 

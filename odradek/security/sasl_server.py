@@ -95,7 +95,7 @@ class SaslSettings:
     """
     salt_secret: bytes = attrs.field(repr=False, default=b"")
     new_bearer_login: Callable[[], BearerLogin] | None = None
-    """Begins a login by OAUTHBEARER; None if this mechanism is not enabled."""
+    """A function that begins a login by OAUTHBEARER; None if this mechanism is not enabled."""
 
 
 class LoginState(Enum):
@@ -244,7 +244,7 @@ class Login:
         )
 
     def ask_out_of_turn(self) -> None:
-        """End the login because the client has sent another request in the middle of it."""
+        """End the login because the client has sent another request before the end of the login."""
         self._fail("the client sent another request in the middle of its login")
 
     def authenticate(self, request: SaslAuthenticateRequest) -> SaslAuthenticateResponse:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 ALARM_SECONDS = 24 * 3600
-"""A disk that will be full within this time, at the rate of the last hour, gets a warning line of its own."""
+"""A disk gets a warning line if it will be full within this number of seconds, at the rate of the last hour."""
 
 
 def register(groups: Groups) -> None:

@@ -26,7 +26,7 @@ _POLL_SECONDS = 0.2
 
 
 class _Choice(NamedTuple):
-    """The broker that should lead a partition (`next`), or the obstacle that prevents the change."""
+    """The broker that should lead a partition (`next`), or the reason why its leader cannot change (`obstacle`)."""
 
     key: TopicPartition
     before: int

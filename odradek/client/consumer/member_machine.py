@@ -294,7 +294,7 @@ class MemberMachine:
     def _owned_or_coming(self) -> list[TopicPartitions]:
         """List the partitions that the application has or may adopt while the heartbeat is under way.
 
-        If the heartbeat reported only the former, the coordinator could give the latter to other members.
+        If the heartbeat did not report the partitions to adopt, the coordinator could give them to other members.
         """
         from odradek.wire.messages.consumer_group_heartbeat import TopicPartitions
 

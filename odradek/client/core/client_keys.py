@@ -87,7 +87,9 @@ NEUTRAL_ONLY: dict[str, tuple[str, ...]] = {
     ),
     "share.acknowledgement.mode": ("implicit",),
 }
-"""Keys that are accepted only with these values (compared in lower case; an empty value also stands for None)."""
+"""Keys that are accepted only with the values listed here. Values are compared in lower case, and an empty value also
+stands for None.
+"""
 
 
 _CLASSIC_ONLY = ("heartbeat_interval_ms", "partition_assignment_strategy", "session_timeout_ms")

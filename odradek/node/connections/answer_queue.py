@@ -322,7 +322,7 @@ class AnswerQueue:
         self.close()
 
     def _fail(self, error: ConnectionLost | DiskError) -> None:
-        """End the connection because of an error outside of its own task."""
+        """End the connection because of an error that another task has met."""
         if isinstance(error, DiskError):
             self.services.log.error("connection.disk_error", error=str(error), **self._who())
         self.close()

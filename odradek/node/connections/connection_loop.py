@@ -77,7 +77,7 @@ class Connection(AnswerQueue):
         """The time at which the first bytes in `own` arrived, plus the time for which they waited for memory."""
         self.pending_frames = False
         self.memory: Event | None = None
-        """The event for a larger buffer while the connection waits for one; otherwise None."""
+        """The event that the connection waits for while it needs a larger buffer; otherwise None."""
         self.client_id_raw = b""
 
     # -- receiving ------------------------------------------------------------------------------------------------

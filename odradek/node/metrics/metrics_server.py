@@ -124,7 +124,7 @@ class MetricsServer:
             of_host[conn] = None
 
     def close(self) -> None:
-        """Stop accepting connections, and end every open one."""
+        """Stop accepting connections, and end all open connections."""
         self._listener.close()
         for conn in [each for of_host in self._open.values() for each in of_host]:
             conn.close()
