@@ -83,7 +83,7 @@ def test_a_truncation_is_the_first_to_meet_the_hang(seed: int, seconds: float) -
         assert await case.write() == ErrorCode.NONE
         log = log_of(case, 2)
         before = case.world.now
-        # A record unknown to any leader, as if written by a dead one.
+        # A record that no leader has, as if a dead leader had written it.
         data = batch(base_offset=log.log_end_offset, leader_epoch=0)
         log.append(memoryview(data), Origin.REPLICA, 0, 0)
         stray_end = log.log_end_offset
