@@ -1,4 +1,5 @@
-"""A node sends requests to the active controller through its channel: envelopes, leader changes and retries, simulated."""
+"""In the simulator, a node sends requests to the active controller through its channel: envelopes, leader changes and
+retries."""
 
 from __future__ import annotations
 

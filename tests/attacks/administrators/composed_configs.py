@@ -1,5 +1,4 @@
-"""An administrator appends to a list in the configuration. Each part fits into a request, but the joined value fits
-into no record."""
+"""An administrator appends to a list in the configuration. The joined value would be too long for a record."""
 
 from __future__ import annotations
 

@@ -92,7 +92,8 @@ class AuditFiles:
 
 
 def attack(place: Place, scale: float) -> Iterator[Outcome]:
-    """Ask for topics of a thousand letters that nobody may see, then do something new."""
+    """Ask for topics with very long names that nobody may see. Then send a request whose refusal must still get a
+    line."""
     files, cpu = AuditFiles(place.node), place.node.process.cpu_seconds()
     asked, began = 0, time.monotonic()
     with place.client() as client:

@@ -24,7 +24,8 @@ WHO = "stranger"
 GUESSES = 300
 MECHANISM = MECHANISMS["SCRAM-SHA-512"]
 USERS = {"kafka": 4, "librdkafka": 3, "ours": 3}
-"""How many users each tool creates, with salts of its own kind. The other users of `place` have salts like ours."""
+"""How many users each tool creates. Each tool makes salts in its own way, and other users of `place` have Odradek's
+salts."""
 WAIT_TRIES = 200
 
 

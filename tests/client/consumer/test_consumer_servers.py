@@ -34,7 +34,7 @@ pytestmark = pytest.mark.long
     ]
 )
 def cluster(request: pytest.FixtureRequest, fresh_topic: Callable[[str], str]) -> Iterator[Cluster]:
-    """One of the servers."""
+    """A cluster of one of the servers under test."""
     found = Cluster(request.getfixturevalue(request.param).bootstrap, fresh_topic)
     yield found
     found.close()

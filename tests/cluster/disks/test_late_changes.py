@@ -24,7 +24,7 @@ from tests.cluster.disks.test_troubled_disks import HANG_SECONDS, Troubled
 from tests.log.support import batch
 
 SHORT_SECONDS = 6.0
-"""Shorter than the time after which a disk counts as hung."""
+"""A time that is shorter than the time after which a disk counts as hung."""
 SEEDS = pytest.mark.parametrize("seed", range(4))
 ON_THE_SECOND_DISK = {"cordoned.log.dirs": "/data"}
 """Replicas go to the second disk and the metadata log is on the first, so the broker still receives metadata."""
