@@ -103,7 +103,8 @@ class _Victim:
 
 
 def attack(place: Place, scale: float) -> Iterator[Outcome]:
-    """Write into open transactions, before they begin and beside them, in each form of the protocol."""
+    """Write under the victim's producer id: into its open transactions, before they begin, and outside of them. Do so
+    in each form of the protocol."""
     topic = f"attack-pid-{time.time_ns()}"
     with place.admin() as admin, place.client() as client:
         _prepare(admin, topic)
