@@ -1,4 +1,5 @@
-"""The metadata log on disk. It uses the log class of topics to implement the quorum's `ReplicatedLog` port.
+"""The metadata log on disk (the quorum's port `ReplicatedLog`): damage at the start (torn write or rot), the
+synced offset, retention below snapshots. It uses the log class of topics.
 
 Rot and torn writes
 -------------------
