@@ -1,4 +1,6 @@
-"""The directories of a node: opened, locked and checked against each other before anything else starts. PORTED."""
+"""The directories of a node: opened, locked and checked at the start, blank disks adopted, failed ones left
+out; logs loaded, closed at the end. PORTED.
+"""
 
 from __future__ import annotations
 

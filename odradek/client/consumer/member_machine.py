@@ -1,4 +1,5 @@
-"""One member of a group by the new protocol (KIP-848): its states, and the contents of its heartbeats. PURE.
+"""One member by the new protocol (KIP-848): its states, what its heartbeats report, and what an answer or an
+error means. PURE.
 
 Theory of operation
 -------------------
