@@ -1,4 +1,5 @@
-"""A simulated disk: directories and files in memory, and their contents after a crash.
+"""A simulated disk: directories and files in memory, injected errors, full and dead devices, and their contents
+after a crash.
 
 Theory of operation
 -------------------
