@@ -1,4 +1,4 @@
-"""Companions: one contract for real and simulated ones, then tests of the real process."""
+"""Companions: first tests that real and simulated companions share, then tests of the real process."""
 
 from __future__ import annotations
 
@@ -138,7 +138,8 @@ def test_a_pinned_file_is_read_even_if_it_was_removed(env: Maker, tmp_path: Path
 
 
 def test_a_closed_companion_is_lost(env: Maker) -> None:
-    """After `close`, which may be called twice, each call raises `CompanionLost`, even if there was none before."""
+    """After `close`, which may be called twice, each call raises `CompanionLost`, even if the companion was never used
+    before."""
     for is_used in (False, True):
         mirror = env.new_companion(MIRROR)
         if is_used:
@@ -246,8 +247,8 @@ def fifo(tmp_path: Path) -> Path:
 
 
 def test_close_ends_a_call_that_runs(real: RealEnv, fifo: Path) -> None:
-    """If `close` is called during another thread's call, that call raises `CompanionLost` at once, however busy
-    it is."""
+    """If `close` is called during another thread's call, that call raises `CompanionLost` at once, even if the
+    companion is busy."""
     before = children(), descriptors()
     process = real.new_companion(PROCESS)
     caught: list[BaseException] = []
@@ -338,7 +339,8 @@ def test_a_memoryview_arrives_as_bytes(real: RealEnv) -> None:
 
 
 def test_a_lent_file_is_of_use_during_its_call(real: RealEnv, tmp_path: Path) -> None:
-    """A lent file can be read during its call. Then it is closed, and the companion keeps no descriptor."""
+    """A file that is passed to a call can be read during this call. Then it is closed, and the companion keeps no
+    descriptor."""
     file = real.open_dir(str(tmp_path)).open("a.log", create=True)
     file.append(b"x")
     mirror = real.new_companion(MIRROR)

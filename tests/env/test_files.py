@@ -214,7 +214,7 @@ def test_write_atomic_replaces_the_whole_content(root: Dir) -> None:
 
 
 def test_rename_replaces_a_file_but_not_a_full_directory(root: Dir) -> None:
-    """As in POSIX, a file takes the name of another file, and a directory only that of an empty one."""
+    """As in POSIX, a renamed file replaces another file, and a renamed directory replaces only an empty directory."""
     root.open("a", create=True).append(b"a")
     root.open("b", create=True).append(b"b")
     root.rename("a", "b")
@@ -244,7 +244,7 @@ def test_remove_tree_takes_everything_below(root: Dir) -> None:
 
 
 def test_free_bytes_and_warmth_are_answered(root: Dir) -> None:
-    """A disk reports free space, and freshly written bytes as being in memory."""
+    """A disk reports its free space. It also reports that freshly written bytes are in memory."""
     file = root.open("a", create=True)
     file.append(bytes(20_000))
     assert 0 < root.free_bytes() <= root.total_bytes()

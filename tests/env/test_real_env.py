@@ -20,7 +20,7 @@ pytestmark = pytest.mark.trio
 
 
 async def test_sleep_until_reaches_its_deadline() -> None:
-    """`sleep_until` waits for its deadline. If the deadline has passed, it is a checkpoint all the same."""
+    """`sleep_until` waits for its deadline. Even if the deadline has passed, the call is a checkpoint."""
     clock = RealEnv().clock
     deadline = clock.monotonic() + 0.005
     await clock.sleep_until(deadline)

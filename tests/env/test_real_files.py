@@ -45,15 +45,15 @@ def test_opening_many_files_costs_no_descriptors(root: RealDir, tmp_path: Path) 
 
 
 def test_an_open_file_is_small(root: RealDir) -> None:
-    """An open partition takes at most 4 KiB."""
+    """The object of an open file takes less than 512 bytes, including its path."""
     file = root.open("a.log", create=True)
     assert not hasattr(file, "__dict__")
     assert sys.getsizeof(file) + sys.getsizeof(file.path) < 512
 
 
 def test_a_late_open_of_a_replaced_file_is_refused(root: RealDir) -> None:
-    """If another file has taken the name since, a late open is refused by its inode, so no fetch reads foreign
-    bytes."""
+    """A file is opened before its first read, but another file has taken its name since. The inode reveals this, and
+    the read is refused, so no fetch gets foreign bytes."""
     root.open("a.log", create=True).append(b"old")
     late = root.open("a.log")
     root.rename("a.log", "b.log")
@@ -248,16 +248,15 @@ def test_the_room_of_a_removed_file_is_freed_by_a_thread(
 
 
 def test_an_empty_directory_on_the_file_system_of_others_is_no_blank_disk(tmp_path: Path) -> None:
-    """A missing or empty directory beside other files is no blank disk: it may be the mount point of an
-    unmounted one."""
+    """A missing or empty directory on a file system with other files does not count as a blank disk. It may be the
+    mount point of a disk that is not mounted."""
     (tmp_path / "other").write_text("x")
     assert not is_blank_disk(str(tmp_path / "data"))
     assert not is_blank_disk("/")
 
 
 def test_what_is_open_below_a_root_is_known(root: RealDir) -> None:
-    """The open files below a root are found as `umount` does: the lock, files, and removed files that are still
-    open."""
+    """`is_open` finds what would make `umount` fail: the lock, open files, and removed files that are still open."""
     assert not root.is_open()
     root.lock()
     assert root.is_open()

@@ -147,7 +147,7 @@ def test_a_deposed_coordinator_does_not_answer() -> None:
 
 
 def test_a_read_that_nobody_confirms_is_refused_in_time() -> None:
-    """If the followers do not confirm a read in time, it gets NOT_COORDINATOR, and the client asks others."""
+    """If the followers do not confirm a read in time, it gets NOT_COORDINATOR. A later read can succeed."""
     case = replicated()
     told = case.read()
     case.fetch(2, 2)

@@ -284,7 +284,7 @@ def test_shards_that_fail_twice_are_begun_once() -> None:
     case = Case(ALONE)
     coordinator = GroupCoordinator(cast("CoordinatorHost", case.broker), GroupSettings())
     begun: list[int] = []
-    coordinator.follow_leadership = lambda: begun.append(1)  # type: ignore[method-assign]  # what it calls is counted
+    coordinator.follow_leadership = lambda: begun.append(1)  # type: ignore[method-assign]  # counts calls
     for _ in range(2):
         coordinator.shards[0] = case.shard = case.new_shard()
         coordinator._shard_failed(case.shard)
@@ -336,7 +336,7 @@ def test_topics_deleted_while_the_log_is_read_are_forgotten() -> None:
 
 
 def test_a_timer_that_comes_exactly_in_time_finds_something_due() -> None:
-    """A timer that fires exactly on time finds its work due, although 4.004 s times a thousand is less than 4004 ms."""
+    """A timer that fires exactly on time finds its work due. As a float, 4.004 s times 1000 is less than 4004 ms."""
     case = Case(ALONE)
     run(case.shard.load())
     case.broker.clock.now_ms = 1004

@@ -31,7 +31,7 @@ def test_every_target_is_drawn() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_kills_are_counted_and_befall_one_node_at_a_time(seed: int) -> None:
-    """A plan of twenty kills has twenty, and a node is back before the next one is killed."""
+    """A plan of twenty kills has twenty faults, and a node is back before the next one is killed."""
     faults = plan_kills(seed, 20)
     assert faults == plan_kills(seed, 20)
     assert len(faults) == 20

@@ -254,9 +254,9 @@ def test_an_empty_replica_takes_a_batch_that_begins_below_its_start() -> None:
 
 
 def test_a_replica_that_has_records_takes_no_batch_that_overlaps_them() -> None:
-    """A batch that overlaps existing records is refused, since the logs must differ.
+    """A replica gets a batch that overlaps its records. The batch is refused, since the two logs must differ.
 
-    Only an empty log may reach back.
+    Only a replica with an empty log accepts a batch that begins below its log end.
     """
     log = new_log()
     append(log, batch(3, base_offset=0, leader_epoch=1), epoch=1, origin=Origin.REPLICA)
@@ -386,7 +386,7 @@ def test_a_consumer_that_reads_on_costs_no_scan() -> None:
 def test_two_followers_that_read_the_same_cost_no_scan() -> None:
     """Two followers read the same new batches.
 
-    The second read needs no scan, since the places of the last appends are remembered.
+    The second read needs no scan, since the log remembers where it has placed the last batches.
     """
     disk = new_disk()
     log = new_log(LogConfig(index_interval_bytes=100), disk)

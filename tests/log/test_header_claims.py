@@ -149,7 +149,7 @@ def test_retention_goes_by_the_records(batches: list[Written], age: int, restart
     assert retain(log, now_ms) == gone
 
 
-# --- the walk itself
+# --- the timestamps in the records
 
 
 @settings(max_examples=examples(200), deadline=None)
@@ -163,7 +163,7 @@ def test_retention_goes_by_the_records(batches: list[Written], age: int, restart
     codec=st.integers(0, 4),
 )
 def test_the_newest_timestamp_is_that_of_all_records(timestamps: list[int], size: int, codec: int) -> None:
-    """The newest timestamp is found with numbers of any width, and records across chunks, as by reading each record."""
+    """All timestamps are found, even if they differ widely and records span several chunks of decompressed bytes."""
     data = claiming(timestamps, 0, codec, size)
     assert newest_timestamp(data, **LIMITS) == max(timestamps)
     assert [timestamp for _, timestamp in record_times(data, **LIMITS)] == timestamps
@@ -221,9 +221,9 @@ def test_an_active_segment_is_walked_from_where_the_last_walk_ended() -> None:
 
 
 def test_a_budget_bounds_the_walk_and_the_next_lookup_goes_on() -> None:
-    """A lookup's budget of work ends, and the headers are used for the rest.
+    """A lookup uses up its budget of work before it has read all records. For the other batches it uses their headers.
 
-    After a few lookups all records are known.
+    After a few lookups all records have been read.
     """
     log = lying(50, LogConfig())
     wanted = (THEN_MS + 60_000 * 49 + 10, 98, 0)
@@ -240,7 +240,8 @@ def test_a_budget_bounds_the_walk_and_the_next_lookup_goes_on() -> None:
 
 
 def test_a_walk_is_forgotten_where_the_log_is_cut() -> None:
-    """A truncation forgets what a lookup has found. Removed records are not found, and new ones are."""
+    """A truncation discards the timestamps that a lookup has found. Later lookups find new records and no removed
+    ones."""
     log = lying(10, LogConfig())
     assert log.times().offset_for_timestamp(THEN_MS + 60_000 * 9, upper_bound=20) is not None
     log.truncate_to(10)

@@ -60,7 +60,7 @@ def test_meta_properties_say_who_owns_the_directory() -> None:
 def test_a_cluster_id_is_read_as_kafka_reads_it() -> None:
     """A cluster id is decoded as Latin-1 with escapes, as Kafka 4.3 does.
 
-    Kafka's tool writes UTF-8, so Kafka's own nodes read another id than "clüster", too.
+    Kafka's tool writes the file in UTF-8. So Kafka's own nodes, too, read "clüster" as another id.
     """
     lines = "node.id=3\nversion=1\ncluster.id=%s\ndirectory.id=EBESExQVFhcYGRobHB0eHw\n"
     for written, known in (("clüster", "clÃ¼ster"), ("\\ a\\fb ", " a\fb "), ("\\u20AC", "€")):
@@ -112,7 +112,7 @@ def test_offset_checkpoints_are_kafkas_text() -> None:
 def test_the_clean_shutdown_marker_counts_once() -> None:
     """The marker of a clean shutdown is Kafka's JSON.
 
-    It is removed when it is read, even if a power loss follows. A marker without an epoch counts, too.
+    It is removed when it is read, even if a power loss follows. A marker without an epoch also means a clean shutdown.
     """
     assert encode_clean_shutdown(322) == b'{"version":0,"brokerEpoch":322}'
     disk = new_disk()

@@ -65,7 +65,7 @@ class Client:
     pattern: str = ""
     has: frozenset[Owned] = frozenset()
     says: bool = False
-    """True if its next heartbeat lists its partitions."""
+    """True if the client's next heartbeat lists its partitions."""
     life: int = 0
 
     @property

@@ -66,6 +66,7 @@ def test_other_racks_are_seen_with_the_next_image_of_a_topic() -> None:
 
 
 def test_more_topics_than_are_kept_are_hashed_by_decisions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the cache has no room for more hashes, decisions compute them. Otherwise workers would be asked for ever."""
+    """If the cache has no room for further hashes, decisions compute them. Otherwise workers would compute them again
+    and again."""
     monkeypatch.setattr(topic_hashes, "KEPT_MAX", 0)
     assert TopicHashes().unhashed(["t"], _image(1, LED_BY_1)) is None

@@ -202,7 +202,7 @@ def test_a_thread_that_was_busy_when_others_went_is_counted_once() -> None:
         await node.until(
             lambda: all(log.cleaning.token for each in node.log_dirs for log in each.logs.values())
         )
-        # Each of the three threads is in a pass. A thread ends only after its pass, so one goes first.
+        # Each of the three threads is in a pass. A thread ends only after its pass, so at first only one thread ends.
         node.configure(threads=1, io_bytes_per_second_max=1000)
         await node.until(lambda: node.cleaner.statistics()["threads"] == 2)
         for threads in (3, 2):

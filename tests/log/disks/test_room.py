@@ -37,7 +37,8 @@ def test_the_reserve_is_a_hundredth_at_most_one_gibibyte_or_what_the_key_says() 
 
 
 def test_a_room_on_the_brink_does_not_flutter() -> None:
-    """A disk is short at the reserve. It stops being short only with an eighth more room."""
+    """A disk is short as soon as its free room has shrunk to the reserve. It stays short until its free room exceeds
+    the reserve by an eighth."""
     room = Room(8_000)
     assert not room.note(0.0, 100_000, 8_001)
     assert room.note(1.0, 100_000, 8_000)

@@ -1,4 +1,4 @@
-"""Sequence numbers and epochs of idempotent producers by tables of cases, and the snapshots of their state."""
+"""The checks of idempotent producers' sequence numbers and epochs, in tables of cases, and snapshots of producers."""
 
 from __future__ import annotations
 

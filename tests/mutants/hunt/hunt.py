@@ -43,7 +43,8 @@ class Scope:
 
 
 def steps_of(mutant: str, book: Book) -> list[Step]:
-    """Return the steps that may show a mutant, cheap ones first: unchanged code passes them and reaches its place."""
+    """Return the steps that may show a mutant, cheap ones first. Unchanged code passes these steps and reaches the
+    mutant's place."""
     sound = [each for each in book.sound.values() if not each.verdict and each.reached.get(mutant)]
     return [each.step for each in sorted(sound, key=lambda each: (each.cpu_seconds, each.step))]
 
