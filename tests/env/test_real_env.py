@@ -167,7 +167,7 @@ async def test_a_seed_makes_random_repeatable() -> None:
 
 
 async def test_a_turn_pays_for_itself_alone() -> None:
-    """KIP-124: a turn is charged its own CPU time, but not what the loop did before it."""
+    """KIP-124: the charge for a turn is its own CPU time. Earlier work of the loop is left out."""
     meter = RealEnv().meter
     sum(range(100_000))
     assert meter.turn_cpu_seconds(1e-6) == 1e-6

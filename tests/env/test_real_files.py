@@ -160,7 +160,7 @@ def test_cold_pages_are_seen(root: RealDir, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_file_system_that_cannot_say_what_is_in_memory_is_read(
     root: RealDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If a file system does not know RWF_NOWAIT (EOPNOTSUPP), its bytes count as in memory, as for `is_warm`."""
+    """If a file system does not know RWF_NOWAIT (EOPNOTSUPP), all bytes of its files count as being in memory."""
     file = root.open("a.log", create=True)
     file.append(b"abcdef")
     preadv = os.preadv

@@ -188,8 +188,8 @@ def test_a_tagged_commit_is_named_with_its_tag(tmp_path: Path) -> None:
 @pytest.mark.install
 @pytest.mark.skipif(not GALAXY.exists(), reason="make deploy-tools installs Ansible")
 def test_a_release_of_a_commit(tmp_path: Path) -> None:
-    """`make release FROM=COMMIT` writes files whose checksums are correct. All of them have the same wheel, and the
-    bill of materials lists each pinned project."""
+    """`make release FROM=COMMIT` writes files and their correct checksums. The archive and the source distribution give
+    the same wheel, and the bill of materials lists each pinned project."""
     command = [sys.executable, "-m", "deploy.make_release", "--from", "HEAD", "--version", "9.8.7"]
     done = subprocess.run([*command, "--out", tmp_path], cwd=ROOT, capture_output=True, text=True, check=True)
     names = [Path(line).name for line in done.stdout.splitlines()]

@@ -119,9 +119,10 @@ def test_lookups_say_what_the_records_do(
     restarts=st.booleans(),
 )
 def test_retention_goes_by_the_records(batches: list[Written], age: int, restarts: bool) -> None:
-    """`retention.ms` goes by the records: the oldest segments are removed as far as all of their records have expired.
+    """`retention.ms` uses the timestamps of records.
 
-    A header with a later timestamp, which is not in the future, keeps its segment for longer.
+    The oldest segments are removed as far as all of their records have expired. A header with a later timestamp, which
+    is not in the future, keeps its segment for longer.
     """
     disk = SimDisk(Random(0), wall_ms=lambda: 60)
     now_ms, limit_ms = 61, 61 - age
@@ -295,7 +296,7 @@ def test_the_time_index_is_corrected_for_the_next_start() -> None:
 def test_damage_behind_what_was_walked_is_an_error_of_the_lookup() -> None:
     """A lookup reads up to a damaged batch.
 
-    A lookup that needs more raises CORRUPT_MESSAGE, and retention goes by headers.
+    A lookup that has to read further raises CORRUPT_MESSAGE. Retention then uses the timestamps in the headers.
     """
     disk = new_disk()
     log = lying(10, LogConfig(retention_ms=HOUR_MS), disk)
@@ -365,7 +366,7 @@ def test_a_producers_claim_costs_a_plain_batch_nothing() -> None:
 
 
 def test_the_lags_of_compaction_go_by_the_records() -> None:
-    """Headers are wrong. `min.compaction.lag.ms` and `max.compaction.lag.ms` go by the records."""
+    """Headers are wrong. `min.compaction.lag.ms` and `max.compaction.lag.ms` use the timestamps of the records."""
     disk = new_disk()
     config = LogConfig(
         cleanup_policy=("compact",), min_compaction_lag_ms=HOUR_MS, max_compaction_lag_ms=2 * HOUR_MS

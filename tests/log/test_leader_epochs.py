@@ -26,7 +26,8 @@ EPOCHS = ((1, 0), (3, 10), (6, 25))
     ],
 )
 def test_an_epoch_ends_where_the_next_one_starts(asked: int, answer: tuple[int, int]) -> None:
-    """A question for an epoch is answered with the greatest known epoch that is not above it, and its end (KIP-320).
+    """A request about an epoch gets the greatest known epoch that is not above it, and the end offset of that epoch
+    (KIP-320).
 
     For an epoch above all known ones the answer is undefined.
     """

@@ -456,7 +456,8 @@ def test_a_new_log_is_durable_with_its_first_flush() -> None:
 
 
 def test_a_topics_id_is_durable_before_its_records() -> None:
-    """The first flush fails, and then the power. The log may have lost records, but its topic id is known."""
+    """The first flush of a log fails, and then the power is cut. The log may have lost records, but its topic id is
+    known."""
     for seed in range(20):
         node = Node()
         log = node.log()

@@ -381,7 +381,8 @@ def test_peers_that_do_not_ask_are_closed() -> None:
 
 
 def test_who_holds_places_keeps_nobody_out() -> None:
-    """If one address holds all connections, its silent ones are closed for newcomers, which are served at once."""
+    """If one address uses all connections for metrics, its silent connections are closed. Newcomers are served at
+    once."""
 
     async def script(world: World, connect: Connect) -> None:
         stranger = world.node_env("stranger").network

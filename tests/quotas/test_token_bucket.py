@@ -14,7 +14,8 @@ amounts = st.floats(0, 1e6, allow_nan=False)
 def test_a_client_that_waits_as_told_keeps_to_its_quota(
     rate: float, burst_seconds: float, asked: list[float]
 ) -> None:
-    """KIP-219: a client that keeps its waits uses at most the burst, plus the rate times the elapsed time."""
+    """KIP-219: a client that waits as long as it is asked to uses at most the burst, plus the rate times the elapsed
+    time."""
     bucket = TokenBucket(rate, rate * burst_seconds, 0.0)
     now = used = 0.0
     for amount in asked:

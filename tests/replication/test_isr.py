@@ -76,7 +76,7 @@ class Leader:
         self.partition = Partition(new_log(self.config), self.cluster)
         self.image = PartitionImage(ME, 3, 7, replicas, isr)
         for _ in range(records):
-            self.partition.log.append(memoryview(batch()), 0, 2, NOW_MS)  # type: ignore[arg-type]  # a client's
+            self.partition.log.append(memoryview(batch()), 0, 2, NOW_MS)  # type: ignore[arg-type]  # Origin.CLIENT
         self.partition.apply(self.image, ME)
 
     def append(self) -> None:
@@ -316,7 +316,7 @@ def test_a_follower_serves_nobody_before_its_leader_has_agreed_with_its_log() ->
     cut."""
     partition = Partition(new_log(), Cluster())
     for _ in range(3):
-        partition.log.append(memoryview(batch()), 0, 2, NOW_MS)  # type: ignore[arg-type]  # a client's
+        partition.log.append(memoryview(batch()), 0, 2, NOW_MS)  # type: ignore[arg-type]  # Origin.CLIENT
     partition.log.advance_high_watermark(3)
     following = PartitionImage(2, 3, 7, (1, 2, 3), (1, 2, 3))
     partition.apply(following, ME)

@@ -78,7 +78,7 @@ class Loop:
             task(*arguments).send(None)
 
     def run_woken(self) -> None:
-        """Do nothing: `run` calls the woken ones."""
+        """Do nothing: `run` calls the woken callbacks."""
 
     async def ask(self, leader: int, request: DescribeProducersRequest) -> tuple[ErrorCode, Any]:
         self.looked += 1

@@ -28,7 +28,7 @@ def test_generated_sources_are_what_the_tables_say() -> None:
 def test_check_names_a_stale_file(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`--check` fails and names an edited generated source."""
+    """The generator's option `--check` fails and names the generated source that was edited."""
     sources = generate.sources()
     sources[PACKAGE / "messages" / "fetch.py"] += "# edited\n"
     monkeypatch.setattr(generate, "sources", lambda: sources)

@@ -29,7 +29,7 @@ SIZE = len(batch())
 OTHER_ID = bytes(reversed(TOPIC_ID))
 CONFIG = LogConfig(segment_bytes=2 * SIZE, retention_ms=3_600_000, file_delete_delay_ms=0)
 TIMES = pytest.mark.parametrize("is_early", [True, False], ids=["done-at-once", "done-late"])
-"""The device performs the change before it falls silent, or when it answers."""
+"""The device performs the change at once and only its answer is late, or it performs the change when it answers."""
 Change = Callable[["Hanging"], None]
 
 
@@ -237,7 +237,8 @@ def test_a_late_truncation_that_finds_no_room_changes_nothing() -> None:
 
 @TIMES
 def test_a_deletion_is_the_first_to_meet_the_hang(is_early: bool) -> None:
-    """A deletion meets a silent disk. The log is gone at once, and its name is free when the disk answers."""
+    """A log is deleted while the disk does not answer. The log is gone at once, and its name is free when the disk
+    answers."""
     case = Hanging(is_early=is_early)
     filled(case)
     filled_too = case.log("u")

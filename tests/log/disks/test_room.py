@@ -22,7 +22,7 @@ GIB = 1 << 30
 
 
 def test_the_reserve_is_a_hundredth_at_most_one_gibibyte_or_what_the_key_says() -> None:
-    """The reserve is 1 % of the disk, at most 1 GiB, or the configured value, at most half of the disk."""
+    """The default reserve is 1 % of the disk and at most 1 GiB. A configured reserve counts up to half of the disk."""
     room = Room()
     assert room.reserve_bytes == 0
     room.note(0.0, 10 * GIB, 5 * GIB)

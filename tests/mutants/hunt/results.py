@@ -1,4 +1,4 @@
-"""The last result of each mutant in a hunt, in `results.tsv` and on the page of lessons."""
+"""The last result of each mutant in a hunt, in `results.tsv` and on the page docs/simulation-findings.md."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def of_zeros(size: int, codec: CompressionType = CompressionType.ZSTD) -> bytes:
 
 
 def of_body(codec: CompressionType, body: bytes) -> bytes:
-    """Make a batch of three old records whose body is replaced by these bytes."""
+    """Make a batch whose header announces three records with old timestamps, and whose body is these bytes."""
     batch = good_batch(3, timestamp_ms=1)[:HEADER_SIZE] + bytearray(body)
     struct.pack_into(">h", batch, 21, codec)
     return bytes(sealed(batch))

@@ -290,7 +290,8 @@ class _Run:
 
 
 def play(cluster: Cluster, kinds: Sequence[Kind], directory: Path, *, rounds: int = 1) -> None:
-    """Let members of these kinds share the topic through all these events, `rounds` times, and check the result."""
+    """Let members of these kinds share a topic, and check the result. In each round a member stalls, the coordinator
+    is killed, a member leaves, a leader is killed, and a member joins."""
     run = _Run(cluster, directory)
     try:
         members = [run.join(kind) for kind in kinds]

@@ -118,7 +118,8 @@ def test_the_word_is_recorded() -> None:
 def test_a_replica_outside_the_registration_is_offline(directory: bytes) -> None:
     """The new directory is not registered, so the replica is offline.
 
-    The replica leaves the ISR, and another one leads. Alone in the ISR it stays, and the partition has no leader.
+    The replica leaves the ISR, and another replica leads. If it is alone in the ISR, it stays there, and the
+    partition has no leader.
     """
     code, after = ask(NEW, directory)
     assert code is ErrorCode.NONE

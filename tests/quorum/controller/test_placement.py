@@ -36,7 +36,7 @@ def test_replicas_are_distinct_and_led_by_active_brokers(
 ) -> None:
     """In every cluster a partition's replicas are distinct and its leader is active.
 
-    Brokers lead equally many, and racks are used evenly.
+    The numbers of partitions that brokers lead differ by one at most, and racks are used evenly.
     """
     brokers = [broker(number, rack, host, fenced) for number, (rack, host, fenced) in enumerate(places)]
     active = [each for each in brokers if not each.fenced]

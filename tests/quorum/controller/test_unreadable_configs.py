@@ -102,7 +102,7 @@ def test_a_deleted_topic_leaves_nothing() -> None:
 def test_each_is_told_and_counted_once() -> None:
     """An unreadable value is logged and counted once.
 
-    It may come in the log, at a start or with a leader's snapshot.
+    It may come in a new record, in the log at a start, or in a leader's snapshot.
     """
 
     class Lines:

@@ -337,7 +337,7 @@ def test_the_leader_describes_the_quorum() -> None:
 def test_static_voters_are_described_without_directories() -> None:
     """With static voters, DescribeQuorum shows no directory ids of voters, as Kafka does at kraft.version 0.
 
-    Observers have theirs.
+    It shows the directory ids of observers.
     """
 
     async def script(world: World, controllers: Controllers) -> None:

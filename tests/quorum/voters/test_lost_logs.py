@@ -1,4 +1,5 @@
-"""A controller whose metadata log is lost does not start: it may have voted, and acknowledged records, by that log."""
+"""A controller whose metadata log is lost does not start, since its votes and acknowledged records may be lost with
+the log."""
 
 from __future__ import annotations
 

@@ -285,7 +285,7 @@ def test_a_short_patience_finds_moved_voters_too() -> None:
 
 
 def test_an_address_in_the_log_that_leads_to_the_voter_itself_is_no_doubt() -> None:
-    """The log has another name of this node, `localhost`.
+    """The log has another name of this node's address, `localhost`.
 
     The node recognizes its own request, and elects without a delay.
     """

@@ -280,7 +280,7 @@ async def count_attempts(world: World, seconds: float, peers: list[Peer]) -> int
             answers.append(await ask(world, peer, 1, 1.0))
             await world.sleep(0.02)
 
-    env.network.connect = count  # type: ignore[method-assign]  # counted on its way
+    env.network.connect = count  # type: ignore[method-assign]  # counts calls
     for done in [world.spawn(hurry, peer) for peer in peers]:
         await done.wait()
     env.network.connect = connect  # type: ignore[method-assign]

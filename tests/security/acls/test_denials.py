@@ -1,4 +1,4 @@
-"""Refusals for the audit log: every refusal of a request, but not what a list leaves out."""
+"""Refusals in the audit log: each refusal of a request is reported, but not the resources that a list leaves out."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ def test_a_parked_answer_is_judged_again() -> None:
 
 
 class Beside:
-    """A replacement for the turns of long work, which gives no turns."""
+    """A stub of `LongWork`, which begins work without any turns."""
 
     def begin(self) -> Beside:
         return self

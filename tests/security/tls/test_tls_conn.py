@@ -56,7 +56,7 @@ class Below:
         self.waits += 1
 
     async def writable(self) -> None:
-        """Return at once: always writable."""
+        """Return at once, since this connection is always writable."""
 
     def wait_for(self, count: int) -> None:
         """Return at once."""
@@ -472,7 +472,7 @@ def test_key_updates_now_and_then_are_welcome() -> None:
 def test_records_of_a_byte_are_taken_in_many_turns() -> None:
     """Data in records of one byte is received completely and in order.
 
-    Bytes that were received and not fed count as readable.
+    Encrypted bytes that wait for the TLS session make the connection readable.
     """
     pair = RawPair()
     data = random.Random(2).randbytes(8_000)

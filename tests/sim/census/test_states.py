@@ -1,5 +1,5 @@
-"""Named states: the table lists exactly the states that the product reports, and reporting costs nothing in production.
-Each world counts its own."""
+"""Named states: the table lists exactly the states that the product reports, and reporting costs nothing in
+production. Each world counts its own states."""
 
 from __future__ import annotations
 

@@ -56,8 +56,8 @@ def test_a_partition_goes_from_hand_to_hand() -> None:
 
 
 def test_a_generation_that_others_share_may_have_begun_anew() -> None:
-    """If another member also has the new first generation, it does not prove that the old group lives: its session has
-    ended (seed 101034)."""
+    """A member joins generation 1 of a new group. If another member has this generation, too, the first one proves
+    nothing about the old group, since its session has ended (seed 101034)."""
     promises = group()
     owned(promises, "one", 2, 1.0)
     promises.ends("one", [KEY])

@@ -47,7 +47,8 @@ def commit(ledger: JointLedger, of: Joint | None = None, *, times: int = 1) -> i
 
 
 def test_transactions_that_count_are_right() -> None:
-    """Records of committed transactions must be there, those of unanswered ones may be, and others must not."""
+    """Records of committed transactions must be in the log. Those of unanswered transactions may be there, and others
+    must not."""
     ledger = whole()
     first = joint(ledger, "a.1", Outcome.COMMITTED)
     joint(ledger, "a.2", Outcome.ABORTED)

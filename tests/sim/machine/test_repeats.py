@@ -83,7 +83,7 @@ def test_a_request_arrives_at_once_without_its_answer_or_late_behind_its_success
 
 
 def test_only_the_answer_to_the_request_is_lost() -> None:
-    """Responses to earlier requests of the connection arrive. Only that to the repeated request is lost."""
+    """Responses to earlier requests of the connection arrive. Only the response to the repeated request is lost."""
 
     async def scenario(world: World) -> None:
         here, there = await pair(world)

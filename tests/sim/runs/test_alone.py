@@ -136,8 +136,8 @@ def test_consumer_groups_hand_partitions_over_one_by_one() -> None:
 
 
 def test_transactions_are_there_whole_or_not_at_all() -> None:
-    """Transactions end as their producers were answered, despite deaths, late markers and late requests. None stays
-    open (KIP-98)."""
+    """A transaction ends as its producer was answered, despite deaths, late markers and late requests. None stays open
+    (KIP-98)."""
     found = [transactions_alone.run(seed) for seed in TRANSACTIONS_SEEDS]
     assert sum(each["committed"] for each in found) > len(TRANSACTIONS_SEEDS)
     assert sum(each["aborted"] for each in found) > len(TRANSACTIONS_SEEDS)
