@@ -92,8 +92,8 @@ def test_each_follower_has_to_fetch_twice() -> None:
 
 
 def test_fetches_of_two_sessions_prove_nothing() -> None:
-    """Two fetches in different sessions prove nothing: a paused leader may find both in its sockets, after its
-    successor began."""
+    """Two fetches in different sessions prove nothing. A leader that was paused may find both in its sockets, although
+    its successor leads already."""
     case = replicated()
     told = case.read()
     case.fetch(3, 3)

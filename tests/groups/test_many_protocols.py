@@ -51,7 +51,7 @@ def test_of_a_subscription_the_topics_are_read_once() -> None:
 
 
 def test_more_topics_than_a_stranger_may_name_are_none() -> None:
-    """A subscription with more topics than a request may name counts as unreadable: the group's topics are then
+    """A subscription with more topics than a request may name counts as unreadable. The topics of its group are then
     unknown."""
     names = 150_000
     metadata = struct.pack(">hi", 0, names) + bytes(2) * names + struct.pack(">i", -1)

@@ -97,7 +97,7 @@ def test_entries_always_ascend(assigned: list[tuple[int, int]]) -> None:
 
 
 def test_the_file_is_kafkas() -> None:
-    """The file has Kafka's format: version 0, the number of entries, and a line for each."""
+    """The file has Kafka's format: version 0, the number of entries, and a line for each entry."""
     assert LeaderEpochs(EPOCHS).encode() == b"0\n3\n1 0\n3 10\n6 25\n"
     assert LeaderEpochs.decode(b"").entries == ()
 

@@ -36,7 +36,7 @@ def test_rolled_segments_are_flushed_at_the_next_look() -> None:
 def test_flush_ms_is_kept_and_everything_is_flushed_in_turn() -> None:
     """A log with flush.ms is flushed when this time has passed.
 
-    Logs without it take turns: each run of the background work flushes some of them.
+    Logs without flush.ms take turns, and each run of the background work flushes some of them.
     """
     node = Node(LogConfig(flush_ms=5_000))
     log = node.log()

@@ -110,8 +110,8 @@ def test_a_hunt_goes_on_from_its_file(book: Book, tmp_path: Path) -> None:
 
 
 def test_a_result_says_who_found_a_mutant_or_why_nobody_did(book: Book) -> None:
-    """A result names the driver that found the mutant, if any: parts, clusters or an aimed one. A missed mutant's
-    result says how often its place ran."""
+    """A result names the driver that found the mutant: parts, clusters or an aimed driver. The result of a missed
+    mutant says how often the mutant's place ran."""
     book.add(Outcome(FIRST, Step("raft", 0), "raft 3 alone: two leaders", 2.0))
     book.add(Outcome(SECOND, Step(CLUSTER, 0), "", 2.0))
     for seed in range(1, results.CLUSTERS_MIN):

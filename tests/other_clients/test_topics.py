@@ -23,7 +23,8 @@ from tests.other_clients.drivers import (
 
 
 def wait_for_partitions(driver: Driver, topic: str, count: int | None) -> None:
-    """Ask until the metadata, which follow the controller, show the topic with so many partitions (None: no topic)."""
+    """Ask until the metadata show the topic with so many partitions, or no topic (None). Metadata follow the
+    controller late."""
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while (shown := driver.topics().get(topic)) != count:
         assert time.monotonic() < deadline, f"{topic} has {shown} partitions, expected {count}"

@@ -42,7 +42,7 @@ def partition(topic_id: bytes, number: int, **fields: object) -> records.Partiti
 def random_access_record(random: Random) -> Message:
     """Make a record about users, ACLs, tokens or quotas.
 
-    Its names repeat, so that later records change earlier ones.
+    It draws from a few names, so that later records change earlier ones.
     """
     number = random.randrange(3)
     name = random.choice(["alice", "bob", ""])
@@ -258,7 +258,7 @@ def test_a_topic_made_anew_is_deleted_and_changed() -> None:
 def test_leader_and_partition_epochs_only_rise() -> None:
     """Each change of a partition raises its partition epoch.
 
-    A change of its leader, also to none, raises its leader epoch.
+    If the leader changes, or there is none any more, the leader epoch rises.
     """
     image, _ = replayed(MetadataImage.empty("c"), records.TopicRecord("a", T1), partition(T1, 0))
     shrunk, _ = replayed(image, records.PartitionChangeRecord(partition_id=0, topic_id=T1, isr=[]))

@@ -1,4 +1,4 @@
-"""Accounts of clients: which clients share one, how many there are, and when they are dropped."""
+"""Accounts of clients: which clients share an account, how many accounts there are, and when they are dropped."""
 
 from __future__ import annotations
 

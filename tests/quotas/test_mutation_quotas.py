@@ -138,7 +138,7 @@ def test_partitions_that_are_deleted_or_added_are_charged() -> None:
 
 
 def test_endless_clients_take_no_memory_and_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients beyond the limit of buckets share one, until a bucket without debt makes room."""
+    """Clients beyond the limit of buckets share one bucket, until a bucket without debt makes room."""
     monkeypatch.setattr("odradek.metadata_quorum.quotas.mutation_quotas.BUCKETS_MAX", 10)
     builder = ImageBuilder(MetadataImage())
     each = [EntityData("client-id", None)]

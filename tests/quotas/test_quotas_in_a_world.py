@@ -424,7 +424,7 @@ def test_a_change_of_another_quota_lets_nobody_change_metadata() -> None:
 
 
 def test_an_address_that_connects_too_often_is_turned_away() -> None:
-    """KIP-612: connections beyond the quota of their address are closed. Later ones are accepted again."""
+    """KIP-612: connections beyond the quota of their address are closed. Later connections are accepted again."""
 
     async def script(world: World, connect: Any) -> None:
         admin = await connect()

@@ -116,7 +116,7 @@ def test_the_slowest_in_sync_replica_holds_the_high_watermark() -> None:
 
 def test_a_leader_wonders_about_a_follower_that_does_not_get_on() -> None:
     """If a follower keeps fetching the same offset although more records follow, the leader suspects its own log. It
-    repeats this whenever the number of such fetches has doubled."""
+    reports the suspicion again whenever the number of such fetches has doubled."""
     leader = Leader(records=3)
     for _ in range(5):
         leader.fetch(2, 3)

@@ -248,8 +248,8 @@ def test_deleted_records_go_everywhere() -> None:
 
 
 def test_deleted_records_stay_deleted_when_everybody_loses_power() -> None:
-    """Records stay deleted if all lose power: before DeleteRecords is answered, the new start is on all disks. (Kafka
-    4.3 answers earlier, and its earliest offset may fall back if the broker is killed.)"""
+    """Records stay deleted if all nodes lose power, since all disks have the new log start before DeleteRecords is
+    answered. (Kafka 4.3 answers earlier, and its earliest offset may fall back if the broker is killed.)"""
 
     async def script(cluster: ReplicatedTopic) -> None:
         for serial in range(3):

@@ -222,10 +222,10 @@ class Deaths:
             assert {offset: held.get(offset) for offset in self.acknowledged} == self.acknowledged
 
     async def _settle(self, cluster: ReplicatedTopic, rot_at: int) -> None:
-        """Wait until all replicas are in sync, or for 20 s. If no reader has met the damage, it is still there: restore
-        the bit.
+        """Wait until all replicas are in sync, or for 20 s. If no reader has met the damage until then, restore the
+        damaged bit.
 
-        Recovery may also have cut the damaged byte off. Then its place holds another byte, or none, and stays as it is.
+        Recovery may have cut the damaged byte off. Then its place has another byte, or none, and is left as it is.
         """
         end = cluster.world.now + 20.0
         while cluster.world.now < end:

@@ -138,8 +138,8 @@ def test_a_client_without_an_id_matches_no_pattern_of_ids() -> None:
 
 
 def test_the_silent_instance_gives_way() -> None:
-    """The number of instances is bounded: the instance that is silent for longest is dropped, and its client gets a new
-    one."""
+    """The number of instances is bounded. The instance that is silent for longest is dropped, and its client gets a
+    new one."""
     broker = Broker(instances_max=3)
     for number in (1, 2, 3):
         broker.instance(number)

@@ -94,8 +94,8 @@ def test_labels_that_clients_choose_make_no_figures() -> None:
 
 
 def test_only_deltas_count() -> None:
-    """A counter is read only from deltas: gauges, cumulative sums and negative numbers are ignored. A sum in place of a
-    gauge is ignored, too."""
+    """A counter is read only from deltas. Gauges, cumulative sums and negative numbers are ignored. So is a sum in
+    place of a gauge."""
     for metric in (
         PushedMetric("record.send.total", ((7, False),)),
         PushedMetric("record.send.total", ((7, False),), is_sum=True, temporality=2),

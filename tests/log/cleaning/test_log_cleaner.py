@@ -342,7 +342,7 @@ def test_an_error_that_nobody_expects_sets_its_log_aside() -> None:
 
 
 def test_a_pass_without_memory_is_tried_again() -> None:
-    """The companion has no memory for its map of keys. It ends, and the next pass has a new one."""
+    """The companion has no memory for its map of keys. The companion ends, and the next pass has a new one."""
 
     async def script(node: CleanerNode) -> None:
         log = node.log("t")

@@ -134,7 +134,7 @@ class Stage:
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("acks", [0, 1, -1])
 def test_what_the_loop_decompresses_is_bounded(codec: CompressionType, acks: int) -> None:
-    """A worker decompresses large batches. Small ones before and after them keep their order, and all are stored
+    """A worker decompresses large batches. Small batches before and after them keep their order, and all are stored
     unchanged."""
     stage = Stage()
     small = bytes(good_batch(1, timestamp_ms=1, size=5))
@@ -292,7 +292,7 @@ def test_a_flush_that_ends_while_a_later_batch_is_decompressed() -> None:
 
 
 def test_limits_that_change_while_a_batch_is_decompressed() -> None:
-    """If limits change while a batch is decompressed, the append uses the new ones."""
+    """If limits change while a batch is decompressed, the append uses the new limits."""
     stage = Stage()
 
     async def script(world: World, connect: Callable[[], Awaitable[Client]]) -> None:

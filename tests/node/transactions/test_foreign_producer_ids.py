@@ -152,7 +152,8 @@ def test_a_verification_under_another_id_cannot_void_the_owners() -> None:
 
 
 def test_a_transaction_that_has_ended_leaves_nothing_behind() -> None:
-    """The end of a transaction also ends its verification: the first batch of the next one is verified again."""
+    """The end of a transaction also ends its verification, so the first batch of the next transaction is verified
+    again."""
     coordinator = Owner()
 
     async def script(connect: Connect, client: Client) -> None:
@@ -166,7 +167,7 @@ def test_a_transaction_that_has_ended_leaves_nothing_behind() -> None:
 
 
 def test_offsets_join_no_transaction_of_another_transactional_id() -> None:
-    """TxnOffsetCommit also verifies the transactional id: a client with rights to the group may not own the
+    """TxnOffsetCommit also verifies the transactional id, since a client with rights to the group may not own the
     transaction."""
     coordinator = Owner()
 

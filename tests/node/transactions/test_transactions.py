@@ -190,7 +190,7 @@ def test_a_leader_that_adds_partitions_asks_again_while_the_last_transaction_end
 
 
 def test_a_marker_in_between_voids_the_verification() -> None:
-    """If the marker arrives before the coordinator's answer, the batch is refused: its transaction has already
+    """If the marker arrives before the coordinator's answer, the batch is refused, since its transaction has already
     ended."""
     coordinator = Coordinator(ErrorCode.NONE)
 

@@ -76,7 +76,8 @@ def test_a_dead_brokers_load_spreads_over_all_survivors() -> None:
 
 
 def test_fenced_brokers_help_only_when_they_must() -> None:
-    """Fenced brokers get replicas only if there are too few active ones, and never as the first replica."""
+    """Fenced brokers get replicas only if there are too few active brokers. A fenced broker never has the first
+    replica."""
     brokers = [broker(0), broker(1, fenced=True), broker(2)]
     for replicas in place_replicas(brokers, 6, 3, Random(1)):
         assert replicas[-1] == 1

@@ -73,7 +73,7 @@ def test_a_change_of_the_key_takes_the_text_away(
 
 @pytest.mark.parametrize("configs", [[], [absolute.AlterableConfig("retention.ms", "5")]])
 def test_replacing_all_values_takes_the_text_away(configs: list[absolute.AlterableConfig]) -> None:
-    """AlterConfigs lists all values that remain, so it removes an unreadable one."""
+    """AlterConfigs lists all values that remain, so it removes an unreadable value."""
     code, image = decided(absolute.AlterConfigsRequest([absolute.AlterConfigsResource(TOPIC, "t", configs)]))
     assert (code, dict(image.topic_configs("t"))) == (0, {each.name: each.value for each in configs})
     assert (TOPIC, "t") not in image.unreadable_configs

@@ -96,9 +96,9 @@ def test_an_epoch_has_one_leader_whatever_is_said() -> None:
 
 
 def test_leaders_that_do_not_exist_are_got_over() -> None:
-    """Each node gets a BeginQuorumEpoch of another nonexistent leader.
+    """Each node gets a BeginQuorumEpoch of a different leader that does not exist.
 
-    After failed fetches the nodes elect a real one.
+    After failed fetches, the nodes elect a real leader.
     """
 
     async def script(world: World, controllers: Controllers) -> None:

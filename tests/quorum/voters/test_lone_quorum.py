@@ -268,10 +268,10 @@ def test_a_dead_broker_is_fenced_however_slow_commits_are(commit_seconds: float)
 
 
 def test_a_controller_that_was_paused_fences_nobody_for_it() -> None:
-    """A controller is paused.
+    """A controller is paused. Living brokers are not fenced for the pause, and get a session's time to send
+    heartbeats.
 
-    Living brokers are not fenced for the pause: they have a session's time to send heartbeats. Silent ones are fenced
-    then.
+    Silent brokers are fenced after this time.
     """
     world = make_world()
     active: list[Any] = []

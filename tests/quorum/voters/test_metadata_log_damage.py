@@ -151,7 +151,7 @@ def test_the_synced_offset_is_a_lower_bound() -> None:
 def test_a_torn_write_of_several_batches_is_cut_where_it_is_torn(at: int) -> None:
     """A write of several batches is torn by a power loss, which may keep a later batch.
 
-    The log is truncated at the first damaged one.
+    The log is truncated at the first damaged batch.
     """
     world = make_world()
     directory = world.machine(NODE).disk.open_dir(PATH).subdir("__cluster_metadata-0")

@@ -60,7 +60,7 @@ async def all_entries_are_new(controllers: Controllers) -> None:
 def test_all_voters_move_at_once() -> None:
     """All voters move at once. Within a minute a leader is elected, and the log has the new addresses of all.
 
-    Then the log alone is enough: the nodes start again with useless bootstrap servers.
+    Then the log alone is enough, so the nodes can start again with useless bootstrap servers.
     """
 
     async def script(world: World, controllers: Controllers) -> None:
@@ -271,7 +271,7 @@ def test_another_cluster_teaches_nothing(is_vote: bool) -> None:
 def test_a_short_patience_finds_moved_voters_too() -> None:
     """Voters have moved, and `controller.quorum.fetch.timeout.ms` is long compared to the request timeout.
 
-    They are found all the same.
+    The voters are still found.
     """
 
     async def script(world: World, controllers: Controllers) -> None:

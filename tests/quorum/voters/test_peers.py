@@ -182,7 +182,7 @@ def test_who_is_not_there_has_not_seen_the_request() -> None:
 def test_a_crash_of_the_peer_breaks_what_is_under_way_and_nothing_later() -> None:
     """A peer crashes.
 
-    Requests under way raise `ConnectionLost`, as they may have been performed. Later ones use a new connection.
+    Requests under way raise `ConnectionLost`, as they may have been performed. Later requests use a new connection.
     """
 
     async def script(world: World, connections: PeerConnections, peer: Peer) -> None:

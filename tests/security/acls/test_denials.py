@@ -170,7 +170,7 @@ class KeptLines:
 
 
 def test_the_line_says_why() -> None:
-    """A denial's line says why: the ACL that denies, a missing ACL, or ACLs that are still to be read."""
+    """A denial's line gives the reason: the ACL that denies, a missing ACL, or ACLs that are still to be read."""
     denies = Acl(ResourceType.TOPIC, "orders-", 4, ALICE, "10.0.0.1", Operation.ALL, 2)
     authorizer, _ = judged(denies)
     auditor, lines = Auditor(1), list[dict[str, Any]]()

@@ -1,6 +1,6 @@
 """Doors check the rights of every served API.
 
-Parked requests are checked again, and answers equal Kafka's recorded ones.
+Parked requests are checked again, and answers equal those recorded from Kafka.
 """
 
 from __future__ import annotations
@@ -234,7 +234,8 @@ def test_every_served_api_has_a_door(judging_node: str) -> None:
 
 
 def test_we_judge_like_kafka(answers: dict[str, Any]) -> None:
-    """We answer as Kafka does to a client without rights, with the smallest right, and with a wrong one."""
+    """We answer as Kafka does: to a client without rights, with the smallest sufficient right, and with a wrong
+    right."""
     differences = compare(answers)
     assert not differences, "\n".join(differences[:40])
 

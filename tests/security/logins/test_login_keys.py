@@ -52,7 +52,8 @@ def security(**changes: str | None) -> ListenerSecurity:
 
 
 def test_the_most_special_key_holds() -> None:
-    """A key for listener and mechanism wins over the listener's, which wins over the general one, as in Kafka."""
+    """As in Kafka, the key of a listener with a mechanism wins over the key of the listener, and this over the general
+    key."""
     keys = {
         **OAUTH_KEYS,
         "listener.name.sasl.sasl.enabled.mechanisms": "OAUTHBEARER,SCRAM-SHA-256",

@@ -207,7 +207,7 @@ async def test_who_guesses_is_held_back() -> None:
 
 @pytest.mark.trio
 async def test_a_password_is_computed_once() -> None:
-    """A hundred scrapes compute one PBKDF2. A changed password computes another one."""
+    """A hundred scrapes compute PBKDF2 only once. After a change of the password, it is computed again."""
     users = {"alice": keys("right")}
     logins = page_logins(users)
     for _ in range(100):

@@ -1,6 +1,6 @@
 """Modes of a node's directories and files.
 
-New ones are only for the node's user, and old ones with wider modes are reported.
+Only the node's user may use new files. Old files with wider modes are reported.
 """
 
 from __future__ import annotations

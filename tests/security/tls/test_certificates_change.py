@@ -1,6 +1,6 @@
 """Certificates of a running node change, by their files and by dynamic values.
 
-New connections use them, open ones continue.
+New connections use the new certificates, and open connections go on.
 """
 
 from __future__ import annotations

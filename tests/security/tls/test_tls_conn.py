@@ -434,7 +434,7 @@ def test_key_updates_end_the_connection_within_one_feed() -> None:
 
 
 def test_key_updates_one_by_one_end_the_connection_as_well() -> None:
-    """Key updates come one by one. They are counted for the whole connection, and cut it off."""
+    """Key updates come one by one. They are counted for the whole connection, and too many cut it off."""
     pair = RawPair()
 
     def renew() -> None:
@@ -446,7 +446,7 @@ def test_key_updates_one_by_one_end_the_connection_as_well() -> None:
 
 @pytest.mark.parametrize("buffer_bytes", [7, 1_000, 256 * 1024])
 def test_data_pays_for_no_key_updates(buffer_bytes: int) -> None:
-    """Key updates between requests are counted, too, and cut the connection off."""
+    """Key updates between requests are counted, too, and too many of them cut the connection off."""
     pair = RawPair()
     pair.buffer = pair.buffer[:buffer_bytes]
 

@@ -28,7 +28,8 @@ def written() -> list[Found]:
 
 
 def test_replicas_may_have_different_rests_below_deleted_records() -> None:
-    """Below deleted offsets replicas may differ: a replica on a new disk starts at the new log start (seed 300289)."""
+    """Below deleted offsets replicas may differ, since a replica on a new disk starts at the new log start (seed
+    300289)."""
     found = written()
     history = history_of(found)
     history.ask_to_delete(0, 2)

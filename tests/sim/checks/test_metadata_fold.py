@@ -251,7 +251,7 @@ def test_a_wrong_rule_of_the_product_is_noticed(
 
 
 def test_only_what_changed_is_compared() -> None:
-    """With a list of changes, only those entries are compared. Without a list, all entries are."""
+    """With a list of changes, only the listed entries are compared. Without a list, all entries are compared."""
     fold = folded()
     image = replayed()
     broken = attrs.evolve(image, controllers={})

@@ -70,7 +70,8 @@ def test_a_transactions_offset_counts_from_its_marker_on() -> None:
 
 
 def test_a_later_record_of_the_key_overtakes_a_transaction() -> None:
-    """A later commit of the key replaces a pending transactional one. A tombstone removes the pending one, too."""
+    """A later commit of the same key replaces the pending commit of a transaction. A tombstone removes a pending
+    commit, too."""
     log = Log()
     log.offset(5, producer_id=1)
     log.offset(7)

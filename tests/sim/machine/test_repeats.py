@@ -108,7 +108,8 @@ def test_only_the_answer_to_the_request_is_lost() -> None:
 
 
 def test_clients_and_logins_are_left_alone() -> None:
-    """Only requests between different nodes are repeated, and not those of a login. Calm weather repeats none."""
+    """Only requests between different nodes are repeated, and requests of a login are not. In calm weather, nothing is
+    repeated."""
     repeats = Repeats(Random(1), 1.0)
     repeats.nodes = frozenset(("a", "b"))
     for source, target, key in (

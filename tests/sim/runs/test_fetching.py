@@ -59,8 +59,8 @@ def test_a_batch_cut_at_the_end_comes_with_the_next_poll() -> None:
 
 
 def test_an_answer_without_a_whole_batch_is_damage() -> None:
-    """If the first batch of a response is not whole, the response is refused: brokers return it whole whatever the
-    limit (KIP-74)."""
+    """If the first batch of a response is not whole, the response is refused. Brokers return this batch whole,
+    whatever the limit is (KIP-74)."""
     wire, _, fetcher = setup(count=3, partition_max_bytes=50)
     fetcher.assign("t", 0, 0)
     with pytest.raises(CorruptBatch, match="no whole batch"):

@@ -256,7 +256,8 @@ def test_client_id_keeps_its_old_form_in_a_flexible_header() -> None:
 
 
 def test_null_and_empty_array_differ() -> None:
-    """A null array and an empty one are different: in Metadata, null means all topics, and an empty array none."""
+    """A null array differs from an empty array. In Metadata, null means all topics, and an empty array means no
+    topics."""
     for version in (1, 9):
         for topics in (None, []):
             data = codec.encode(MetadataRequest(topics), version)
