@@ -2,7 +2,7 @@
 tenth of a second.
 
 py4j, which PySpark brings, makes each call in the JVM. So nothing is compiled, and a JRE is enough. A tool may end its
-process by `Exit.exit`. Here this method records the status and throws an error, which ends only the call.
+process by `Exit.exit`. In this JVM, `Exit.exit` records the status and throws an error, which ends only the call.
 """
 
 from __future__ import annotations

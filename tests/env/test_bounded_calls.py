@@ -86,7 +86,7 @@ def test_the_interpreter_changes_hands_quickly_only_while_the_loop_waits() -> No
 
 
 def test_a_call_that_hangs_keeps_nobody_from_closing() -> None:
-    """`close` returns during a hanging call and refuses later ones. The thread ends after it has undone the
+    """`close` returns during a hanging call and refuses later calls. The disk's thread ends after it has undone the
     late call."""
     calls = BoundedCalls(SOON_SECONDS)
     answer, began, undone = threading.Event(), threading.Event(), threading.Event()

@@ -305,7 +305,8 @@ else: threading.Event().wait()
 
 
 def test_the_signals_that_stop_a_node_leave_its_companion(real: RealEnv) -> None:
-    """SIGINT and SIGTERM, which reach all processes of a terminal or service, leave the companion to its node."""
+    """A companion ignores SIGINT and SIGTERM, which reach all processes of a terminal or service. It lives as long as
+    its node."""
     process = real.new_companion(PROCESS)
     pid = process.call("pid")
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -354,7 +355,8 @@ def test_a_lent_file_is_of_use_during_its_call(real: RealEnv, tmp_path: Path) ->
 
 
 def test_a_failed_read_names_the_directory(real: RealEnv, tmp_path: Path) -> None:
-    """If a companion's read fails, the node gets a `DiskError` with the log directory, as for its own reads."""
+    """If a companion's read fails, the node gets a `DiskError` with the log directory, as if the node itself had
+    read."""
     file = real.open_dir(str(tmp_path)).open("a.log", create=True)
     mirror = real.new_companion(MIRROR)
     with pytest.raises(DiskError) as caught:
@@ -415,7 +417,7 @@ def test_a_companion_is_of_its_environment(real: RealEnv) -> None:
 
 
 def test_a_companion_gives_way() -> None:
-    """A companion raises its niceness on any system. It works, too, if the kernel lacks long time slices."""
+    """A companion raises its niceness on any system. It also works if the kernel lacks long time slices."""
     script = "import os; from odradek.env.low_priority import *; give_way(); print(os.getpriority(0, 0) - NICENESS)"
     before = os.getpriority(os.PRIO_PROCESS, 0)
     said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

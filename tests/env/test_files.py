@@ -33,7 +33,7 @@ def root(open_root: OpenRoot) -> Dir:
 
 
 def test_append_returns_the_position_and_counts_the_size(root: Dir) -> None:
-    """`append` writes all data and returns its position. `size` counts it."""
+    """`append` writes all data and returns the position of the data. `size` includes the data."""
     file = root.open("a.log", create=True)
     assert [file.append(b"one"), file.append(bytearray(b"four")), file.append(memoryview(b"x")[:0])] == [
         0,
@@ -170,7 +170,7 @@ def test_an_open_file_follows_its_renamed_directory(root: Dir) -> None:
 
 
 def test_a_file_that_was_replaced_before_the_first_read_is_missing(open_root: OpenRoot) -> None:
-    """If another file takes the name before the first read, the read fails instead of returning its bytes."""
+    """If another file takes the name before the first read, the read fails, and returns no bytes of the other file."""
     open_root().open("a.log", create=True).append(b"old")
     late = open_root().open("a.log")
     open_root().rename("a.log", "b.log")

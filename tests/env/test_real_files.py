@@ -184,7 +184,7 @@ def test_a_part_in_memory_is_not_enough(root: RealDir, monkeypatch: pytest.Monke
 
 
 def test_the_lock_ends_with_its_process(root: RealDir) -> None:
-    """A second process cannot lock a directory while the first one lives, and can once it was killed."""
+    """A second process cannot lock a directory while the first one lives. Once the first one was killed, it can."""
     script = f"""
 import sys
 import threading

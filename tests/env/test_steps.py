@@ -134,7 +134,8 @@ async def test_each_wait_gives_what_came_of_it_and_wakes_others_behind_it() -> N
 
 
 async def test_the_client_that_asked_pays_for_all_that_others_do_for_it() -> None:
-    """KIP-124: the asking client is charged for its pieces on the loop and in workers, even if they fail."""
+    """KIP-124: the client of a request is charged for the request's pieces on the loop and in workers, even if they
+    fail."""
     stage = Stage()
     paid: list[tuple[float, float]] = []
     other: list[tuple[float, float]] = []

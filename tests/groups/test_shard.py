@@ -369,7 +369,7 @@ def test_a_decision_larger_than_a_segment_is_several_batches() -> None:
 def test_a_decision_that_cannot_be_replayed_ends_the_node_and_is_never_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A decision that cannot be replayed ends the node before it is written, since it would stop every later
+    """A decision that cannot be replayed ends the node before the decision is written, since it would stop every later
     coordinator."""
     case = Case()
     run(case.shard.load())

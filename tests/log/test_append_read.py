@@ -222,9 +222,9 @@ def test_rolling_an_empty_segment_does_nothing() -> None:
 
 
 def test_a_replica_keeps_its_leaders_offsets_and_epochs() -> None:
-    """A replica appends several of its leader's batches in one call, with gaps of compaction.
+    """A replica appends several of its leader's batches in one call, with gaps that compaction has left.
 
-    It rolls between them, and ignores a partial last batch.
+    It rolls between the batches, and ignores a partial last batch.
     """
     log = new_log(LogConfig(segment_bytes=300))
     sent = [
@@ -267,7 +267,8 @@ def test_a_replica_that_has_records_takes_no_batch_that_overlaps_them() -> None:
 
 @pytest.mark.reaches("replication.batch_of_later_epoch_left_out")
 def test_a_replica_takes_nothing_of_a_later_epoch_than_its_leaders() -> None:
-    """A leader that was replaced answers with records of its successor's epoch. They are left out."""
+    """A leader that was replaced answers with records of its successor's epoch. The replica leaves these records
+    out."""
     log = new_log()
     data = batch(base_offset=0, leader_epoch=1) + batch(base_offset=1, leader_epoch=3)
     assert append(log, data, epoch=2, origin=Origin.REPLICA).last_offset == 0

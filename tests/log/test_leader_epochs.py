@@ -71,7 +71,8 @@ def test_a_new_epoch_drops_what_contradicts_it(
 
 
 def test_truncation_forgets_epochs_at_both_ends() -> None:
-    """A truncation at the end drops later epochs. At the start, the first remaining epoch begins at the new start."""
+    """A truncation at the end drops later epochs. After a truncation at the start, the first remaining epoch begins at
+    the new start."""
     epochs = LeaderEpochs(EPOCHS)
     epochs.truncate_from_end(25)
     assert epochs.entries == EPOCHS[:2]

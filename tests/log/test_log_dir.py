@@ -274,7 +274,8 @@ def test_after_a_crash_recovery_starts_at_the_recovery_point() -> None:
 
 @pytest.mark.parametrize("is_full", [False, True])
 def test_a_log_cut_below_its_checkpoints_says_so_before_anything_is_appended(is_full: bool) -> None:
-    """Recovery cuts a log below its checkpoints. They are lowered before an append, or on a full disk removed."""
+    """Recovery cuts a log below its checkpoints. The checkpoints are lowered before an append, or removed if the disk
+    is full."""
     node = Node(LogConfig(segment_bytes=4 * SIZE))
     fill(node.log(), 10)
     node.look(60_000)

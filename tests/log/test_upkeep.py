@@ -74,7 +74,7 @@ def test_segments_without_timestamps_age_by_their_file() -> None:
 
 @pytest.mark.parametrize(("limit", "kept"), [(5, 6), (4, 5), (3.5, 5), (1, 2), (0, 1)])
 def test_the_oldest_segments_go_until_the_size_fits(limit: float, kept: int) -> None:
-    """retention.bytes removes the oldest segments while the log stays at least that large."""
+    """retention.bytes removes the oldest segments while the log stays at least as large as this limit."""
     log = hourly(LogConfig(retention_ms=-1, retention_bytes=int(limit * SIZE)))
     retain(log, NOW_MS)
     assert len(log.segments) == kept

@@ -98,7 +98,7 @@ def test_the_budget_ends_the_hunt(book: Book) -> None:
 
 
 def test_a_hunt_goes_on_from_its_file(book: Book, tmp_path: Path) -> None:
-    """A resumed hunt reads outcomes of the present code. Those of other code are skipped unless asked for."""
+    """A resumed hunt reads outcomes of the present code. Outcomes of other code are skipped unless asked for."""
     book.add(Outcome(FIRST, Step("raft", 0), "safety", 2.0))
     path = tmp_path / "book.jsonl"
     again = Book(path)

@@ -31,7 +31,7 @@ def wait_for_partitions(driver: Driver, topic: str, count: int | None) -> None:
 
 
 def test_create_and_delete(driver: Driver, fresh_topic: Callable[[str], str]) -> None:
-    """A created topic is listed with its partitions. A deleted one is not, and its name can be used again."""
+    """A created topic is listed with its partitions. A deleted topic is not listed, and its name can be used again."""
     topic = fresh_topic("admin")
     driver.create_topic(topic, 3)
     wait_for_partitions(driver, topic, 3)

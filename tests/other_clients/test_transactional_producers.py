@@ -100,7 +100,7 @@ def error_of(*calls: Callable[[], None]) -> Abortable | Fatal | None:
 
 
 def test_commits_and_aborts(transactors: Transactors) -> None:
-    """KIP-98: records and offsets of a transaction count if it commits, and neither does if it aborts."""
+    """KIP-98: if a transaction commits, its records and its offset count. If it aborts, neither counts."""
     producer = transactors.start()
     for value, offset, is_commit, told in (
         (b"one", 5, True, 5),

@@ -227,16 +227,17 @@ def test_a_transaction_is_visible_as_a_whole_or_not_at_all() -> None:
     ids=lambda record: type(record).__name__,
 )
 def test_a_record_that_does_not_fit_stops_the_replay(record: Message) -> None:
-    """A record that does not fit the image, or is of an unknown type, stops the replay. It might be an access rule."""
+    """A record that does not fit the image, or is of an unknown type, stops the replay. Such a record might be an
+    access rule."""
     image, _ = replayed(MetadataImage.empty("c"), records.TopicRecord("a", T1), partition(T1, 0))
     with pytest.raises(InvalidMetadata):
         replayed(image, record)
 
 
 def test_a_topic_made_anew_is_deleted_and_changed() -> None:
-    """A batch deletes a topic and creates another one of its name.
+    """A batch deletes a topic and creates another topic of the same name.
 
-    The delta lists both, and the configuration is gone.
+    The delta lists both, and the old configuration is gone.
     """
     image, _ = replayed(
         MetadataImage.empty("c"),

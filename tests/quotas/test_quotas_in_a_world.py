@@ -231,8 +231,8 @@ def test_a_quota_that_is_removed_ends_the_wait() -> None:
 
 
 def test_a_fetch_takes_a_batch_however_low_the_quota_is() -> None:
-    """As in Kafka, a fetch returns a whole first batch, however low the quota is. Without the quota it returns all
-    again."""
+    """As in Kafka, a fetch returns a whole first batch, however low the quota is. Once the quota is removed, a fetch
+    returns all batches again."""
 
     async def script(world: World, connect: Any) -> None:
         admin, client = await connect(), await connect()

@@ -65,7 +65,7 @@ def test_a_wait_is_told_in_whole_milliseconds_that_fit_an_answer() -> None:
 
 
 def test_an_infinite_quota_leaves_no_debt_behind() -> None:
-    """A quota may be infinite, as in Kafka. It leaves no debt, and the next quota begins with a whole burst."""
+    """A quota may be infinite, as in Kafka. Under it no debt arises, and the next quota begins with a whole burst."""
     endless = float("inf")
     bucket = TokenBucket(endless, endless, 0.0)
     assert bucket.charge(1e9, 0.0) == 0.0

@@ -312,8 +312,8 @@ def test_steady_load_is_not_lag() -> None:
 
 
 def test_a_follower_serves_nobody_before_its_leader_has_agreed_with_its_log() -> None:
-    """A follower serves consumers (KIP-392) only after its leader has confirmed its log, which a power loss may have
-    cut."""
+    """A follower serves consumers (KIP-392) only after its leader has confirmed the follower's log, which a power loss
+    may have cut."""
     partition = Partition(new_log(), Cluster())
     for _ in range(3):
         partition.log.append(memoryview(batch()), 0, 2, NOW_MS)  # type: ignore[arg-type]  # Origin.CLIENT

@@ -267,7 +267,8 @@ def test_deleted_records_stay_deleted_when_everybody_loses_power() -> None:
 
 @pytest.mark.parametrize("full", [1, 3], ids=["leader", "follower"])
 def test_a_replica_whose_disk_is_full_has_not_deleted_records(full: int) -> None:
-    """A replica with a full disk serves from the new start on, but counts only when its checkpoint is written."""
+    """A replica with a full disk serves from the new log start on. For DeleteRecords it counts only when its
+    checkpoint is written."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         for serial in range(3):

@@ -187,7 +187,7 @@ def test_instances_of_a_client_are_combined() -> None:
 
 
 def test_a_change_of_subscription_keeps_the_figures() -> None:
-    """A new subscription makes an instance again, but its figures are kept until the next push."""
+    """After a new subscription a client gets a new instance, but its figures are kept until its next push."""
     broker = Broker()
     broker.push(1, Pushed({LATENCY_MAX: 2.0}, {SENT: 5.0}))
     broker.subscribe("one", metrics="a")

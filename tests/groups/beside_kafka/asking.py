@@ -222,8 +222,8 @@ class Talk:
     def beat(
         self, member: str, epoch: int = 0, *, version: int = 1, by_number: bool = False, **fields: Any
     ) -> Any:
-        """Send a heartbeat. `topics` and `owns` use the conversation's names. With epoch 0 it joins and fills all
-        fields."""
+        """Send a heartbeat. `topics` and `owns` use the conversation's names. With epoch 0 the member joins and fills
+        all fields."""
         names = fields.pop("topics", None if epoch else ["T"])
         owned = fields.pop("owns", None if epoch else {})
         request = ConsumerGroupHeartbeatRequest(

@@ -36,7 +36,8 @@ MOVED = PartitionImage(2, 1, 2, (2,), (2,))
 
 
 def test_a_new_leader_changes_no_hash(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A new leader leaves the hash of a topic as it is, without computing it again. A new replica changes it."""
+    """If a topic gets a new leader, its hash stays, without a computation. If it gets a new replica, the hash
+    changes."""
     hashes = TopicHashes()
     first = hashes.of_group(["t"], _image(1, LED_BY_1))
     computed = []

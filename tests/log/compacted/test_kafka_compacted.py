@@ -312,7 +312,8 @@ def test_sparks_decoder(recorded: Path, topic: str) -> None:
 
 
 def is_aborted(value: bytes | None) -> bool:
-    """True if a record belongs to an aborted transaction: `record.produce_transactions` aborts every other one."""
+    """True if a record belongs to an aborted transaction. `record.produce_transactions` aborts every other
+    transaction."""
     number = re.match(rb"transaction (\d+)transaction", value or b"")
     return number is not None and int(number[1]) % 2 == 1
 

@@ -1,6 +1,6 @@
 """A disk answers late to a change of files.
 
-Meanwhile the log refuses; afterwards, and after a restart, it is complete.
+Meanwhile the log refuses every use. Afterwards, or after a restart, it is complete.
 """
 
 from __future__ import annotations
@@ -92,9 +92,9 @@ def filled(case: Node, batches: int = 7) -> PartitionLog:
 
 @TIMES
 def test_a_truncation_that_is_answered_late(is_early: bool) -> None:
-    """A truncation is answered late.
+    """The disk answers late to a truncation. The log refuses every use until then, and is truncated afterwards.
 
-    The log refuses until then, and is truncated afterwards. A restart finds the same.
+    A restart also finds the truncated log.
     """
     case = Hanging(is_early=is_early)
     log, other = filled(case), case.log("u")

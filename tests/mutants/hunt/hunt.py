@@ -1,8 +1,8 @@
 """The order of steps: unchanged code first, then each mutant in turn with the seeds that reach its place, cheap ones
 first.
 
-All steps share one budget of CPU time. The mutant that has used least goes next, so a mutant that is found early leaves
-its share to the others. The last part of the budget is for drivers aimed at mutants that no seed has shown.
+All steps share one budget of CPU time. The mutant that has used the least time is next, so a mutant that is found early
+leaves its share to the others. The last part of the budget is for drivers aimed at mutants that no seed has shown.
 """
 
 from __future__ import annotations

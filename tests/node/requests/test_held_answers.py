@@ -141,8 +141,8 @@ def test_who_is_held_back_by_others_goes_on_when_they_leave() -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_answers_are_in_order_whatever_waits(seed: int) -> None:
-    """Random requests are completed in random order over several connections. Each gets its responses in order, and no
-    memory stays counted."""
+    """Random requests are completed in random order over several connections. Each connection gets its responses in
+    order, and in the end no memory is counted."""
     random = Random(seed)
     commands = (b"echo", b"large", b"wait", b"park", b"suspend", b"file")
 

@@ -167,8 +167,8 @@ def test_what_the_loop_decompresses_is_bounded(codec: CompressionType, acks: int
 
 
 def test_a_request_has_a_budget_of_decompressed_bytes() -> None:
-    """All batches of a request share a budget of decompressed bytes. Beyond it they get MESSAGE_TOO_LARGE; the next
-    request has a new budget."""
+    """All batches of a request share a budget of decompressed bytes. Batches beyond it get MESSAGE_TOO_LARGE, and the
+    next request has a new budget."""
     stage = Stage()
     bomb = of_zeros(REQUEST_BYTES_MIN - (1 << 20))
 

@@ -1,6 +1,6 @@
-"""A client uses another producer's id with its own transactional id, although KIP-890 verifies only the partition.
+"""A client sends another producer's id with its own transactional id, and is refused.
 
-The coordinator is a stub that knows one transactional id.
+KIP-890 verifies only the partition. The coordinator is a stub that knows one transactional id.
 """
 
 from __future__ import annotations
@@ -116,8 +116,8 @@ def test_a_long_transactional_id_is_known_again() -> None:
 
 @pytest.mark.parametrize("code", [ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.NOT_COORDINATOR])
 def test_a_verification_under_another_id_leaves_the_owners_first_sequence_alone(code: ErrorCode) -> None:
-    """The lowest sequence number of a pending verification is kept per transactional id, so a stranger's does not
-    affect the owner's."""
+    """The lowest sequence number of a pending verification is kept per transactional id, so a stranger's number does
+    not affect the owner."""
     coordinator = Owner(code=code)
 
     async def script(connect: Connect, client: Client) -> None:

@@ -69,7 +69,7 @@ def test_a_prepared_transaction_outlives_its_producer_and_kill_9_of_the_node(
     server: ServerProcess, tmp_path: Path
 ) -> None:
     """A prepared transaction survives a kill of the node and has no timeout. Another producer resumes and commits it,
-    and fences the first."""
+    and fences the first producer."""
     zombie = Producer({"bootstrap.servers": server.bootstrap, **KEYS})
     zombie.init_transactions()
     zombie.begin_transaction()

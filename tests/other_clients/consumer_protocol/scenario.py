@@ -111,7 +111,7 @@ class View:
 class Witness:
     """A thread that observes the group all the time, and records each broken rule.
 
-    It uses our client, since librdkafka's ends the process by an assertion if the coordinator dies during a
+    It uses our client, since librdkafka's client ends the process by an assertion if the coordinator dies during a
     description.
     """
 

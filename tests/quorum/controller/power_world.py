@@ -56,7 +56,7 @@ class Replica:
     lives: bool = False
     broker_epoch: int = -1
     previous: int = -1
-    """The broker epoch of its last clean stop, which a file on its disk remembers."""
+    """The broker epoch of its last clean stop, which is in a file on its disk."""
     seen: PartitionImage | None = None
     offset: int = -1
     promised: dict[int, int] = attrs.Factory(dict)

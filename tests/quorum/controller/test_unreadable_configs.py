@@ -1,4 +1,5 @@
-"""The log has configuration values that a controller cannot parse. It keeps them until the key is changed."""
+"""The log has configuration values that a controller cannot parse. The controller keeps such a value until its key is
+changed."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ def test_addresses_of_leaders_that_are_none_are_forgotten() -> None:
 def test_a_replica_with_the_id_of_a_voter_does_not_stand_in_for_it() -> None:
     """A stranger fetches under a voter's node id, but from another disk (KIP-853).
 
-    The leader does not count its fetches, and stays.
+    The leader does not count the stranger's fetches, and goes on leading.
     """
 
     async def script(world: World, controllers: Controllers) -> None:

@@ -50,7 +50,7 @@ def open_log(world: World, node_id: int, *, may_vote: bool = True) -> MetadataLo
 def test_a_metadata_log_that_is_gone_is_missed(static: bool, clean: bool, lost: str) -> None:
     """A voter's log is gone, but its directory id is as before.
 
-    It refuses to start, since it might vote twice in an epoch.
+    The voter refuses to start, since it might vote twice in an epoch.
     """
 
     async def script(world: World, controllers: Controllers) -> None:

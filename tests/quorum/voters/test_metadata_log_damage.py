@@ -84,7 +84,7 @@ def test_a_log_that_was_cut_stops_the_node() -> None:
 
 
 def test_a_torn_tail_is_cut_off_silently() -> None:
-    """Part of a batch follows the synced log. It was never answered, so it is cut off."""
+    """Part of a batch follows the synced log. The batch was never answered, so the part is cut off."""
     world = make_world()
     world.run(run, world, write_some)
     file = world.machine(NODE).disk.open_dir(PATH).open(LOG.removeprefix(PATH + "/"))

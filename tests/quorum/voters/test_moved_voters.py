@@ -137,7 +137,7 @@ def test_voters_move_one_by_one() -> None:
 
 
 def test_addresses_that_were_exchanged() -> None:
-    """Voters exchange their addresses, so another voter answers at each.
+    """Voters exchange their addresses, so another voter answers at each address.
 
     The error INVALID_VOTER_KEY is neither counted as a vote nor logged as a refusal.
     """

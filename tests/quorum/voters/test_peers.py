@@ -299,7 +299,7 @@ async def hang_up(env: Env) -> None:
 def test_a_dead_peer_is_tried_twice_a_second_at_most(lanes: tuple[str, ...]) -> None:
     """Many callers in several lanes send to a dead peer.
 
-    It is tried at most twice a second, and reached within a second after its return.
+    The peer is tried at most twice a second, and reached within a second after its return.
     """
 
     async def script(world: World, connections: PeerConnections, peer: Peer) -> None:

@@ -178,7 +178,7 @@ def test_a_damaged_identity_is_told(contents: str, problem: str) -> None:
 
 
 def test_an_unfinished_snapshot_is_told_apart() -> None:
-    """A snapshot without its footer is unfinished, and is refused. A damaged one gives another error."""
+    """A snapshot without its footer is unfinished, and is refused. A damaged snapshot gives another error."""
     first, _ = directories()
     format_all(first)
     data = first.read_bytes("bootstrap.checkpoint")

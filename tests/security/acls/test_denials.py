@@ -99,7 +99,8 @@ def test_a_remembered_refusal_is_told_again() -> None:
 
 
 def test_lists_and_alternatives_tell_nothing() -> None:
-    """Topics and groups that a list hides are not reported as denials. Neither is a right if another one suffices."""
+    """Topics and groups that a list hides are not reported as denials. Neither is a missing right, if another right
+    suffices."""
     authorizer, heard = judged(may(ResourceType.TOPIC, "t", Operation.WRITE))
     hidden = MetadataResponse(topics=[MetadataResponseTopic(0, "secret")])
     shown = ask(authorizer, ApiKey.METADATA, MetadataRequest(None), hidden, version=9)

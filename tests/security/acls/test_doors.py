@@ -139,7 +139,7 @@ def _rights(authorizer: Authorizer) -> Any:
 
 
 def test_a_parked_answer_is_judged_again() -> None:
-    """A right is taken while a request is parked. The door's `again` refuses the answer."""
+    """A client loses a right while its request is parked. The door's method `again` then refuses the answer."""
     held = Authorizer(AuthorizerSettings())
     rule = Acl(ResourceType.TOPIC, "t", 3, "User:ANONYMOUS", "*", Operation.WRITE, 3)
     held.apply(AclIndex.of({b"1" * 16: rule}))

@@ -100,7 +100,8 @@ def place(tmp_path: Path) -> Place:
 
 
 def test_refusals_displace_no_changes_and_logins(place: Place) -> None:
-    """Thousands of denials and failed logins come. They go to other files, so the lines of changes and logins stay."""
+    """Thousands of denials and failed logins come. Their lines go to other files, so that the lines of changes and
+    logins stay."""
     place.auditor.logged_in("SASL", "10.0.0.1", ALICE, "PLAIN")
     place.change(7)
     for number in range(3000):

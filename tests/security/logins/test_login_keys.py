@@ -202,7 +202,7 @@ def test_what_cannot_be_honoured_is_refused(name: str) -> None:
 
 
 def test_a_line_without_its_mechanism_is_told() -> None:
-    """A JAAS line needs a mechanism in its key, as in Kafka. A warning says that it has no effect otherwise."""
+    """A JAAS line needs a mechanism in its key, as in Kafka. Otherwise a warning says that the line has no effect."""
     found = NodeConfig.from_properties(properties(**{f"{PREFIX}sasl.jaas.config": f"{SCRAM} required;"}))
     assert any(f"{PREFIX}sasl.jaas.config has no effect" in each for each in found.warnings)
 

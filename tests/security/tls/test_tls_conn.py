@@ -306,7 +306,7 @@ def test_a_server_does_not_renegotiate() -> None:
 
 
 def test_a_step_is_due_once_a_record_is_whole() -> None:
-    """A record comes byte by byte. The session is only called when it is complete."""
+    """A record comes byte by byte. The session is only called when the record is complete."""
     bounds = RecordBounds()
     record = b"\x16\x03\x01\x00\x05hello"
     data = memoryview(record * 2)

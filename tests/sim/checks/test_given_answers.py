@@ -1,4 +1,4 @@
-"""Answers are checked against the cluster when they leave their broker. A wrong one fails at once."""
+"""Answers are checked against the cluster when they leave their broker. A wrong answer fails the run at once."""
 
 from __future__ import annotations
 

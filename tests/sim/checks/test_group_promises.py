@@ -142,7 +142,8 @@ def test_a_static_member_is_no_witness_against_itself() -> None:
 
 
 def test_a_commit_without_an_answer_counts_in_a_new_group() -> None:
-    """If a new group's first commit is accepted but its answer lost, the next member may begin there."""
+    """If a new group's first commit is accepted but its answer lost, the next member may begin at the committed
+    offset."""
     promises = group()
     owned(promises, "one", 2, 1.0)
     promises.gone("one")

@@ -73,8 +73,8 @@ def test_compaction_leaves_the_newest_committed_record_of_a_key() -> None:
 
 
 def test_the_log_orders_offset_commits_of_both_kinds() -> None:
-    """The later request of two offset commits wins, plain or transactional. An unanswered one may take effect at any
-    time."""
+    """The later request of two offset commits wins, plain or transactional. An unanswered commit may take effect at
+    any time."""
     ledger = whole()
     writer = ledger.begin("a.1", is_explicit=False)
     commit(ledger, writer)

@@ -49,8 +49,7 @@ def test_replicas_have_one_table_from_what_is_deleted_on() -> None:
 
 
 def test_a_replica_that_lacks_what_nobody_deleted_is_told() -> None:
-    """Each key must be there unless DeleteRecords was requested. An older record may be gone if its key has a newer
-    one."""
+    """Each key must be there unless DeleteRecords was requested. A record may be gone if its key has a newer record."""
     found = written()
     history = history_of(found)
     history.check_replicas(0, {"whole": found, "cleaned": found[1:]}, 1.0)

@@ -174,7 +174,7 @@ def test_an_operator_of_rights_comes_with_a_listener_that_asks_who_one_is() -> N
 
 
 def test_branches_are_both_ways_of_a_conditional_jump() -> None:
-    """A condition has two branches: the line that follows it, and the line to which it jumps."""
+    """For the coverage, a condition has two branches: the line that follows it, and the line to which it jumps."""
     names: dict[str, Any] = {}
     exec(
         compile("def f(a):\n    if a:\n        b = 1\n    else:\n        b = 2\n    return b\n", "f", "exec"),
