@@ -173,7 +173,7 @@ def test_a_dead_node_calls_nothing() -> None:
 
 
 def children() -> set[str]:
-    """Return the child processes of this one, zombies included."""
+    """Return the child processes of this process, zombies included."""
     return {
         pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()
     }

@@ -190,8 +190,8 @@ async def test_short_turns_share_a_reading_of_the_clock(monkeypatch: pytest.Monk
 async def test_a_worker_waits_for_a_thread_that_the_system_cannot_give(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """If the system cannot start a thread (clone(2), EAGAIN), the function runs once, later. Its own errors are not
-    retried."""
+    """If the system cannot start a thread (clone(2), EAGAIN), the function runs later, and only once. Its own errors
+    are not retried."""
     start = trio._threads.start_thread_soon
     failures = [RuntimeError("can't start new thread"), MemoryError()]
     calls: list[int] = []

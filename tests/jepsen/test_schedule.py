@@ -65,5 +65,5 @@ def test_targets_can_be_named() -> None:
     ],
 )
 def test_links_that_are_cut(target: str, choice: float, cut: set[tuple[int, int]]) -> None:
-    """With node 2 as the victim, each kind of partition cuts exactly these links."""
+    """With node 2 as the victim, each kind of partition cuts exactly the listed links."""
     assert set(links(target, 2, NODES, choice)) == cut

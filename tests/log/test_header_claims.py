@@ -258,7 +258,7 @@ def test_a_walk_is_forgotten_where_the_log_is_cut() -> None:
 def test_large_segments_are_searched_block_by_block() -> None:
     """A lookup remembers the newest timestamp of each block.
 
-    A later one starts at the right block of a large segment.
+    A later lookup starts at the right block of a large segment.
     """
     log = lying(40, LogConfig(segment_bytes=1 << 24), size=BLOCK_BYTES // 8)
     log.roll(NOW_MS)

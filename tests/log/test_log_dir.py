@@ -428,7 +428,7 @@ def test_a_log_of_another_topic_with_the_same_name_becomes_a_stray() -> None:
 
 
 def test_a_topic_made_anew_while_the_disk_hangs_gets_nothing_of_the_old_one() -> None:
-    """A topic is recreated while the disk hangs. The new log is refused until the old one is renamed (seed 431033)."""
+    """A topic is recreated while the disk hangs. The new log is refused until the old log is renamed (seed 431033)."""
     node = Node()
     fill(node.log(), 3)
     node.log_dir.set_stalled(True)

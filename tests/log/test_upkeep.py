@@ -225,7 +225,8 @@ def test_the_recovery_point_falls_with_a_truncation() -> None:
 
 
 def test_the_first_record_that_is_not_older() -> None:
-    """The lookup finds the first record that is not older, among unordered timestamps and in compressed batches."""
+    """The lookup finds the first record that is not older than the given time, among unordered timestamps and in
+    compressed batches."""
     log = new_log(LogConfig(segment_bytes=900, index_interval_bytes=100))
     timestamps = [5, 9, 2, 30, 12, 11, 40, 40, 8, 60, 1, 70]
     for at in range(0, 12, 2):

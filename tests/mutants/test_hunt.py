@@ -79,7 +79,7 @@ def test_steps_are_cheap_first_and_only_where_the_place_ran(book: Book) -> None:
 
 
 def test_the_mutant_that_has_had_least_time_goes_next(book: Book) -> None:
-    """The mutant with the least CPU time is next, and a mutant that was found gets no more."""
+    """The mutant with the least CPU time is next, and a mutant that was found gets no more CPU time."""
     book.add(Outcome(FIRST, Step(CLUSTER, 0), "", 5.0))
     assert _next(book) == (SECOND, Step(CLUSTER, 0))
     book.add(Outcome(SECOND, Step(CLUSTER, 0), "safety: lost", 9.0))

@@ -155,7 +155,7 @@ def test_replay_in_any_batching_gives_equal_images(random: Random, length: int) 
 @given(st.randoms(use_true_random=False), st.integers(1, 80))
 @settings(max_examples=examples(80), deadline=None)
 def test_a_delta_names_everything_that_differs(random: Random, length: int) -> None:
-    """An observer applies only the changes that the deltas list. Its state then equals each image."""
+    """An observer applies only the changes that the deltas list. After each delta its state equals the image."""
     topics: dict[str, object] = {}
     configs: dict[tuple[int, str], object] = {}
     brokers: dict[int, object] = {}

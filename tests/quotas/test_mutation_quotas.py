@@ -62,7 +62,7 @@ def test_a_strict_client_in_debt_is_refused_and_told_how_long() -> None:
 
 
 def test_a_permissive_client_is_served_and_told_to_wait() -> None:
-    """KIP-599: CreateTopics 5, which does not know that error, is served, and the answer names the wait."""
+    """KIP-599: CreateTopics 5, which lacks the error for a used-up quota, is served, and the answer names the wait."""
     admitted = quotas().admit(image(2.0), ANN, create("a", "b", "c"), 5, 0.0)
     assert isinstance(admitted, Admitted)
     assert len(admitted.request.topics) == 3

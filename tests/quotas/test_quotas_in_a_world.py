@@ -445,7 +445,7 @@ def test_an_address_that_connects_too_often_is_turned_away() -> None:
 
 
 def test_a_listener_lets_so_many_in_a_second() -> None:
-    """KIP-612: connections beyond a listener's rate are accepted later, and none is closed."""
+    """KIP-612: connections beyond a listener's rate are accepted later, and no connection is closed."""
 
     async def script(world: World, connect: Any) -> None:
         clock = world.node_env("client").clock

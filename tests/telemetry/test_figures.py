@@ -72,8 +72,8 @@ def test_units_are_those_of_prometheus() -> None:
 
 
 def test_numbers_of_nodes_become_one_where_clients_have_no_other() -> None:
-    """If an old client reports request times only by node, the average is the mean of the nodes', and the maximum the
-    largest of theirs."""
+    """An old client reports request times only by node. The average is then the mean of the nodes' averages, and the
+    maximum is the largest of their maxima."""
     by_node = [
         PushedMetric(f"node.request.latency.{way}", ((10.0, True), (30.0, True))) for way in ("avg", "max")
     ]

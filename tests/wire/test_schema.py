@@ -79,7 +79,7 @@ def test_messages_of_an_api_have_its_versions() -> None:
 
 
 def test_api_keys_are_those_of_the_scope() -> None:
-    """All APIs of Kafka 4.3 are there, except those of share and streams groups (76-79, 83-92)."""
+    """The tables have all APIs of Kafka 4.3, except those of share and streams groups (76-79, 83-92)."""
     keys = {*range(4), *range(8, 76), 80, 81, 82}
     assert {int(key) for key in ApiKey} == keys
 

@@ -215,7 +215,7 @@ def test_a_late_truncation_that_fails_takes_the_directory_offline() -> None:
 
 
 def test_a_late_truncation_that_finds_no_room_changes_nothing() -> None:
-    """A late truncation finds a full disk.
+    """A truncation is performed late, and finds a full disk.
 
     The log serves as before, and a later truncation still lowers the recovery point.
     """
@@ -282,7 +282,8 @@ def test_a_log_that_is_made_too_late_is_unmade(is_early: bool) -> None:
 
 @TIMES
 def test_a_roll_that_is_answered_late_is_made_again(is_early: bool) -> None:
-    """A roll is answered late. Its append is refused and leaves nothing, and the next append rolls.
+    """The disk answers late to a roll. The append that needs the roll is refused and leaves nothing, and the next
+    append rolls.
 
     The disk's thread writes all files of a roll in one step.
     """
@@ -349,7 +350,7 @@ def test_a_node_that_stops_meanwhile_leaves_the_log_to_the_next_start() -> None:
 
 @TIMES
 def test_the_rest_of_a_refused_append_is_cut_off_late(is_early: bool) -> None:
-    """An append is refused on a full disk, which then falls silent.
+    """An append is refused on a full disk, which then stops answering.
 
     When the disk answers, the partial write of the append is cut off.
     """

@@ -1,4 +1,4 @@
-"""The reserve of a disk, which records must not use but retention may. Also the forecast when a disk is full."""
+"""The reserve of a disk, which records must not use but retention may, and the forecast of when the disk is full."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class Short:
 
 
 def test_records_leave_the_reserve_alone_and_coordinators_do_not() -> None:
-    """Within the reserve, batches of clients and leaders, and new logs, are refused as on a full disk.
+    """Only the reserve of a disk is left. Batches of clients and leaders, and new logs, are refused as on a full disk.
 
     A coordinator's batches are written.
     """

@@ -45,7 +45,7 @@ class Result:
 
 
 def read(path: Path = FILE) -> dict[str, Result]:
-    """Return the results of all mutants. A mutant without one has `UNTRIED`."""
+    """Return the results of all mutants. A mutant without a result has `UNTRIED`."""
     results = {mutant.name: Result(mutant.name, UNTRIED) for mutant in MUTANTS}
     if path.exists():
         with path.open(newline="") as file:

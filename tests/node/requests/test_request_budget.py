@@ -56,7 +56,8 @@ ANSWER_ELEMENTS_MAX = 400_000
 """The most array elements of a response, ten for each of a request: CreateTopics returns all configurations of a
 topic."""
 TURN_INFLATED_BYTES_MAX = 2 * RATION + 2 * CHUNK_BYTES
-"""The most bytes that the loop decompresses in one turn: a ration before the last batch begins, and one for that batch."""
+"""The most bytes that the loop decompresses in a turn: a `RATION` before the last batch begins, and one for that
+batch."""
 ZERO_SECONDS_MAX = 60.0
 
 DECODED = "odradek_request_elements_total"

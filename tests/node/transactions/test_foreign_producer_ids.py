@@ -130,7 +130,7 @@ def test_a_verification_under_another_id_leaves_the_owners_first_sequence_alone(
 
 
 def test_a_verification_under_another_id_cannot_void_the_owners() -> None:
-    """A stranger's failed verification does not invalidate the owner's, which is in progress."""
+    """A stranger's failed verification does not invalidate the owner's verification, which is in progress."""
     coordinator = Owner()
 
     async def script(connect: Connect, client: Client) -> None:

@@ -137,7 +137,7 @@ def committed_fetch(offset: int, **limits: int) -> FetchRequest:
 
 def test_the_coordinator_is_asked_before_the_first_append_of_a_transaction_only() -> None:
     """Only a transaction's first append to a partition is verified with the coordinator (KIP-890). After a marker the
-    next one is verified again."""
+    next append is verified again."""
     coordinator = Coordinator(ErrorCode.NONE)
 
     async def script(connect: Connect, client: Client) -> None:

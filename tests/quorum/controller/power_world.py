@@ -89,7 +89,7 @@ class PowerWorld:
         self.acknowledged: list[Record] = []
         self.nodes = {node_id: Replica(node_id) for node_id in NODES}
         self.unclean: list[tuple[PartitionImage, PartitionImage]] = []
-        """Elections of leaders that may lack records, as the partition before and after."""
+        """Elections of leaders that may lack records, each with the partition before and after it."""
         self.checked_epoch = -1
         """The newest leader epoch whose leader was checked against the acknowledged records."""
         self.machine = self._activate(MetadataImage.empty("c"))

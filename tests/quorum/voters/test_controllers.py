@@ -206,7 +206,7 @@ def test_a_clean_stop_hands_over() -> None:
 
 @pytest.mark.long
 def test_followers_that_lag_fetch_many_batches_at_once() -> None:
-    """A follower that lags fetches hundreds of batches in a few answers. It syncs each before the next fetch."""
+    """A follower that lags fetches hundreds of batches in a few answers. It syncs each answer before the next fetch."""
 
     async def script(world: World, controllers: Controllers) -> None:
         leader = await controllers.leader()

@@ -91,7 +91,8 @@ def test_kafkas_own_classes_are_names() -> None:
 
 
 def test_what_is_waived_is_not_asked_for() -> None:
-    """`odradek.sasl.oauthbearer.waived` names claims that need no expected value. Others still need one."""
+    """`odradek.sasl.oauthbearer.waived` names claims that need no expected value. Other claims still need an expected
+    value."""
     keys = {**OAUTH_KEYS, f"{OAUTH}expected.audience": None, f"{OAUTH}expected.issuer": None}
     found = security(**keys, **{"odradek.sasl.oauthbearer.waived": "audience, issuer"})
     assert found.oauth is not None

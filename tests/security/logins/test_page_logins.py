@@ -124,7 +124,7 @@ def test_others_do_not_read_it(guarded: Place) -> None:
 
 
 def test_a_certificate_is_a_login(guarded: Place) -> None:
-    """If the listener requests certificates, a certificate of the authority replaces the password."""
+    """If the listener requests certificates, a certificate that the authority has signed replaces the password."""
     status, _ = guarded.get(certificate=str(guarded.directory / "dora.pem"))
     assert status == 200
 

@@ -335,7 +335,7 @@ def test_a_fetch_from_before_a_cut_is_held_to_the_disk_of_that_time(
 @pytest.mark.parametrize(("fetch_offset", "is_told"), [(10, False), (11, True)])
 def test_an_emptied_log_promises_nothing_below_its_start(fetch_offset: int, is_told: bool) -> None:
     """The first segment of an emptied log may begin below the log start. A Fetch then vouches only for records above
-    (seed 400136)."""
+    the log start (seed 400136)."""
     disk = new_disk()
     log = new_log(disk=disk)
     log.truncate_fully_and_start_at(10)

@@ -273,7 +273,7 @@ def test_a_commit_that_was_sent_twice_may_come_late() -> None:
 
 
 def test_who_seeks_goes_on_there() -> None:
-    """A member that seeks reads on from there, and may then commit a lower offset."""
+    """A member that seeks goes on reading at the new position, and may then commit a lower offset."""
     promises = group()
     owned(promises, "one", 1, 1.0)
     assert not promises.has_begun("one", KEY)

@@ -26,8 +26,8 @@ def history(
 
 
 def test_what_was_told_is_there() -> None:
-    """Acknowledged records must be in the log. Failed and unanswered ones may be, and the log may start at any
-    offset."""
+    """Acknowledged records must be in the log. Failed and unanswered records may be there, and the log may start at
+    any offset."""
     told = [Told(SYNCED, 7, b"b:0", 1.0)]
     assert (
         history(acknowledged=told, read=told).check(SYNCED, 5, [(5, b"a:0"), (6, b"a:2"), (7, b"b:0")]) == 3

@@ -85,8 +85,8 @@ def test_a_later_record_of_the_key_overtakes_a_transaction() -> None:
 
 
 def test_offsets_that_are_told_are_the_committed_ones() -> None:
-    """A sound run passes. If the coordinator returns a wrong offset, or a stable one beside an open transaction, the
-    run fails."""
+    """A sound run passes. A run fails if the coordinator returns a wrong offset, or returns an offset as stable beside
+    an open transaction."""
     sound = quiet_copy()
     assert sound.verdict == "ok", sound.message
     with patched(

@@ -1,4 +1,5 @@
-"""Requests between nodes that arrive twice: the first time at once without a response, or late on the old connection."""
+"""Requests between nodes that arrive twice. The first copy arrives at once and gets no response, or arrives late on
+the old connection."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ def in_world(scenario: Scenario, seed: int, weather: Weather = ALWAYS) -> World:
 
 
 def test_a_request_arrives_at_once_without_its_answer_or_late_behind_its_successor() -> None:
-    """The client's connection breaks. The server still gets the request, at once or after the repeated one."""
+    """The client's connection breaks. The server still gets the request, at once or after the repeated request."""
     ways: dict[str, int] = {}
 
     async def scenario(world: World) -> None:

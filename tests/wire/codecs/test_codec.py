@@ -203,7 +203,7 @@ def test_spills_need_a_list() -> None:
 
 
 def test_unknown_tagged_fields_are_skipped() -> None:
-    """Unknown tagged fields are skipped (KIP-482). Malformed ones are refused."""
+    """Unknown tagged fields are skipped (KIP-482). Malformed tagged fields are refused."""
     plain = codec.encode(ApiVersionsRequest("n", "v"), 3)
     tagged = plain[:-1] + b"\x02" + b"\x05\x02ab" + b"\x81\x01\x00"
     assert codec.decode(ApiVersionsRequest, 3, tagged) == ApiVersionsRequest("n", "v")
