@@ -153,8 +153,8 @@ async def leave(holder: Holding, holders: list[Holding], pool: ReceiveBuffers) -
 
 
 def test_the_largest_share_goes_first_and_of_it_the_slowest() -> None:
-    """While connections wait for memory, one connection is closed at a time: the slowest of the address with the
-    largest share. If one waits for long, several are closed at once."""
+    """While connections wait for memory, one connection a second is closed: the slowest of the address with the
+    largest share. All connections slower than `BYTES_PER_SECOND_MIN` may be closed together."""
 
     async def main() -> None:
         pool = ReceiveBuffers(POOL)
