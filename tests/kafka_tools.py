@@ -29,7 +29,7 @@ _CALL_SECONDS_MAX = 120.0
 
 @functools.cache
 def _launched() -> tuple[int, str]:
-    """Start the JVM with Kafka's classes, which ends with this process. Return its port and its token."""
+    """Start a JVM with Kafka's classes. The JVM ends with this process. Return its port and its token."""
     started: tuple[int, str] = launch_gateway(
         java_path=java_command(),
         classpath=f"{ensure_jars()}/*",

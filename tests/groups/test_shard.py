@@ -388,7 +388,7 @@ def test_a_decision_that_cannot_be_replayed_ends_the_node_and_is_never_written(
 
 
 def test_a_heartbeat_waits_for_the_hashes_of_large_topics(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Heartbeats wait while a worker hashes large topics once. All are answered, even if the shard ends."""
+    """Heartbeats wait while a worker hashes large topics once. All heartbeats are answered, even if the shard ends."""
     monkeypatch.setattr(topic_hashes, "INLINE_UNITS_MAX", 0)
     case = Case(ALONE)
     run(case.shard.load())

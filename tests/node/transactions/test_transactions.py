@@ -294,8 +294,8 @@ def test_later_requests_of_a_connection_wait_for_the_verification() -> None:
 
 @pytest.mark.parametrize("is_commit", [COMMIT, ABORT])
 def test_a_committed_reader_waits_for_the_marker(is_commit: bool) -> None:
-    """A read_committed fetch waits at the last stable offset. The marker completes it, and aborted transactions are
-    listed."""
+    """A read_committed fetch waits at the last stable offset. A marker completes the fetch, and aborted transactions
+    are listed."""
 
     async def script(connect: Connect, client: Client) -> None:
         reader = await connect()
