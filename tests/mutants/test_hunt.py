@@ -35,7 +35,9 @@ def _next(book: Book, scope: Scope = SCOPE) -> tuple[str, Step] | None:
 
 
 def test_the_place_of_each_mutant_can_be_counted() -> None:
-    """Code with counts at the places of all mutants compiles, and the original code is back after the block."""
+    """A counter is inserted at the place of each mutant. The code with the counters compiles, and after the block the
+    original code is back.
+    """
     with counted(MUTANTS) as counts:
         assert not counts
     outcome = perform(SOUND, Step("raft", 0), 0.0)
