@@ -210,8 +210,8 @@ class MetadataLog:
         return result.last_offset
 
     def _check_disk(self, operation: str, error: KafkaError) -> None:
-        """Raise `DiskError` if `error` means an offline directory. The log of a topic answers clients with
-        `error`. Here the quorum must end instead.
+        """Raise `DiskError` if `error` means an offline directory. Clients get such an error as an answer about
+        a topic's log; about the metadata log it must end the node.
         """
         if error.code is ErrorCode.KAFKA_STORAGE_ERROR:
             raise DiskError(self._root.path, self.directory.path, operation, 0, str(error)) from error

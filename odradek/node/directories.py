@@ -280,8 +280,8 @@ class Directories:
             await done.wait()
 
     def check_unread_topics(self, image: MetadataImage) -> None:
-        """Raise `NodeCannotStart` if the last recovery of the quorum could not read all disks of this broker, and
-        these disks have partitions that the metadata lack.
+        """Raise `NodeCannotStart` if a recovery of the quorum could not read all disks of this broker, and they
+        have partitions that the metadata lack.
 
         The recovered metadata come from other nodes, so they may lack topics that only this broker has. At other
         starts the logs of unknown topics are set aside as strays. Here that would hide acknowledged records. So an

@@ -248,8 +248,8 @@ def test_deleted_records_go_everywhere() -> None:
 
 
 def test_deleted_records_stay_deleted_when_everybody_loses_power() -> None:
-    """Records stay deleted if all lose power: before DeleteRecords is answered, the new start is on all disks. (Kafka
-    4.3 answers earlier, and its earliest offset may fall back if the broker is killed.)"""
+    """Records stay deleted if all nodes lose power, since all disks have the new log start before DeleteRecords is
+    answered. (Kafka 4.3 answers earlier, and its earliest offset may fall back if the broker is killed.)"""
 
     async def script(cluster: ReplicatedTopic) -> None:
         for serial in range(3):
@@ -267,7 +267,8 @@ def test_deleted_records_stay_deleted_when_everybody_loses_power() -> None:
 
 @pytest.mark.parametrize("full", [1, 3], ids=["leader", "follower"])
 def test_a_replica_whose_disk_is_full_has_not_deleted_records(full: int) -> None:
-    """A replica with a full disk serves from the new start on, but counts only when its checkpoint is written."""
+    """A replica with a full disk serves from the new log start on. For DeleteRecords it counts only when its
+    checkpoint is written."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         for serial in range(3):
