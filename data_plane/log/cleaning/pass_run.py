@@ -1,4 +1,4 @@
-"""Runs a cleaning pass over one log: fills the offset map, cleans groups of segments by the companion process,
+"""Runs a cleaning pass over one log: lets the companion process fill the offset map and clean groups of segments,
 checks the disk's room, swaps. PORTED.
 
 The event loop plans the pass and swaps the segments. Workers read and write files. They also wait for the

@@ -1,4 +1,4 @@
-"""A log directory: makes, deletes and sets aside its logs, refuses records while room is short (with warnings),
+"""A log directory: opens, makes, deletes and sets aside its logs, refuses records while room is short (with warnings),
 goes offline, closes clean.
 
 Theory of operation

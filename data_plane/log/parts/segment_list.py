@@ -1,5 +1,5 @@
-"""The list of a log's segments: finds the segment for a read, decides when a new one must begin (`must_roll`),
-adds, removes, replaces.
+"""A log's segments: finds the segment for a read, decides when a new one must begin, adds, removes and replaces
+segments, makes empty files.
 
 The list is replaced as a whole, so a reader in a worker keeps the list that it has read. Its last segment is
 the active one. A segment begins at the offset where its predecessor ends. There is one exception. Compaction
