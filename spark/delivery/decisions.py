@@ -168,7 +168,7 @@ class Decisions:
         """
         key, end = self.end_of(query)
         log = self.read(query, key, end)
-        return last_of(query, batch, log.decision, log.markers)
+        return last_of(query, batch, log.decision, log.markers, log.completion)
 
     def last_settled(self, query: str, batch: int, seconds: float) -> Decision | None:
         """Return a query's last decision, as `last` does. If it is the incomplete decision of an earlier

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["refuse_beside_prepared"]
 
-_asked: dict[tuple[str, str], None] = {}
-"""The queries, by cluster, for which this worker process has checked that nothing is prepared."""
+_asked: dict[tuple[str, str, str], None] = {}
+"""The runs of queries, by cluster, for which this worker process has checked that nothing is prepared."""
 _ASKED_MAX = 1024
 
 
@@ -32,7 +32,7 @@ def refuse_beside_prepared(plan: SinkPlan, query: str, client: Client | None = N
     Without `client` it opens a separate connection.
     """
     where = plan.properties["bootstrap.servers"]
-    if (where, query) in _asked:
+    if plan.is_fresh or (where, query, plan.run) in _asked:
         return
     try:
         if client is not None:
@@ -54,4 +54,4 @@ def refuse_beside_prepared(plan: SinkPlan, query: str, client: Client | None = N
         )
     while len(_asked) >= _ASKED_MAX:
         del _asked[next(iter(_asked))]
-    _asked[where, query] = None
+    _asked[where, query, plan.run] = None
