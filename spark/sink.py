@@ -57,7 +57,7 @@ from odradek.client.core.requests import topics_with_metadata
 from odradek.client.errors import ClientError
 from odradek.client.shells.blocking import Client
 from odradek.client.shells.producer import Producer
-from odradek.spark.delivery.batch_driver import drop_held, end_batch
+from odradek.spark.delivery.batch_driver import drop_held, end_batch, forget_job
 from odradek.spark.delivery.completion import BatchEnd
 from odradek.spark.delivery.decisions import Decisions
 from odradek.spark.delivery.task_protocol import RowSummary, TaskProtocol
@@ -190,6 +190,8 @@ def _checked(plan: SinkPlan) -> SinkPlan:
                 check_two_phase(plan, decisions)
                 return plan
             timeout_max_ms = decisions.transaction_timeout_max_ms()
+            if plan.is_fresh and plan.app_id is not None:
+                plan = attrs.evolve(plan, progress_begin=decisions.end_of(plan.app_id)[1])
     except (KafkaError, ClientError) as error:
         raise ValueError(
             f"delivery={plan.delivery.value} cannot use its topic '{plan.decisions_topic}': "
@@ -214,6 +216,8 @@ def _commit(
         return
     if plan.delivery is Delivery.TWO_PHASE:
         run_driver(plan.properties, plan.decisions_topic, _protocol(plan, messages, query, batch))
+    elif plan.is_fresh:
+        _forget(plan, query)
     else:
         end = _end(plan, messages, query, batch)
         end_batch(plan.look_up_properties, plan.decisions_topic, end, _held(messages))
@@ -225,6 +229,9 @@ def _abort(
 ) -> None:
     """Abort the prepared or held transactions of a failed batch. If the batch is already decided, complete it instead."""
     if query is None or plan.delivery is Delivery.AT_LEAST_ONCE:
+        return
+    if plan.delivery is Delivery.EXACTLY_ONCE and plan.is_fresh:
+        _forget(plan, query)
         return
     if plan.delivery is Delivery.EXACTLY_ONCE:
         try:
@@ -278,6 +285,15 @@ def _log_once(plan: SinkPlan) -> None:
             " Spark's default",
             plan.delivery.value,
         )
+
+
+def _forget(plan: SinkPlan, query: str) -> None:
+    """Delete the progress of a job that has ended, and that has no name by which it could run again."""
+    try:
+        forget_job(plan.look_up_properties, plan.decisions_topic, query, plan.progress_begin)
+    except (KafkaError, ClientError) as error:
+        # The rows are not affected, and a failed job would be run again.
+        _LOGGER.warning("the progress of %s stays in the topic %s: %s", query, plan.decisions_topic, error)
 
 
 def _end(plan: SinkPlan, messages: Sequence[WriterCommitMessage | None], query: str, batch: int) -> BatchEnd:

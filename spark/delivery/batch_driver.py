@@ -18,7 +18,7 @@ from odradek.spark.delivery.pool import end_held
 from odradek.spark.delivery.two_phase import Prepared
 from odradek.wire.errors import KafkaError
 
-__all__ = ["drop_held", "end_batch", "forget_tasks", "write_completion"]
+__all__ = ["drop_held", "end_batch", "forget_job", "forget_tasks", "write_completion"]
 
 _CLOSE_SECONDS_MAX = 1.0
 _AGAIN_SECONDS = 0.05
@@ -58,6 +58,16 @@ def drop_held(properties: Mapping[str, str], topic: str, query: str, held: Seque
     if held:
         with Decisions(properties, topic) as decisions:
             _end_held(decisions, query, held, commit=False)
+
+
+def forget_job(properties: Mapping[str, str], topic: str, query: str, begin: int) -> None:
+    """Delete the markers of a job that has ended and will never run again. They begin at offset `begin` of their
+    partition. A late attempt at one of its tasks finds the tombstones, and ends. Raises `KafkaError`, `ClientError`.
+    """
+    with Decisions(properties, topic) as decisions:
+        decisions.begins[query] = begin
+        # Task 0 is part of every job. So there is a tombstone even if no task has committed.
+        forget_tasks(decisions, properties, query, {0, *_read(decisions, query).markers})
 
 
 def write_completion(

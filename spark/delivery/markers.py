@@ -157,11 +157,13 @@ class MarkerLog:
     markers: dict[int, Marker] = attrs.field(factory=dict)
     decision: Decision | None = None
     completion: Completion | None = None
+    has_tombstones: bool = False
+    """True if a marker was deleted, as the driver of a job does at the job's end."""
     _open: dict[int, list[tuple[TaskKey, bytes | None]]] = attrs.field(factory=dict)
 
     def copy(self) -> MarkerLog:
         """Return a copy. Record batches that are added to the copy do not change this log."""
-        return MarkerLog(self.query, self.position, dict(self.markers), self.decision, self.completion)
+        return attrs.evolve(self, markers=dict(self.markers), open={})
 
     def add_stable(self, buf: memoryview, aborted: Sequence[tuple[int, int]]) -> None:
         """Process record batches below the last stable offset. `aborted` has (producer id, first offset) of aborted
@@ -269,6 +271,7 @@ class MarkerLog:
                     self.completion = parsed
             elif parsed is None:
                 self.markers.pop(key[1], None)
+                self.has_tombstones = True
             else:
                 assert isinstance(parsed, Marker)
                 self.markers[key[1]] = parsed

@@ -78,6 +78,8 @@ class SinkPlan:
     """The run of the query: a random name, which Spark passes to all tasks with this plan."""
     is_fresh: bool = False
     """True for a batch job without `txnAppId`. It has no earlier run."""
+    progress_begin: int = 0
+    """The offset in the decisions topic at which the progress of a fresh job begins."""
     topic_id: bytes = NO_TOPIC_ID
     """The id of `topic` at the start of the query."""
     look_up_ms: int = _LOOK_UP_MS

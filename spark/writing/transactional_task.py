@@ -17,6 +17,7 @@ from odradek.spark.delivery.pool import transactional_id
 from odradek.spark.delivery.progress import judge_attempt
 from odradek.spark.delivery.task_protocol import (
     Marker,
+    ProgressError,
     RowSummary,
     Step,
     TaskProtocol,
@@ -161,7 +162,10 @@ def _read_progress(
     query = protocol.query
     key, end = decisions.end_of(query)
     protocol.end_taken()
-    marker = judge_attempt(protocol, decisions.read(query, key, end), plan.run, plan.topic)
+    log = decisions.read(query, key, end)
+    if plan.is_fresh and log.has_tombstones:
+        raise ProgressError(f"the job {query} has ended, so this late attempt at task {protocol.task} ends")
+    marker = judge_attempt(protocol, log, plan.run, plan.topic)
     refuse_beside_prepared(plan, query, decisions.client)
     if not plan.adopts:
         check_topics(query, marker.batch if marker else -1, _topics_of(marker), plan.planned_topics)
@@ -181,6 +185,9 @@ def decisions_of(plan: SinkPlan) -> Decisions:
             other.close()
         _decisions.clear()
         found = _decisions[identity] = Decisions(plan.properties, plan.decisions_topic)
+    if plan.is_fresh and plan.app_id is not None:
+        # Jobs are many, and a process meets each for a short time.
+        found.begins = {plan.app_id: plan.progress_begin}
     return found
 
 

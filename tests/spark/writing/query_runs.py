@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -70,26 +70,17 @@ class Query:
 
         With `only`, the run dies after these tasks have reported. Without `commits` it dies before its driver commits.
         """
-        given = {
-            "kafka.bootstrap.servers": self.bootstrap,
-            "topic": self.topic,
-            "delivery": delivery,
-            **options,
-        }
         is_job = "txnAppId" in options
         writer: Any
         if is_job:
-            writer = sink.batch_writer({**given, "txnVersion": str(batch)}, _SCHEMA, overwrite=False)
+            writer = self.writer(delivery, txnVersion=str(batch), **options)
         else:
-            writer = sink.stream_writer(given, _SCHEMA, overwrite=False)
+            writer = sink.stream_writer(self._options(delivery, options), _SCHEMA, overwrite=False)
         number = () if is_job else (batch,)
         reports, failures = [], []
         for task in range(len(rows)) if only is None else only:
-            context = self._context(task, batch)
-            self.monkeypatch.setattr(sink, "TaskContext", SimpleNamespace(get=lambda found=context: found))
-            part = pa.record_batch({"value": pa.array(rows[task] if values is None else values, pa.binary())})
             try:
-                reports.append(writer.write(iter([part])))
+                reports.append(self.write(writer, task, rows[task] if values is None else values, batch))
             except RuntimeError as error:
                 failures.append(str(error))
         if only is None and not failures and commits:
@@ -100,6 +91,20 @@ class Query:
         if failures:
             writer.abort(reports, *number)
         return failures
+
+    def writer(self, delivery: str, **options: str) -> Any:
+        """Return the writer of a batch job."""
+        return sink.batch_writer(self._options(delivery, options), _SCHEMA, overwrite=False)
+
+    def write(self, writer: Any, task: int, values: Sequence[bytes], batch: int = 0) -> Any:
+        """Run one task; return its report."""
+        context = self._context(task, batch)
+        self.monkeypatch.setattr(sink, "TaskContext", SimpleNamespace(get=lambda: context))
+        return writer.write(iter([pa.record_batch({"value": pa.array(values, pa.binary())})]))
+
+    def _options(self, delivery: str, options: Mapping[str, str]) -> dict[str, str]:
+        where = {"kafka.bootstrap.servers": self.bootstrap, "topic": self.topic, "delivery": delivery}
+        return {**where, **options}
 
     def _context(self, task: int, batch: int) -> Any:
         properties = {"sql.streaming.queryId": self.name, "streaming.sql.batchId": str(batch)}

@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("pyspark", reason="Spark is not installed (the extra spark)")
 
 from odradek.client.shells.blocking import Client
+from odradek.spark.delivery.decisions import Decisions
 from tests.spark.topics import Topics
 from tests.spark.writing.query_runs import EXPECTED, FINER, ROWS, TASKS, Query, query, server
 
@@ -150,3 +151,28 @@ def test_an_empty_task_makes_no_transaction(query: Query) -> None:
             each.transactional_id for each in client.admin.list_transactions(transactional_id_pattern=pattern)
         ]
     assert found == [f"odradek-spark-{query.name}-{task}" for task in (0, 2)]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_job_without_a_name_leaves_no_progress_behind(query: Query, fails: bool) -> None:
+    """A plain job reads the decisions topic from where it ended when the job began, and deletes its markers. A late
+    attempt at its tasks is refused."""
+    decisions_topic = f"{query.topic}-decisions"
+    # This record is in the only partition that a topic of the test's own has.
+    Topics(query.bootstrap).create(decisions_topic, partitions=1, **{"cleanup.policy": "compact"})
+    assert query.run("exactly-once", decisionsTopic=decisions_topic) == []
+    writer = query.writer("exactly-once", decisionsTopic=decisions_topic)
+    assert writer._plan.progress_begin > 0
+    reports = [query.write(writer, task, part) for task, part in enumerate(ROWS)]
+    if fails:
+        writer.abort(reports)
+    else:
+        writer.commit(reports)
+    with pytest.raises(RuntimeError, match="has ended, so this late attempt at task 0 ends"):
+        query.write(writer, 0, ROWS[0])
+    assert query.committed() == EXPECTED + EXPECTED
+    with Decisions({"bootstrap.servers": query.bootstrap}, decisions_topic) as decisions:
+        key, end = decisions.end_of(writer._plan.app_id)
+        log = decisions.read(writer._plan.app_id, key, end)
+    assert log.is_empty
+    assert log.has_tombstones
