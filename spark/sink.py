@@ -64,7 +64,7 @@ from odradek.spark.delivery.task_protocol import RowSummary, TaskProtocol
 from odradek.spark.delivery.two_phase import AttemptProtocol, DriverProtocol, Prepared, sum_of
 from odradek.spark.delivery.two_phase_driver import run_driver
 from odradek.spark.worker_process import runs_as, spare_collector
-from odradek.spark.writing.prepared_before import refuse_beside_prepared
+from odradek.spark.writing.prepared_before import name_prepared_in_topic, refuse_beside_prepared
 from odradek.spark.writing.progress_before import refuse_beside_progress
 from odradek.spark.writing.sink_plan import Delivery, SinkPlan, plan_write
 from odradek.spark.writing.sink_task import SinkTask, TaskReport, Written, about_topic
@@ -329,6 +329,7 @@ def _look_up(plan: SinkPlan) -> bytes:
         with Client(where, config=config, timeout_ms=plan.look_up_ms) as client:
             deadline = client.core.now + plan.look_up_ms / 1000
             client.run(topics_with_metadata(client.core, [plan.topic], deadline=deadline, auto_create=True))
+            name_prepared_in_topic(plan, client)
             return client.core.cluster.topic(plan.topic).topic_id
     except KafkaError as error:
         raise ValueError(about_topic(plan.topic, where, error)) from None

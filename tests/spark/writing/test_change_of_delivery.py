@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("pyspark", reason="Spark is not installed (the extra spark)")
 
 from odradek.spark.delivery import undecided
+from odradek.spark.writing import prepared_before
 from tests.spark.writing.query_runs import EXPECTED, TASKS, Query, query, server
 
 __all__ = ["query", "server"]
@@ -64,3 +65,20 @@ def test_another_topic_of_decisions_is_told_by_every_task(query: Query) -> None:
     assert all("set the option decisionsTopic to that topic" in each for each in failures)
     assert query.run("exactly-once", batch=1) == []
     assert query.committed() == before + before
+
+
+def test_a_query_that_starts_names_what_others_have_prepared(
+    query: Query, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A query that lost its checkpoint has left prepared transactions. The start of the next query names the command
+    that ends them."""
+    monkeypatch.setattr(prepared_before, "_LONG_MS", 0)
+    assert query.run("two-phase", only=(1, 2)) == []
+    lost, query.name = query.name, f"{query.name}-anew"
+    for delivery in ("exactly-once", "at-least-once", "two-phase"):
+        caplog.clear()
+        assert query.run(delivery, only=()) == []
+        [line] = [each.getMessage() for each in caplog.records if "has prepared" in each.getMessage()]
+        assert f"the query {lost} has prepared 2 transactions in the topic '{query.topic}'" in line
+    assert undecided.main(line.partition("spark two-phase ")[2].split()) == 0
+    assert query.prepared() == 0
