@@ -131,8 +131,8 @@ def _check_committed(decisions: Decisions, end: BatchEnd, ended_before: Sequence
         if not any(log.is_undecided(task) for task in lost) or time.monotonic() > deadline:
             raise RuntimeError(
                 f"the transaction of task {lost[0]} of {end.query} was aborted before all tasks of batch {end.batch} "
-                "had ended, so its rows are not in the topic: start the query again with a longer "
-                "kafka.transaction.timeout.ms, and a longer transaction.max.timeout.ms of the brokers. An earlier run "
-                "has begun this batch, so its transactions stay open until all tasks have ended."
+                "had ended. An earlier run has begun this batch, so its transactions stay open until then. Start the query "
+                "again. If this happens again, raise kafka.transaction.timeout.ms, and the brokers' "
+                "transaction.max.timeout.ms, and switch off spark.speculation for this batch."
             )
         time.sleep(_AGAIN_SECONDS)

@@ -75,7 +75,7 @@ class Query:
         if is_job:
             writer = self.writer(delivery, txnVersion=str(batch), **options)
         else:
-            writer = sink.stream_writer(self._options(delivery, options), _SCHEMA, overwrite=False)
+            writer = self.stream_writer(delivery, **options)
         number = () if is_job else (batch,)
         reports, failures = [], []
         for task in range(len(rows)) if only is None else only:
@@ -95,6 +95,10 @@ class Query:
     def writer(self, delivery: str, **options: str) -> Any:
         """Return the writer of a batch job."""
         return sink.batch_writer(self._options(delivery, options), _SCHEMA, overwrite=False)
+
+    def stream_writer(self, delivery: str, **options: str) -> Any:
+        """Return the writer of a new run of the stream."""
+        return sink.stream_writer(self._options(delivery, options), _SCHEMA, overwrite=False)
 
     def write(self, writer: Any, task: int, values: Sequence[bytes], batch: int = 0) -> Any:
         """Run one task; return its report."""

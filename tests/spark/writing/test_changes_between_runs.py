@@ -50,6 +50,21 @@ def test_a_begun_batch_with_the_same_plan_becomes_visible_when_all_tasks_have_en
     assert (query.committed(), query.prepared()) == (EXPECTED, 0)
 
 
+def test_a_held_transaction_that_was_aborted_is_not_taken_for_committed(query: Query) -> None:
+    """A second attempt at a task aborts what the first one holds. The driver then refuses to finish the batch, and
+    the next run ends it."""
+    assert query.run("exactly-once", only=(1,)) == []
+    writer = query.stream_writer("exactly-once")
+    reports = [query.write(writer, task, part) for task, part in enumerate(ROWS)]
+    query.write(writer, 0, ROWS[0])
+    with pytest.raises(RuntimeError, match=r"the transaction of task 0 of q-.* was aborted before all tasks"):
+        writer.commit(reports, 0)
+    writer.abort(reports, 0)
+    assert query.run("exactly-once") == []
+    assert (query.committed(), query.prepared()) == (EXPECTED, 0)
+    assert query.run("exactly-once", rows=FINER) == []
+
+
 @pytest.mark.parametrize("delivery", ["exactly-once", "two-phase"])
 @pytest.mark.parametrize("again", ["exactly-once", "two-phase"])
 @pytest.mark.parametrize("app", [{}, {"txnAppId": "app"}], ids=["stream", "job"])
