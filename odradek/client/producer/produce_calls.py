@@ -56,7 +56,7 @@ def answers_by_partition(
     """Map partitions to their answers. A key consists of the topic's name and the partition number. If the
     answer has no names, the key has the topic's id instead of its name.
 
-    The brokers that the response lists are added to the cluster.
+    Also add the brokers that the response lists to the known cluster.
     """
     answers: dict[tuple[str | bytes, int], PartitionProduceResponse] = {}
     if response is None:

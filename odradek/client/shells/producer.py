@@ -67,8 +67,7 @@ _TURN_BYTES = 64 << 10
 """The bytes of full batches after which `send` lets the sending thread run once."""
 _TURN_SECONDS_MAX = 0.1
 _BATCH_BYTES_MIN = 1024
-"""In the count for `_TURN_BYTES`, a smaller batch counts as this number of bytes, because each batch has a fixed cost.
-"""
+"""For `_TURN_BYTES`, a smaller batch counts as this number of bytes, because every batch has a fixed cost."""
 
 
 @attrs.define(eq=False)

@@ -75,7 +75,7 @@ class Commit:
     partition: int
     offset: int
     joint: Joint | None
-    """The transaction that has this commit; None for a plain commit."""
+    """The transaction that has this commit; None for a plain commit, outside any transaction."""
     asked: int
     answered: float = inf
     """The time when the commit was acknowledged. It is infinity if the request was sent more than once, since a copy of
