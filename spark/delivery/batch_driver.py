@@ -14,7 +14,7 @@ from odradek.client.shells.producer import Producer
 from odradek.spark.delivery.completion import BatchEnd, Completion, judge_end
 from odradek.spark.delivery.decisions import Decisions
 from odradek.spark.delivery.markers import MarkerLog, completion_key, completion_value, marker_key
-from odradek.spark.delivery.pool import end_held
+from odradek.spark.delivery.pool import end_held, transactional_id
 from odradek.spark.delivery.two_phase import Prepared
 from odradek.wire.errors import KafkaError
 
@@ -36,7 +36,7 @@ def end_batch(
     """
     try:
         with Decisions(properties, topic) as decisions:
-            log = _read(decisions, end.query)
+            log = _fence_dead(decisions, end, held, _read(decisions, end.query))
             others = log.of_other_runs(end.batch, end.run)
             if not judge_end(end, log.finished, others):
                 _end_held(decisions, end.query, held, commit=False)
@@ -105,6 +105,19 @@ def _send(
 def _read(decisions: Decisions, query: str) -> MarkerLog:
     key, end = decisions.end_of(query)
     return decisions.read(query, key, end)
+
+
+def _fence_dead(decisions: Decisions, end: BatchEnd, held: Sequence[Prepared], log: MarkerLog) -> MarkerLog:
+    """Abort the open transactions of tasks that another run has, and this run lacks. Return the progress then.
+
+    If such a task has committed meanwhile, its marker is there afterwards, and `judge_end` refuses the batch. If both
+    runs have the task, the later attempt has fenced the earlier one, so nothing is aborted here.
+    """
+    open_now = log.open_tasks - end.compared - {each.task for each in held}
+    dead = sorted(open_now & log.of_other_runs(end.batch, end.run).keys())
+    for task in dead:
+        decisions.client.admin.fence_producer(transactional_id(end.query, task))
+    return _read(decisions, end.query) if dead else log
 
 
 def _end_held(decisions: Decisions, query: str, held: Sequence[Prepared], *, commit: bool) -> list[Prepared]:

@@ -15,11 +15,15 @@ has the same rows in the new run**, the other tasks have exactly the other rows.
 all tasks have reported, the driver makes the check (`judge_end`) and commits these transactions. If one task has other
 rows, it fails, and the driver aborts them: nothing was added.
 
+Executors of a killed run may still write while the next run has other tasks. So each attempt reads the log again when
+its marker is there. Of two attempts, at least one then finds the marker of the other, and holds. The driver aborts
+what another run holds, and refuses the batch if another run has committed tasks that this run lacks.
+
 | the batch is | an attempt | the driver |
 | --- | --- | --- |
 | not begun, or begun by this run | writes and commits | writes the completion |
 | begun by another run, the task has a marker | compares its rows | |
-| begun by another run, the task has no marker | writes and holds its transaction | checks, commits those, writes the completion |
+| begun by another run, the task has no marker; or begun by it meanwhile | writes and holds its transaction | checks, commits those, writes the completion |
 | finished | counts its rows | compares the sums |
 
 If the plan of a begun batch cannot be had again, `odradek spark finish` shows the committed tasks, and the operator
@@ -130,7 +134,8 @@ def check_begun_topic(query: str, batch: int, topic: str | None, markers: Mappin
     """
     for task, marker in sorted(markers.items()):
         names = [name for name, _ in marker.topics]
-        if topic is None or not names or topic in names:
+        # The marker of a task without rows names the topics of the batch before.
+        if topic is None or not marker.summary.rows or not names or topic in names:
             continue
         raise ProgressError(
             f"batch {batch} of {query} began with the topic '{names[0]}', which has {marker.summary.rows} rows of task "

@@ -166,6 +166,18 @@ class Decisions:
             log.add_unstable(self._fetch(key, log.position, 0).records, end)
         return log
 
+    def progress(self, query: str) -> MarkerLog | None:
+        """Read a query's markers up to the current high watermark. Return None if the topic does not exist. Raises as
+        `read` does.
+        """
+        try:
+            key, end = self.end_of(query)
+        except KafkaError as error:
+            if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                return None
+            raise
+        return self.read(query, key, end)
+
     def last(self, query: str, batch: int) -> Decision | None:
         """Return a query's last decision below the current high watermark. `batch` is the batch that will be
         written. Raises as `read` does.

@@ -58,8 +58,7 @@ def read_begun(decisions: Decisions, query: str) -> BegunBatch:
     """Read the progress of a query. Raises `KafkaError`, `ClientError`, and `ValueError` if the query uses two-phase
     delivery and has not ended its batch.
     """
-    key, end = decisions.end_of(query)
-    log = decisions.read(query, key, end)
+    log = decisions.progress(query) or MarkerLog(query)
     client, seconds = decisions.client, decisions.timeout
     prepared = client.run(prepared_slots(client.core, query, seconds))
     if prepared or (log.decision is not None and not log.decision.is_complete):
@@ -88,8 +87,16 @@ def end_begun(
     decisions: Decisions, properties: dict[str, str], begun: BegunBatch, batch: int, *, keep: bool
 ) -> None:
     """End batch `batch`: keep its committed rows, or let the next run write all of it. Raises `ValueError` if that
-    batch has not begun, or has open transactions.
+    batch has not begun or has open transactions, and if the query is unknown.
+
+    The decisions topic is created if it does not exist.
     """
+    if begun.is_unknown and not begun.has_committed:
+        raise ValueError(
+            f"the topic '{decisions.topic}' has no progress of {begun.query}, and the brokers know no committed "
+            "transaction of it: check the query's id and --decisions-topic. If the id is right, the transactions have "
+            "expired, so start the query with adoptCheckpoint=true"
+        )
     if begun.open_tasks:
         raise ValueError(
             f"task {begun.open_tasks[0]} of {begun.query} has an open transaction: stop the query, and wait until the "
@@ -98,6 +105,8 @@ def end_begun(
     if begun.batch != batch and not begun.is_unknown:
         what = "no batch" if begun.batch is None else f"batch {begun.batch}"
         raise ValueError(f"{what} of {begun.query} has begun, so batch {batch} cannot be ended")
+    if begun.is_unknown:
+        decisions.make()
     before = () if begun.finished is None else begun.finished.topics
     topics = tuple(sorted({each for marker in begun.markers.values() for each in marker.topics}))
     if keep:
@@ -108,6 +117,13 @@ def end_begun(
     # The completion comes first: without markers and completion, the query would seem to have lost its progress.
     write_completion(decisions, properties, begun.query, Completion(batch - 1, _NOTHING, 0, before, True))
     forget_tasks(decisions, properties, begun.query, begun.markers)
+
+
+def _batch(text: str) -> int:
+    """Parse the number of a batch. Raises `argparse.ArgumentTypeError`."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of a batch")
+    return int(text)
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -135,13 +151,13 @@ def main(words: Sequence[str] | None = None) -> int:
     choice.add_argument(
         "--keep",
         metavar="BATCH",
-        type=int,
+        type=_batch,
         help="end this batch: its committed rows stay, its other rows are left out",
     )
     choice.add_argument(
         "--again",
         metavar="BATCH",
-        type=int,
+        type=_batch,
         help="let the next run write the whole batch: its committed rows are then there twice",
     )
     given = parser.parse_args(words)
@@ -192,6 +208,7 @@ def _print(begun: BegunBatch, topic: str, checkpoint: str | None) -> None:
     if begun.batch is None:
         print("no later batch has begun, so there is nothing to end")
         return
+    about = [] if checkpoint is None else _about_checkpoint(Path(checkpoint), query, begun.batch)
     print(f"batch {begun.batch} of {query} has begun and is not finished:")
     print(f"{'TASK':>6} {'ROWS':>10}  STATE")
     for task, marker in begun.markers.items():
@@ -199,8 +216,8 @@ def _print(begun: BegunBatch, topic: str, checkpoint: str | None) -> None:
     for task in begun.open_tasks:
         print(f"{task:>6} {'?':>10}  open: wait until it has ended")
     print("What other tasks the batch had is not known.")
-    if checkpoint is not None:
-        _print_checkpoint(Path(checkpoint), begun.batch)
+    for line in about:
+        print(line)
     print(
         f"Start the query with the plan and the number of tasks that it had: it writes the rest, and each row is there "
         f"once.\nIf that plan cannot be had again, stop the query and choose:\n"
@@ -209,13 +226,26 @@ def _print(begun: BegunBatch, topic: str, checkpoint: str | None) -> None:
     )
 
 
-def _print_checkpoint(folder: Path, batch: int) -> None:
-    """Print what Spark's log of offsets says about a batch."""
-    _, *lines = (folder / "offsets" / str(batch)).read_text().splitlines()
-    settings = json.loads(lines[0]).get("conf", {})
+def _about_checkpoint(folder: Path, query: str, batch: int) -> list[str]:
+    """Return lines with what Spark's log of offsets says about a batch. Raises `ValueError` if it cannot be read, or if
+    the checkpoint is that of another query.
+    """
+    file = folder / "offsets" / str(batch)
+    try:
+        identity = folder / "metadata"
+        owner = json.loads(identity.read_text())["id"] if identity.exists() else query
+        _, first, *sources = file.read_text().splitlines()
+        settings = json.loads(first).get("conf", {})
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(
+            f"the offsets of batch {batch} cannot be read from {file} ({error}): --checkpoint wants the query's "
+            "checkpointLocation, as a directory that is mounted here"
+        ) from None
+    if owner != query:
+        raise ValueError(f"the checkpoint {folder} is that of the query {owner}, not of {query}")
     partitions = settings.get("spark.sql.shuffle.partitions", "unknown")
-    print(f"It began with spark.sql.shuffle.partitions={partitions}, and its sources end at:")
-    for line in lines[1:]:
-        print(f"  {line}")
+    lines = [f"It began with spark.sql.shuffle.partitions={partitions}, and its sources end at:"]
+    lines += [f"  {each}" for each in sources]
     if (folder / "commits" / str(batch)).exists():
-        print("Spark has finished this batch, and goes on with the next one.")
+        lines.append("Spark has finished this batch, and goes on with the next one.")
+    return lines

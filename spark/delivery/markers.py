@@ -235,9 +235,14 @@ class MarkerLog:
         parsed = [(key[1], _parse_value(key, value)) for key, value in held if value and key[1] >= 0]
         return [(task, each) for task, each in parsed if isinstance(each, Marker)]
 
-    def is_undecided(self, task: int) -> bool:
-        """True if an open transaction has a marker of this task."""
-        return any(key[1] == task for held in self._open.values() for key, _ in held)
+    def is_undecided(self, task: int, since: int = 0) -> bool:
+        """True if an open transaction has a marker of this task, of batch `since` or a later one."""
+        return any(each.batch >= since for number, each in self._held_markers() if number == task)
+
+    @property
+    def open_tasks(self) -> frozenset[int]:
+        """The tasks that have a marker in an open transaction."""
+        return frozenset(task for task, _ in self._held_markers())
 
     def _batches(self, buf: memoryview) -> list[tuple[int, BatchHeader]]:
         """List the complete record batches that were not processed before, as (position, header)."""

@@ -16,7 +16,7 @@ from odradek.spark.delivery.markers import MarkerLog
 from odradek.spark.delivery.task_protocol import Marker, ProgressError, TaskProtocol
 from odradek.spark.delivery.two_phase import check_mode
 
-__all__ = ["judge_attempt", "judge_without_progress"]
+__all__ = ["judge_attempt", "judge_commit", "judge_without_progress"]
 
 
 def judge_attempt(protocol: TaskProtocol, log: MarkerLog, run: str, topic: str | None) -> Marker | None:
@@ -26,7 +26,8 @@ def judge_attempt(protocol: TaskProtocol, log: MarkerLog, run: str, topic: str |
     `run` is the attempt's run of the query, `topic` the option `topic`.
     """
     query, batch = protocol.query, protocol.batch
-    if log.is_undecided(protocol.task):
+    # The commit of an earlier batch may be decided while this partition still lacks its control marker.
+    if log.is_undecided(protocol.task, since=batch):
         raise ProgressError(
             f"another program has an open transaction with a marker of task {protocol.task} of {query}: "
             "end that transaction first (`odradek txn` shows it)."
@@ -46,6 +47,20 @@ def judge_attempt(protocol: TaskProtocol, log: MarkerLog, run: str, topic: str |
         is_repeated=bool(others),
     )
     return marker
+
+
+def judge_commit(protocol: TaskProtocol, log: MarkerLog, run: str) -> bool:
+    """True if an attempt, whose marker is in the log, must leave its transaction to the driver, because another run has
+    begun the batch meanwhile. Raises `ProgressError` if another run has finished it.
+    """
+    query, batch = protocol.query, protocol.batch
+    known = (log.finished, log.decision)
+    finished = max(-1 if each is None else each.batch for each in known)
+    if finished >= batch or log.newest_begun > batch:
+        raise ProgressError(
+            f"another run has finished batch {batch} of {query}, so this late attempt at task {protocol.task} ends."
+        )
+    return bool(log.of_other_runs(batch, run))
 
 
 def judge_without_progress(query: str, batch: int, log: MarkerLog, mode: str) -> None:

@@ -40,8 +40,8 @@ def _remember(identity: tuple[str, ...]) -> None:
 
 
 def refuse_beside_progress(plan: SinkPlan, query: str, batch: int) -> None:
-    """Raise `ProgressError` if another delivery mode has written rows of this batch or of a later one. Raises
-    `RuntimeError` if the brokers do not answer.
+    """Raise `ProgressError` if another delivery mode has written rows of this batch or of a later one, or if its
+    progress is lost. Raises `RuntimeError` if the brokers do not answer.
 
     Progress that this user has no right to read is passed over.
     """
@@ -50,9 +50,11 @@ def refuse_beside_progress(plan: SinkPlan, query: str, batch: int) -> None:
         return
     try:
         with Decisions(plan.look_up_properties, plan.decisions_topic) as decisions:
-            if plan.decisions_topic in decisions.client.metadata([plan.decisions_topic]).topics:
-                key, end = decisions.end_of(query)
-                judge_without_progress(query, batch, decisions.read(query, key, end), plan.delivery.value)
+            log = decisions.progress(query)
+            if log is not None:
+                judge_without_progress(query, batch, log, plan.delivery.value)
+            if log is None or log.is_empty:
+                _refuse_if_committed(plan, query, decisions)
     except (KafkaError, ClientError) as error:
         if not isinstance(error, KafkaError) or error.code not in _NO_RIGHT:
             raise RuntimeError(
@@ -72,20 +74,25 @@ def refuse_lost_progress(plan: SinkPlan, query: str, decisions: Decisions) -> No
     if plan.is_fresh or identity in _asked:
         return
     if _is_unknown(query, decisions):
-        client = decisions.client
-        committed = client.run(has_committed(client.core, query, plan.look_up_ms / 1000))
-        # Another task of this batch may have committed meanwhile, so the topic is read again.
-        if committed and _is_unknown(query, decisions):
-            raise ProgressError(
-                f"the topic '{plan.decisions_topic}' has no progress of {query}, but the query has committed "
-                "transactions, so rows might be written twice. If the query had another decisionsTopic before, set the "
-                "option decisionsTopic to that topic. If that topic is lost, "
-                f"`{command_of(query)} --decisions-topic {plan.decisions_topic}` lets you say how far the query was."
-            )
+        _refuse_if_committed(plan, query, decisions)
         return
     _remember(identity)
 
 
+def _refuse_if_committed(plan: SinkPlan, query: str, decisions: Decisions) -> None:
+    """Raise `ProgressError` if a query without progress has committed transactions."""
+    client = decisions.client
+    committed = client.run(has_committed(client.core, query, plan.look_up_ms / 1000))
+    # Another task of this batch may have committed meanwhile, so the topic is read again.
+    if committed and _is_unknown(query, decisions):
+        raise ProgressError(
+            f"the topic '{plan.decisions_topic}' has no progress of {query}, but the query has committed "
+            "transactions, so rows might be written twice. If the query had another decisionsTopic before, set the "
+            "option decisionsTopic to that topic. If that topic is lost, "
+            f"`{command_of(query)} --decisions-topic {plan.decisions_topic}` lets you say how far the query was."
+        )
+
+
 def _is_unknown(query: str, decisions: Decisions) -> bool:
-    key, end = decisions.end_of(query)
-    return decisions.read(query, key, end).is_empty
+    log = decisions.progress(query)
+    return log is None or log.is_empty

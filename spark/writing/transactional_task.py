@@ -14,7 +14,7 @@ from odradek.client.shells.producer import Producer
 from odradek.spark.delivery.decisions import Decisions
 from odradek.spark.delivery.markers import marker_key, marker_value
 from odradek.spark.delivery.pool import transactional_id
-from odradek.spark.delivery.progress import judge_attempt
+from odradek.spark.delivery.progress import judge_attempt, judge_commit
 from odradek.spark.delivery.task_protocol import (
     Marker,
     ProgressError,
@@ -142,6 +142,9 @@ def _steps(
     )
     report = task.finish()
     report.row_hash, report.topics = rows.summary.row_hash, task.topics or before
+    if not protocol.holds and not plan.is_fresh:
+        _, end = decisions.end_of(protocol.query)
+        protocol.holds = judge_commit(protocol, decisions.read(protocol.query, key, end), plan.run)
     protocol.written()
     if protocol.holds:
         producer_id, _, epoch = producer._leave_open().partition(":")

@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="Spark is not installed (the extra spark)")
 
+from odradek.client.shells.blocking import Client
 from odradek.spark.delivery import finish as finish_command
 from tests.spark.topics import Topics
 from tests.spark.writing.query_runs import EXPECTED, FINER, ROWS, TASKS, Query, query, server
@@ -102,3 +103,67 @@ def test_the_offsets_of_a_begun_batch(
     shown = capsys.readouterr().out
     assert "spark.sql.shuffle.partitions=4" in shown
     assert '{"flights":{"0":7}}' in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--keep", "0"], "the brokers know no committed transaction of it: check the query's id"),
+        (["--again", "7"], "the brokers know no committed transaction of it: check the query's id"),
+        (["--decisions-topic", "absent", "--keep", "0"], "the topic 'absent' has no progress of q-"),
+    ],
+)
+def test_a_query_of_which_nothing_is_known_is_not_ended(
+    query: Query, words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A slip in the query's id, or in the name of the decisions topic, leaves the cluster as it was."""
+    Topics(query.bootstrap).create(f"{query.topic}-decisions", partitions=1, **{"cleanup.policy": "compact"})
+    words = ["--decisions-topic", f"{query.topic}-decisions", *words]
+    assert finish(query, *words) == 1
+    assert sentence in capsys.readouterr().err
+    assert finish(query, "--decisions-topic", "absent") == 0
+    assert capsys.readouterr().out == f"the topic 'absent' has no progress of {query.name}\n"
+    with Client(query.bootstrap) as client:
+        assert "absent" not in client.metadata().topics
+
+
+@pytest.mark.parametrize("word", ["-1", "first"])
+def test_no_number_of_a_batch(query: Query, word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A batch has a number from 0 on."""
+    with pytest.raises(SystemExit):
+        finish(query, f"--keep={word}")
+    assert f"{word!r} is no number of a batch" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("files", "sentence"),
+    [
+        ({}, "the offsets of batch 0 cannot be read from"),
+        ({"offsets/0": "v1\n"}, "the offsets of batch 0 cannot be read from"),
+        ({"offsets/0": "v1\nno JSON\n"}, "--checkpoint wants the query's checkpointLocation"),
+        ({"offsets/0": "v1\n{}\n{}", "metadata": '{"id":"other"}'}, "is that of the query other, not of q-"),
+    ],
+    ids=["no file", "cut", "damaged", "another query"],
+)
+def test_a_checkpoint_that_says_nothing(
+    query: Query, tmp_path: Path, files: dict[str, str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A checkpoint that cannot be read, or is that of another query, is named in one sentence."""
+    assert query.run("exactly-once", only=(1,)) == []
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert finish(query, "--checkpoint", str(tmp_path)) == 1
+    assert sentence in capsys.readouterr().err
+
+
+def test_progress_that_is_lost_with_its_topic_is_said_again(query: Query) -> None:
+    """A user deletes the decisions topic and goes on at least once: the batch is refused. `finish --keep` creates the
+    topic again, and the query goes on."""
+    decisions = f"{query.topic}-decisions"
+    assert query.run("exactly-once", decisionsTopic=decisions) == []
+    Topics(query.bootstrap).delete(decisions)
+    assert len(query.run("at-least-once", 1, decisionsTopic=decisions)) == TASKS
+    assert finish(query, "--decisions-topic", decisions, "--keep", "0") == 0
+    assert query.run("at-least-once", 1, decisionsTopic=decisions) == []
+    assert query.committed() == EXPECTED + EXPECTED
