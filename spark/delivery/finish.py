@@ -216,6 +216,12 @@ def _print(begun: BegunBatch, topic: str, checkpoint: str | None) -> None:
     for task in begun.open_tasks:
         print(f"{task:>6} {'?':>10}  open: wait until it has ended")
     print("What other tasks the batch had is not known.")
+    if not any(marker.run for marker in begun.markers.values()):
+        print(
+            "An older version of the sink has written these tasks, and it noted no end of a batch. So the batch may be "
+            "whole: it is, if the query's checkpoint has the file "
+            f"commits/{begun.batch}. Then the next batch needs nothing from you."
+        )
     for line in about:
         print(line)
     print(
