@@ -1,5 +1,6 @@
-"""A query that an older version of the sink began goes on with this one: its markers name no run, and no batch of it
-has a completion.
+"""A query that an older version of the sink began goes on with this one.
+
+The older markers lack a run, and their batches lack a completion.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ __all__ = ["query", "server"]
 
 
 def run_older(query: Query, batch: int = 0, only: tuple[int, ...] = tuple(range(TASKS))) -> None:
-    """Run tasks as the older version did: markers without a run, and no record of the batch's end."""
+    """Run tasks as the older version did: their markers name no run."""
     writer = query.stream_writer("exactly-once")
     writer._plan = attrs.evolve(writer._plan, run="")
     for task in only:
