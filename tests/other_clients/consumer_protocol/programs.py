@@ -14,7 +14,6 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO
 
 import attrs
 
@@ -67,8 +66,6 @@ class Kind:
     event: Callable[[str], Event]
     """Reads one line of the program's output as an event."""
     says_what_it_owns: bool = True
-    stalls: bool = True
-    """True if SIGSTOP stops the whole program, and False if it has a child process that goes on."""
 
 
 class Member:
@@ -89,19 +86,20 @@ class Member:
                 stderr=complaints,
                 text=True,
             )
-        assert self._process.stdout is not None
-        self._reader = threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True)
+        self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
-    def _read(self, lines: IO[str]) -> None:
-        for line in lines:
-            match self.kind.event(line.rstrip("\n")):
-                case Record() as record:
-                    self.records.append(record)
-                case Owned(partitions, gained):
-                    self.owned = self.owned | partitions if gained else self.owned - partitions
-                case None:
-                    pass
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as lines:
+            for line in lines:
+                match self.kind.event(line.rstrip("\n")):
+                    case Record() as record:
+                        self.records.append(record)
+                    case Owned(partitions, gained):
+                        self.owned = self.owned | partitions if gained else self.owned - partitions
+                    case None:
+                        pass
 
     @property
     def values(self) -> set[str]:
