@@ -20,7 +20,18 @@ import attrs
 from testkit.kafka_server import SHORT_LIVED, ensure_jars, java_command
 from testkit.processes import command_prefix
 
-__all__ = ["CONSOLE", "JAVA", "LIBRDKAFKA", "VERIFIABLE", "Kind", "Member", "Place", "Record", "our_event"]
+__all__ = [
+    "CONSOLE",
+    "JAVA",
+    "LIBRDKAFKA",
+    "ODRADEK",
+    "VERIFIABLE",
+    "Kind",
+    "Member",
+    "Place",
+    "Record",
+    "our_event",
+]
 
 ROOT = Path(__file__).resolve().parents[3]
 END_SECONDS = 60.0
@@ -172,6 +183,11 @@ def _librdkafka(place: Place) -> list[str]:
     return [sys.executable, "-m", module, place.bootstrap, place.group, place.topic]
 
 
+def _odradek(place: Place) -> list[str]:
+    module = "tests.other_clients.consumer_protocol.odradek_member"
+    return [sys.executable, "-m", module, place.bootstrap, place.group, place.topic]
+
+
 def _verifiable(place: Place) -> list[str]:
     where = ("--bootstrap-server", place.bootstrap, "--group-id", place.group, "--topic", place.topic)
     return _java(
@@ -196,6 +212,8 @@ def _java_member(place: Place) -> list[str]:
 
 
 LIBRDKAFKA = Kind("librdkafka", _librdkafka, our_event)
+ODRADEK = Kind("odradek", _odradek, our_event)
+"""Our own client. It is no client of others, but their scenario shows it on our nodes and on Apache Kafka's."""
 VERIFIABLE = Kind("verifiable-consumer", _verifiable, _verifiable_event)
 CONSOLE = Kind("console-consumer", _console, _console_event, says_what_it_owns=False)
 JAVA = Kind("java", _java_member, our_event)
