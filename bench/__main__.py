@@ -47,7 +47,8 @@ FAST_DELETION = {
 }
 """Settings by which deleted topics and segments are removed from disk at once, on every server."""
 SMALL_TOPIC = {"retention.bytes": str(64 << 20), "segment.bytes": str(16 << 20)}
-"""Settings of a topic that keeps few bytes. Appends then reuse memory pages, as on a node that has run for a while.
+"""Settings by which a topic keeps only its newest 64 MiB. So its appends reuse memory pages, as on a node that has run
+for a while.
 """
 RECOVERY_BYTES = 1 << 30
 RECYCLED_BYTES = 2 << 30
@@ -161,7 +162,7 @@ class Bench:
         return server, home / "data"
 
     def throughput(self) -> None:
-        """Measure the throughput of all workloads on all servers, in alternating passes."""
+        """Measure the throughput of all workloads on all servers, in passes that alternate between the servers."""
         chosen = (
             self.options.workloads.split(",") if self.options.workloads else [each.name for each in WORKLOADS]
         )
@@ -196,7 +197,7 @@ class Bench:
         self.found["ratios"] = [{**attrs.asdict(each), "holds": each.holds} for each in ratios]
 
     def drive(self, kind: Kind, key: str, server: ServerProcess) -> report.RequestCost:
-        """Run the program that sends small requests once against a server, and return the cost."""
+        """Run one pass of small requests against a server, and return the cost of a request."""
         seconds = 1.5 if self.options.quick else 5.0
         topic = f"small-{kind.name}"
         with temporary_topic(server.bootstrap, topic, 1, SMALL_TOPIC):

@@ -1,5 +1,5 @@
-"""The broker: creates its parts, passes each metadata image to them, and holds the objects that request
-handlers share.
+"""The broker: creates its parts, passes each metadata image to them, holds leaderships and coordinators back,
+and stops them; shared by request handlers.
 
 Metadata reaches a broker only as images of the metadata log (`apply_metadata`). To change metadata, the
 broker sends requests to the controller over a `ControllerPort`, even if both run in one process.
@@ -94,8 +94,8 @@ class Broker:
         self.steps = StepDriver(env.long_work, lambda: self.run_woken(), tasks)
         self.producer_ids = ProducerIds(self)
         self.on_produced: Callable[[Context, int, PartitionLog, AppendResult], None] | None = None
-        """An optional callback, called with each batch that a client's request has appended. The context is
-        that of the request's connection. The number is the request's number on this connection.
+        """An optional callback, called with each batch that a client's request has appended. Its first
+        arguments are the context of the connection, and the request's number on this connection.
         """
         self.config_listeners: list[Callable[[], None]] = []
         """Callbacks that run after this broker's own configuration has changed at runtime."""
@@ -113,7 +113,7 @@ class Broker:
         )
         self.leaderless = LeaderlessReplicas(self.node_id, self.newest, hosted, controller)
         self.transaction_verifier: TransactionVerifier = self.transactions.verifier
-        """Asks the coordinator whether a transaction is open, before its first append to a partition."""
+        """Asks the coordinator, before a transaction's first append to a partition, whether it is open."""
         self.troubles = DirectoryTroubles(self)
         self.cleaner = LogCleaner(env, log_dirs, tasks, log, self._cleaner_settings)
         self.replication = Replication(self, ReplicationSettings.of(settings.config_layers))

@@ -79,7 +79,7 @@ class ReplicaDisks:
 
 
 class HostedPartitions:
-    """Keeps `broker.hosted` equal to the metadata; nothing else writes it."""
+    """Keeps `broker.hosted` equal to the metadata. No other object changes `broker.hosted`."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class HostedPartitions:
     def _set_throttles(self, topic: HostedTopic) -> None:
         self._replication.set_throttled_replicas(topic.topic_id, self._configs.own(topic.name))
 
-    # -- what the metadata places here ----------------------------------------------------------------------------
+    # -- replicas that the metadata places here -------------------------------------------------------------------
 
     def apply_topic(self, topic: TopicImage, before: TopicImage | None, numbers: Iterable[int]) -> None:
         """Make, update or remove this broker's replicas of the partitions `numbers`, as the topic's new
@@ -385,7 +385,7 @@ class HostedPartitions:
                 self._try_again_later(replica, is_new=is_new)
         self._broker.hosting_changed()
 
-    # -- what lies on the disks -----------------------------------------------------------------------------------
+    # -- logs that are on the disks -------------------------------------------------------------------------------
 
     def set_strays_aside(self) -> None:
         """Rename the directories of logs whose topic id is not in the metadata. The files of these logs are

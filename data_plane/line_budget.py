@@ -1,4 +1,4 @@
-"""A limit on similar log lines: the first are written, the rest are only counted. PURE.
+"""A limit on similar log lines: the first lines are written, and all further lines are only counted. PURE.
 
 If one request fails, the next requests often fail as well. A client that keeps trying could fill the
 operator's disk with lines. At most `LINES_MAX` lines are written in `INTERVAL_SECONDS`. The first line of the

@@ -1,4 +1,5 @@
-"""The metadata log on disk. It uses the log class of topics to implement the quorum's `ReplicatedLog` port.
+"""The metadata log on disk (the quorum's port `ReplicatedLog`): damage at the start (torn write or rot), the
+synced offset, retention below snapshots. It uses the log class of topics.
 
 Rot and torn writes
 -------------------
@@ -209,8 +210,8 @@ class MetadataLog:
         return result.last_offset
 
     def _check_disk(self, operation: str, error: KafkaError) -> None:
-        """Raise `DiskError` if `error` means an offline directory. Clients of a topic would get `error`, but
-        the quorum must end.
+        """Raise `DiskError` if `error` means an offline directory. Clients get such an error as an answer about
+        a topic's log; about the metadata log it must end the node.
         """
         if error.code is ErrorCode.KAFKA_STORAGE_ERROR:
             raise DiskError(self._root.path, self.directory.path, operation, 0, str(error)) from error
@@ -344,7 +345,8 @@ class MetadataLog:
                 self._is_begun = True
         except DiskRefused as error:
             reached("quorum.synced_bound_not_written")
-            # The older bound stays true. So ignore the error, because a full disk must not end the node.
+            # The bound in the file is still true. Ignore the error, because a full disk must not end the
+            # node.
             self._logger.warning("metadata.synced_offset_not_written", error=str(error))
         self._synced_offset_due = self._clock.monotonic() + SYNCED_OFFSET_PERIOD_SECONDS
 
@@ -471,7 +473,7 @@ def _find_sound_batch(data: bytes, damage: int, offset_min: int) -> int | None:
     `offset_min`; None if there is no such batch.
     """
     for position in range(damage + 1, len(data) - HEADER_SIZE + 1):
-        # Compare the magic byte first, because this is cheap. The offset and the checksum decide.
+        # Compare the magic byte first, because this is cheap. After that the offset and the checksum decide.
         if data[position + 16] != 2:
             continue
         base_offset = int.from_bytes(data[position : position + 8], "big")

@@ -1,8 +1,9 @@
 """The bill of materials (SBOM) of a release: CycloneDX 1.6 in JSON.
 
-It lists our wheel and each wheel that a node needs: version, licence, dependencies, and the SHA-256 of the wheel in
-the release. A property has the locked hashes of that version's wheels for other Pythons and platforms. The same
-release gives the same bytes: its time is that of the commit, its serial number a digest of its contents.
+It lists our wheel and each wheel that a node needs: version, licence, dependencies, and the SHA-256 of the wheel in the
+release. A property of each component has the locked hashes of its wheels for other Pythons and platforms. Each build of
+the same release gives the same bytes. So the time in the bill is that of the commit, and the serial number is a digest
+of the wheels.
 """
 
 from __future__ import annotations
@@ -30,14 +31,17 @@ from deploy.lock_wheels import normal
 __all__ = ["bill"]
 
 INSTALLER = "pip"
-"""The project that installs the others. A host gets its wheel, and nothing imports it."""
+"""The project that installs all other projects on a host. Its wheel is in the release, but no code of a node imports
+it.
+"""
 _NAMESPACE = uuid.UUID("6f64726f-6465-4b00-8000-000000000000")
 
 
 def bill(wheels: list[Path], locked: Mapping[str, list[str]], commit: str, when: datetime) -> str:
-    """Return the text of the bill for these wheels, of which one is ours.
+    """Return the text of the bill of materials for these wheels. One of the wheels is our own.
 
-    `locked` has the SHA-256 of all wheels of each project's version, by normalized name. `when` is aware.
+    `locked` has the SHA-256 of all wheels of each project's version, by normalized name. `when` is the time of the
+    commit, with a time zone.
     """
     metadata = {path: _metadata(path) for path in wheels}
     made = {
@@ -66,7 +70,9 @@ def _metadata(wheel: Path) -> email.message.Message:
 
 
 def _needs(metadata: email.message.Message) -> list[str]:
-    """Return the normalized names of the projects that this one needs without an extra, on this Python."""
+    """Return the normalized names of the projects that this project requires on the present Python. Requirements of
+    extras are left out.
+    """
     wanted = map(Requirement, metadata.get_all("Requires-Dist", []))
     return [
         normal(each.name) for each in wanted if each.marker is None or each.marker.evaluate({"extra": ""})
@@ -94,8 +100,8 @@ def _component(path: Path, metadata: email.message.Message, locked: list[str]) -
 
 
 def _licence(metadata: email.message.Message) -> str:
-    """Return the licence: an SPDX expression where the project gives one, otherwise its own words; empty if it says
-    none.
+    """Return the licence of a project: its SPDX expression, or else its own text in one line, or else its classifier.
+    Return an empty text if it states none.
     """
     stated = metadata["License-Expression"] or metadata["License"] or ""
     if stated and "\n" not in stated.strip():

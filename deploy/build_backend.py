@@ -61,7 +61,9 @@ def get_requires_for_build_sdist(config_settings: Config = None) -> list[str]:
 
 
 def commit_of(root: Path = ROOT) -> str:
-    """Return the commit of these sources; empty if it is unknown. If files are not committed, it ends in `+dirty`."""
+    """Return the commit of these sources; empty if it is unknown. If there are uncommitted changes, the result ends in
+    `+dirty`.
+    """
     return (origin_of(root).split() or [""])[0]
 
 

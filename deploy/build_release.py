@@ -1,12 +1,13 @@
-"""Build the archive of a release for `deploy/ansible`: our wheel, pip, all wheels that it needs (verified by locked
-hashes), and a manifest. `deploy/make_release.py` is the command, and builds a release's other files.
+"""Build the archive of a release, which `deploy/ansible` installs on hosts. It has a manifest, our wheel, pip, and the
+wheels of all dependencies, verified by locked hashes. `deploy/make_release.py` is the command that runs this module. It
+also builds the other files of a release.
 
-A host needs only one tar, `odradek-VERSION.tar`, and downloads nothing from a registry. The wheels are for the Python
-and the platform that run this program, which must be the same as on the hosts.
+A host needs only the archive, `odradek-VERSION.tar`, and downloads nothing from a registry. The wheels are for the
+Python and the platform that run this program, which must be the same as on the hosts.
 
-A release is identified by its digest, which is computed from the digests of its wheels. Our wheel contains the name
-of its commit. So the same commit always gives the same digest, and different commits give different ones. If files
-are not committed, the version ends in `+dirty`.
+A release is identified by its digest, which is computed from the digests of its wheels. Our wheel contains the name of
+its commit. So the same commit always gives the same digest, and different commits give different digests. If there are
+uncommitted changes, the version ends in `+dirty`.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def build_each(out: Path, names: Sequence[str], key: Path | None = None) -> Iter
     """
     with tempfile.TemporaryDirectory() as directory:
         wheels, builder = Path(directory, "wheels"), Path(directory, "builder")
-        # To install pip into the new environment would take longer than to build our wheel. So the present pip is used.
+        # Use the pip of this environment: to install pip into the new one would take longer than to build our wheel.
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(builder)], check=True)
         pip = [sys.executable, "-m", "pip", "--python", str(builder / "bin" / "python")]
         pip += ["--disable-pip-version-check", "--quiet"]
@@ -79,7 +80,7 @@ def build_each(out: Path, names: Sequence[str], key: Path | None = None) -> Iter
 
 
 def _fetch(pip: list[str], wheels: Path) -> None:
-    """Download the wheels of dependencies, and at the same time install what builds our own wheel. Raises
+    """Download the wheels of the dependencies. At the same time, install the packages that build our own wheel. Raises
     `WheelsUnavailable`.
     """
     locked = ["--require-hashes", "--no-deps", "--only-binary", ":all:"]
@@ -102,7 +103,8 @@ def _git(*words: str) -> str:
 
 
 def version_of(version: str | None = None) -> str:
-    """Return the version of a release that is built from this tree. It is marked if changes are not committed.
+    """Return the version of a release that is built from this tree. If there are uncommitted changes, the version is
+    marked as `dirty`.
 
     Raises `BadArgument`.
     """
@@ -132,7 +134,7 @@ def copy_source(target: Path, version: str) -> None:
         r'^version = ".+"$', f'version = "{version}"', project.read_text(), count=1, flags=re.MULTILINE
     )
     project.write_text(text)
-    # There is no git in the copy: the build backend reads the commit from this file.
+    # The copy is no git repository. So write the commit to this file, from which the build backend reads it.
     dirty, tag = "+dirty" if version.endswith("dirty") else "", f"v{version}"
     tagged = tag in _git("tag", "--points-at", "HEAD").split()
     origin = f"{_git('rev-parse', 'HEAD').strip()}{dirty}\n" + (f"{tag}\n" if tagged else "")
@@ -140,8 +142,8 @@ def copy_source(target: Path, version: str) -> None:
 
 
 def contents_digest(manifest: dict[str, Any]) -> str:
-    """Return the digest of a release's contents. The commit is not part of it: releases with equal contents are the
-    same.
+    """Return the digest of a release's contents. The commit in the manifest does not count, but the digests of the
+    wheels do.
 
     The Ansible collection computes the digest in the same way (`plugins/module_utils/manifest.py`).
     """

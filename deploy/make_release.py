@@ -2,11 +2,11 @@
 
     python -m deploy.make_release                        of this tree, under the version of pyproject.toml
     python -m deploy.make_release --version 0.3.1        of this tree, under another version
-    python -m deploy.make_release --from 0.3.0           the release 0.3.0, of the commit that is it
+    python -m deploy.make_release --from 0.3.0           the release 0.3.0, from the sources of its commit
     python -m deploy.make_release --from 1a2b3c4 --version 0.3.1
 
-`--from` takes a version of CHANGELOG.md, a tag or a commit. Its sources are cloned, and the program that is in them
-builds the release. Before 0.3.0, that was the archive for hosts alone.
+`--from` takes a version of CHANGELOG.md, a tag or a commit. The sources of that commit are cloned, and the release is
+built by the program in these sources. Programs before 0.3.0 build only the archive for hosts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ UNAVAILABLE = 2
 
 
 def release_from(name: str, version: str | None, out: Path, key: Path | None = None) -> int:
-    """Build the release of a version, tag or commit in a clone of it; return the exit status of the program there.
+    """Clone the sources of a version, tag or commit, and run their program to build the release. Return its exit
+    status.
 
     Raises `UnknownRelease`.
     """
@@ -41,7 +42,7 @@ def release_from(name: str, version: str | None, out: Path, key: Path | None = N
         subprocess.run(["git", "clone", "-q", "--no-checkout", str(ROOT), str(clone)], check=True)
         subprocess.run([*git, "checkout", "-q", "--detach", commit], check=True)
         if released:
-            # The wheel names the tag, also in a clone that tags did not reach.
+            # Set the tag, because the wheel contains the tag, but the clone may lack it.
             subprocess.run(
                 [*git, "tag", "--force", f"v{released}", commit], check=True, stdout=subprocess.PIPE
             )
@@ -77,7 +78,7 @@ def main() -> int:
         if args.origin:
             return release_from(args.origin, args.version, args.out, args.sign)
         name = version_of(args.version)
-        # The libraries of the other files are those of development; a wrong version is refused without them.
+        # Import this only now: it needs development libraries, which the refusal of a wrong version does not need.
         from deploy.release_files import GALAXY, write_beside
 
         if not GALAXY.exists():

@@ -1,4 +1,4 @@
-"""The files of a release that stand beside its archive for hosts.
+"""Builds the files of a release other than its archive for hosts. They are written to the archive's directory.
 
 | file | what it is |
 | --- | --- |
@@ -9,7 +9,7 @@
 | `odradek-VERSION.cdx.json` | the bill of materials (`bill_of_materials.py`) |
 | `odradek-VERSION.SHA256SUMS` | the hashes of all these files and of the archive, for `sha256sum -c` |
 
-The same commit gives the same bytes.
+Each build of the same commit gives the same bytes.
 """
 
 from __future__ import annotations
@@ -97,7 +97,9 @@ def _sdist(source: Path, out: Path) -> Path:
 
 
 def _collection(source: Path, name: str, out: Path) -> Path:
-    """Build the collection by `ansible-galaxy`, under the release's version, and pack its files anew without times."""
+    """Build the collection by `ansible-galaxy`, under the release's version. Then pack its files again without their
+    times, so that each build gives the same bytes.
+    """
     version, folder = semantic(name), source / _CLUSTER
     about = folder / "galaxy.yml"
     about.write_text(re.sub(r"^version: .+$", f"version: {version}", about.read_text(), flags=re.MULTILINE))

@@ -1,7 +1,8 @@
-"""Which commit is which release: what CHANGELOG.md and the tags say.
+"""Finds the commit of a release, by CHANGELOG.md and the tags.
 
-Tags may not travel with every clone, so the changelog names each release's commit, too. A commit cannot name itself:
-the commit that states a release's version comes first, and the next one writes its name under the heading.
+A clone may lack the tags, so the changelog also names the commit of each release. A commit cannot contain its own hash.
+So a first commit adds a heading with the version, and the next commit writes the hash of that commit under this
+heading.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _HEADING = re.compile(
 
 
 class Released(NamedTuple):
-    """A release in the changelog; its commit is None as long as no later commit has named it."""
+    """A release in the changelog. `commit` is None until a later commit has written its hash to the changelog."""
 
     version: str
     date: str
@@ -37,9 +38,10 @@ def releases(changelog: str) -> list[Released]:
 
 
 def commit_named(name: str, root: Path) -> tuple[str, str | None]:
-    """Return the commit of a version, tag or commit, and the version if `name` is a release.
+    """Return the hash of the commit that `name` means: a version, a tag or a commit. Also return the version if the
+    commit is a release, otherwise None.
 
-    Raises `UnknownRelease`, also if tag and changelog name different commits for one version.
+    Raises `UnknownRelease`, also if the tag of a version and the changelog name different commits.
     """
     version = name.removeprefix("v")
     stated = {each.version: each.commit for each in releases((root / "CHANGELOG.md").read_text())}

@@ -1,7 +1,7 @@
 """Write the argument specs and the READMEs of the collection's roles: `python -m deploy.role_pages`.
 
-Both are generated from the table in the collection's `module_utils/variables.py`, by which inventories are also
-checked. So only the table is edited, and a test compares the generated files with it.
+Both are generated from the table in the collection's `module_utils/variables.py`, which also serves to check
+inventories. So only the table is edited, and a test compares the generated files with it.
 """
 
 from __future__ import annotations

@@ -21,14 +21,14 @@ from jepsen_tests.schedule import INTERVAL_SECONDS, KINDS
 from jepsen_tests.systems import SYSTEMS, Unavailable
 
 _EVIDENCE_MAX = 5
-"""The most anomalies of one name that are printed."""
+"""The most anomalies with one name that are printed."""
 EXIT = {"ok": 0, "safety": 1, "liveness": 2}
 EXIT_UNAVAILABLE = 3
 EXIT_USAGE = 64
 
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
-    """Parse the command line: the run to make."""
+    """Parse the command line, whose options describe the run."""
     parser = argparse.ArgumentParser(prog="python -m jepsen_tests", description=(__doc__ or ""))
     parser.add_argument("--system", choices=sorted(SYSTEMS), default="odradek", help="(default: odradek)")
     parser.add_argument(

@@ -1,15 +1,16 @@
-"""Checkers of a recorded history: they find the anomalies of Jepsen's Kafka workload, and three of our own.
+"""Checkers of a recorded history. They find the anomalies of Jepsen's Kafka workload, and three kinds of anomalies of
+our own.
 
 Theory of operation. Every offset that a client saw, in an acknowledgement or a poll, is evidence for the order of its
-key. `VersionOrder` numbers the offsets of a key that hold a record. Offsets without records are legal: control
-records, offsets of failed attempts. So checks for skipped records compare these *indices* instead of offsets. Each
-checker is a function from the history and its orders to anomalies; `check` runs all of them. An operation with
-outcome `info` proves only what it has read.
+key. `VersionOrder` numbers the offsets of a key that hold a record. An offset without a record is legal: it belongs to
+a control record, or to an attempt that failed. So checks for skipped records compare these *indices* instead of
+offsets. Each checker is a function from the history and its orders to anomalies; `check` runs all of them. An operation
+with outcome `info` proves only what it has read.
 
-These checkers are Jepsen's, with the names that its results have: `inconsistent-offsets`, `duplicate`, `lost-write`,
-`unseen`, `G1a`, `poll-skip`, `nonmonotonic-poll`, `int-poll-skip`, `int-nonmonotonic-poll`, `nonmonotonic-send`. The
-two checks that compare polls of different calls apply only to consumers that assign partitions to themselves. In a
-group, a partition may move to another member and back.
+These checkers are Jepsen's. Their anomalies have the same names as in Jepsen's results: `inconsistent-offsets`,
+`duplicate`, `lost-write`, `unseen`, `G1a`, `poll-skip`, `nonmonotonic-poll`, `int-poll-skip`, `int-nonmonotonic-poll`,
+`nonmonotonic-send`. The two checks that compare polls of different calls apply only to consumers that assign partitions
+to themselves. In a group, a partition may move to another member and back.
 
 These checkers are ours:
 * `vanished`: a value that was acknowledged or read, and which the final complete reading of its key does not show.
@@ -279,7 +280,9 @@ def nonmonotonic_send(history: History, orders: Orders) -> Iterator[Anomaly]:
 
 
 def precommitted_read(history: History, orders: Orders) -> Iterator[Anomaly]:
-    """Find operations that poll a value which they have sent themselves: only committed values may be read."""
+    """Find operations that read a value which they have sent themselves. This is an anomaly, because only committed
+    values may be read.
+    """
     for step in operations(history):
         own = {(part.key, part.value) for part in step.parts if isinstance(part, Send)}
         for part in step.parts:
@@ -300,7 +303,9 @@ def circular_information_flow(history: History, orders: Orders) -> Iterator[Anom
 
 
 def order_cycles(history: History, orders: Orders) -> Iterator[Anomaly]:
-    """Find circles in the order of writes: G0 and its variants, and G1c with this order. They are legal in Kafka."""
+    """Find operations that follow each other in a circle by the order of writes: G0 with its variants, and G1c if it
+    includes this order. Such circles are legal in Kafka.
+    """
     yield from _circles("G0", lambda order: cycles(history, orders, order, with_ww=True, with_wr=False))
     yield from _circles(
         "G1c-ww",
@@ -313,8 +318,8 @@ def order_cycles(history: History, orders: Orders) -> Iterator[Anomaly]:
 
 
 def _circles(name: str, find: Callable[[Order], Iterator[list[Step]]]) -> Iterator[Anomaly]:
-    """Yield the circles of the first order in `ORDERS` that has any circle. The later orders have more edges, so they
-    would find the same circles again.
+    """Yield the circles in the first order of `ORDERS` in which there is any. Later orders have all edges of this order
+    and more, so the same circles would be found again.
     """
     for order in ORDERS:
         knots = list(find(order))

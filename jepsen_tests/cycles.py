@@ -44,7 +44,7 @@ class Step:
 
     @property
     def completed(self) -> float | None:
-        """The time at which the last part ended; None if the end of any part is uncertain."""
+        """The time at which the last part of the operation ended; None if it is uncertain when some part ended."""
         ends = [part.completed if part.outcome == "ok" else None for part in self.parts]
         return None if None in ends else max(end for end in ends if end is not None)
 

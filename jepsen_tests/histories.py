@@ -1,10 +1,10 @@
 """Splits a history of clients by key, so that the part of each key can be checked alone. PURE.
 
-The checkers for lost, duplicated or reordered records need only one key at a time. In addition they need all
-operations of two kinds. `assign` means that a consumer begins all its keys again. `restart` means that a
-producer restarted its sequence. So the part of a key has all operations that name the key, without data about
-other keys, and all operations of these two kinds. All parts together give the same result as the whole
-history (tests/jepsen/test_histories.py).
+The checkers for lost, duplicated or reordered records need only one key at a time. In addition they need all operations
+of two kinds. In an operation of kind `assign`, a consumer begins all its keys again. In an operation of kind `restart`,
+a producer restarts its sequence. So the part of a key has all operations that name the key, without data about other
+keys, and all operations of these two kinds. All parts together give the same result as the whole history
+(tests/jepsen/test_histories.py).
 
 Deliberately absent: the checkers for cycles between operations, which need all keys at the same time (`python -m
 jepsen_tests` runs them).
@@ -42,7 +42,7 @@ KINDS_OF_TROUBLE = {
     ),
     "never written": ("wrong-bytes", "G1a"),
 }
-"""The names of anomalies, by their effect on the records: lost, doubled and so on."""
+"""The names of anomalies, grouped by their effect on records, e.g. that a record is lost or doubled."""
 
 EVERYWHERE = ("assign", "restart")
 """Kinds of operations that are part of every key's history."""

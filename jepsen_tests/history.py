@@ -95,7 +95,7 @@ class Assign:
 
 @attrs.define
 class Own:
-    """A member is assigned `keys` by its group, and has not fetched the committed offsets yet."""
+    """A group assigns `keys` to a member, which then fetches the committed offsets of these keys."""
 
     kind: ClassVar[str] = "own"
     process: str
@@ -133,7 +133,7 @@ class Commit:
 
 @attrs.define
 class Fault:
-    """A fault that the nemesis caused, for people who read the history; checkers ignore it."""
+    """A fault that the nemesis caused. Checkers ignore it; it is for people who read the history."""
 
     kind: ClassVar[str] = "fault"
     invoked: float
@@ -146,7 +146,7 @@ _KINDS: dict[str, type[Any]] = {each.kind: each for each in (Send, Restart, Poll
 
 
 _REPEATED = ("process", "key", "outcome", "group")
-"""Fields with few different values, whose strings are shared by millions of operations."""
+"""Fields that have only a few different values. Millions of operations share the strings of these values."""
 
 
 @attrs.define

@@ -95,7 +95,9 @@ def check_runs(spark: SparkSession, paths: Sequence[str]) -> Verdict:
 
 
 def _everywhere(lines: DataFrame) -> dict[str, list[tuple[tuple[int, int], str]]]:
-    """Return the operations of each run that belong to the part of every key, each with its place."""
+    """Return for each run the operations that belong to the part of every key, each with its place in the file of the
+    run.
+    """
     kinds = F.get_json_object("value", "$.kind")
     rows = lines.where(kinds.isin(*EVERYWHERE)).collect()
     found: dict[str, list[tuple[tuple[int, int], str]]] = {}

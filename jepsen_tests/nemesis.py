@@ -14,8 +14,8 @@ from jepsen_tests.schedule import PlannedFault, links
 
 @attrs.define
 class Nemesis:
-    """Injects faults into a cluster. `leader` returns the node that leads the most partitions, or None; `tell`
-    records what was done.
+    """Injects faults into a cluster. `leader` returns the node that leads the most partitions, or None. `tell` is
+    called with each fault, to record it.
     """
 
     cluster: Cluster

@@ -84,7 +84,7 @@ class Loopback:
 
 @attrs.define
 class Namespaces:
-    """One network namespace per node; the function `namespaces` makes them."""
+    """A network in which each node has a network namespace of its own. The function `namespaces` makes it."""
 
     _holders: dict[int, subprocess.Popen[bytes]]
     _blocked: set[tuple[int, int]] = attrs.field(factory=set)

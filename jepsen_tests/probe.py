@@ -1,7 +1,6 @@
-"""Asks one node, over a plain socket, which brokers there are and which controller is active. Requests are encoded by
-hand.
+"""Asks one node, over a plain socket, which brokers there are and which controller is active.
 
-They are encoded so because librdkafka's admin client cannot ask one particular node with a time limit.
+Requests are encoded by hand, because librdkafka's admin client cannot ask one particular node with a time limit.
 """
 
 from __future__ import annotations

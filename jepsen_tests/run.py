@@ -42,8 +42,8 @@ class Options:
     interval: float = INTERVAL_SECONDS
     targets: Sequence[str] = ()
     kills: int = 0
-    """If above 0, one node is killed this number of times, instead of `seconds` of faults of the given
-    `kinds`. In such a run no client is replaced, and errors that an application sees count as troubles.
+    """If above 0, the run consists of this number of kills, each of one node, and ignores `seconds` and `kinds`. In
+    such a run no client is replaced, and errors that an application sees count as troubles.
     """
     controllers: int = 0
     """The number of separate controllers; 0 means that the three brokers are also the controllers."""

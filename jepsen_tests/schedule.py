@@ -27,8 +27,8 @@ INTERVAL_SECONDS = 8.0
 
 @attrs.frozen
 class PlannedFault:
-    """A fault that begins `at` seconds after the start and ends after `lasts` seconds. `choice` (0 to 1) determines
-    its random choices.
+    """A fault that begins `at` seconds after the start and ends after `lasts` seconds. The nemesis uses `choice` (0 to
+    1) in place of random numbers.
     """
 
     at: float

@@ -102,7 +102,7 @@ class Recorder:
     started: float = attrs.field(factory=time.monotonic)
     history: History = attrs.field(factory=History)
     errors: dict[str, int] = attrs.field(factory=dict)
-    """The number of errors that were reported to an application, by `client: error`."""
+    """The number of errors that were reported to applications, by a text of the form `client: error`."""
 
     def now(self) -> float:
         """Return the seconds since the run began."""
@@ -296,8 +296,8 @@ class Workload:
             self.recorder.add(poll)
 
     def read_all(self, timeout_seconds: float) -> str:
-        """Read every key from its first record to its end, as the `final` polls. Return why this failed; empty if it
-        did not.
+        """Read every key from its first record to its end, in polls marked as `final`. Return the reason if this fails,
+        otherwise an empty text.
         """
         name = "final"
         consumer = confluent_kafka.Consumer(

@@ -1,4 +1,5 @@
-"""The channel from a node to the active controller, on this or another node. PORTED.
+"""The channel from a node to the active controller, with its repetitions; the controller's answer on this node:
+rights, quotas, long requests in turns. PORTED.
 
 Theory of operation
 -------------------
@@ -117,11 +118,11 @@ SENT_PLAIN = frozenset(
 """Requests that nodes send in their own name, never in an envelope."""
 
 LONG_BYTES = 4_000
-"""The size, in bytes, from which on the content of an envelope is encoded and decoded in a worker. Such work
-takes a millisecond or more.
+"""If the content of an envelope has more bytes than this, it is encoded and decoded in a worker. Such work takes a
+millisecond or more.
 """
 LONG_ELEMENTS = 400
-"""The number of elements from which on a message is copied in a worker."""
+"""If a message has more elements than this, it is copied in a worker."""
 
 
 class Quorum(Protocol):

@@ -1,4 +1,5 @@
-"""The replicated state machine: one runtime for all state that is decided by the records of a log.
+"""The runtime of replicated state machines (controller, coordinators): it decides, appends, replays, and holds
+responses until their records are committed.
 
 Theory of operation
 -------------------
@@ -95,7 +96,7 @@ class Decision:
     """
 
     records: Sequence[Any]
-    """Records of the log that the machine uses, e.g. the metadata log."""
+    """The records to append, in the form that the machine's log takes, e.g. the metadata log."""
     response: Any
 
 

@@ -1,4 +1,4 @@
-"""Odradek, a distributed commit log that speaks Kafka's protocol: the names that programs import.
+"""Odradek is a distributed commit log that speaks Kafka's protocol. This module has the names that programs import.
 
 Each part is imported when its name is first used (PEP 562), so `import odradek` is cheap and the command line starts
 at once.

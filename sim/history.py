@@ -53,16 +53,16 @@ class History:
 
     synced_topics: tuple[str, ...]
     sent: dict[TopicPartition, dict[bytes, int]] = attrs.Factory(dict)
-    """By partition: the index of each value in the order in which producers sent the values."""
+    """For each partition, its values, numbered in the order in which producers sent them."""
     acknowledged: list[Told] = attrs.Factory(list)
     read: list[Told] = attrs.Factory(list)
     power_losses: list[float] = attrs.Factory(list)
     failed_sends: int = 0
     deleted_below: dict[TopicPartition, int] = attrs.Factory(dict)
-    """By partition: the offset below which a client has asked to delete records."""
+    """For each partition, the offset below which a client has asked to delete records."""
     witnessed: dict[TopicPartition, dict[int, tuple[bytes, float, float]]] = attrs.Factory(dict)
-    """By partition and offset: the value that a client saw there, when the client saw it, and when the client sent
-    its request. The time of the request is infinity if the record is synced.
+    """For each partition and offset, the value that a client saw there, when the client saw it, and when the client
+    sent its request. The time of the request is infinity if the record is synced.
     """
     copies_max: dict[tuple[TopicPartition, bytes], float] = attrs.Factory(dict)
     """The largest number of copies of each record that a producer without idempotence has sent."""

@@ -1,4 +1,5 @@
-"""The options of a run: all choices that define it except its seed, as one value.
+"""The options of a run, all its choices except the seed: drawn from the seed, kept as JSON, made simpler for a
+failing run.
 
 The options follow swarm testing (Groce et al., 2012): most runs lack most kinds of trouble. A run with all kinds
 would hide bugs that show only when some kinds are absent. `RunOptions.draw` draws the options from the seed.
@@ -143,8 +144,8 @@ that have them.
 SYNCED_PROBABILITY = 0.12
 """The share of runs whose brokers sync all records before they acknowledge them."""
 UNSYNCING = {"workloads": ("pipeline",), "duties": ("settings",)}
-"""Workloads and duties that set `flush.messages` or its key for brokers. Runs whose brokers must sync before they
-acknowledge leave them out.
+"""Workloads and duties that set `flush.messages` or its key for brokers. They are left out of runs whose brokers must
+sync before they acknowledge.
 """
 LITE_SECONDS = 8.0
 LITE_KINDS_MAX = 2

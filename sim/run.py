@@ -73,9 +73,9 @@ class RunResult:
     answers: AnswerCounts
     """Counts of the answers that nodes sent, by API, version and error code."""
     faults: Mapping[str, int]
-    """By kind of fault: how often it was inflicted on the cluster."""
+    """How often each kind of fault was inflicted on the cluster."""
     states: Mapping[str, int]
-    """By named state of the product: how often it was reached."""
+    """How often each named state of the product was reached."""
 
 
 def run(

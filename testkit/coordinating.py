@@ -80,7 +80,7 @@ class HeldLog(Generic[S]):
 
 
 class KeptReply:
-    """A reply object that keeps the answers it gets."""
+    """A reply object that keeps the answers which it gets."""
 
     def __init__(self) -> None:
         self.answers: list[object] = []

@@ -1,8 +1,8 @@
 """Apache Kafka as a reference: fetch its jars with mvn, run one combined node on loopback.
 
-The jars come from Maven Central by way of mvn into `$ODRADEK_KAFKA_JARS` (by default
-`~/.cache/apache-kafka/lib-4.3.0`) and are reused once complete. If Java or mvn is missing, `KafkaUnavailable` is
-raised with its name, and callers report that they skip.
+The jars come from Maven Central by way of mvn into `$ODRADEK_KAFKA_JARS` (by default `~/.cache/apache-kafka/lib-4.3.0`)
+and are reused once complete. If Java or mvn is missing, `KafkaUnavailable` is raised with the name of the missing
+program, and callers report that they skip.
 
     python -m testkit.kafka_server fetch              fetch the jars, print their directory
     python -m testkit.kafka_server run --port 25092   run a node until interrupted

@@ -1,4 +1,6 @@
-"""A whole node (`run_node`), broker and controller, alone on the simulated machine `server`; and its clients."""
+"""A whole node (`run_node`), which is both broker and controller and runs alone on the simulated machine `server`. Also
+functions for its clients.
+"""
 
 from __future__ import annotations
 
@@ -62,8 +64,8 @@ def play(
 ) -> None:
     """Start a node with a new disk in a simulation, and run `script` at the same time.
 
-    Received frames are overwritten after their dispatch. `made` is called with the node before it starts. The node
-    stops cleanly once `stop` is set.
+    Each received frame is overwritten after its dispatch, to reveal handlers that keep a view of it. `made` is called
+    with the node before it starts. The node stops cleanly once `stop` is set.
     """
     world = World(1, weather or Weather())
     properties = SETTINGS | {key.replace("_", "."): value for key, value in settings.items()}

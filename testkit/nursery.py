@@ -1,9 +1,9 @@
-"""Starts nodes by forking a process (the nursery) that has imported all modules already. This costs a tenth of the
-CPU.
+"""Starts nodes by forking a process (the nursery) that has imported all modules already. Such a start takes a tenth of
+the CPU time of a start by the command.
 
 The nursery is a separate process, so that a node inherits no threads, files or memory of a test. A node has the
 arguments, environment, directory and umask of the test process at the moment of its start, and dies with it. Other
-tests, which run the command `odradek` itself, cover its code before `main`.
+tests run the command `odradek` itself. They cover the code that the command executes before `main`.
 """
 
 from __future__ import annotations

@@ -28,7 +28,9 @@ def use_nursery() -> None:
 
 @functools.cache
 def _nursery_of(process: int) -> list[Nursery]:
-    """Return the list that has the nursery of this process, or is empty. (A forked process needs its own nursery.)"""
+    """Return the list in which this process keeps its nursery; it is empty if there is none yet. (A forked process
+    needs its own nursery.)
+    """
     return []
 
 

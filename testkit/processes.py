@@ -36,7 +36,7 @@ class ServerProcess:
     bootstrap: str
     log_path: Path
     ready_seconds: float = 0.0
-    """The seconds from the start of the process until its answer to Metadata had a broker."""
+    """The seconds from the start of the process until its answer to Metadata contained a broker."""
 
     @property
     def pid(self) -> int:

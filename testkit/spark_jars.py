@@ -1,8 +1,8 @@
 """Fetches the jars of Spark's own Kafka connector with mvn, as a reference for our source and sink.
 
-They come from Maven Central by way of mvn into `$ODRADEK_SPARK_JARS` (by default `~/.cache/spark-kafka-4.2.0`) and
-are reused once complete. If Java or mvn is missing, `KafkaUnavailable` is raised with its name, and callers report
-that they skip.
+They come from Maven Central by way of mvn into `$ODRADEK_SPARK_JARS` (by default `~/.cache/spark-kafka-4.2.0`) and are
+reused once complete. If Java or mvn is missing, `KafkaUnavailable` is raised with the name of the missing program, and
+callers report that they skip.
 
     python -m testkit.spark_jars      fetch them, print the value for spark.jars
 """

@@ -96,7 +96,9 @@ def serve_table(
     after_turn: Callable[[], None] = lambda: None,
     limits: ConnectionLimits | None = None,
 ) -> Served:
-    """Open a listener on a simulated machine, which answers by `table`. Each frame is overwritten after its dispatch."""
+    """Open a listener on a simulated machine, which answers by `table`. Each received frame is overwritten after its
+    dispatch, to reveal handlers that keep a view of it.
+    """
     services = ConnectionServices(
         table=table,
         buffers=buffers or ReceiveBuffers(1 << 28),

@@ -1,8 +1,8 @@
 """Defines two named tuples that identify a partition: one by its topic's name, the other by its topic's id.
 
-A named tuple is equal to the plain tuple of its two fields, and has the same hash. So both find the same
-entry of a dict. Making a named tuple takes four times as long as making a plain tuple. So code that makes a
-key for each record or request uses plain tuples. The type of its dict shows this.
+A named tuple is equal to the plain tuple of its two fields, and has the same hash. So both find the same entry of a
+dict. Making a named tuple takes four times as long as making a plain tuple. So code that makes a key for each record or
+request uses plain tuples, and the type of its dict says so.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ _NOWHERE = bytearray(DRAIN_BYTES)
 
 @attrs.define
 class Attack:
-    """The number of frames by outcome, over all connections, with the bytes of the answers."""
+    """The numbers of frames by outcome, and the bytes of the answers, both summed over all connections."""
 
     answered: int = 0
     closed: int = 0
@@ -183,7 +183,7 @@ def attackers() -> Iterator[Attackers]:
         ours.close()
 
 
-# -- in the place of a node -----------------------------------------------------------------------------------------
+# -- a sink that replaces the node ------------------------------------------------------------------------------------
 
 
 def _swallow(connection: socket.socket, answer_bytes: int, seconds: float) -> None:

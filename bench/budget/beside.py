@@ -38,7 +38,8 @@ def _ask_on(bootstrap: str, frame: bytes, pause_seconds: float, pipe: Connection
     """Send the frame repeatedly. Answer each message on the pipe with a `Served` about the time since the last
     message.
 
-    After the message True, the client stops sending frames. Any next message lets it continue, and gets no answer.
+    After the message True, the client stops sending frames. The next message of any kind lets it continue, and gets no
+    answer.
     """
     answer = memoryview(bytearray(ANSWER_BYTES_MAX))
     clock = time.perf_counter

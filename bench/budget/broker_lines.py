@@ -25,11 +25,13 @@ from odradek.wire.codec import encode
 from odradek.wire.messages.data_records import ConsumerProtocolSubscription
 
 BOMB_BYTES = 127 << 20
-"""The inflated size of the largest batches: nearly the most that is allowed."""
+"""The size, in bytes, to which the largest compressed batches inflate. It is just below the limit of a node."""
 
 
 def batch(codec: int, records: bytes, count: int = 1) -> bytes:
-    """Build a valid batch of `count` records; `records` are their bytes, compressed already."""
+    """Build a valid batch of `count` records. The caller has encoded them as `records`, and compressed them with
+    `codec`.
+    """
     header = BatchHeader(0, 49 + len(records), -1, 2, 0, codec, count - 1, 0, 0, -1, -1, -1, count)
     made = bytearray(HEADER.pack(*header)) + records
     seal(made)

@@ -6,14 +6,13 @@
     python -m bench.budget.costs --ends-only --size 1M --rates-seconds 0   # without other clients: two minutes
     python -m bench.budget.costs --instrument                        # the cost of the measurement itself
 
-Each frame is sent alone first. Meanwhile a probe process sends ApiVersions every few milliseconds; its
-longest wait is the stall. Then, for each kind of request, the most expensive version is sent from four
-connections, once a second and back to back. Meanwhile three ordinary clients produce small records. Their
-rate is compared with the mean of the rates just before and after. If these two differ by more than a fifth,
-or the goal is missed, the measurement is repeated. The median of three measurements counts, because one run
-of three seconds has noise of 15 %. A frame that takes less than two milliseconds is an ordinary request, and
-its rates are not measured. (Beside any four additional clients, the three clients would keep only 43 % of
-their rate.) A frame without an answer for a minute is over its budget.
+Each frame is sent alone first. Meanwhile a probe process sends ApiVersions every few milliseconds; its longest wait is
+the stall. Then, for each kind of request, the most expensive version is sent from four connections, once a second and
+back to back. Meanwhile three ordinary clients produce small records. Their rate is compared with the mean of the rates
+just before and after. If these two differ by more than a fifth, or the goal is missed, the measurement is repeated. The
+median of three measurements counts, because one run of three seconds has noise of 15 %. A frame that takes less than
+two milliseconds is an ordinary request, and its rates are not measured. (Any four additional clients reduce the rate of
+the three clients to 43 %.) A frame without an answer for a minute is over its budget.
 
 The four connections belong to one process that has the frame's bytes and copies nothing (`bench.budget.attackers`).
 Its own cost was measured with a sink instead of the node (`--instrument`, 2 cores). The attackers use 0.01 to 0.05
@@ -62,8 +61,8 @@ CLIENTS = 3
 WARM_UP_SECONDS = 0.3
 """The seconds between the end of an attack and a measurement without attack."""
 QUIET_SHARE = 2 / 3
-"""The duration of a measurement without attack, divided by the duration of a measurement with attack. The former can be
-shorter, because its rate is steadier.
+"""The duration of a measurement without attack, divided by the duration of a measurement with attack. Without attack
+the rate is steadier, so a shorter measurement is enough.
 """
 LONG_WINDOW_SECONDS = 6.0
 """The time limit, in seconds, of a measurement that waits until each attacking connection has had an answer."""
@@ -81,7 +80,7 @@ def small_produces(node: Judged) -> list[bytes]:
     return frames
 
 
-# -- one frame by itself --------------------------------------------------------------------------------------------
+# -- one frame alone ------------------------------------------------------------------------------------------------
 
 
 def measure_alone(node: Judged, frame: Frame, probe: Asker, settle_seconds: float) -> Cost:
@@ -111,12 +110,12 @@ def measure_alone(node: Judged, frame: Frame, probe: Asker, settle_seconds: floa
     return Cost(frame, stall * 1000, cpu * 1000, peak, left, outcome)
 
 
-# -- beside ordinary clients ----------------------------------------------------------------------------------------
+# -- frames beside ordinary clients ---------------------------------------------------------------------------------
 
 
 @attrs.frozen
 class Window:
-    """The service that the ordinary clients got during some seconds."""
+    """The rate, the longest wait and the CPU share of all ordinary clients together, during one measurement."""
 
     rate: float
     longest_seconds: float
@@ -134,7 +133,7 @@ def _observe(clients: Sequence[Asker], *, pauses: bool = False) -> Window:
 
 
 def undisturbed(clients: Sequence[Asker], seconds: float) -> Window:
-    """Measure the clients' service without any attack."""
+    """Measure the rate and the waits of the ordinary clients without any attack."""
     time.sleep(WARM_UP_SECONDS)
     _observe(clients)
     time.sleep(seconds * QUIET_SHARE)
@@ -149,8 +148,8 @@ def attacked(
     seconds: float,
     pause_seconds: float,
 ) -> tuple[Window, Attack, float]:
-    """Measure the clients' service while four connections send `data`. Return it with the attackers' results and the
-    seconds that it took.
+    """Measure the ordinary clients while four connections send `data`. Return the clients' `Window`, the attackers'
+    results, and the duration in seconds.
 
     If `pause_seconds` is 0, the measurement lasts until each connection has had an answer, at most
     `LONG_WINDOW_SECONDS`.
@@ -239,8 +238,8 @@ def measure_rates(node: Judged, costs: Sequence[Cost], seconds: float) -> None:
 
 
 def costliest(costs: Sequence[Cost], over_ms: float) -> list[Cost]:
-    """Return for each kind of request the version that took the most CPU at the largest size, if that was at least
-    `over_ms`.
+    """Find the version of each kind of request that took the most CPU at the largest size. Return those versions whose
+    CPU time was at least `over_ms`.
     """
     found = []
     for of_line in by_line(costs):
@@ -251,7 +250,7 @@ def costliest(costs: Sequence[Cost], over_ms: float) -> list[Cost]:
     return found
 
 
-# -- all of them ----------------------------------------------------------------------------------------------------
+# -- all frames -----------------------------------------------------------------------------------------------------
 
 
 def frames_of(node: Judged, apis: Sequence[str], sizes: Sequence[str], every_version: bool) -> list[Frame]:

@@ -118,7 +118,7 @@ def write_rows(path: Path, costs: Iterable[Cost]) -> None:
 
 
 def by_line(costs: Iterable[Cost]) -> list[list[Cost]]:
-    """Return lists of costs, one for each kind of request, in the order of measurement."""
+    """Collect the costs of each kind of request in a list. Return the lists in the order of measurement."""
     found: dict[str, list[Cost]] = {}
     for cost in costs:
         found.setdefault(cost.frame.title, []).append(cost)

@@ -49,7 +49,7 @@ class Stage:
     log_dir: str
     transactional_id: str
     producer_id: int
-    """The producer id of `transactional_id`, with epoch 0."""
+    """The producer id that belongs to `transactional_id`. Its epoch is 0."""
 
 
 THINGS = ("*",)
@@ -75,7 +75,7 @@ class Costly:
     """The recipe of an expensive request of one API."""
 
     why: str
-    """A sentence about the work that a frame causes, and about the element that is repeated."""
+    """A sentence for the table: the work that the frame causes, and the element that the frame repeats."""
     grow: tuple[str, ...] = ()
     """Paths of arrays, strings or bytes (`topics.partitions`). The first of them that exists in a version fills the
     frame. `THINGS` means the paths from `paths_of_things`. With `body`, a path may also be an array of large
@@ -86,7 +86,9 @@ class Costly:
     name: str = ""
     """A name that distinguishes several expensive requests of one API."""
     body: Callable[[Stage, int], bytes] | None = None
-    """Makes the bytes of the last field of `grow`, of about the given size; None if any bytes will do."""
+    """A function that makes the bytes of the last field of `grow`, of about the given size; None if any bytes will
+    do.
+    """
     count: int = 0
     """An upper limit for the number of elements; 0 means no limit. It is set if more elements cost nothing more, or
     would change the node for good.

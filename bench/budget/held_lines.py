@@ -15,11 +15,13 @@ from odradek.wire.api_keys import ApiKey
 from odradek.wire.schema.versions import OFFSET_FETCH_GROUPS
 
 NAMES = 3_900
-"""A number of names just below the limit from which a worker decodes and checks the frame."""
+"""The number of names in a request. With a few more names, a worker would decode and check the frame."""
 
 
 def _named(key: ApiKey, number: int, **changes: object) -> Costly:
-    """Make a variant of request `number` of this API, with just so few names that the event loop checks them."""
+    """Make a variant of request `number` of this API. It has few enough names that the event loop itself checks
+    them.
+    """
     lines = (BROKER_LINES | CONTROLLER_LINES | TRANSACTION_LINES)[key]
     line = lines[number]
     values = {**line.values, **changes}

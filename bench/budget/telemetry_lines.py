@@ -16,7 +16,7 @@ _PUSH = {
     "compression_type": int(CompressionType.NONE),
 }
 _INFLATED_BYTES = 15 << 20
-"""The inflated size of a push of metrics: nearly the most that is allowed."""
+"""The size, in bytes, to which a push of metrics inflates. It is just below the limit of a node."""
 
 
 def _small_fields(stage: Stage, size: int) -> bytes:

@@ -20,7 +20,7 @@ BY_TLS = ("odradek", "kafka-python", "aiokafka")
 _BATCH_BYTES = 16_384
 _LINGER_MS = 5
 _LOOK = 200
-"""The clock is read once per this number of records."""
+"""The number of records after which a producer reads the clock again."""
 
 
 def _odradek(

@@ -1,9 +1,10 @@
 """Compares how our producer and Java's spread records without a key over partitions, at three rates, on one of our
 nodes.
 
-Both change to another random partition after a number of bytes (KIP-794), so the shares differ at random. A share
-that is far from even indicates a fault. So the figures are the largest and the smallest share, divided by the even
-share. Chance alone makes them differ from 1 by about the square root of partitions / batches, which is printed, too.
+Both change to another random partition after a number of bytes (KIP-794), so the shares differ at random. If a
+partition's share is far from the even share, the producer has a fault. So the figures are the largest and the smallest
+share, divided by the even share. Chance alone makes them differ from 1 by about the square root of partitions /
+batches, which is printed, too.
 
     python -m bench.clients.spreading [--partitions 6] [--rates 500,5000,0] [--seconds 15]     # 0: as fast as it goes
 """

@@ -1,4 +1,5 @@
-"""A demonstration of compaction: a million updates of 4,043 aircraft in a topic that keeps only the latest of each.
+"""A demonstration of compaction: a million updates of 4,043 aircraft in a topic that keeps only the latest update of
+each aircraft.
 
     make demo-changelog
 
@@ -73,7 +74,7 @@ class TableReader:
 
     def read(self, ends: dict[int, int]) -> None:
         """Read every partition from its first record to the offset in `ends`. Raises `Mismatch` if no record arrives
-        for long.
+        for a long time.
         """
         consumer = self._consumer(sorted(ends))
         while any(self._position(consumer, index) < end for index, end in ends.items()):
@@ -81,8 +82,9 @@ class TableReader:
         consumer.close()
 
     def read_until(self, ends: dict[int, int], known: threading.Event, failures: list[Exception]) -> None:
-        """Read new records as `read` does, even before their end is known. The caller fills `ends` and then
-        sets `known`; the reading stops at the offsets in `ends`. An error is added to `failures`.
+        """Read new records, even while it is not yet known where they end. The caller fills `ends` with the end
+        offsets, and then sets `known`. The method returns when it has read up to these offsets. An error is added to
+        `failures`.
         """
         try:
             consumer = self._consumer(range(PARTITIONS))
@@ -325,7 +327,7 @@ def load(bootstrap: str, stage: Stage) -> tuple[Table, int, Counter[str]]:
         "produced",
         f"{UPDATES:,} updates of {len(expected):,} aircraft in {seconds:.1f} s: {UPDATES / seconds:,.0f}/s, keyed, zstd",
     )
-    # The first record after `segment.ms` finishes a segment, so wait before the tombstones.
+    # A write after `segment.ms` finishes a segment. So wait, and then write the tombstones to a new segment.
     time.sleep(SEGMENT_MS / 1000)
     retired = retired_aircraft()
     for tail in retired:

@@ -49,7 +49,9 @@ class Mismatch(Exception):
 
 @attrs.define
 class Airport:
-    """Sums over the flights from one airport. Delays are in minutes, over the flights that have one."""
+    """Sums over the flights from one airport. Delays are in minutes, and are summed over the flights whose delay is
+    known.
+    """
 
     flights: int = 0
     delay_sum: int = 0

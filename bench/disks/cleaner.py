@@ -91,7 +91,7 @@ def loads(scale: float) -> list[Load]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return the CPU time (user and system) of a process and all its children in seconds. Children that have ended
+    """Return the CPU time in seconds, user and system, of a process and all its children. Children that have ended
     count, too.
     """
     try:

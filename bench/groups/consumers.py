@@ -125,8 +125,8 @@ def described(wire: RawConnection, groups: Sequence[str]) -> list[DescribedGroup
 
 
 def wait_for(what: str, is_so: Callable[[], bool]) -> float:
-    """Call `is_so` repeatedly until it returns true; return the seconds that this took. Raises `TimeoutError` with
-    `what`.
+    """Call `is_so` repeatedly until it returns true; return the seconds that this took. Raises `TimeoutError` with the
+    text `what`.
     """
     began = time.perf_counter()
     while not is_so():

@@ -1,10 +1,10 @@
-"""Measures an authorizer's cost per request: the check of Produce and Fetch, a remembered decision, a new one, a
-refusal.
+"""Measures the costs of an authorizer: the check of a Produce or Fetch, a remembered decision, a new decision, and a
+logged refusal.
 
     python -m bench.hot_path.authorizer [--acls 10000]
 
-Compares a handler with its check of rights and the same handler alone. Prints nanoseconds per request, the best of
-several runs.
+The cost of a check is the time of a handler with the check, minus the time of the same handler without it. Prints
+nanoseconds per request, the best of several runs.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def nanoseconds(call: Callable[[], object]) -> float:
 
 
 def measure(acls: int) -> dict[str, float]:
-    """Return the nanoseconds of each kind of decision, with `acls` ACLs."""
+    """Return the nanoseconds of each kind of check and decision, for an authorizer with `acls` ACLs."""
     authorizer = Authorizer(AuthorizerSettings())
     rules = {
         number.to_bytes(16, "big"): Acl(
@@ -80,8 +80,8 @@ def measure(acls: int) -> dict[str, float]:
             return None
 
         guarded = GuardedHandler(alone, door, authorizer, lambda: topics).handle
-        without = nanoseconds(lambda request=request: alone(context, request))  # type: ignore[misc]  # runs at once
-        behind = nanoseconds(lambda guarded=guarded, request=request: guarded(context, request))  # type: ignore[misc]  # too
+        without = nanoseconds(lambda request=request: alone(context, request))  # type: ignore[misc]  # the lambda runs at once
+        behind = nanoseconds(lambda guarded=guarded, request=request: guarded(context, request))  # type: ignore[misc]  # so does this one
         figures[f"the door of {name}"] = behind - without
     rights = Rights(authorizer, ANONYMOUS, HOST)
     figures["a remembered decision"] = nanoseconds(
@@ -96,8 +96,8 @@ def measure(acls: int) -> dict[str, float]:
 
 
 def _refusal(authorizer: Authorizer) -> float:
-    """Measure a remembered refusal with its line in the audit log. No task writes the log, so equal lines are only
-    counted.
+    """Measure a refusal that is remembered, and its line in the audit log. In this process no task writes the log to
+    disk. So lines with the same text are only counted.
     """
     auditor = Auditor(1)
     authorizer.auditor = auditor

@@ -38,7 +38,9 @@ _NOTHING = memoryview(b"")
 
 @attrs.frozen
 class Kind:
-    """A kind of small request, and how many are in flight. A Produce has `batch_bytes` in `records` records."""
+    """A kind of small request, and how many are in flight. A Produce has one batch of `batch_bytes` bytes with
+    `records` records.
+    """
 
     name: str
     title: str

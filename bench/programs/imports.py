@@ -35,7 +35,7 @@ CLIENTS = {
     "confluent-kafka": ("confluent-kafka", "from confluent_kafka import Consumer, Producer"),
 }
 CLIENT_PROJECTS = ("attrs", "cramjam", "crc32c", "lz4", "zstandard")
-"""The projects that our client imports, of all that the package requires."""
+"""The projects that our client imports. (The package requires more projects, for nodes.)"""
 _REPORT = """
 import sys
 modules = len(sys.modules)
@@ -71,13 +71,15 @@ def _run(program: str) -> Cost:
         child.returncode = os.waitstatus_to_exitcode(status)
     if child.returncode:
         raise ChildProcessError(f"{program!r} ended with {child.returncode}")
-    # The peak memory that wait4 knows includes this process before it became another program.
+    # wait4 also returns a peak of memory, but that peak includes this process, from before the child ran its program.
     modules, kilobytes = map(int, said.split())
     return Cost(modules, used.ru_utime + used.ru_stime, kilobytes * 1024)
 
 
 def installed(projects: Iterable[str]) -> tuple[int, int]:
-    """Return how many projects are installed with these, and their bytes without bytecode. Extras are left out."""
+    """Count these projects and all projects that they require. Return their number, and the bytes of their files
+    without bytecode. Extras are left out.
+    """
     left, found = list(projects), dict[str, int]()
     while left:
         name = re.sub(r"[-_.]+", "-", left.pop()).lower()
@@ -86,7 +88,7 @@ def installed(projects: Iterable[str]) -> tuple[int, int]:
         try:
             about = distribution(name)
         except PackageNotFoundError:
-            continue  # another Python or platform needs it
+            continue  # needed only for another Python or platform
         found[name] = sum(
             Path(str(each.locate())).stat().st_size for each in about.files or () if _counts(each.suffix)
         )
@@ -102,7 +104,9 @@ def _counts(suffix: str) -> bool:
 
 
 def _own_bytes() -> int:
-    """Return the bytes of our own modules, also where a checkout is installed."""
+    """Return the bytes of our own modules. The metadata cannot be used, because it does not list them if a checkout is
+    installed.
+    """
     root = Path(producer.__file__).parents[2]
     folders = os.walk(root, followlinks=True)
     paths = (Path(folder, name) for folder, _, names in folders for name in names)

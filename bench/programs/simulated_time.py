@@ -57,8 +57,8 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "start of nodes": ("node/node.py:Node.start",),
     "logging": (":Logger.log",),
 }
-"""For each kind of work: the functions that do it, each as the end of its name "FILE:FUNCTION". The time of the
-functions that they call is counted with them.
+"""The functions that do each kind of work. A function is given by the end of its name in the profile, "FILE:FUNCTION".
+Its time includes the functions that it calls.
 """
 OTHERS = "libraries"
 

@@ -4,10 +4,10 @@
     python -m bench.programs.simulator --before 07ec2cab             # and the ratio to a commit
     python -m bench.programs.simulator --before 07ec2cab --counts    # function calls and task steps in place of time
 
-`simulator_runs.json` has the options of six runs: cluster shape, faults, workloads and operators, as drawn by
-the default profile at commit 07ec2cab. So both trees do the same work, whatever the seeds draw today. The two
-trees run each seed in turn. Each tree has a separate process, which has made a first run before the measured
-ones. All checks are included.
+`simulator_runs.json` has the options of six runs: cluster shape, faults, workloads and operators, as drawn by the
+default profile at commit 07ec2cab. So both trees do the same work, even if the seeds draw other options today. The two
+trees run each seed in turn. Each tree has a separate process, which has made a first run before the measured ones. All
+checks are included.
 
 CPU time is user and system time of that process. On a shared machine it differs by a third from run to run. So
 `--counts` counts two figures that do not depend on the machine: calls of functions (`cProfile`), and steps of trio's

@@ -1,5 +1,5 @@
-"""Measures whether quotas work, compared with Kafka's: the rates of clients with a quota, and the rates of other
-clients while one client is abusive.
+"""Measures how well quotas work, compared with Kafka's quotas: the rates of clients with a quota, and of other clients
+while one client is abusive.
 
     python -m bench.quotas rates [--short] [--no-kafka]
     python -m bench.quotas neighbours [--short] [--no-kafka]

@@ -1,4 +1,4 @@
-"""Compares the time of a batch query over 1,000 small partitions with that over one partition with the same rows.
+"""Compares the times of two batch queries over the same rows: in 1,000 small partitions, and in one partition.
 
     python -m bench.spark.partitions [--rows 50000] [--rounds 5] [--server odradek|kafka]
 

@@ -245,7 +245,7 @@ def latency(spark: SparkSession, bootstrap: str, formats: list[str], seconds: fl
 
 def memory(spark: SparkSession) -> list[float]:
     """Return the proportional set sizes, in MiB, of the Python processes below this session's Java process."""
-    java = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]  # a local Spark has both
+    java = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]  # neither is None with a local Spark
     parents: dict[int, int] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):

@@ -43,9 +43,9 @@ class Workload:
     compression: str = "none"
     settings: dict[str, Any] = attrs.field(factory=dict)
     produce_cpu_max: float = 0.0
-    """The goal for our CPU per GB, as the largest ratio to Kafka's."""
+    """The goal for our CPU per GB when producing: the largest allowed ratio to Kafka's."""
     produce_rate_min: float = 0.0
-    """The goal for our messages per second, as the smallest ratio to Kafka's."""
+    """The goal for our messages per second when producing: the smallest allowed ratio to Kafka's."""
     consume_cpu_max: float = 0.0
     consume_rate_min: float = 0.0
 

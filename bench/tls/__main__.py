@@ -5,11 +5,12 @@ handshakes.
     python -m bench.tls --only handshakes,flood --no-kafka
     python -m bench.tls --quick                # an impression in two minutes
 
-Both servers have a TLS listener with an RSA-2048 certificate. Topics are created on a plaintext listener. The goals:
-producing has at least 2x Kafka's messages/s at 0.5x its CPU-s/GB, consuming 1x at 1x. `throughput` measures this with
-librdkafka, `whole` with a client that fills its TLS records. The node does at least as many full handshakes per CPU
-second as Kafka. An idle connection takes at most 40 KiB. During 500 full handshakes a second, connected clients keep
-80 % of their throughput.
+Both servers have a TLS listener with an RSA-2048 certificate. Topics are created on a plaintext listener. The goals: a
+node accepts at least twice as many produced messages per second as Kafka, with half the CPU time per GB. To consumers
+it sends at least as many messages as Kafka, with as much CPU time. `throughput` measures this with librdkafka, `whole`
+with a client that fills its TLS records. The node does at least as many full handshakes per CPU second as Kafka. An
+idle connection takes at most 40 KiB. During 500 full handshakes a second, connected clients keep 80 % of their
+throughput.
 """
 
 from __future__ import annotations
@@ -132,8 +133,8 @@ def tls_server(key: str, directory: Path, cpus: Sequence[int] | None = None) -> 
 
 @attrs.frozen
 class Driven:
-    """Requests per second, and the number of CPUs that the server used for them. If that is below one, the client was
-    the bottleneck.
+    """Requests per second, and the number of CPUs that the server used for them. If it used less than one CPU, the
+    client was the bottleneck.
     """
 
     per_second: float
@@ -188,9 +189,9 @@ class TlsBench:
     def whole(self) -> None:
         """Measure the same batches from a client that fills its TLS records.
 
-        librdkafka makes two TLS records of each message, so that a batch of 16 KiB arrives in 31 records. Other
-        clients encrypt whole requests, as this one does. It keeps many requests in flight, and computes nothing in
-        between.
+        librdkafka makes two TLS records of each message, so that a batch of 16 KiB arrives in 31 records. Other clients
+        encrypt whole requests, and so does the client of this measurement. It keeps many requests in flight, and
+        computes nothing in between.
         """
         found: dict[str, dict[str, Driven]] = {}
         for kind in (each for each in KINDS if each.name in WHOLE_KINDS):
@@ -285,8 +286,8 @@ class TlsBench:
         """Measure the requests of connected clients, with and without a flood of handshakes from another process.
 
         Each server has a CPU of its own, and its clients use the others. With two CPUs, the flood shares the clients'
-        CPU. So it only sends one recorded ClientHello repeatedly, without computing (`bench.tls.handshakes`). This
-        costs the server a full handshake except the last step, which is a tenth of it.
+        CPU. So it only sends one recorded ClientHello repeatedly, without computing (`bench.tls.handshakes`). The
+        server then does all of a handshake except its last step, which is a tenth of the cost.
         """
         cpus = sorted(os.sched_getaffinity(0))
         with ExitStack() as ending:

@@ -290,7 +290,7 @@ def state() -> tuple[float, float]:
         offset = 0
         for producer_id in range(PRODUCERS):
             for sequence in range(batches):
-                # Each batch has another time, because a shared integer would cost no memory.
+                # Each batch has a different timestamp, because one integer that all batches share would cost no memory.
                 known.update(
                     (1 << 20) + producer_id, 0, sequence, (1 << 20) + offset, 0, (1 << 40) + offset, True
                 )

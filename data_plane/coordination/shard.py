@@ -1,4 +1,5 @@
-"""The coordinator of one led partition of an internal topic, for one leadership. PORTED.
+"""The coordinator of one led partition of an internal topic, for one leadership: loading, decisions, timers,
+late commits, the end. PORTED.
 
 Theory of operation
 -------------------
@@ -119,7 +120,7 @@ class Shard(ABC, Generic[S, D]):
         self._commit_timer: Timer | None = None
         self._stopped = False
 
-    # -- what each kind of coordinator defines ----------------------------------------------------------------
+    # -- parts that each kind of coordinator defines ----------------------------------------------------------
 
     @abstractmethod
     def read_state(self, latest: Latest, skipped: list[str]) -> S:

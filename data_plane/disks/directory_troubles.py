@@ -1,5 +1,5 @@
-"""Reports full and hung disks to the controller, so that replicas on other brokers become leaders instead.
-PORTED.
+"""Reports full and hung disks to the controller: whose replicas should not lead, and which hung directories
+heartbeats report as offline. PORTED. So replicas on other brokers become leaders instead.
 
 Theory of operation
 -------------------
@@ -104,7 +104,7 @@ class DirectoryTroubles:
         self.heartbeat_now: Callable[[], None] = lambda: None
         """A function that sends a heartbeat at once."""
 
-    # -- what heartbeats and registrations say ----------------------------------------------------------------------
+    # -- troubles in heartbeats and registrations -------------------------------------------------------------------
 
     def given_up(self) -> tuple[bytes, ...]:
         """Return the ids, sorted, of the hung directories that heartbeats must report as offline."""
@@ -155,7 +155,7 @@ class DirectoryTroubles:
                 return False
         return True
 
-    # -- what stands in the metadata --------------------------------------------------------------------------------
+    # -- troubles in the metadata -----------------------------------------------------------------------------------
 
     def changed(self, log_dir: LogDir) -> None:
         """Called when a directory gets into trouble, or its trouble ends."""

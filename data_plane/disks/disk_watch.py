@@ -35,8 +35,8 @@ HUNG_SECONDS = 15.0
 FULL_SECONDS = 5.0
 ROOM_BYTES = 1 << 30
 ROOM_SHARE = 20
-"""A divisor of the device's size. A full disk counts as sound again when this share of the device is free, or
-`ROOM_BYTES` if that is less.
+"""The divisor of a device's size. A full disk counts as sound again when the free space reaches the quotient,
+or `ROOM_BYTES` if that is less.
 """
 
 
@@ -103,8 +103,8 @@ class DiskWatch:
         if log_dir.offline_reason is None:
             seconds, call = log_dir.workers.oldest() or (0.0, "")
             if log_dir.unanswered is not None:
-                # Count from the moment at which the loop's call became late. The worker that waits for its
-                # answer may have started later, because long work can delay the upkeep task.
+                # Count from the moment at which the loop's call became late. The worker that waits for the
+                # device may have started later, because long work can delay the upkeep task.
                 since, name = log_dir.unanswered
                 seconds, call = max((seconds, call), (self._clock.monotonic() - since, name))
         if seconds < min(WARN_SECONDS, self._hung_seconds):

@@ -1,5 +1,5 @@
-"""Moves replicas between the disks of one broker, while they are served (AlterReplicaLogDirs, KIP-113,
-KIP-858).
+"""Moves replicas between the disks of one broker while they are served (AlterReplicaLogDirs, KIP-113):
+requests, copying, its throttle, the swap, resumption.
 
 Theory of operation
 -------------------
@@ -172,7 +172,7 @@ class ReplicaMoves:
         self.swapped = 0
         self.given_up = 0
 
-    # -- what clients ask for ---------------------------------------------------------------------------------------
+    # -- requests of clients ----------------------------------------------------------------------------------------
 
     def ask(self, partition: Partition, target: LogDir) -> None:
         """Begin to move a replica to this directory. If the replica is already there, give up its move to
@@ -280,8 +280,8 @@ class ReplicaMoves:
         )
 
     def explains(self, partition: Partition, directory_id: bytes) -> bool:
-        """True if the replica is about to move to this directory, and the controller knows that. So the
-        metadata may name this directory although the replica is still in another one.
+        """True if the replica is about to move to this directory, and the controller knows about the move. So
+        the metadata may name this directory although the replica is still in another directory.
         """
         move = self.moves.get(TopicPartition(partition.log.topic, partition.log.partition))
         return move is not None and move.is_reported and move.target.directory_id == directory_id
@@ -355,8 +355,8 @@ class ReplicaMoves:
                 # Try again soon, because a segment or a log was removed while a worker used it.
                 pause = LOOK_SECONDS
             except (DiskError, KafkaError) as error:
-                # If a disk has failed, it is offline by now, and the move is already given up. Other errors
-                # are tried again.
+                # If a disk has failed, it is offline by now, and the move is already given up. After any
+                # other error the move is tried again.
                 self._complain(move, str(error))
                 if isinstance(error, CorruptBatch) and move.future is not None:
                     reached("moves.rot_suspected")

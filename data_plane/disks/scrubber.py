@@ -1,5 +1,5 @@
-"""Searches the logs of a broker for silently damaged bytes: each log is read once per
-`odradek.scrub.interval.ms`. PORTED.
+"""The tasks that search a broker's logs for silently damaged bytes: each log is read once per
+`odradek.scrub.interval.ms`, with progress in a checkpoint. PORTED.
 
 Theory of operation
 -------------------
@@ -46,7 +46,7 @@ FIRST_ROUND_SECONDS = 3600.0
 start, other reads matter more.
 """
 _HASTE = 1.25
-"""The ratio of the reading rate to a rate at which a round would take the whole interval. So a round takes
+"""The factor by which the scrubber reads faster than the interval demands. With this factor, a round takes
 four fifths of the interval.
 """
 _LOOK_SECONDS = 10.0

@@ -1,4 +1,5 @@
-"""JoinGroup, SyncGroup, Heartbeat, LeaveGroup and the rebalances that they start. PURE.
+"""Members of classic groups: JoinGroup, SyncGroup, Heartbeat, LeaveGroup, the rebalances that they start,
+sessions, static members. PURE.
 
 Theory of operation
 -------------------
@@ -14,9 +15,9 @@ Rules
 * A dynamic member first gets an id and joins with it again (KIP-394, from version 4). Until the second join
   it is pending, and a rebalance waits for it as for a member.
 * A static member (KIP-345) that joins without a member id replaces its old entry. In a stable group whose
-  chosen protocol stays the same, the other members do not notice. But if the replaced member still had to
-  join once more, to give up partitions (KIP-429), a rebalance begins. Apache Kafka does not make this
-  exception.
+  chosen protocol stays the same, the other members do not notice the replacement. But if the replaced member
+  still had to join once more, to give up partitions (KIP-429), a rebalance begins. Apache Kafka does not make
+  this exception.
 * A member that waits in a rebalance need not send heartbeats. Its session continues when its request is
   answered.
 * Every check is in Kafka's order, since clients see which error comes first.
@@ -302,8 +303,8 @@ class Membership:
         assert request.group_instance_id is not None
         joining = max((len(each.metadata) for each in request.protocols), default=0)
         if group.phase is STABLE and self._is_too_large(group, joining, {}):
-            # The new member's metadata would go into the group's record at once, but it does not fit. So the
-            # old member stays.
+            # The new member's metadata would go into the group's record at once, but the record would be too
+            # large. So the old member stays.
             code = ErrorCode.UNKNOWN_SERVER_ERROR
             return turn.answer(ask.reply, join_refused(UNKNOWN_MEMBER, code, ask.version))
         leader_before = group.leader or ""

@@ -60,8 +60,8 @@ REQUEST_RATIO = 16
 times their size.
 """
 RECORD_BYTES = 16
-"""The number of bytes of a request for which one more of its records may be parsed. Even the smallest request
-has a budget of `RECORDS_PARSED_MAX` records, the most records of one batch.
+"""A client's request has a budget of records that workers may parse. The budget is `RECORDS_PARSED_MAX`, the
+most records of one batch, plus one record for each `RECORD_BYTES` bytes of the request.
 """
 SMALL_BYTES_MAX = 16 << 20
 """The largest decompressed size, in bytes, of a batch that counts as small."""

@@ -1,4 +1,5 @@
-"""One pass of the cleaner over one log: reads segments, writes cleaned ones and swaps them in.
+"""The log's side of a cleaning pass: the end below which it may clean, groups of segments, cleaned segments
+swapped in, the first dirty offset.
 
 Theory of operation
 -------------------
@@ -194,8 +195,8 @@ class Cleaning:
             return
         log.segment_list.sync_entry()
         pause()
-        # Take the whole list here. If the pass ends meanwhile, `end` then removes only the files of later
-        # swaps, not these.
+        # Take all names from the list now. If the pass ends meanwhile, `end` then removes only the files of
+        # later swaps.
         doomed, self._doomed = self._doomed, []
         try:
             while doomed:

@@ -1,4 +1,6 @@
-"""The types of arguments and results of a partition's log."""
+"""The types of arguments and results of a partition's log, and the port (`LogOwner`) by which a log reports to
+its directory.
+"""
 
 from __future__ import annotations
 
@@ -67,8 +69,8 @@ class LogRead:
 
 
 class FileRange:
-    """A range of a pinned file that a response sends without reading the bytes into memory: a spill for
-    `odradek.wire.codec`.
+    """A range of a pinned file that a response sends without reading the bytes into memory: a spill, in the
+    terms of `odradek.wire.codec`.
     """
 
     __slots__ = ("count", "file", "position")

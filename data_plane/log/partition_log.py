@@ -1,4 +1,5 @@
-"""The log of one partition: append, read, roll, truncate.
+"""The log of one partition: append with its checks and offsets, read, flush, roll; the entrance to truncation,
+retention and look-ups.
 
 Theory of operation
 -------------------
@@ -115,7 +116,7 @@ class PartitionLog(LogOffsets):
     def __str__(self) -> str:
         return str(self.home)
 
-    # --- what the parts know
+    # --- facts from the parts of the log
 
     @property
     def topic(self) -> str:
@@ -566,7 +567,7 @@ class PartitionLog(LogOffsets):
         if not config.is_compacted:
             self.abort_cleaning("the topic's cleanup.policy does not name compact any more")
 
-    # --- its end
+    # --- the end of the log object
 
     def close(self) -> None:
         """Make all records durable, write the files that make the next start quick, and close all files

@@ -1,5 +1,5 @@
-"""Finds records by timestamp (blocking, in workers). A batch is parsed only up to the first
-match, without making record objects.
+"""Finds records by timestamp (ListOffsets): the first at or after a time, or the newest; blocking, in workers.
+A batch is parsed only up to the first match, without making record objects.
 
 Theory of operation
 -------------------
@@ -60,7 +60,7 @@ class TimeLookup:
         """
         return self.segments.look(lambda: self._offset_of_max_timestamp(upper_bound))
 
-    # --- the first record that is not older
+    # --- the first record at or after a time
 
     def _offset_for_timestamp(self, timestamp_ms: int, upper_bound: int) -> _Found | None:
         start_offset = self.offsets.log_start_offset

@@ -1,5 +1,6 @@
-"""The follower side of replication from one leader. A fetcher fetches all partitions that this broker follows
-there, over one connection. PORTED.
+"""The follower side of replication from one leader: fetch rounds, appends, truncation, a new start when the log
+ends outside the leader's. A fetcher fetches all partitions that this broker follows there, over one connection.
+PORTED.
 
 Theory of operation
 -------------------
@@ -25,8 +26,8 @@ restarts uncleanly leaves every ISR before it may lead.
 
 A partition has no task or timer of its own. Changed partitions are kept in `_changed`. So the cost of a round
 depends on the partitions with new records, not on all followed partitions. New records also wake local
-requests. The next request to the leader is sent before that, because the leader may wait for its
-confirmation. The connection has a module of its own (`leader_connection`).
+requests. Before these are woken, the next request is sent to the leader, because the leader may wait for the
+confirmation in this request. The connection has a module of its own (`leader_connection`).
 """
 
 from __future__ import annotations
@@ -155,7 +156,7 @@ class LeaderFetcher:
         self.reassignment_bytes = 0
         """The part of `bytes_fetched` that belongs to replicas which a reassignment adds to this broker."""
 
-    # -- which partitions -----------------------------------------------------------------------------------------
+    # -- the partitions to fetch ----------------------------------------------------------------------------------
 
     def follow(self, replica: TopicIdPartition, partition: Partition) -> None:
         """Begin to fetch this partition, in its present leader epoch."""

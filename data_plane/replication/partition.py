@@ -1,4 +1,5 @@
-"""A partition as its broker sees it: the log, its leader, and the requests that wait for its high watermark.
+"""A partition on its broker: leader or follower, high watermark, proposed ISR changes, appends, errors for
+wrong leaders and epochs.
 
 Theory of operation
 -------------------
@@ -54,8 +55,8 @@ from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode, KafkaError
 
 NO_LEADER_EPOCH = -1
-"""The leader epoch of a request that has none. Any other number is compared with the partition's epoch
-(KIP-320).
+"""The value in a request that names no leader epoch. Any other value is compared with the partition's leader
+epoch (KIP-320).
 """
 
 _NOT_APPLIED = frozenset((ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA))

@@ -1,4 +1,6 @@
-"""The followers of a partition as its leader sees them: the ends of their logs, and when each was last caught up. PURE."""
+"""The followers of a partition as its leader sees them: the ends of their logs, who lags, who may join the ISR.
+PURE.
+"""
 
 from __future__ import annotations
 
@@ -144,8 +146,8 @@ class Followers:
 
     @staticmethod
     def of(image: PartitionImage, node_id: int, brokers: BrokerStates, known: Followers) -> Followers:
-        """Return exactly the other replicas that the metadata name now; of a known one, what the leader knows
-        about it is kept.
+        """Make the set of followers for this image: all replicas of the partition except the one on
+        `node_id`. For a follower that is in `known`, keep the leader's knowledge about it.
         """
         others = [broker_id for broker_id in image.replicas if broker_id != node_id]
         if not others:
@@ -167,7 +169,7 @@ class Followers:
     def __iter__(self) -> Iterator[RemoteReplica]:
         return iter(self._by_id.values())
 
-    # -- one of them ----------------------------------------------------------------------------------------------
+    # -- one follower ---------------------------------------------------------------------------------------------
 
     def find(self, broker_id: int) -> RemoteReplica | None:
         """Return the follower on this broker; None if there is none."""
@@ -222,7 +224,7 @@ class Followers:
         assert self._image is not None, "a leader must know its partition's metadata"
         return self._image
 
-    # -- all of them ----------------------------------------------------------------------------------------------
+    # -- all followers --------------------------------------------------------------------------------------------
 
     def note_growth(self) -> None:
         """Called when the leader's log has grown."""

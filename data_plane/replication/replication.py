@@ -1,5 +1,5 @@
-"""Replication of a broker: the fetches from leaders, the requests of its partitions to the controller, and
-the search for lagging followers. PORTED.
+"""Replication of a broker: which leaders it fetches from, throttles by configuration, and the search for
+lagging followers. PORTED. It also sends its partitions' requests to the controller.
 
 A broker has one object of this kind. Partitions use it to learn the state of the cluster
 (`PartitionCluster`). The broker passes to it every partition that the metadata changes (`follow_metadata`),
@@ -136,7 +136,7 @@ class Replication:
     def _own_epoch(self) -> int:
         return self.broker_epoch
 
-    # -- what partitions ask (PartitionCluster) ------------------------------------------------------------------
+    # -- the port of the partitions (PartitionCluster) -----------------------------------------------------------
 
     @property
     def lag_ms_max(self) -> int:
@@ -228,7 +228,7 @@ class Replication:
             self._unfollow(replica)
 
     def brokers_changed(self, broker_ids: Iterable[int]) -> None:
-        """Retry fetches from brokers whose address, fence or epoch has changed."""
+        """Retry fetches from brokers whose address, fencing or epoch has changed."""
         for broker_id in broker_ids:
             fetcher = self._fetchers.get(broker_id)
             if fetcher is not None:

@@ -1,5 +1,5 @@
-"""Rotten replicas, whose bytes differ from the written bytes. This module finds them, takes them out of the
-ISR, and lets them begin anew. PORTED.
+"""Rotten replicas, whose bytes differ from the written bytes: found by readers, taken out of the ISR, set aside
+and begun anew. PORTED.
 
 Theory of operation
 -------------------
@@ -116,7 +116,7 @@ class RottenReplicas:
         self._fetch_bytes_max = fetch_bytes_max
         self._node_id = broker.node_id
         self._checked_at: dict[TopicIdPartition, float] = {}
-        """The time, in monotonic seconds, of the last check of each replica."""
+        """The time, in monotonic seconds, at which each replica was last checked."""
         self._found: dict[TopicIdPartition, _Case] = {}
         self._renewed: dict[TopicIdPartition, bytes] = {}
         """Replicas that have begun anew while the metadata still calls them LOST, with the ids of their
@@ -125,7 +125,7 @@ class RottenReplicas:
         self.checks = 0
         self.set_aside = 0
 
-    # -- is it rotten? --------------------------------------------------------------------------------------------
+    # -- the check of a suspected replica -------------------------------------------------------------------------
 
     def suspect(self, partition: Partition, offset: int) -> None:
         """Check the log's bytes at this offset against their checksums, because a reader could not use these
@@ -199,7 +199,7 @@ class RottenReplicas:
         )
         self._give_up(case)
 
-    # -- giving it up ---------------------------------------------------------------------------------------------
+    # -- the end of a rotten replica ------------------------------------------------------------------------------
 
     def look_again(self) -> None:
         """Decide about all rotten replicas again, after a change of the metadata. Other replicas may be in
@@ -256,7 +256,7 @@ class RottenReplicas:
                 return True
         return False
 
-    # -- the metadata calls it LOST -------------------------------------------------------------------------------
+    # -- a replica that the metadata calls LOST -------------------------------------------------------------------
 
     def fate(self, replica: TopicIdPartition, image: PartitionImage, *, is_empty: bool) -> Fate:
         """Choose what happens next to a replica that the metadata calls LOST. `is_empty` is true if its log

@@ -1,4 +1,4 @@
-"""The fetches that wait until a partition has more records. PURE.
+"""The fetches that wait until a partition has more records, each with a mark at which it wakes. PURE.
 
 Each fetch has a mark. The mark is an offset that the high watermark, the last stable offset or the log end must
 reach. Or it is a size that the log must reach. An append compares only the smallest mark of each kind, and
@@ -23,8 +23,8 @@ class Until(IntEnum):
     """The kind of value that a fetch waits for.
 
     The marks of `HIGH_WATERMARK`, `LOG_END` and `STABLE` are (offset, 0). The fetch waits until the value has
-    reached this offset. `STABLE` is the last stable offset. It moves only when the high watermark moves, and
-    sometimes not even then.
+    reached this offset. `STABLE` is the last stable offset. It moves only when the high watermark moves. An
+    open transaction can keep it from moving.
 
     The mark of `SIZE` is (base offset of a segment, its size). The fetch waits for that size, or for a later
     segment.

@@ -25,7 +25,7 @@ KEPT_SECONDS = 300.0
 last push when it ends.)
 """
 NAME_LETTERS_MAX = 200
-"""The longest name of a user, client or library, in characters. Longer ones are cut."""
+"""The longest name of a user, client or library, in characters. Longer names are cut."""
 OTHERS = ("", "<others>")
 
 Software = tuple[str, str]

@@ -83,7 +83,7 @@ class MarkerShard(Protocol):
 
 
 class _Ending:
-    """A transaction whose markers are being written. `left` has the partitions that still need one."""
+    """A transaction whose markers are being written. `left` has the partitions that still need a marker."""
 
     __slots__ = ("is_spent", "is_written", "left", "shard", "transaction")
 

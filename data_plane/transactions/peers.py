@@ -32,7 +32,9 @@ class TransactionHost(CoordinatorHost, Protocol):
 
 
 class BrokerPeers:
-    """The sender of requests to other brokers. It has one connection for each kind of request."""
+    """The sender of requests to other brokers. To each broker it has at most one connection for each kind of
+    request.
+    """
 
     def __init__(self, broker: TransactionHost) -> None:
         self._broker = broker

@@ -26,7 +26,9 @@ from odradek.wire.messages.add_partitions_to_txn import (
 
 TRANSACTIONS_PER_REQUEST = 500
 ADDED_BY_BROKERS = 2
-"""The transaction version of clients that leave it to brokers to add partitions to their transactions."""
+"""The transaction version of clients that do not add partitions to their transactions themselves. The brokers
+add the partitions for these clients.
+"""
 
 Codes = Mapping[VerifiedPartition, ErrorCode]
 

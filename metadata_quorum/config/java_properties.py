@@ -21,8 +21,8 @@ class MalformedProperties(ValueError):
 def parse_properties(text: str) -> dict[str, str]:
     """Parse a properties file, and return the values by key. If a key is repeated, the last value is used.
 
-    A backslash at the end of a line continues it. '#' and '!' begin comments. '=', ':' or white space separates key
-    and value. Raises `MalformedProperties`.
+    A line that ends with a backslash is continued on the next line. '#' and '!' begin comments. '=', ':' or white space
+    separates key and value. Raises `MalformedProperties`.
     """
     values = {}
     for number, line in _logical_lines(text):

@@ -24,11 +24,9 @@ class DecisionFigures:
     commit_seconds: float = 0.0
     """The sum of the times from decisions to their commits, in seconds."""
     unclean_elections: int = 0
-    """Elections of leaders that were neither in sync nor eligible, so that records may be lost."""
+    """The number of elections of a leader that was neither in sync nor eligible, so that records may be lost."""
     eligible_elections: int = 0
-    """Elections of leaders that were not in sync but eligible (KIP-966), so that they have all committed
-    records.
-    """
+    """The number of elections of a leader that was eligible but not in sync (KIP-966). It has all committed records."""
     fenced_by_timeout: int = 0
 
     def committed(self, before: MetadataImage, after: MetadataImage, delta: MetadataDelta) -> None:

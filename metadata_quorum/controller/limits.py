@@ -19,8 +19,8 @@ record may need two names, for example those of a partition and of its topic.
 _OF_ONE_THING = frozenset(("broker_ids", "replicas"))
 
 ELECTIONS_PER_TURN_MAX = 1_000
-"""The most leaderships that one turn of the balancer moves (Kafka's number). Between two turns the controller
-handles other requests.
+"""The most leaderships that one periodic election of preferred leaders moves (Kafka's number). Between two of these
+elections the controller handles other requests.
 """
 
 

@@ -211,7 +211,7 @@ class _Kind:
         return _Things(leaves, len(leaves), keys, repeat(self._weight))
 
     def of_all(self, response: Any) -> Any:
-        """Convert the response to a request made by `named` into the response to the original request, which
+        """Convert the response to the request that `named` has made into the response to the original request, which
         meant all things.
         """
         return response

@@ -1,5 +1,5 @@
-"""Unclean recovery (KIP-966): when all replicas that were in sync may have lost records, the replica with the
-longest log is elected.
+"""Unclean recovery (KIP-966): who is elected by the longest log, which reports are awaited, and which brokers
+hold the election back after a recovery. It applies when all replicas that were in sync may have lost records.
 
 After a power failure each machine has lost its unsynced bytes. A broker that restarts leaves ISR and ELR. If
 ISR and ELR are then both empty, the partition waits for the replicas in `last_known_elr`. With their
@@ -21,7 +21,8 @@ offset. docs/internals/replication.md ("All lose power at once") has the argumen
   which replicas were in sync. `AWAITED_BROKERS` lists the brokers whose disks may have acknowledged records.
   A partition without a leader waits for those of these brokers that are in its `last_known_elr`. This is so
   even with `unclean.leader.election.enable`. An operator may remove a broker from the list, or request an
-  election. When no partition waits any more, the controller removes the list.
+  election. When no partition waits any more, and each broker of `UNREAD_BROKERS` has started, the controller
+  removes both lists. A broker of the second list starts only if the metadata have all topics on its disks.
 * **All nodes must support unclean recovery.** A controller or a replica's broker may lack the feature,
   because it runs Apache Kafka or an earlier release. Then Kafka's rule applies: the last known leader is
   elected when it is back.
@@ -50,11 +51,23 @@ from odradek.named_states import reached
 from odradek.wire.messages.broker_heartbeat import TopicPartitionLogInfo
 from odradek.wire.topic_partition import TopicIdPartition
 
-__all__ = ["AWAITED_BROKERS", "Recovery", "UncleanRecovery", "awaited_brokers", "is_held_back"]
+__all__ = [
+    "AWAITED_BROKERS",
+    "UNREAD_BROKERS",
+    "Recovery",
+    "UncleanRecovery",
+    "awaited_brokers",
+    "is_held_back",
+    "unread_brokers",
+]
 
 AWAITED_BROKERS = "odradek.recovery.awaited.brokers"
 """The name of a dynamic configuration for all brokers: a list of broker ids, separated by commas. The command
 `odradek quorum recover` writes this list.
+"""
+UNREAD_BROKERS = "odradek.recovery.unread.brokers"
+"""The name of a dynamic configuration for all brokers: those awaited brokers whose disks the recovery could not
+read, or only in part. The recovered metadata may lack topics that only such a broker has.
 """
 
 
@@ -90,7 +103,16 @@ def awaited_brokers(image: MetadataImage) -> frozenset[int]:
     """Return the brokers in the list `AWAITED_BROKERS`, for which partitions wait without a time limit after
     a recovery of the quorum.
     """
-    text = image.broker_configs(None).get(AWAITED_BROKERS, "")
+    return _listed(image, AWAITED_BROKERS)
+
+
+def unread_brokers(image: MetadataImage) -> frozenset[int]:
+    """Return the awaited brokers that the recovery could not read, or only in part (`UNREAD_BROKERS`)."""
+    return _listed(image, UNREAD_BROKERS) & awaited_brokers(image)
+
+
+def _listed(image: MetadataImage, key: str) -> frozenset[int]:
+    text = image.broker_configs(None).get(key, "")
     return frozenset(int(each) for each in text.split(",") if each.strip().isdecimal())
 
 

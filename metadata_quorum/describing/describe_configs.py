@@ -115,7 +115,9 @@ class _Answered:
 
 
 class DescribeConfigsHandler:
-    """Handler of DescribeConfigs (API 32). The node's own configuration has the keys of all its roles."""
+    """Handler of DescribeConfigs (API 32). The description of the node's own configuration has the keys of all its
+    roles.
+    """
 
     def __init__(self, node_id: int, broker: Described, troubles: Callable[[], str] = str) -> None:
         """`troubles` returns the present value of `odradek.troubled.log.dirs`

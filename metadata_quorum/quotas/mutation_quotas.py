@@ -13,9 +13,9 @@ buckets are soft state, and a new controller starts with full ones. There are tw
 Requests about delegation tokens are strict in all versions. Each of them counts as one change, and is refused
 while the client is in debt. (Kafka does not count them.)
 
-Only changes that are possible are charged. So the attempt to create an existing topic costs nothing. A
-request for too many partitions is refused, and also costs nothing. Otherwise one such request could block all
-clients that share the quota for years.
+Only changes that are possible are charged. So the attempt to create an existing topic costs nothing. A request for too
+many partitions is refused, and also costs nothing. Otherwise one such request could put all clients that share the
+quota into debt for years.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""One replica of the metadata quorum: Kafka's pull-based Raft without IO. PURE.
+"""One replica of the metadata quorum, Kafka's pull-based Raft without IO: events come in (requests, answers,
+time), effects come out. PURE.
 
 Theory of operation
 -------------------
@@ -251,7 +252,7 @@ class RaftCore(CoreState):
             election.resign(self)
         self._ask()
 
-    # -- for the driver -----------------------------------------------------------------------------------------
+    # -- methods for the driver ---------------------------------------------------------------------------------
 
     def next_deadline(self) -> float:
         """Return the latest time at which `tick` must be called, in monotonic seconds."""

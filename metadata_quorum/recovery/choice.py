@@ -1,9 +1,11 @@
-"""The choice of a copy of the metadata log, and the reasons to refuse a recovery. PURE.
+"""The choice of a copy of the metadata log, the reasons to refuse a recovery, and which topic id each name
+keeps. PURE.
 
 A recovery is refused if it is unnecessary, if facts are missing, or if an operator must decide first:
 
 * If a majority of the voters still has its metadata, the operator should start them instead. This is checked
-  for each voter set that may be in force.
+  for each voter set that may be in force. The exception: the last recovery could not read some broker, and
+  that broker has partitions which the recovered metadata lack.
 * The operator must have read the disk of each voter in the copy, or have named the voter as lost. The same
   holds for each registered broker, which may be named as absent or gone.
 * If two copies have different records at the same offset and epoch, one copy is damaged. If each of two
@@ -19,13 +21,13 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from odradek.metadata_quorum.controller.unclean_recovery import names_feature
+from odradek.metadata_quorum.controller.unclean_recovery import names_feature, unread_brokers
 from odradek.metadata_quorum.image.image_builder import ImageBuilder
 from odradek.metadata_quorum.image.metadata_image import MetadataImage
 from odradek.metadata_quorum.ports import MetadataLogCorrupt, OffsetAndEpoch
 from odradek.metadata_quorum.raft.voters import ReplicaKey, VoterSet
 from odradek.metadata_quorum.recovery.copies import MetadataCopy, greatest, parting_offset, read_copy
-from odradek.metadata_quorum.recovery.found import BROKEN_OFF, CopyFiles, FoundNode
+from odradek.metadata_quorum.recovery.found import BROKEN_OFF, CopyFiles, FoundNode, FoundReplica
 from odradek.metadata_quorum.recovery.recovered_image import (
     LEADER_EPOCHS_AHEAD,
     PRODUCER_IDS_AHEAD,
@@ -316,6 +318,7 @@ def _about_voters(
             f"(epoch {chosen.end.epoch}): if the recovery was interrupted, continue it with `odradek quorum recover --from PLAN CONFIG ... "
             f"--execute`, where PLAN is the file that it wrote beside the first CONFIG (*.recovery-{chosen.end.epoch}.json)"
         )
+    is_completed = bool(_unknown_to(chosen.image, nodes))
     for voters in sets:
         # Count only voters whose copy was read. Another check demands that each other voter is read, or named
         # as lost.
@@ -324,7 +327,7 @@ def _about_voters(
             for each in voters.voters
             if each.key not in named.lost and _has_its_copy(each.key, by_id.get(each.key.node_id))
         ]
-        if len(left) >= voters.majority:
+        if len(left) >= voters.majority and not is_completed:
             who = ", ".join(map(key_text, left))
             refusals.append(
                 f"{len(left)} of {len(voters.voters)} voters are left ({who}): start them instead, because a majority elects a leader without a recovery"
@@ -351,6 +354,25 @@ def _was_just_recovered(chosen: MetadataCopy, node: FoundNode) -> bool:
         and node.quorum_epoch == chosen.end.epoch
         and not node.copy.log
     )
+
+
+def _unknown_to(image: MetadataImage, nodes: Sequence[FoundNode]) -> list[FoundReplica]:
+    """List the replicas of partitions that are unknown to a recovered image, on nodes that the recovery could not
+    read. Another recovery restores these partitions, even if a majority of the voters is left.
+    """
+    unread = unread_brokers(image)
+    return [
+        each
+        for node in nodes
+        if node.node_id in unread
+        for each in node.replicas
+        if each.topic_id != ZERO_UUID and not _knows(image, each)
+    ]
+
+
+def _knows(image: MetadataImage, replica: FoundReplica) -> bool:
+    topic = image.topics_by_id.get(replica.topic_id)
+    return topic is not None and replica.partition in topic.partitions
 
 
 def _has_its_copy(key: ReplicaKey, node: FoundNode | None) -> bool:

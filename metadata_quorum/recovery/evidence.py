@@ -17,6 +17,8 @@ from odradek.wire.uuid_text import uuid_to_text
 
 __all__ = ["evidence", "review"]
 
+_NUMBERS_MAX = 20
+
 
 def evidence(choice: Choice, nodes: Sequence[FoundNode]) -> list[str]:
     """List the evidence that the copy lacks records, and the consequences, as sentences."""
@@ -25,7 +27,7 @@ def evidence(choice: Choice, nodes: Sequence[FoundNode]) -> list[str]:
         return []
     lines = _about_copies(chosen, choice.copies)
     lines += [
-        f"node {each} is absent: every partition gets its leader only when the node is back, because replicas may have moved there after the copy was made"
+        f"node {each} is absent: every partition gets its leader only when the node is back, because replicas may have moved there after the copy was made. Topics that only this node has come back by another recovery"
         for each in choice.absent
     ]
     for node in nodes:
@@ -88,8 +90,9 @@ def _about_topics(choice: Choice, chosen: MetadataCopy, nodes: Sequence[FoundNod
                 settings = "with the configuration of --topics, and keeps all records unless that configuration says otherwise"
             lines.append(
                 f"topic {name} ({uuid_to_text(topic_id)}) was found only in directories: it comes back with "
-                f"{holdings.count(topic_id)} partitions, {settings}"
+                f"{_size(holdings, topic_id)}, {settings}"
             )
+            lines += _unfound(holdings, name, topic_id)
             continue
         for number in holdings.partitions(topic_id):
             before: PartitionImage | None = known.partitions.get(number)
@@ -116,6 +119,28 @@ def _about_topics(choice: Choice, chosen: MetadataCopy, nodes: Sequence[FoundNod
                     f"{key} belongs to another topic of the same name ({uuid_to_text(replica.topic_id)}), so the node sets it aside at its start"
                 )
     return lines
+
+
+def _size(holdings: Holdings, topic_id: bytes) -> str:
+    """Return the number of a topic's partitions, and the numbers of replicas that its partitions have."""
+    count = holdings.count(topic_id)
+    found = sorted({len(holdings.of(topic_id, number)) for number in holdings.partitions(topic_id)})
+    replicas = str(found[0]) if len(found) == 1 else f"{found[0]} to {found[-1]}"
+    partitions = "partition" if count == 1 else "partitions"
+    return f"{count} {partitions} of {replicas} {'replica' if found == [1] else 'replicas'}"
+
+
+def _unfound(holdings: Holdings, name: str, topic_id: bytes) -> list[str]:
+    """Name the partitions of a topic that are on no disk, although partitions with higher numbers are."""
+    count, found = holdings.count(topic_id), holdings.partitions(topic_id)
+    missing = sorted({*range(count)} - {*found})
+    if not missing:
+        return []
+    shown = ", ".join(map(str, missing[:_NUMBERS_MAX])) + (", ..." if len(missing) > _NUMBERS_MAX else "")
+    return [
+        f"topic {name}: {len(missing)} of its {count} partitions ({shown}) are on no disk that was read, so they come back "
+        "without records and without leaders"
+    ]
 
 
 def review(choice: Choice, nodes: Sequence[FoundNode]) -> list[tuple[str, list[str]]]:

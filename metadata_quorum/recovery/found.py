@@ -100,6 +100,12 @@ class FoundNode:
         """The log directories that could not be read, because their disks are dead."""
         return [each for each in self.directories if each.problem]
 
+    @property
+    def has_gaps(self) -> bool:
+        """True if the node may have replicas that could not be read."""
+        is_nameless = any(each.topic_id == ZERO_UUID for each in self.replicas)
+        return bool(self.blank_directories or self.dead_directories or self.missing) or is_nameless
+
     def may_hold(self, topic: str, partition: int) -> bool:
         """True if the node may have a replica of this partition that could not be read."""
         nameless = ((each.topic, each.partition) for each in self.replicas if each.topic_id == ZERO_UUID)

@@ -1,4 +1,5 @@
-"""The plan of a recovery: the new metadata log, and the changes on each node. PURE.
+"""The plan of a recovery: the new metadata log, new ids and numbers, the changes on each node, and the checks
+before it is executed. PURE.
 
 The lost log may have assigned numbers that must not be assigned again. So the new log begins with a snapshot
 far above all numbers that were found. Its offset is above every end offset (epochs of brokers are offsets).
@@ -106,12 +107,13 @@ def make_plan(
         + int.from_bytes(digest[8:16]) % RECOVERY_EPOCHS_MIN,
     )
     recovery_id = uuid_to_text(unique)
+    brokers = [each for each in nodes if each.is_broker]
     absent_brokers = _brokers_among(absent, copy.image)
-    awaited = sorted({each.node_id for each in nodes if each.is_broker} | set(absent_brokers))
     cluster = RecoveredCluster(
         nodes=tuple(nodes),
         new_directory_ids=changed_ids,
-        awaited=tuple(awaited),
+        awaited=tuple(sorted({*absent_brokers, *(each.node_id for each in brokers)})),
+        unread=tuple(sorted({*absent_brokers, *(each.node_id for each in brokers if each.has_gaps)})),
         absent=absent_brokers,
         controllers=tuple(sorted({each.node_id for each in nodes if each.is_controller} | set(absent))),
         next_producer_id=_greatest_producer_id(copies, nodes) + PRODUCER_IDS_AHEAD,

@@ -1,4 +1,5 @@
-"""The state of the cluster with which a recovered metadata log begins. PURE.
+"""The cluster's state with which a recovered metadata log begins: replicas as found on disks, no leaders,
+raised leader epochs. PURE.
 
 The copy may be older than the logs of the lost voters. Since then a replica may have left an ISR, a leader
 may have changed, or a reassignment may have ended. So the leaders, ISRs and eligible replicas in the copy are
@@ -26,7 +27,7 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from odradek.metadata_quorum.controller.unclean_recovery import AWAITED_BROKERS
+from odradek.metadata_quorum.controller.unclean_recovery import AWAITED_BROKERS, UNREAD_BROKERS
 from odradek.metadata_quorum.image.image_builder import ImageBuilder
 from odradek.metadata_quorum.image.image_records import records_of
 from odradek.metadata_quorum.image.metadata_image import (
@@ -94,6 +95,8 @@ class RecoveredCluster:
     awaited: tuple[int, ...]
     """Brokers that were read or are absent. Partitions without a leader wait for the logs of these brokers.
     """
+    unread: tuple[int, ...]
+    """Those awaited brokers that are absent, or whose disks were read only in part."""
     absent: tuple[int, ...]
     controllers: tuple[int, ...]
     """Controllers that may come back."""
@@ -199,6 +202,8 @@ def recovered_records(image: MetadataImage, cluster: RecoveredCluster) -> list[M
     records.append(ProducerIdsRecord(-1, -1, cluster.next_producer_id))
     awaited = ",".join(map(str, cluster.awaited))
     records.append(ConfigRecord(RESOURCE_BROKER, "", AWAITED_BROKERS, awaited))
+    unread = ",".join(map(str, cluster.unread)) or None
+    records.append(ConfigRecord(RESOURCE_BROKER, "", UNREAD_BROKERS, unread))
     records.append(ConfigRecord(RESOURCE_BROKER, "", RECOVERIES, ",".join(cluster.recoveries)))
     builder = ImageBuilder(MetadataImage.empty(image.cluster_id))
     for offset, each in enumerate(records):

@@ -130,8 +130,8 @@ class QuorumDriver(Protocol):
         """True if the log, or the snapshot before it, names the voters (kraft.version 1)."""
 
     def report(self, report: Callable[..., None], *args: Any, **options: Any) -> None:
-        """Report an event to the core by calling `report`, with the present time, and perform the core's
-        effects.
+        """Report an event to the core. `report` is the method of the core to call, with these arguments and the present
+        time. Then perform the core's effects.
         """
 
     def wake(self) -> None:
@@ -147,9 +147,7 @@ class QuorumDriver(Protocol):
         """Notify all subscribers of `on_change`, because a value that they use may have changed."""
 
     async def patiently(self, work: Callable[[], T]) -> T:
-        """Run a call that waits for the disk in a worker. While the disk is full, repeat the call every
-        second.
-        """
+        """Run in a worker a call that waits for the disk. While the disk is full, repeat the call every second."""
 
     def report_no_room(self, error: DiskRefused) -> None:
         """Report that the full disk has refused a write, which will be repeated.

@@ -226,8 +226,8 @@ class QuorumLeader:
     # -- writing --------------------------------------------------------------------------------------------------------
 
     def may_write(self) -> bool:
-        """True if this node leads and has something to write, and the disk is not in a pause after it was
-        full.
+        """True if this node leads and has something to write. False during the pause that follows a write to a full
+        disk.
         """
         core = self._driver.core
         if not isinstance(core.role, Leader) or self._driver.clock.monotonic() < self.no_room_until:
@@ -316,9 +316,7 @@ class QuorumLeader:
             self._seen_hanging_at = float("inf")
 
     def _late_at(self) -> float:
-        """Return the time from which on the present sync is late, in monotonic seconds; infinity without a
-        sync.
-        """
+        """Return the time at which the present sync becomes late, in monotonic seconds; infinity without a sync."""
         if self._sync_began_at is None:
             return float("inf")
         return self._sync_began_at + self._settings.raft.fetch_timeout_seconds / LATE_PER_FETCH_TIMEOUT

@@ -329,21 +329,20 @@ class RaftQuorum:
     # -- events and effects -----------------------------------------------------------------------------------
 
     def report(self, report: Callable[..., None], *args: Any, **options: Any) -> None:
-        """Report an event to the core by calling `report`, with the present time.
-
-        Then perform the core's effects.
+        """Report an event to the core. `report` is the method of the core to call, with these arguments and the present
+        time. Then perform the core's effects.
         """
         if self._failure is not None or self._is_stopped:
             return
         try:
             report(*args, self.clock.monotonic(), **options)
-        except Exception as error:  # noqa: BLE001 - `run` raises it: the reporting task may be foreign
+        except Exception as error:  # noqa: BLE001 - `run` raises it, since the reporting task may be any task
             self.fail(error)
             return
         self._pump()
 
     def fail(self, error: BaseException) -> None:
-        """End `run` with this error, and so the node. Records that are not written yet are lost."""
+        """End `run`, and thus the node, with this error. Records that are not written yet are lost."""
         if self._failure is None:
             self._failure = error
         self._wake.set()
@@ -360,7 +359,7 @@ class RaftQuorum:
                 if not self._effects or isinstance(self._effects[0], ON_DISK):
                     break
                 self._perform(self._effects.popleft())
-        except Exception as error:  # noqa: BLE001 - `run` raises it: this task may be foreign
+        except Exception as error:  # noqa: BLE001 - `run` raises it, since this task may be any task
             self.fail(error)
         finally:
             self._is_pumping = False
@@ -483,9 +482,7 @@ class RaftQuorum:
         self.core.flushed(end_offset, self.clock.monotonic())
 
     async def patiently(self, work: Callable[[], T]) -> T:
-        """Run a call that waits for the disk in a worker. While the disk is full, repeat the call every
-        second.
-        """
+        """Run in a worker a call that waits for the disk. While the disk is full, repeat the call every second."""
         while True:
             try:
                 result = await self.env.workers.run(work)

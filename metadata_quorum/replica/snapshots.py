@@ -1,4 +1,5 @@
-"""Snapshots of a node's metadata log: when a snapshot is due, and how it is written. PORTED.
+"""Snapshots of a node's metadata log: when a snapshot is due, and how it is written from the committed image.
+PORTED.
 
 Theory of operation
 -------------------
@@ -118,7 +119,8 @@ class Snapshotter:
         self._snapshots = 0
 
     def begin_after(self, end_offset: int) -> None:
-        """Count the bytes for the next snapshot from `end_offset` on. This is the end of the newest snapshot.
+        """Count the bytes for the next snapshot from `end_offset` on, where the newest snapshot ends.
+
         Called at the start, and when a leader's snapshot was installed.
         """
         self._last_offset = end_offset - 1

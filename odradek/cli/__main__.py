@@ -1,4 +1,5 @@
-"""The entry point of the command line: `odradek GROUP COMMAND ...`.
+"""The entry point of the command line: finds the module of a group of commands, builds its parser, returns the
+exit code. A call is `odradek GROUP COMMAND ...`.
 
 Only the module of the requested group is imported. This module and the top level of each group's module
 import nothing heavy, such as trio or cattrs (tests/cli/test_import_budget.py). A command imports the other
@@ -46,7 +47,7 @@ GROUPS = (
 parser.
 """
 _HOMES = {"metadata": "odradek.cli.recovering.metadata"}
-"""The module of each command group that is outside the package `commands`, by the group's name."""
+"""The command groups whose module is outside the package `commands`, each with the name of that module."""
 PROGRAMS = {
     "mirror": (
         "odradek.spark.pipelines.mirror.command",

@@ -14,8 +14,8 @@ __all__ = ["conflicts"]
 def conflicts(
     values: Mapping[str, str | None], own: Collection[str], replication_factor: int
 ) -> list[tuple[str, str]]:
-    """Find conflicts between keys. Each result is a key, and a sentence with its actual effect and the
-    remedy.
+    """Find conflicts between keys. Each result is a key, and a sentence that says what the key really does and what to
+    change.
 
     `values` are all effective values of one topic, and `own` the keys set on the topic itself.
     `replication_factor` is the smallest replication factor of the topic's partitions.

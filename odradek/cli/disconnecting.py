@@ -1,5 +1,5 @@
-"""Closing the connections of principals on all brokers. The request is a dynamic configuration value. A
-broker reports this value once it has closed the connections.
+"""Closing the connections of principals on all brokers. A command requests this by a new value of a dynamic
+configuration. Once a broker has closed the connections, it shows the new value in its configuration.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ def disconnect(client: Client, principals: Iterable[str], timeout_seconds: float
     """Make all brokers close the connections of `principals`. Return the ids of the brokers that have closed
     them.
 
-    A broker closes the connections in the same step in which it applies the value. So a broker that reports
-    the value has closed them. Raises `CliError` for brokers that do not report the value in time.
+    The command writes the present time into a dynamic configuration of all brokers. A broker closes the connections in
+    the same step in which it adopts this new value. So a broker whose configuration has the new value has closed the
+    connections. Raises `CliError` if the configuration of some broker lacks the new value after the time limit.
     """
     from odradek.client.admin import AlterConfig, ConfigResource, ResourceType
     from odradek.metadata_quorum.config.config_defs import DISCONNECT_PREFIX

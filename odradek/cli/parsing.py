@@ -1,4 +1,6 @@
-"""Options that several commands share, and the types of their values."""
+"""Options that several commands share (--bootstrap-server, --timeout), the types of their values, and the
+parser with its error messages.
+"""
 
 from __future__ import annotations
 
@@ -103,8 +105,8 @@ def _judged(action: argparse.Action, argument: str) -> str:
 
 
 def called_here(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> str:
-    """Return this command's name for the first unknown word, if that word is an option of Kafka's tools or of
-    rpk; otherwise return "".
+    """Return this command's name for the first unknown word, if the word is an option of Kafka's tools or of rpk. If
+    the word is something else, or this command lacks an equivalent option, return "".
     """
     word = unknown[0].partition("=")[0]
     known = {text for action in parser._actions for text in (*action.option_strings, action.metavar)}

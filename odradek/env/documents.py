@@ -26,8 +26,8 @@ and then.
 def fetch_document(address: DocumentAddress) -> bytes:
     """Fetch the document at `file:///PATH`, or at an `https` or `http` address. It blocks, so call it in a worker.
 
-    Redirections are not followed, because a setting names one address, and a redirection could lead to any
-    server. Proxies are not used. Raises `DocumentMissing`, also for more than `BYTES_MAX` bytes.
+    Redirections are not followed, because a setting names one address, and a redirection could lead to any server.
+    Proxies are not used. Raises `DocumentMissing` if there is no document, or if it has more than `BYTES_MAX` bytes.
     """
     try:
         parts = urlsplit(address.url)
@@ -108,6 +108,6 @@ def _trusted(address: DocumentAddress) -> ssl.SSLContext:
         context = ssl.create_default_context(
             cafile=address.truststore_location, cadata=address.truststore_certificates
         )
-    # Since Python 3.13 this flag refuses certificates without key identifiers, which Kafka and older Pythons take.
+    # Python sets this flag since 3.13. It refuses certificates without key identifiers, but Kafka accepts them.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     return context

@@ -19,7 +19,7 @@ NICENESS = 5
 """
 SLICE_NANOSECONDS = 100_000_000
 _SCHED_SETATTR = {"x86_64": 314, "aarch64": 274, "riscv64": 274}
-"""The number of the system call, by machine; not every C library has a function for it."""
+"""The number of the system call `sched_setattr`, by machine. Some C libraries have no function for this call."""
 _ATTRIBUTES = struct.Struct("=IIQiIQQQII")
 """`struct sched_attr`: size, policy, flags, nice, priority, slice, deadline, period, and the lower and upper bound of
 utilization.

@@ -247,8 +247,8 @@ if TYPE_CHECKING:
 
 
 def is_valid_uuid(value: bytes) -> bool:
-    """True if Kafka may generate this id. It is neither zero nor one. Its text does not begin with a dash,
-    because tools would take such a text for an option.
+    """True if Kafka may generate this id. Kafka never generates zero, one, or an id whose text begins with a dash.
+    (Tools would take such a text for an option.)
     """
     return value not in (_UUID_ZERO, _UUID_ONE) and value[0] >> 2 != _DASH_SEXTET
 

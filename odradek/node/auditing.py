@@ -49,5 +49,7 @@ class Auditing:
             await self._audit_log.stop()
 
     def statistics(self) -> dict[str, int]:
-        """Return the numbers of lines that are queued, lost, or only counted; empty if the audit log is off."""
+        """Return how many lines are queued, were lost, or were counted without being written; empty if the audit log is
+        off.
+        """
         return {} if self._audit_log is None else self._audit_log.statistics()

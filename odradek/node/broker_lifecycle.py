@@ -9,8 +9,8 @@ to start it again. A broker also registers again when a directory that hung answ
 
 If two processes run on copies of one disk, each takes the registration from the other, again and again. (On one host,
 the locks of the directories prevent that.) So a broker ends itself when the same other process has taken its
-registration repeatedly. Before that, it waits so long that a late request of a dead process can no longer arrive. The
-other process then keeps the registration.
+registration repeatedly. Before it ends, it waits until a late request of a dead process can no longer arrive. After its
+end, the other process keeps the registration.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ ATTEMPT_SECONDS_MIN = 1.0
 UNANSWERED_MAX = 2
 """The number of successive unanswered heartbeats after which a broker that shuts down stops waiting."""
 DUPLICATE_SESSIONS = 2.5
-"""The number of session timeouts for which another incarnation must hold the registration before that other
-incarnation counts as alive.
+"""Another incarnation counts as alive once it has held the registration for this number of session timeouts.
 
-It must be more than two, because a new controller gives a new session even to a dead incarnation of this broker.
+The number must be more than two, because a new controller gives a new session even to a dead incarnation of this
+broker.
 """
 DEFAULT_SESSION_SECONDS = 9.0
 """The session timeout in seconds that controllers have by default. The controllers may use this timeout even
@@ -286,8 +286,8 @@ class BrokerLifecycle:
     def brokers_changed(self, broker_ids: Sequence[int]) -> None:
         """Send the next heartbeat at once if one of these brokers has begun to shut down.
 
-        Such a broker may stop when the heartbeats of all other brokers show that they know the new leaders of its
-        partitions. So it need not wait for their regular heartbeats.
+        A broker that shuts down waits until all other brokers know the new leaders of its partitions. Heartbeats report
+        this, so an early heartbeat shortens the wait.
         """
         brokers, own_id = self._broker.image.brokers, self._broker.settings.node_id
         changed = [brokers[each] for each in broker_ids if each in brokers and each != own_id]
@@ -409,8 +409,8 @@ class BrokerLifecycle:
         self._knows_more = False
         failed = [each.directory_id for each in broker.log_dirs if each.offline_reason is not None]
         hung = broker.troubles.given_up()
-        # If the last directory were reported as offline, it could not come back. So if all directories hang,
-        # ask only to be fenced, because the next heartbeat can lift the fence.
+        # If the last working directory were reported as offline, it could never come back. So if all directories hang,
+        # only ask to be fenced: a later heartbeat can lift the fence.
         all_hang = bool(hung) and len(failed) + len(hung) == len(broker.log_dirs)
         if not all_hang:
             self._reported.update(dict.fromkeys(hung))

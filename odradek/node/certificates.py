@@ -77,7 +77,7 @@ class Certificates:
         return None if found is None else found.tls
 
     def apply(self, dynamic: Mapping[str, str]) -> None:
-        """Set the broker's dynamic values, which the listeners apply soon."""
+        """Make new settings from the broker's dynamic values. The task that reads the files applies them soon."""
         for name, listener in self._listeners.items():
             try:
                 listener.wanted = self._settings(name, dynamic)

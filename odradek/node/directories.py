@@ -1,4 +1,6 @@
-"""The directories of a node: opened, locked and checked against each other before anything else starts. PORTED."""
+"""The directories of a node: opened, locked and checked at the start, blank disks adopted, failed ones left
+out; logs loaded, closed at the end. PORTED.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +16,7 @@ from odradek.data_plane.log.log_config import LogConfig
 from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.env.ports import Dir, DiskError, DiskHung, Event, FileMissing, Log, TaskGroup
 from odradek.metadata_quorum.config.typed_settings import settings_of
+from odradek.metadata_quorum.controller.unclean_recovery import UNREAD_BROKERS, unread_brokers
 from odradek.metadata_quorum.image.metadata_image import MetadataImage, PartitionImage
 from odradek.metadata_quorum.replica.meta_properties import (
     EmptyDirectory,
@@ -22,6 +25,7 @@ from odradek.metadata_quorum.replica.meta_properties import (
     read_meta_properties,
 )
 from odradek.metadata_quorum.replica.storage_format import StorageError, adopt_directory
+from odradek.named_states import reached
 from odradek.node.configuration.node_config import ADOPT_BLANK_DISKS, RESERVE_BYTES, NodeConfig
 from odradek.serving.node_env import NodeEnv
 from odradek.wire.topic_partition import TopicPartition
@@ -30,6 +34,7 @@ __all__ = ["Directories", "NodeCannotStart", "NodeCannotStartYet"]
 
 ANSWER_LOOK_SECONDS = 0.1
 """The seconds between two checks of a disk that hangs while the node stops."""
+_NAMED_MAX = 10
 
 
 class NodeCannotStart(Exception):
@@ -120,8 +125,8 @@ class Directories:
             directory.bound_calls(seconds, looks=looks)
 
     def _adopt_if_blank(self, path: str, context: LogDirContext) -> bool:
-        """Format a blank disk at `path` and use it in place of the old one, if the configuration allows it. Return
-        true if so.
+        """Format a blank disk at `path` and use it in place of the old one, if the configuration allows it. Return true
+        if the disk is in use now.
 
         The replicas on the new disk begin empty, and copy their records from the leaders. The new directory id shows
         the controller that the old disk is gone.
@@ -273,6 +278,35 @@ class Directories:
             tasks.start_soon(load, log_dir, done)
         for done in loaded:
             await done.wait()
+
+    def check_unread_topics(self, image: MetadataImage) -> None:
+        """Raise `NodeCannotStart` if a recovery of the quorum could not read all disks of this broker, and they
+        have partitions that the metadata lack.
+
+        The recovered metadata come from other nodes, so they may lack topics that only this broker has. At other
+        starts the logs of unknown topics are set aside as strays. Here that would hide acknowledged records. So an
+        operator decides.
+        """
+        node_id = self._config.node_id
+        if node_id not in unread_brokers(image):
+            return
+        unknown = [
+            f"{log_dir.path}/{topic}-{partition}"
+            for log_dir in self.log_dirs
+            for (topic, partition), log in sorted(log_dir.logs.items())
+            if (known := image.topics_by_id.get(log.topic_id)) is None or partition not in known.partitions
+        ]
+        if not unknown:
+            return
+        reached("broker.unread_topics_refused")
+        named = ", ".join(unknown[:_NAMED_MAX])
+        more = f" and {len(unknown) - _NAMED_MAX} more" if len(unknown) > _NAMED_MAX else ""
+        raise NodeCannotStart(
+            f"the metadata log was recovered while this node's disks could not be read, and it lacks these partitions of "
+            f"the node: {named}{more}. To keep their records, stop all nodes and run `odradek quorum recover` again with "
+            f"this node. To do without them, remove node {node_id} from {UNREAD_BROKERS} (`odradek config set broker "
+            "--default`)"
+        )
 
     def stop_loading(self) -> None:
         """Stop the opening of logs, because the node is to stop while it still starts."""

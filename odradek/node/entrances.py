@@ -45,7 +45,7 @@ any size, and a login needs only about a dozen.
 
 @attrs.frozen
 class World:
-    """Functions that entrances need beyond the ports. A function is None if the node does not need it."""
+    """The functions that entrances need in addition to the ports. A function is None if the node does not need it."""
 
     open_tls: OpenTls | None = None
     fetch_document: FetchDocument | None = None
@@ -220,8 +220,8 @@ class Entrances:
         return base64.b64encode(self._env.new_uuid() + self._env.new_uuid()).decode().rstrip("=")
 
     def _secret_for_salts(self) -> bytes:
-        """Return the secret from which the salts of unknown users are made. If the properties file has one, it is the
-        same on all brokers.
+        """Return the secret from which the salts of unknown users are made. It comes from the properties file, so that
+        all brokers have the same secret, or else it is random.
         """
         text = self._config.get_str(SCRAM_SECRET)
         if text:

@@ -16,8 +16,8 @@ STARTING_THRESHOLD = 100_000
 CPython's own threshold, collections take a sixth of the CPU time of a start with 10,000 partitions.
 """
 SERVING_THRESHOLDS = (700, 10, 100)
-"""CPython's thresholds, but with 100 instead of 10 as the last. A long request makes 200,000 objects. If a full
-collection came in the middle of it, it would visit all of them.
+"""The three thresholds of CPython, except that the last one is 100 instead of 10. A long request makes 200,000 objects.
+A full collection during the request would visit all these objects.
 """
 THAW_EVERY = 100
 

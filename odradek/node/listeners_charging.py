@@ -1,4 +1,4 @@
-"""Turns the charging of clients on while a quota exists, and off otherwise, on all listeners of a broker. PORTED."""
+"""Charges the clients on all listeners of a broker for their requests, as long as there is a quota. PORTED."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ about 3 us.
 
 
 class ListenersCharging:
-    """Turns the charging of clients on all listeners on with the first quota, and off with the last one."""
+    """Starts to charge the clients of all listeners with the first quota, and stops when the last quota is removed."""
 
     def __init__(self, broker: Broker, authorizer: Authorizer | None, limits: ConnectionLimits) -> None:
         """`limits` are the connection limits of the client listeners. They follow the quotas of addresses."""

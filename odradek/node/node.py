@@ -1,4 +1,5 @@
-"""The parts of a node, and the order in which they start and stop. PORTED.
+"""The parts of a node, the order in which they start and stop, and the reasons for which a running node gives
+up. PORTED.
 
 Start: directories, metadata log, controller listener, quorum; on a broker also logs, registration, listeners for
 clients (see ARCHITECTURE.md). Stop: notify the controller, stop listening, commit what the metadata log holds, sync
@@ -394,6 +395,7 @@ class Node:
         ).apply()
         self._entrances.follow(broker)
         await self._directories.load(self._tasks, metadata.committed_image)
+        self._directories.check_unread_topics(metadata.committed_image)
         await broker.moves.find_futures()
         metadata.subscribe(self._apply_metadata)
         image = metadata.committed_image
@@ -537,7 +539,7 @@ class Node:
         self._tasks.start_soon(server.reap_loop)
 
     def _run_woken(self) -> None:
-        """Continue the broker's requests that have waited for the controller in this process, and have its answer now."""
+        """Continue the broker's requests that waited for the controller in this process and now have its answer."""
         if self._broker is not None:
             self._broker.run_woken()
 

@@ -78,7 +78,7 @@ def open_to_everybody(paths: Iterable[str]) -> list[str]:
 
 def _is_open(path: Path) -> bool:
     try:
-        # If other users cannot enter a directory above, they cannot reach this one.
+        # If other users cannot enter a parent directory, they cannot reach this directory.
         return bool(path.stat().st_mode & stat.S_IRWXO) and all(
             each.stat().st_mode & stat.S_IXOTH for each in path.parents
         )

@@ -13,7 +13,7 @@ from odradek.wire.structure import Message
 __all__ = ["AccessNarrator"]
 
 Sentences: TypeAlias = Iterator[tuple[str, str, str]]
-"""Sentences about a record: kind of event, subject, and the rest of the sentence."""
+"""The sentences about a record, each as (kind of event, subject, rest of the sentence)."""
 _MECHANISMS = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 
 
@@ -72,7 +72,7 @@ def _mechanism(record: Any) -> str:
 
 
 def _rule(record: Any) -> tuple[str, str]:
-    """Return the principal of an ACL, and the rest of the sentence about it."""
+    """Return the principal of an ACL, and the rest of the sentence about the ACL."""
     verb = "may not" if record.permission_type == Permission.DENY else "may"
     kind = _words(ResourceType, record.resource_type).lower().replace("_", " ")
     if record.resource_type == ResourceType.CLUSTER:

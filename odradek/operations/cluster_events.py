@@ -354,8 +354,8 @@ class Narrator:
         else:
             text = f"is led by {new.leader} instead of {old.leader}, {in_sync}: {self._why(old, new)}"
             text = text.removesuffix(": ")
-        # An unclean election leaves only the leader in sync. So may the last step of a move, but its leader is in
-        # `adding`.
+        # After an unclean election only the leader is in sync. This may also be so after the last step of a move, but
+        # then the leader was in `adding`.
         if new.leader not in (*old.isr, *old.elr, *old.adding) and new.isr == (new.leader,):
             if new.leader in old.last_known_elr and len(old.last_known_elr) > 1:
                 text += "; its log is the longest of those in sync last, and they did not stop cleanly: the newest records may be lost"

@@ -50,7 +50,7 @@ class EventAuthors:
     def __init__(self) -> None:
         self._epochs: dict[int, _Epoch] = {}
         self.missing = 0
-        """The number of lines that the audit logs report as lost or only counted."""
+        """The number of lines that are missing from the audit logs, because they were lost, or were only counted."""
         self.unreadable = 0
         """The number of lines that are incomplete, or not from an audit log."""
 
@@ -72,7 +72,7 @@ class EventAuthors:
             self._epochs.setdefault(int(line["epoch"]), _Epoch()).changes.append(change)
 
     def author(self, event: Event) -> Author | None:
-        """Return the author of an event; None if no line names one."""
+        """Return the author of an event; None if no line names the author."""
         epoch = self._epochs.get(event.epoch)
         if epoch is None:
             return None

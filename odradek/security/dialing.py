@@ -158,7 +158,7 @@ class SecuredNetwork:
             own_token = await self._token_workers.run(self._tokens)
         client = SaslClient(credentials, self._nonce, own_token)
         token: bytes | None = client.first()
-        # Count the lifetime from before the last token is sent. So it ends here earlier than at the server.
+        # Count the lifetime from before the last token is sent, so that it ends earlier here than at the server.
         lifetime_ms, asked_at = 0, 0.0
         while token is not None:
             asked_at = self._env.clock.monotonic()
@@ -194,7 +194,7 @@ async def _ask(conn: Conn, wire: ClientConnection, request: Message, version: in
 
 
 class SecuredEnv:
-    """An `Env` like another one, but with a different network."""
+    """An `Env` that differs from another `Env` only in its network."""
 
     def __init__(self, env: NodeEnv, network: SecuredNetwork) -> None:
         self.network = network

@@ -44,8 +44,8 @@ IDLE_PASSES = 3
 pass run in any order.
 """
 HANDSHAKE_BYTES_MAX = 256 * 1024
-"""The maximum number of bytes that a peer may send before the handshake is done. The longest certificate
-chain needs a tenth of it.
+"""The maximum number of bytes that a peer may send before the handshake is done. The longest certificate chain needs a
+tenth of this number.
 """
 RECORD_BYTES_MAX = 16 * 1024 + 2048
 SERVER_HELLO_BYTES = 256

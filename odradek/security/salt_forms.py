@@ -50,8 +50,8 @@ KAFKAS = "Kafka's number"
 
 @attrs.frozen(order=True)
 class SaltForm:
-    """The properties of a challenge that an attacker sees: the salt's alphabet and length, and the
-    iterations. The salts of Kafka's tools vary in length, so `length` is 0 for them.
+    """The properties of a challenge that an attacker sees: the salt's alphabet and length, and the iterations. The
+    salts of Kafka's tools vary in length, so the `length` of their form is 0.
     """
 
     alphabet: str

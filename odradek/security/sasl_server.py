@@ -1,4 +1,5 @@
-"""The server's side of a SASL login on one connection (KIP-43, KIP-152, KIP-368). PURE.
+"""The server's side of a SASL login on one connection: the order of its requests, mechanisms, refusals,
+renewals (KIP-43, KIP-152, KIP-368). PURE.
 
 Before the login succeeds, a client may send ApiVersions once, name a mechanism (SaslHandshake) and exchange
 tokens. After version 0 of SaslHandshake, tokens come as bare frames. After version 1, they come in
@@ -95,7 +96,7 @@ class SaslSettings:
     """
     salt_secret: bytes = attrs.field(repr=False, default=b"")
     new_bearer_login: Callable[[], BearerLogin] | None = None
-    """Begins a login by OAUTHBEARER; None if this mechanism is not enabled."""
+    """A function that begins a login by OAUTHBEARER; None if this mechanism is not enabled."""
 
 
 class LoginState(Enum):
@@ -244,7 +245,7 @@ class Login:
         )
 
     def ask_out_of_turn(self) -> None:
-        """End the login because the client has sent another request in the middle of it."""
+        """End the login because the client has sent another request before the end of the login."""
         self._fail("the client sent another request in the middle of its login")
 
     def authenticate(self, request: SaslAuthenticateRequest) -> SaslAuthenticateResponse:

@@ -71,12 +71,12 @@ class ApiEntry:
             counting_encoder(response_class(api_key), version)
         )
         self.decode_large: Callable[[Any, int], tuple[Any, int]] = self._decode_first_large
-        """Decodes, like `decode`, a frame of more than `ELEMENTS_AT_ONCE` bytes. Raises `TooManyElements` if the
+        """A function like `decode` for a frame of more than `ELEMENTS_AT_ONCE` bytes. Raises `TooManyElements` if the
         request has more elements. The decoder is compiled when the first such frame arrives.
         """
         self.decode_all: Callable[[Any, int], tuple[Any, int]] = self._decode_first_of_many
-        """Decodes, like `decode`, a frame with up to `ELEMENTS_MAX` elements, in a worker. Returns the request and
-        the number of its elements.
+        """A function like `decode` for a frame with up to `ELEMENTS_MAX` elements. It runs in a worker. Returns the
+        request and the number of its elements.
         """
         self.prefix = bytes(9 if response_header_version(api_key, version) >= 1 else 8)
         self.errors: ErrorCounts = {}

@@ -1,4 +1,5 @@
-"""The contract between the connection loop and the request handlers.
+"""The contract between connections and request handlers: responses, delayed answers, suspended work, the
+context and rights of a client.
 
 `handle(context, request) -> Response | Delayed | Suspend | None | CLOSE`
 
@@ -244,7 +245,7 @@ class Context:
         self.appended = 0
         """The number of the last request of this connection that appended records."""
         self.of_connection: Context | None = None
-        """In a copy: the connection's own context. Otherwise None."""
+        """The connection's own context if this object is a copy of it; otherwise None."""
 
     def for_later(self) -> Context:
         """Copy the context, for a handler that continues with the current request after its dispatch."""
@@ -254,7 +255,7 @@ class Context:
 
     @property
     def own(self) -> Context:
-        """The connection's own context, even if this is a copy."""
+        """The connection's own context, of which this object may be a copy."""
         return self if self.of_connection is None else self.of_connection
 
     def note_append(self) -> Context:
@@ -287,4 +288,4 @@ class Context:
 
 
 Handler: TypeAlias = Callable[[Context, Never], Result]
-"""Handles requests of one API. (`Never` stands for the request type of that API.)"""
+"""A function that handles requests of one API. (`Never` stands for the request type of that API.)"""

@@ -5,8 +5,8 @@ the overlay outgrows the square root of the base, the two are merged into a new 
 costs O(sqrt n) amortised. Copying a dict is so fast that a change among 10,000 topics is as cheap as one among ten. A
 lookup takes one or two dict lookups.
 
-The order of iteration depends on when layers were merged, so decisions must sort first. (A HAMT would not
-help, because it hashes keys, and hashes of text differ between processes.)
+The order of iteration depends on when layers were merged, so decisions must sort first. (The order in a HAMT would not
+be stable either: it hashes keys, and hashes of text differ between processes.)
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class _Meter(Protocol):
 
 
 class _Asker(Protocol):
-    """A connection, which knows the client that pays for its long work."""
+    """A connection. It knows the client to whose account its long work is charged."""
 
     def payer(self) -> Callable[[float, float], object] | None: ...
 
@@ -239,7 +239,7 @@ class Share:
         node = work._of_node
         asker, node.asker = node.asker, None
         self.payer = None if asker is None else asker.payer()
-        """Charges processor time to the client's quota; None if no client pays."""
+        """A function that charges processor time to the client's quota; None if no client pays."""
         self.taken = 0.0
         """The seconds that this request has used, plus the number at which its share began."""
 

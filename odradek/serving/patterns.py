@@ -25,7 +25,7 @@ patterns with this estimate took at most 5 ms.
 """
 AUTOMATON_BYTES_MAX = 1 << 20
 _REPEATS_MAX = 1_000
-"""The maximum number of repetitions that RE2 accepts, in one repetition or in nested ones together."""
+"""The maximum number of repetitions that RE2 accepts. The limit also holds for the product of nested repetitions."""
 _PROPERTY_MICROSECONDS, _CLASS_MICROSECONDS, _LARGE_CLASS_MICROSECONDS = 500.0, 2.5, 12.0
 _DOT_MICROSECONDS, _CHARACTER_MICROSECONDS = 3.0, 0.6
 _PROPERTY = re.compile(r"\\[pP]")

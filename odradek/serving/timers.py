@@ -98,7 +98,7 @@ class Timers:
             self._log.exception("timer.bug")
 
     async def run(self) -> None:
-        """Run due actions for ever. Sleep until the next deadline, or until a timer with an earlier one is added."""
+        """Run due actions for ever. Sleep until the next deadline, or until a timer with an earlier deadline is added."""
         while True:
             self.fire_due(self._clock.monotonic())
             if self._after is not None:

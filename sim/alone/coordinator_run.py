@@ -68,7 +68,7 @@ class CoordinatorRun(PartitionRun, ABC, Generic[HostT]):
         super().__init__(plan, random)
 
     def run(self) -> Mapping[str, int]:
-        """Run the schedule, and return its counts by name."""
+        """Run the schedule, and return counts of its events, each with a name."""
         try:
             return super().run()
         finally:

@@ -68,7 +68,9 @@ def knobs_of(part: str, seed: int) -> dict[str, int]:
 
 
 def run_part(part: str, seed: int, knobs: Mapping[str, int] | None = None) -> object:
-    """Run one schedule and return its counts. Tuning constants are drawn from the seed, unless `knobs` gives them."""
+    """Run one schedule, and return counts of its events, each with a name. Tuning constants are drawn from the seed,
+    unless `knobs` gives them.
+    """
     with turned(knobs_of(part, seed) if knobs is None else knobs):
         return PARTS[part](seed)
 

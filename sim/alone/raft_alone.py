@@ -71,7 +71,9 @@ _WEIGHTS: Mapping[str, tuple[float, ...]] = {
 
 
 def run(seed: int, plan: RaftPlan | None = None) -> Mapping[str, int]:
-    """Run one schedule and return its counts by name. Raises `SafetyViolation`, and the cores' exceptions."""
+    """Run one schedule, and return counts of its events, each with a name. Raises `SafetyViolation`, and the cores'
+    exceptions.
+    """
     random = Random(f"{seed}/raft")
     return _Run(RaftPlan.draw(random) if plan is None else plan, random).run()
 

@@ -117,10 +117,10 @@ class Cluster:
     now: float = 0.0
     letters: list[Letter] = attrs.field(factory=list)
     leaders: dict[int, int] = attrs.field(factory=dict)
-    """By epoch: the id of its leader."""
+    """The id of the leader of each epoch."""
 
     committed: dict[int, Batch] = attrs.field(factory=dict)
-    """By base offset: the batch that was committed there."""
+    """The committed batches by their base offsets."""
 
     serial: int = 0
     unanswered: list[Question] = attrs.field(factory=list)

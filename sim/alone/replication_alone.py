@@ -96,7 +96,9 @@ _WEIGHTS: Mapping[str, tuple[float, ...]] = {
 
 
 def run(seed: int, plan: ReplicationPlan | None = None) -> Mapping[str, int]:
-    """Run one schedule and return its counts by name. Raises `SafetyViolation`, and the product's exceptions."""
+    """Run one schedule, and return counts of its events, each with a name. Raises `SafetyViolation`, and the product's
+    exceptions.
+    """
     random = Random(f"{seed}/replication")
     return PartitionRun(ReplicationPlan.draw(random) if plan is None else plan, random).run()
 
@@ -123,7 +125,7 @@ class PartitionRun:
         return Promises(self.plan.min_isr)
 
     def run(self) -> Mapping[str, int]:
-        """Run the schedule, and return its counts by name."""
+        """Run the schedule, and return counts of its events, each with a name."""
         random, plan = self.random, self.plan
         for node_id in NODES:
             self._begin_life(node_id)

@@ -61,7 +61,7 @@ class Controller:
         self.state = PartitionImage(-1, 0, 0, NODES, NODES, (bytes(16),) * len(NODES))
         self.images: list[Image] = []
         self._brokers: dict[int, tuple[int, bool]] = {}
-        """By broker id: the broker's epoch, and True if the broker is unfenced."""
+        """For each broker id, the broker's epoch, and True if the broker is unfenced."""
         self._next_epoch = 100
 
     def _change(self, **fields: object) -> None:

@@ -17,7 +17,7 @@ __all__ = ["Producers"]
 
 @attrs.define(eq=False)
 class _Batch:
-    """A batch that its producer has not seen acknowledged yet."""
+    """A batch whose acknowledgement has not reached its producer yet."""
 
     producer: int
     sequence: int

@@ -1,7 +1,7 @@
 """Guided choice of options: a campaign adds options that have led to rare states or new code. PURE.
 
-An option is named by two words: "trouble links", "workload group" or "duty moves". The added options are recorded
-with the outcome, so that the run can be repeated.
+An option is named by two words, for example "trouble links", "workload group" or "duty moves". The added options are
+recorded with the outcome, so that the run can be repeated.
 
 Two measures of an option have equal weight. The first is how many new lines and branches runs with the option have
 reached; it is measured in one run in twenty. The second is which named states of the product (`sim/census`) runs with
@@ -46,11 +46,11 @@ class RareStates:
 
     runs: int = 0
     reached: dict[str, int] = attrs.Factory(dict)
-    """By state: the number of runs that reached it."""
+    """The number of runs that reached each state."""
     runs_with: dict[str, int] = attrs.Factory(dict)
-    """By option: the number of runs that had it."""
+    """The number of runs that had each option."""
     reached_with: dict[str, dict[str, int]] = attrs.Factory(dict)
-    """By option, then by state: the number of runs that had the option and reached the state."""
+    """For each option, the number of runs that had the option and reached each state."""
 
     @classmethod
     def of(cls, outcomes: Iterable[Outcome]) -> RareStates:

@@ -31,7 +31,7 @@ class Guide:
     path: Path
     coverage: Coverage = attrs.Factory(Coverage)
     news: dict[str, int] = attrs.Factory(dict)
-    """By option: how many lines, branches and points runs with the option were the first to reach."""
+    """For each option, how many lines, branches and points were first reached by a run with the option."""
     runs: int = 0
     _lock: Lock = attrs.Factory(Lock)
 
@@ -73,7 +73,7 @@ class Guide:
 
 
 def everything() -> dict[str, tuple[set[int], set[Branch]]]:
-    """Find all lines and branches that the product's followed packages have, by file."""
+    """Find all lines and branches of the packages that are traced, by file."""
     return {
         path.relative_to(_REPOSITORY).as_posix(): lines_of(path)
         for package in PACKAGES

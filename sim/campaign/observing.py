@@ -70,7 +70,7 @@ class _Observer:
         self._fabric: Fabric | None = None
         self._streams: dict[SimConn, _Stream] = {}
         self._asked: dict[SimConn, dict[int, int]] = {}
-        """By the client's end of a connection, then by correlation id: the API key of the request."""
+        """For the client's end of each connection, the API keys of its requests by correlation id."""
         self._owners: dict[Partition, tuple[str, int]] = {}
         self._high_watermarks = 0
 

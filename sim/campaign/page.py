@@ -33,7 +33,7 @@ class Standing:
     faults: dict[str, int]
     answers: AnswerCounts
     lines: dict[str, int]
-    """By file: how many of its lines were executed."""
+    """How many lines of each file were executed."""
     branches: dict[str, int]
     points: dict[str, int]
     covered_runs: int

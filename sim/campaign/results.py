@@ -47,10 +47,10 @@ class Outcome:
     covered: bool = False
     """True if the run's coverage was recorded. Such a run is slow, so the report does not count it in the speed."""
     faults: Mapping[str, int] = attrs.Factory(dict)
-    """By kind of fault: how often it was inflicted on the cluster."""
+    """How often each kind of fault was inflicted on the cluster."""
     answers: Mapping[str, Mapping[str, int]] = attrs.Factory(dict)
     served: Mapping[str, Sequence[int]] = attrs.Factory(dict)
-    """`answers` counts the nodes' answers, `served` has the API versions that they offer
+    """`answers` has counts of the nodes' answers, and `served` the API versions that nodes offer
     (`sim.machine.answer_counts`).
     """
     schedules: int = 0
@@ -58,9 +58,9 @@ class Outcome:
     alone: str = ""
     """The command that repeats the failed schedule of a part; empty if none failed."""
     states: Mapping[str, int] = attrs.Factory(dict)
-    """By named state of the product: how often the cluster reached it."""
+    """How often the cluster reached each named state of the product."""
     alone_states: Mapping[str, int] = attrs.Factory(dict)
-    """By named state: how often the schedules of single parts reached it."""
+    """How often the schedules of single parts reached each named state."""
 
     @classmethod
     def of(cls, result: RunResult, commit: str) -> Outcome:

@@ -29,7 +29,7 @@ class Timeline:
     spans: list[tuple[float, float, str, str, str]] = attrs.Factory(list)
     """(begin, end, machine, kind, text) of each fault or down time."""
     high_watermarks: dict[str, dict[str, list[tuple[float, int]]]] = attrs.Factory(dict)
-    """By partition, then by machine: (time, high watermark) of each change."""
+    """For each partition and each machine, a list of (time, high watermark), one for each change."""
     _open: dict[tuple[str, str, str], float] = attrs.Factory(dict)
 
     def event(self, time: float, who: str, kind: str, text: str) -> None:

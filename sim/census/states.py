@@ -95,6 +95,7 @@ STATES: Mapping[str, str] = {
     "replication.isr_change_accepted": "The controller accepts a change of the ISR, and the leader still waits for the answer.",
     "replication.isr_change_refused": "The controller refuses to add a replica to the ISR, so the replica no longer counts.",
     "replication.look_failed": "A check of one partition for lagging replicas raises an exception.",
+    "replication.slow_answer_awaited": "A leader's large answer takes longer than `replica.socket.timeout.ms`, while its parts arrive.",
     "replication.synced_before_promise": "A follower must sync records before its next fetch confirms them.",
     "replication.session_begun_anew": "The leader no longer knows a follower's fetch session.",
     "replication.outdated_answer_dropped": "A follower's fetch is answered after the state of the partition has changed.",
@@ -294,6 +295,7 @@ STATES: Mapping[str, str] = {
     "controller.isr_of_earlier_state_refused": "A leader asks to change the ISR that it had before another change.",
     "controller.ineligible_member_refused": "A leader asks to add a replica to the ISR whose broker is fenced or has registered again.",
     "controller.reassignment_cancelled_uncleanly": "A reassignment is cancelled while only new replicas are in sync.",
+    "broker.unread_topics_refused": "A node that was absent from a recovery has a topic that the recovered metadata lack.",
     "controller.recovery_awaits_nobody": "All brokers that a recovery of the quorum waits for have answered.",
     "controller.members_waited_for": "A partition loses its leader, and its other members are down.",
     "controller.longest_log_elected": "All members of a partition were lost, and the replica with the longest log is elected.",
@@ -489,11 +491,11 @@ DRIVEN: Mapping[str, str] = {
     "decisions.withdrawn": "tests/quorum/test_state_machine.py::test_a_decision_that_fits_no_record_is_an_answer_and_changes_nothing",
     "decisions.refused_for_slow_log": "tests/quorum/test_state_machine.py::test_a_log_without_room_refuses",
 }
-"""By named state: the ordinary test that makes the product reach the state. The pytest mark `reaches` on the test
-checks that the state is reached.
+"""For each named state in this table, the ordinary test that makes the product reach the state. The pytest mark
+`reaches` on the test checks that the state is reached.
 """
 
 UNREACHABLE: Mapping[str, str] = {
     "produce.append_met_a_bug": "Only a bug raises there, and a run ends with it.",
 }
-"""By named state: why neither a run nor a test can reach it."""
+"""For each named state in this table, the reason why neither a run nor a test can reach it."""

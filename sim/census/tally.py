@@ -52,7 +52,7 @@ class Tally:
     by_parts: dict[str, int] = attrs.Factory(dict)
     by_either: dict[str, int] = attrs.Factory(dict)
     times: dict[str, int] = attrs.Factory(dict)
-    """By state: how often all runs together reached it."""
+    """How often all runs together reached each state."""
 
     @classmethod
     def of(cls, outcomes: Iterable[Counted]) -> Tally:

@@ -82,7 +82,7 @@ class _Replayed:
     node: Node
     images: list[tuple[float, AccessImage]] = attrs.Factory(list)
     gone: dict[tuple[str, str], dict[int, int]] = attrs.Factory(dict)
-    """By (user, topic), for users without READ: the end offset of each partition when the user lost READ."""
+    """For each (user, topic) without READ, the end offset of each partition when the user lost READ."""
 
     def during(self, since: float) -> list[AccessImage] | None:
         """Return the images that the process used at or after time `since`; None if the first known image is newer than
@@ -116,7 +116,7 @@ class Access:
         self._replayed: dict[str, _Replayed] = {}
         self._logins: dict[SimConn, _Login] = {}
         self._first_seen: dict[int, float] = {}
-        """By offset of the metadata log: the virtual time at which the first node had replayed the record there."""
+        """For each offset of the metadata log, the virtual time at which the first node had replayed it."""
         self.slowest_seconds = 0.0
         """The longest time in seconds from the first replay of an offset to its replay by another node."""
         self.judged = {"let in": 0, "denied": 0, "logged in": 0, "login refused": 0, "lost while waiting": 0}

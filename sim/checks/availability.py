@@ -171,7 +171,7 @@ class Availability:
         return self._why(last.member, last.node, has_lost_reach=True)
 
     def _why(self, member: Member, node: Node, *, has_lost_reach: bool) -> str:
-        """Name the fault that has hit a process which served before."""
+        """Return the name of the fault that has ended the service of this process."""
         wrong = self.fitness.wrong_with(member.name)
         if wrong in ("dead", "without power", "paused", "stopping"):
             return wrong
@@ -207,7 +207,7 @@ class Availability:
 
     def _largest_group(self, names: Sequence[str], majority: int) -> tuple[float, Sequence[str]]:
         """Find the majority of these voters that has been fit and connected for the longest time. Return (the virtual
-        time since when, the voters' names).
+        time at which this state began, the voters' names).
         """
         fit = [name for name in names if self.fitness.since(name) != NEVER]
         groups = ((self.fitness.together_since(each), each) for each in combinations(fit, majority))
@@ -390,7 +390,7 @@ class Availability:
     def _able(
         self, outage: Outage, image: MetadataImage, living: Mapping[int, tuple[Member, Node]]
     ) -> Iterator[tuple[float, str]]:
-        """Yield (since when, machine name) for each broker that may be elected."""
+        """Yield (virtual time since which it may be elected, machine name) for each broker that may be elected."""
         for broker_id, since in outage.able.items():
             found = living.get(broker_id)
             if found is None:

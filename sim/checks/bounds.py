@@ -127,7 +127,7 @@ BOUNDS: Mapping[tuple[Subject, str], Callable[[Timeouts], float]] = {
     ("partition", FULL): lambda times: times.full + _session(times),
     ("coordinator", "loading"): lambda times: 1.0 + times.weather,
 }
-"""The longest outage in seconds, by (the missing service, the fault that hit the process which served before)."""
+"""The longest outage in seconds, by (the missing service, the fault that hit the former server)."""
 GROUP_BOUNDS: Mapping[str, Callable[[Timeouts, GroupTimeouts], float]] = {
     "rebalance": lambda times, group: max(group.session, group.rebalance) + 2.0 + times.weather,
     "members": lambda times, group: (

@@ -1,4 +1,4 @@
-"""The state of a cluster's machines and links: which of them are fit, and since when. PURE.
+"""The state of a cluster's machines and links: which of them are fit, and for how long. PURE.
 
 The state is read from the simulated machines, disks and links, without the product's code. Whenever a fault of a
 machine or link begins or ends, the time since which the machine or link is fit starts again.
@@ -45,7 +45,7 @@ class _Machine:
 
 
 class Fitness:
-    """Which machines and links are fit, and since when. `look` updates the state."""
+    """Which machines and links are fit, and the times since which they are fit. `look` updates the state."""
 
     def __init__(self, world: World, members: Sequence[Member]) -> None:
         self._world = world

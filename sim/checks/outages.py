@@ -34,14 +34,12 @@ class Server:
 
 @attrs.define(eq=False)
 class Outage:
-    """An outage, with the time when it began and its reason. The reason is the fault that hit the process which served
-    before.
-    """
+    """An outage, with the time when it began and its reason. The reason is the fault that hit the former server."""
 
     since: float
     why: str
     able: dict[int, float] = attrs.Factory(dict)
-    """The brokers that may be elected according to the committed metadata, each with the virtual time from which on it
+    """The brokers that may be elected according to the committed metadata, each with the virtual time since which it
     may be elected. This time differs if an operator adds a broker late.
     """
 

@@ -1,5 +1,5 @@
-"""Check of Vote and Fetch between nodes. A message implies facts about its sender's disk. They must be true when the
-message is sent. PURE.
+"""Check of Vote and Fetch between nodes: what a message implies about its sender's disk is true when it is
+sent. PURE.
 
 1. A voter requests votes in an epoch, or grants its vote, only after its own vote is synced to disk (Raft, figure
    2).
@@ -54,7 +54,7 @@ class Promises:
         self._durable = StoredLogs(is_durable=True)
         self._cached = StoredLogs(is_durable=False)
         self._cut: dict[str, tuple[Node, int]] = {}
-        """By machine: the process, and the offset up to which its metadata log was synced before a truncation."""
+        """For each machine, its process, and the offset up to which its metadata log was synced before a truncation."""
         self.votes_seen = self.quorum_fetches_seen = self.fetches_seen = 0
 
     def watch_cuts(self) -> None:

@@ -47,8 +47,8 @@ Timestamps = Sequence[tuple[int, int]]
 
 @attrs.define
 class _Floors:
-    """Lower limits for the offsets in answers about one partition. The key of each limit is the leader epoch from
-    which on it applies.
+    """Lower limits for the offsets in answers about one partition. The key of each limit is the first leader epoch to
+    which it applies.
     """
 
     committed: dict[int, int] = attrs.Factory(dict)
@@ -230,7 +230,9 @@ class ServedOffsets:
             self.answers.append(answer)
 
     def _deleted(self, serving: tuple[Member, Node], request: Any, answer: Any) -> None:
-        """Note that records were reported as deleted: leaders from this epoch on must begin at or after that offset."""
+        """Note that the records below an offset were reported as deleted: leaders from this epoch on must begin at or
+        after it.
+        """
         broker = serving[1].broker
         for topic in answer.topics if broker is not None else ():
             hosted = broker.topics.get(topic.name) if broker is not None else None
@@ -249,7 +251,7 @@ class ServedOffsets:
                 epoch = partition.leader_epoch
                 floors.deleted[epoch] = max(floors.deleted.get(epoch, 0), part.low_watermark)
 
-    # --- at the end
+    # --- checks at the end of the run
 
     def look_at_all(self, hosted: Sequence[Hosted]) -> None:
         """Check the answers about timestamps against the logs of the present leaders. Raises `SafetyViolation`."""

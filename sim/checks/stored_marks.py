@@ -48,7 +48,7 @@ class StoredMarks:
         self._checkpoints: dict[tuple[str, str], Inode] = {}
         self.points_seen = self.checkpoints_seen = self.markers_seen = 0
 
-    # --- memory and checkpoints
+    # --- recovery points in memory, and checkpoints
 
     def look(self, hosted: Sequence[Hosted]) -> None:
         """Check new and changed checkpoints, recovery points and log starts. Raises `SafetyViolation`."""

@@ -80,9 +80,9 @@ class Processes:
         self.world = cluster.world
         self._by_name = {member.name: member for member in cluster.members}
         self._known: dict[Partition, tuple[Hosted, _State]] = {}
-        """By partition object: the replica, and its state at the last look."""
+        """For each partition object, the replica, and the state that it had at the last call of `look`."""
         self._nodes: dict[str, tuple[object, ...]] = {}
-        """By machine: the part of the broker's last seen state that concerns all its replicas."""
+        """For each machine, the part of the broker's last seen state that concerns all its replicas."""
         self._looks = 0
 
     def look(self, *, anyway: bool = False) -> Replicas:

@@ -20,7 +20,9 @@ from sim.knobs.knob_table import KNOBS, Knob
 _USERS = ("odradek.", "sim.")
 """Prefixes of the packages whose modules may have imported a constant."""
 _places_found: dict[str, tuple[int, tuple[object, ...]]] = {}
-"""By knob path: how many modules were loaded when `places_of` last searched, and the modules or class that it found."""
+"""For each knob path, how many modules were loaded when `places_of` last searched, and the modules or class that it
+found.
+"""
 
 __all__ = ["described", "places_of", "turned", "usual_value"]
 

@@ -117,7 +117,7 @@ class _Line:
         self._serial = 0
         self._core = ClientConnection(client_id=name)
         self._asked: dict[int, tuple[float, int, list[bytes]]] = {}
-        """By correlation id: the virtual time of the request, its `acks`, and its values."""
+        """The virtual time, the `acks` and the values of each unanswered request, by its correlation id."""
         self._buffer = memoryview(bytearray(RECEIVE_BYTES))
 
     async def ask(self) -> None:

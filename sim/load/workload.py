@@ -1,4 +1,5 @@
-"""The basic workload: producers and readers that record all answers in a history. PORTED.
+"""The basic workload: topics, producers and readers that record all answers in a history, the final check;
+other workloads share its state. PORTED.
 
 Each value is unique and begins with its producer's name, so that a history shows losses, duplicates and wrong
 order. Producers send lists of records as one operation (`sim.load.producing`), or single records through the
@@ -40,8 +41,8 @@ ROT_SECONDS = 0.5
 END_SECONDS_MAX = 90.0
 """How many seconds may pass until a new leader knows the end of its committed records.
 
-A follower that is still in the ISR (`replica.lag.time.max.ms`) may wait for an answer on a silently lost connection
-(`replica.socket.timeout.ms`, 30 s).
+The new leader waits for each follower that is still in the ISR (`replica.lag.time.max.ms`). A follower may wait for an
+answer on a silently lost connection (`replica.socket.timeout.ms`, 30 s).
 """
 FETCH_WAIT_MS, SLOW_FETCH_WAIT_MS = 500, 10_000
 SLOW_REST_SECONDS = 20.0
@@ -71,7 +72,7 @@ class Workload:
     ends: Mapping[TopicPartition, int] | None = None
     """The end offsets after the last record, for readers that must read everything; None until they are known."""
     positions: dict[str, dict[TopicPartition, int]] = attrs.Factory(dict)
-    """By name of a reader that must read everything: its position in each partition."""
+    """The positions of readers that must read everything: by reader's name, the position in each partition."""
 
     @property
     def partitions(self) -> list[TopicPartition]:
@@ -117,9 +118,9 @@ class Workload:
 
     async def create_topics(self, client: AsyncClient, wanted: Sequence[NewTopic], timeout: float) -> None:
         """Create the topics. Raises the cluster's errors. A request without an answer is sent again. So a topic that
-        exists already is accepted, since only this client creates these topics. Brokers repeat their requests to the
-        controller, too, as in Kafka. On a silently lost connection to the controller a broker waits for 30 s, which
-        is longer than the client waits.
+        exists already is accepted, since only this client creates these topics. As in Kafka, the broker repeats its
+        request to the controller. On a silently lost connection it waits for 30 s, which is longer than the client
+        waits.
         """
         while True:
             try:
@@ -300,7 +301,9 @@ class Workload:
         self.ends = {key: listed.offset for key, listed in found.items()}
 
     async def check(self, client: AsyncClient) -> Mapping[str, int]:
-        """Read all records, and check them against the history. Raises `SafetyViolation`. Return counts by name."""
+        """Read all records, and check them against the history. Raises `SafetyViolation`. Return counts, each with a
+        name.
+        """
         partitions = self.partitions
         # This is longer than a request may wait at the leader. If the request's bytes are delayed for even longer,
         # the client sends the request again.

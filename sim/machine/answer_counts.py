@@ -28,7 +28,7 @@ class AnswerCounts:
 
     counts: dict[str, dict[str, int]] = attrs.Factory(dict)
     served: dict[str, list[int]] = attrs.Factory(dict)
-    """By "listener API": the lowest and the highest version that any process has offered."""
+    """The lowest and the highest version that any process has offered, by "listener API"."""
 
     def count_table(self, table: ApiTable) -> None:
         """Add the counts of a process that has ended."""

@@ -1,5 +1,5 @@
-"""A simulated cluster: the roles of its nodes, their configuration and formatting, and the comparison of their
-metadata. PORTED.
+"""A simulated cluster: its shape drawn from a seed, its nodes' configuration and formatting, replaced disks,
+the comparison of metadata. PORTED.
 
 A cluster has `nodes` brokers. With `controllers` = 0 the first `voters` of them are also controllers (0: all of them).
 Otherwise `controllers` separate machines form the quorum, with ids from 101 on. Some settings are drawn from the seed:
@@ -202,16 +202,16 @@ FLUSH_MESSAGES = "log.flush.interval.messages"
 VOTERS_MAX = 5
 CONTROLLERS = (1, 2, 3, 3, 3, 4, 5)
 NODES = {3: 0.52, 4: 0.22, 5: 0.16, 6: 0.1}
-"""By number of brokers: the share of runs that have it."""
+"""The share of runs that have each number of brokers."""
 REPLICAS_OF = {
     3: ((1, 2, 3), (0.05, 0.1, 0.85)),
     4: ((1, 2, 3, 4), (0.05, 0.15, 0.6, 0.2)),
     5: ((2, 3, 4, 5), (0.1, 0.6, 0.1, 0.2)),
     6: ((2, 3, 4, 5), (0.1, 0.7, 0.1, 0.1)),
 }
-"""By number of brokers: replication factors, and the shares of runs that have them."""
+"""For each number of brokers, the possible replication factors, and the shares of runs that have them."""
 IN_SYNC_MIN_OF = {1: (1,), 2: (1, 2), 3: (2,), 4: (2, 3), 5: (2, 3)}
-"""By replication factor: the values of `min.insync.replicas` to choose from."""
+"""For each replication factor, the values of `min.insync.replicas` to choose from."""
 SETTINGS = {
     "default.replication.factor": "3",
     "min.insync.replicas": "2",
@@ -248,8 +248,8 @@ UPKEEP_SETTINGS = {
     "log.cleaner.backoff.ms": ("1000", "15000"),
     "log.cleaner.min.cleanable.ratio": ("0.01", "0.5"),
 }
-"""By key: the values from which `Shape.with_upkeep` draws. With Kafka's defaults of minutes nothing would be due in a
-run of seconds.
+"""For each key, the values from which `Shape.with_upkeep` draws. With Kafka's defaults of minutes nothing would be due
+in a run of seconds.
 """
 SMALL_SETTINGS = {
     "offsets.topic.segment.bytes": ("1048576", "104857600"),
@@ -259,7 +259,7 @@ SMALL_SETTINGS = {
     "offsets.retention.check.interval.ms": ("1000", "600000"),
     "log.flush.start.offset.checkpoint.interval.ms": ("2000", "60000"),
 }
-"""By key: the values from which `Shape.with_small_intervals` draws."""
+"""For each key, the values from which `Shape.with_small_intervals` draws."""
 AGED_SETTINGS = {
     "replica.fetch.wait.max.ms": ("10000",),
     "replica.lag.time.max.ms": ("30000",),
@@ -279,8 +279,8 @@ AGED_SETTINGS = {
     "offsets.retention.minutes": ("20", "10080"),
     "offsets.retention.check.interval.ms": ("60000",),
 }
-"""By key: the values from which `Shape.aged` draws. Even the shortest expiration of producer ids is longer than the
-time for which a producer repeats a batch.
+"""For each key, the values from which `Shape.aged` draws. Even the shortest expiration of producer ids is longer than
+the time for which a producer repeats a batch.
 """
 LATER_AGED_SETTINGS = {
     "transactional.id.expiration.ms": ("300000", "604800000"),

@@ -1,4 +1,5 @@
-"""A simulated disk: directories and files in memory, and their contents after a crash.
+"""The state of a simulated disk: injected errors, full and dead devices, and its contents after a crash. The calls
+on files are in `disk_files.py`.
 
 Theory of operation
 -------------------
@@ -119,17 +120,17 @@ class SimDisk:
         self.broken_errno: int | None = None
         """If set, the whole disk is dead: every operation fails with this error."""
         self.dead_paths: dict[str, int] = {}
-        """Single dead devices, by path: every operation below the path fails with this error, except those in
-        `spared`.
+        """The errors of single dead devices, by path. Every operation below the path fails with this error, except
+        those in `spared`.
         """
         self.spared: frozenset[str] = frozenset()
         """Operations that a dead device still answers, since a file system may have sizes and names in memory."""
         self.silent_roots: dict[str, float] = {}
-        """By log directory with a silent device: the virtual time at which it answers again. Until then, bounded calls
-        of the event loop raise `DiskHung`.
+        """For each log directory with a silent device, the virtual time at which the device answers again. Until then,
+        bounded calls of the event loop raise `DiskHung`.
         """
         self.unsettled: dict[str, Callable[[], None]] = {}
-        """By log directory: a function that finishes the loop's call which was not answered in time
+        """For each log directory, a function that finishes the call of the event loop which was not answered in time
         (`SimDir.in_time`).
         """
         self.bounded_roots: dict[str, None] = {}
@@ -151,7 +152,7 @@ class SimDisk:
         self.before_loss: Callable[[], Callable[[], None]] | None = None
         """Called before a page cache or a device is lost. The function that it returns is called afterwards."""
 
-    # -- used by nodes -----------------------------------------------------------------------------
+    # -- methods for nodes -------------------------------------------------------------------------
 
     def copy_files(self, other: SimDisk) -> None:
         """Copy the durable files of another disk, as an operator may copy a node's directory."""
@@ -176,7 +177,7 @@ class SimDisk:
             folder = node
         return SimDir(self, path, path)
 
-    # -- used by tests and faults
+    # -- methods for tests and faults
 
     def fail_at(self, number: int, errno: int) -> None:
         """Fail the operation with this number (the first is 1), but no other."""
@@ -313,7 +314,7 @@ class SimDisk:
         except KeyError:
             return {}
 
-    # --- shared by files and directories
+    # --- methods for files and directories
 
     def error(self, directory: str, path: str, operation: str, number: int) -> DiskError:
         return disk_error(directory, path, operation, number, _REASONS.get(number, f"error {number}"))
@@ -376,7 +377,7 @@ class SimDisk:
             raise self.error(directory, path, operation, number)
 
     def check_device(self, directory: str, path: str, operation: str) -> None:
-        """Raise `DiskError` if the device at this path is dead, and dead devices do not answer this operation."""
+        """Raise `DiskError` if the device at this path is dead, and does not answer this operation from memory."""
         number = self._dead(path, operation)
         if number:
             raise self.error(directory, path, operation, number)

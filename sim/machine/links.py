@@ -45,7 +45,7 @@ REPEAT_SECONDS_MIN = 1.0
 progress.
 """
 LATE_SECONDS_MAX = (0.2, 2.0, 15.0)
-"""The longest delay of a late request in seconds; one of these is drawn with equal probability."""
+"""Choices for the longest delay of a late request, in seconds. All choices are equally probable."""
 FREQUENT_SHARE = 0.02
 """The probability that a request arrives twice is multiplied by this factor for the frequent APIs (`_FREQUENT`)."""
 _FREQUENT = frozenset((ApiKey.FETCH, ApiKey.BROKER_HEARTBEAT))

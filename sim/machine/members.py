@@ -1,4 +1,5 @@
-"""A simulated machine and the node that runs on it: its starts, stops and crashes. PORTED.
+"""A simulated machine and the node on it: starts, clean stops, killed processes, power losses, disk errors.
+PORTED.
 
 Ways to end the node's process:
 
@@ -31,7 +32,7 @@ from sim.machine.disk import Keep
 from sim.machine.world import Running, World
 
 BUG = ".bug"
-"""The suffix of events that a node logs if it has met a bug and continues."""
+"""The suffix in the name of each event that a node logs if it has met a bug and continues."""
 CUT_SECONDS_MAX = 30.0
 """How many seconds `cut` waits for the disk operation in which the power fails."""
 

@@ -1,4 +1,5 @@
-"""A simulated network: hosts, links that can be cut, and byte streams that arrive late and in pieces.
+"""A simulated network: hosts, listeners, byte streams that arrive late, in pieces or never; faults of single
+links are in `links.py`.
 
 Theory of operation
 -------------------
@@ -98,7 +99,7 @@ class Fabric(Links):
         self._connections: dict[SimConn, None] = {}
         self.connection_count = 0
         self.severed: dict[tuple[str, str], float] = {}
-        """By pair of hosts: the virtual time at which connections between them were last silently lost."""
+        """For each pair of hosts, the virtual time at which connections between them were last silently lost."""
         self.may_close_late = True
         """True while the other end may learn late that a connection was closed, as the weather decides. False after a
         storm.

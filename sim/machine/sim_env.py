@@ -40,8 +40,8 @@ RARITY: Mapping[str, float] = {
     "quorum.resign": 0.02,
     "replication.drop_connection": 0.02,
 }
-"""By buggify point: the factor by which the point's probability is multiplied. Points that throw work in progress
-away fire less often. `NodeEnv.buggify` returns True if a point fires.
+"""For each buggify point in this table, the factor by which its probability is multiplied. Points that throw work in
+progress away fire less often. `NodeEnv.buggify` returns True if a point fires.
 """
 CPU_SECONDS_PER_OPERATION = 1e-6
 UUID_BYTES = 16
@@ -71,9 +71,9 @@ class SimEnv:
         self.lost_power = False
         """True if the process ended because its machine lost power, so that its peers were not notified."""
         self.paused = False
-        """True while its events are held back: it is stopped, or busy (`sim.machine.toil`)."""
+        """True while the events of the process are held back, because it is stopped or busy (`sim.machine.toil`)."""
         self.stopped = False
-        """True while it is paused until `resume`."""
+        """True while the process is paused until `resume`."""
         self.has_descriptors = True
         self.wakes = 0
         self.waits: dict[Task, Signal] = {}
@@ -87,7 +87,7 @@ class SimEnv:
         self.hangs_until = 0.0
         """The virtual time before which no work of workers finishes."""
         self.slow_until = 0.0
-        """The virtual time at which the last call to a worker ends that began while the machine was slow."""
+        """The virtual time by which all calls to workers have ended that began while the machine was slow."""
         self._trace = trace
         self._live_points = live_points
         self._ports_random = Random(f"{random.random()}")

@@ -30,7 +30,7 @@ class Toil:
         self._envs = envs
         self._random = random
         self._paid: dict[SimEnv, int] = {}
-        """By process: how many of its wakes were charged."""
+        """How many wakes of each process were charged."""
 
     def begin(self) -> None:
         """Charge all processes now, and again every `LOOK_SECONDS`."""

@@ -34,7 +34,7 @@ class Waiter(Protocol):
     wakes: int
     """How many times tasks of the node were woken. Checks skip a node if this number has not changed."""
     waits: dict[Task, Signal]
-    """By waiting task: the signal that the task waits for. The tasks are in the order in which they began to wait."""
+    """For each waiting task, the signal that it waits for. The tasks are in the order in which they began to wait."""
 
 
 @coroutine

@@ -1,4 +1,4 @@
-"""The weather of a run: how slow and unreliable its network, disks and CPUs are. Drawn from the seed."""
+"""The weather of a run, drawn from the seed: how slow and unreliable its network, disks and CPUs are."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Weather:
     """The probability that bytes in flight on a closed connection arrive up to `late_seconds` later."""
     late_seconds: float = 5.0
     repeat_probability: float = 0.0
-    """The probability that a request between nodes arrives twice, at once or late (`sim.machine.links.Repeats`)."""
+    """The probability that a request between nodes arrives twice (`sim.machine.links.Repeats`)."""
     socket_buffer_bytes: int = 1 << 18
     worker_seconds: tuple[float, float] = (0.0005, 0.0005)
     worker_spike_probability: float = 0.0

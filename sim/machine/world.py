@@ -1,4 +1,5 @@
-"""One simulated run: a `trio.run` in which time, order and every port depend on a seed. SHELL.
+"""One simulated run: machines, processes that start, pause and crash, faults of links, disks and clocks; every
+port depends on a seed. SHELL.
 
 `World.run` starts trio with a virtual clock and a seeded scheduler. (Trio
 shuffles each batch of runnable tasks by a private generator.) `tests/test_determinism.py` checks that two processes
@@ -96,7 +97,7 @@ class World:
             self.fabric.repeats = Repeats(self._stream("repeats"), self.weather.repeat_probability)
         self.machines: dict[str, Machine] = {}
         self.states: dict[str, int] = {}
-        """By named state of the product (`sim/census`): how often it was reached."""
+        """How often each named state of the product (`sim/census`) was reached."""
         self._live_points: dict[str, bool] = {}
         self._disk_capacity_bytes = disk_capacity_bytes
         self._nursery: trio.Nursery | None = None
@@ -247,8 +248,8 @@ class World:
             self.agenda.release(env)
 
     def take_descriptors(self, name: str) -> None:
-        """Let every open and connect of a process fail, as if it had no free file descriptors, until
-        `give_descriptors`.
+        """Let each call of a process that opens a file or connects fail until `give_descriptors`, as if no file
+        descriptor were free.
         """
         self.node_env(name).has_descriptors = False
         self.machine(name).disk.has_descriptors = False

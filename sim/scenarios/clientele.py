@@ -128,7 +128,7 @@ class Clientele:
         return found + [each.terms for each in self._crowds]
 
     def start_readers(self) -> dict[str, Event]:
-        """Start the clients that read to the end. Return by name an event, which is set when the client has read
+        """Start the clients that read to the end. Return an event for each name; it is set when the client has read
         everything.
         """
         spawn = self._world.spawn

@@ -61,7 +61,7 @@ HEAL_SECONDS_MAX = 180.0
 connections without an answer, and recovery.
 """
 BROKEN_HEAL_SECONDS = 30.0
-"""The same limit in the profile `broken`. It is short, since a node may have stopped for good."""
+"""The value of `HEAL_SECONDS_MAX` in the profile `broken`. It is short, since a node may have stopped for good."""
 QUIET_SECONDS_MAX = 60.0
 """The longest time in seconds from the last acknowledgement until all replicas are equal."""
 RESETS_PROBABILITY = 0.75
@@ -156,7 +156,8 @@ class ClusterScenario:
         return cls(seed, options=options)
 
     def run(self) -> Mapping[str, int]:
-        """Run to the end, and return counts by name. Raises `SafetyViolation`, `Liveness`, and the errors of nodes.
+        """Run to the end, and return counts of the run's events, each with a name. Raises `SafetyViolation`,
+        `Liveness`, and the errors of nodes.
 
         In the profile `broken` harm is accepted if a node has logged an error (`sim.storm.breakage`).
         """
@@ -274,7 +275,9 @@ class ClusterScenario:
         return found
 
     def faults(self) -> Mapping[str, int]:
-        """Count the faults by kind. In the storm's own counts, a fault also has names of nodes and numbers."""
+        """Count the faults by kind. (The storm counts them by their full texts, which also contain numbers and names of
+        nodes.)
+        """
         found: dict[str, int] = {}
         for what, times in self._storm.counts.items():
             words = takewhile(lambda word: word.isalpha(), what.replace(":", "").split())

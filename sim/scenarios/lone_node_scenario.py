@@ -112,7 +112,9 @@ class Scenario:
         self._member = Member(self.world, NODE, self.config)
 
     def run(self) -> Mapping[str, int]:
-        """Run to the end, and return counts by name. Raises `SafetyViolation`, `Liveness`, and the errors of the node."""
+        """Run to the end, and return counts of the run's events, each with a name. Raises `SafetyViolation`,
+        `Liveness`, and the errors of the node.
+        """
         return self.world.run(self._main, virtual_seconds_max=VIRTUAL_SECONDS_MAX)
 
     async def _main(self) -> Mapping[str, int]:

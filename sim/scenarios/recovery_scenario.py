@@ -14,6 +14,8 @@ The seed draws shape, weather and workload. Each of the two rounds has these ste
    node that returns later. All nodes are started.
 5. Voters may return with the metadata disks that they had before, all at once. They must stop, since the quorum was
    recovered without these disks.
+6. The node that was absent may have a topic that the recovered metadata lack. Then it must refuse to start, and the
+   operator recovers the quorum again from all nodes.
 
 Afterwards each acknowledged record must exist once (`sim.history`), and no offset, epoch or id may be used twice.
 The scenario knows the newest metadata from the disks that it destroys. By the fault model of a recovery, the lost
@@ -73,6 +75,7 @@ REST_SECONDS = 3.0
 END_SECONDS_MAX = 120.0
 VIRTUAL_SECONDS_MAX = 3600.0
 LEFT_BEHIND = "recovered without this node"
+UNREAD_TOPICS = "while this node's disks could not be read"
 
 __all__ = ["RecoveryScenario"]
 
@@ -158,6 +161,8 @@ class RecoveryScenario:
         self.world.trace.record(self.world.now, "recovery", "log", what)
 
     async def _must_be_whole(self, when: str, seconds: float) -> None:
+        """Wait until the cluster is whole. Until the next storm no connection is too slow for the workload."""
+        self.world.fabric.weather = self.world.weather.settled()
         wrong = await self.cluster.wait_until_whole(seconds)
         if wrong is not None:
             raise Liveness(f"seed {self.world.seed}: {seconds} s {when} the cluster is not whole: {wrong}")
@@ -166,6 +171,7 @@ class RecoveryScenario:
 
     async def _storm(self, number: int) -> None:
         self._operator.end_settling()
+        self.world.fabric.weather = self.world.weather
         kinds = tuple(each for each in STORM_KINDS if self._random.random() < 0.6)
         plan = StormPlan(self._random.uniform(*STORM_SECONDS), kinds, power=False)
         operator = Operator(self.cluster, self._loads[0].partitions, self.shape.replicas, (), self.history)
@@ -303,25 +309,29 @@ class RecoveryScenario:
         self._count("rebuilt" if recovered.is_rebuilt else "recovered")
         self._check_numbers(lost, recovered)
         self._check_contents(lost, recovered, present)
-        self._watch = Watch(cluster)
-        self._watch.begin()
-        world.spawn(self._operator.settle, recovered)
-        for member in self._random.sample(present, len(present)):
-            # Check before each launch: a partition with a replica on a node must have no leader before that node is
-            # back, however late.
-            self._check_awaited(member)
-            member.launch()
-            if self._random.random() < 0.4:
-                await world.sleep(self._random.uniform(0.0, self._random.choice(LATE_SECONDS)))
+        await self._launch(present, recovered)
         for member in absent:
             await world.sleep(self._random.uniform(0.0, 20.0))
             self._check_awaited(member)
-            await self._return_left_out(member)
+            recovered = await self._return_left_out(member, lost, recovered)
         await self._must_be_whole("after a recovery", HEAL_SECONDS_MAX)
         self._check_brokers(recovered)
         if self._random.random() < 0.5 and {*lost.voters.node_ids} - self._ids(lost.disks):
             await self._old_voters_return(lost)
         await world.sleep(REST_SECONDS)
+
+    async def _launch(self, members: Sequence[Member], recovered: Recovered) -> None:
+        """Start the nodes of a recovered quorum, one after the other."""
+        self._watch = Watch(self.cluster)
+        self._watch.begin()
+        self.world.spawn(self._operator.settle, recovered)
+        for member in self._random.sample(list(members), len(members)):
+            # Check before each launch: a partition with a replica on a node must have no leader before that node is
+            # back, however late.
+            self._check_awaited(member)
+            member.launch()
+            if self._random.random() < 0.4:
+                await self.world.sleep(self._random.uniform(0.0, self._random.choice(LATE_SECONDS)))
 
     def _ids(self, names: Mapping[str, Folder]) -> set[int]:
         return {each.config.node_id for each in self.cluster.members if each.name in names}
@@ -345,18 +355,39 @@ class RecoveryScenario:
         self._count("absent")
         return (member,)
 
-    async def _return_left_out(self, member: Member) -> None:
+    async def _return_left_out(self, member: Member, lost: Lost, recovered: Recovered) -> Recovered:
         """Start a node that was left out of the recovery, with its old metadata: it must stop. Then set the old
-        metadata aside, and start the node again.
+        metadata aside, and start the node again. If it has partitions that the recovered metadata lack, it must stop
+        again, and the operator recovers the quorum from all nodes. Return the last recovery.
         """
-        await self._must_end([member])
+        await self._must_end([member], LEFT_BEHIND)
         self._operator.begin_anew(member)
-        member.launch()
+        held = {
+            (each.topic_id, each.partition)
+            for node in self._operator.read([member])
+            for each in node.replicas
+        }
+        known = {
+            (topic.topic_id, number)
+            for topic in recovered.image.topics.values()
+            for number in topic.partitions
+        }
+        if held <= known:
+            member.launch()
+            return recovered
+        await self._must_end([member], UNREAD_TOPICS)
+        self._watch.end()
+        members = self.cluster.members
+        for each in members:
+            await each.kill("all")
+        again = self._operator.recover(members, ())
+        self._count("recovered again")
+        self._check_numbers(lost, again)
+        await self._launch(members, again)
+        return again
 
-    async def _must_end(self, members: Sequence[Member]) -> None:
-        """Start nodes of the old quorum, and wait until each has ended with an error about the recovery. Raises
-        `SafetyViolation`.
-        """
+    async def _must_end(self, members: Sequence[Member], words: str) -> None:
+        """Start nodes, and wait until each has ended with an error that has these words. Raises `SafetyViolation`."""
         for member in members:
             member.may_be_damaged = True
             member.launch()
@@ -365,8 +396,8 @@ class RecoveryScenario:
             assert running is not None
             await self.world.wait(running.ended, HEAL_SECONDS_MAX)
             if not running.ended.is_set():
-                raise SafetyViolation(f"{member.name} goes on with the old metadata log")
-            if not member.failures or LEFT_BEHIND not in member.failures[-1]:
+                raise SafetyViolation(f"{member.name} must end: {words}")
+            if not member.failures or words not in member.failures[-1]:
                 raise SafetyViolation(
                     f"{member.name} has ended without an error about the recovery: {member.failures[-1:]}"
                 )
@@ -385,7 +416,7 @@ class RecoveryScenario:
             each.name: self.world.machine(each.name).disk.exchange(METADATA, lost.disks[each.name])
             for each in members
         }
-        await self._must_end(members)
+        await self._must_end(members, LEFT_BEHIND)
         for member in members:
             self.world.machine(member.name).disk.exchange(METADATA, new[member.name])
         self._watch = Watch(self.cluster)

@@ -1,4 +1,5 @@
-"""The storm: faults and operators' actions that hit a simulated cluster, drawn from a seed. PORTED.
+"""The storm: its tasks of faults and what the fault model permits: killed processes, cut and slow links, full
+and replaced disks. PORTED.
 
 Each kind of trouble is a separate task with its own random generator, so that troubles overlap. The seed draws
 which kinds a run has; few runs have all (swarm testing).
@@ -92,7 +93,7 @@ class Storm:
         self._without_cache: frozenset[str] = frozenset()
         """The names of all brokers that have lost their page caches since the cluster was last whole."""
         self._replica_sets: frozenset[frozenset[str]] = frozenset()
-        """For each partition: the names of its brokers when the page cache was lost."""
+        """For each partition, the names of its brokers when the page cache was lost."""
         self.may_wait_for_operator = False
         """True once a partition may need an operator to get a leader again. In that case the former leader was the only
         replica in the ISR when it lost its disk.
@@ -323,7 +324,9 @@ class Storm:
         return True
 
     async def may_damage(self, member: Member) -> bool:
-        """True if a node's disk may be damaged now. A broker then counts as having lost its page cache."""
+        """True if a node's disk may be damaged now. If the answer for a broker is True, the broker counts as having
+        lost its page cache from now on.
+        """
         if not self.plan.power or not member.is_up() or member.disk_is_bad:
             return False
         if member in self.cluster.brokers:
@@ -354,8 +357,8 @@ class Storm:
         return paths
 
     async def bring_back(self, member: Member, paths: Sequence[str]) -> None:
-        """Start a node whose directories `paths` are new. If a voter has lost its first directory, it is made a voter
-        again.
+        """Start a node whose directories `paths` were replaced. A voter that has lost its first directory is made a
+        voter again.
         """
         if not member.is_up():
             member.launch()
@@ -363,7 +366,7 @@ class Storm:
             await self._operator.replace_voter(member)
             self._voter_away = None
 
-    # --- links, pauses, clocks
+    # --- troubles of links, processes and clocks
 
     async def _links(self, random: Random) -> None:
         """Isolate one node, split the cluster, or cut one direction between two nodes."""
@@ -474,8 +477,8 @@ class Storm:
             self.begin(f"wipe {len(paths)} of {member.name}")
             await member.kill("all")
             self.cluster.replace_disks(member, paths)
-            # Another broker may have lost its page cache before, if this disk belongs to a controller. Then one
-            # more broker must stay up.
+            # If this disk belongs to a controller, a broker may have lost its page cache before. Then one more broker
+            # must stay up.
             is_alone = member is self.lost_power or self.lost_power is None
             if random.random() < FOLLOWS_PROBABILITY and is_alone:
                 await self._other_brokers_die(member, random)

@@ -161,7 +161,7 @@ async def _hand_over(storm: Storm, random: Random) -> None:
 
 
 async def _until(storm: Storm, look: Callable[[], list[_Found]], seconds_max: float) -> list[_Found]:
-    """Call `look` until it finds something. Returns an empty list if the time is over before that."""
+    """Call `look` until it finds something, and return that. Returns an empty list if the time is over first."""
     world = storm.world
     gives_up_at = world.now + min(seconds_max, storm.seconds_left)
     found, seen = look(), world.wakes

@@ -39,7 +39,7 @@ def attacks() -> dict[str, Attack]:
 def _load(room: str, name: str) -> Attack:
     module = import_module(f"tests.attacks.{room}.{name}")
     assert ROOMS[room] == module.WHO, f"{name} is an attack of a {module.WHO}, but lies in {room}"
-    purpose = (module.__doc__ or "").strip().splitlines()[0]
+    purpose = " ".join((module.__doc__ or "").strip().partition("\n\n")[0].split())
     return Attack(
         name,
         module.WHO,

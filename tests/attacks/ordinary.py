@@ -74,7 +74,8 @@ def paced(rate: float) -> Iterable[None]:
 
 
 def run(account: Account, rate: float, send: Callable[[int, float], None], read: Callable[[], None]) -> None:
-    """Send at the rate and read beside it. Then read on until nothing is missing or the time is up."""
+    """Send records at the given rate, and read them meanwhile. Then read on until nothing is missing or the time is
+    up."""
     stop = threading.Event()
 
     def reading() -> None:

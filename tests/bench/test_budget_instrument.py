@@ -1,4 +1,4 @@
-"""The measurement of `make costs`: counts of the attackers, the clients' own rate, and table rows with the worst
+"""The measurement of `make costs`: what attackers count, the rate of ordinary clients, and table rows with the worst
 figures."""
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ def cost(version: int, size: str = "1M", stall_ms: float = 1.0, cpu_ms: float = 
 
 
 def test_a_line_leaves_to_the_row_what_the_row_says() -> None:
-    """A line of `LINES` names its own paths only if they differ from those that the row of its API already names."""
+    """If a line of `LINES` has paths of its own, they differ from those of the row of its API. Otherwise it leaves them
+    out."""
     for key, lines in LINES.items():
         for line in lines:
             if line.grow != THINGS:
@@ -36,7 +37,7 @@ def test_a_line_leaves_to_the_row_what_the_row_says() -> None:
 
 
 def test_things_are_those_of_the_newest_row_first() -> None:
-    """`paths_of_things` returns the lists whose elements a request repeats, those of the newest version first."""
+    """`paths_of_things` returns the lists whose elements a request repeats. Lists of the newest version come first."""
     assert paths_of_things(ApiKey.FETCH) == ("topics.partitions",)
     assert paths_of_things(ApiKey.OFFSET_FETCH) == (
         "groups.topics.partition_indexes",
@@ -85,7 +86,8 @@ def test_a_connection_that_is_closed_is_opened_anew_and_counted() -> None:
 
 
 def test_a_window_waits_for_the_answers_of_back_to_back_frames() -> None:
-    """Frames that take longer than the window still count. The clients' rate is computed over its real length."""
+    """Frames that take longer than the window still count. The clients' rate is computed over the time that really
+    passed."""
     with (
         sink(10, 1.0) as slow,
         sink(10, 0.0) as quick,
@@ -99,7 +101,8 @@ def test_a_window_waits_for_the_answers_of_back_to_back_frames() -> None:
 
 
 def test_a_row_has_the_worst_of_each_figure_and_says_whose_it_is() -> None:
-    """A row shows the worst value of each figure and its version. It is over its budget if any value of a frame is."""
+    """A row shows the worst value of each figure with its version. Any figure above its limit marks the row as over
+    budget."""
     costs = [
         cost(0, stall_ms=120.0),
         cost(13, cpu_ms=9.0),

@@ -346,7 +346,7 @@ def append(value: str) -> list[Any]:
 
 
 def appended(value: str) -> str:
-    """Return the value that `append` stores: a comma joins the parts, in the place of a letter."""
+    """Return the value that `append` stores. The comma between the two parts replaces one letter of the value."""
     return value[:3] + "," + value[4:]
 
 

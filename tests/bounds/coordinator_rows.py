@@ -203,7 +203,7 @@ def stable(joined: Step) -> Steps:
 
 
 def other_leads(joined: Step) -> Steps:
-    """Let another member lead the group, join again with the new one, and hand in the assignment."""
+    """Let another member lead the group. It joins again when the new member has joined, and hands in the assignment."""
     leader = "leader"
     known = f"{leader}{SUFFIX}"
     return [
@@ -231,7 +231,7 @@ TOO_LONG = (WRITTEN, WRITTEN, UNKNOWN_SERVER_ERROR)
 """Outcomes of a value that the coordinator composes of parts: each part fits a request, but the whole may be
 too long."""
 NO_ID_OF_IT = (UNKNOWN_SERVER_ERROR, UNKNOWN_SERVER_ERROR, UNSENDABLE)
-"""Outcomes of a name that fits a request, but is too long for the member id that is made from it."""
+"""Outcomes of a name that fits into a request. The member id made from it would be too long."""
 NO_TIME_TO_SYNC = ErrorCode.UNKNOWN_MEMBER_ID.name
 BAD_SESSION = ErrorCode.INVALID_SESSION_TIMEOUT.name
 
@@ -317,7 +317,7 @@ def add(partitions: Sequence[tuple[str, int]]) -> Steps:
 
 
 OF_AN_EPOCH = (UNSENDABLE, UNSENDABLE, WRITTEN, WRITTEN, WRITTEN, WRITTEN)
-"""Outcomes of an epoch that follows the one in the log. No epoch comes before the lowest one."""
+"""Outcomes of an epoch that is one above the epoch in the log. The lowest epoch can follow no other."""
 ENDED = (UNSENDABLE, UNSENDABLE, WRITTEN, WRITTEN, WRITTEN, PRODUCER_FENCED)
 
 TRANSACTION_ROWS: dict[str, CoordinatorRow] = {

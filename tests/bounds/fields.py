@@ -1,7 +1,7 @@
 """All strings, numbers and lists of a record type by its schema, and values at the bounds of each.
 
-A path names a field: `RegisterBrokerRecord.end_points.host`. A string has at most 32,767 bytes, a number the width of its
-type. A list has no bound of its own: a request names `NAMED_PER_REQUEST_MAX` things at most.
+A path names a field: `RegisterBrokerRecord.end_points.host`. A string has at most 32,767 bytes. A number is bounded by
+its type. A list has no bound of its own: a request names at most `NAMED_PER_REQUEST_MAX` things.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class Field:
     """`string`, `list`, or the name of a numeric type."""
 
     def values(self) -> Iterator[tuple[str, Any]]:
-        """Yield names and values at the bounds: from `low - 1` to `high + 1` for a number, from `bound - 1` to `bound +
-        1` else.
+        """Yield names and values at the bounds.
 
-        For a list the value is its length. Each string comes in letters of one byte, and in letters of two.
+        Numbers go from `low - 1` to `high + 1`, strings and lists from `bound - 1` to `bound + 1`. For a list the value
+        is its length. Each string comes in letters of one byte, and in letters of two.
         """
         if self.kind == "string":
             for offset in (-1, 0, 1):

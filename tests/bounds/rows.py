@@ -38,7 +38,7 @@ class Sent:
 
 
 Row: TypeAlias = Sent | str
-"""A row. A text says why no request leads to the field."""
+"""A row of a table. A text in place of a `Sent` is the reason why no request leads to the field."""
 
 
 def freely(make: Make) -> Sent:
@@ -52,8 +52,10 @@ def refused(code: ErrorCode, make: Make) -> Sent:
 
 
 def number(make: Make, low: str, high: str, beyond: str = UNSENDABLE) -> Sent:
-    """Make the row of a number that has the same type in the request. `low` and `high` are the outcomes at both
-    ends."""
+    """Make the row of a number that has the same type in the request.
+
+    `low` is the outcome of the two lowest values of the type, `high` that of the two highest.
+    """
     return Sent(make, (beyond, low, low, high, high, beyond))
 
 

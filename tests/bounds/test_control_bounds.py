@@ -24,7 +24,7 @@ from tests.bounds.fields import fields_of
 A_CONSTANT = "a constant"
 VOTERS = "the ids of the voters, which are those of a VotersRecord or of the node's configuration"
 Sources = tuple[str, ...] | str
-"""The fields of requests from which a value is copied. A text says why there is none."""
+"""The fields of requests from which a value is copied. A text in their place says why there are none."""
 
 ROWS: dict[str, Sources] = {
     "VotersRecord.version": A_CONSTANT,

@@ -126,8 +126,8 @@ def test_every_value_of_a_transaction_has_its_answer(field: Field) -> None:
 
 
 def test_a_groups_record_is_no_larger_than_was_asked() -> None:
-    """The estimated size, by which a group may be refused, is never below the real size of the group's record, whatever
-    letters its names have."""
+    """A group may be refused by the estimated size of its record. This estimate is never below the record's real
+    size."""
     long = "\u20ac" * 10_000
     joined = table.join(long, group_instance_id=long, protocol_type=long, protocol=long)
     coordinator = table.groups()

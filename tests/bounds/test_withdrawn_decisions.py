@@ -173,7 +173,8 @@ class RefusingTransactionLog(HeldLog[TransactionsState]):
 
 
 class Transactions:
-    """A coordinator of transactions over such a log. It holds old transactions of `open_ids` that are still open."""
+    """A coordinator of transactions over a `RefusingTransactionLog`. The transactions `open_ids` have been open for
+    long."""
 
     def __init__(self, *open_ids: str) -> None:
         self.log = RefusingTransactionLog(read_transactions)
@@ -238,7 +239,7 @@ def test_one_that_was_left_out_is_tried_again_when_it_has_changed() -> None:
 
 
 def test_a_request_that_was_held_for_records_is_answered_without_them() -> None:
-    """InitProducerId waits for the abort of an open transaction. If the abort cannot be encoded, it gets an error at
+    """InitProducerId waits for the abort of an open transaction. If the abort cannot be encoded, the request fails at
     once."""
     transactions = Transactions("a")
     transactions.log.refused = ("a",)
@@ -266,7 +267,7 @@ def test_a_shard_goes_on_and_tells_of_the_decision() -> None:
 
 
 def test_a_controller_answers_every_request_that_it_decides() -> None:
-    """The controller can make a response with only an error for each type of request that it decides."""
+    """For each type of request that a controller decides, it can make a response that contains only an error."""
     controller = Controller(ControllerSettings())
     for cls in controller.requests:
         assert controller.refuse(cls(), UNKNOWN) is not None, cls.__name__

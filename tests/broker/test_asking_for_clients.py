@@ -149,7 +149,7 @@ def test_a_broker_judges_a_long_request_in_turns_and_asks_once() -> None:
 
 
 def test_a_topic_made_on_first_use_is_made_in_the_name_of_who_used_it() -> None:
-    """KIP-590: a topic that is auto-created is created in the name of the client that used it, so its ACLs count."""
+    """KIP-590: an auto-created topic is created in the name of the client that used it, so the client's ACLs apply."""
     controller = Controller()
 
     async def run() -> None:

@@ -159,8 +159,7 @@ def test_a_flush_and_the_replicas_are_both_awaited() -> None:
 
 
 def test_the_first_reason_stays() -> None:
-    """The first error is the answer. A failed flush counts before a later loss of the leadership, and the loss before a
-    later timeout."""
+    """The first error is the answer. A later loss of the leadership or a later timeout does not replace it."""
     failed = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "no disk")
     case = Case()
     case.wait(flush=True)

@@ -1,4 +1,4 @@
-"""A device that hangs: it is logged, its logs refuse requests, and they are served again when the device answers."""
+"""A device hangs: it is logged, and its logs refuse requests. When the device answers, its logs are served again."""
 
 from __future__ import annotations
 
@@ -98,8 +98,8 @@ def test_a_hang_is_told_then_refused_then_forgotten() -> None:
 
 
 def test_a_call_of_the_loop_counts_from_its_beginning() -> None:
-    """If a call of the event loop finds that a disk hangs, the time of the hang begins there. After 15 s the disk is in
-    trouble, until the device answers."""
+    """A hang that a call of the event loop notices begins with this call. 15 s later the disk is in trouble, until it
+    answers."""
     case = Case("bc")
     case.come_back()
     disk = case.hanging
@@ -117,7 +117,7 @@ def test_a_call_of_the_loop_counts_from_its_beginning() -> None:
 
 
 def test_the_upkeep_of_what_was_deleted_counts() -> None:
-    """A disk that hangs while renames of deleted logs are made durable is found hung (seed 19 of a storm of hangs)."""
+    """A disk counts as hung if it hangs while renames of deleted logs are made durable (seed 19 of simulated hangs)."""
     case = Case("bc")
     case.come_back()
     case.hanging.background.entry_is_dirty = True
@@ -223,7 +223,7 @@ def test_a_full_disk_is_in_trouble_after_a_while_and_until_there_is_room_enough(
     assert log_dir.trouble is Trouble.FULL, "a write was refused just now"
     case.look(1)
     assert (log_dir.trouble, case.changes) == (None, 2)
-    # This test takes room away at once, which looks as if the disk had been filling for an hour.
+    # This test uses up space at once, so the watch may predict a full disk. Events of that kind are not compared.
     reserve = ["directory.reserve_reached", "directory.reserve_left"]
     others = [*reserve, "directory.filling"]
     assert [each for each in case.disks.events() if each not in others] == [

@@ -111,7 +111,7 @@ def test_a_session_from_open_to_close() -> None:
             {2: 31},
             (2,),
             {1: 21, 3: 40, 0: 11},
-        ),  # Both lists name it: as Kafka does, we update it and then forget it.
+        ),  # Both lists name partition 2: as Kafka does, we update it and then forget it.
     ]
     for epoch, (fetch, forget, expected) in enumerate(steps, start=1):
         plan = cache.ask(epoch, fetch, session_id=sid, forget=forget)

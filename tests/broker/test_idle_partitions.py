@@ -27,7 +27,7 @@ def test_empty_logs_share_what_is_equal() -> None:
 
 
 def test_partitions_with_the_same_replicas_in_sync_share_the_set() -> None:
-    """If the controller has written the ISR of two partitions, both have the same object."""
+    """Two partitions with equal ISRs, both written by the controller, share one ISR object."""
     first, second = idle_partitions()
     assert first.isr_state is second.isr_state
 

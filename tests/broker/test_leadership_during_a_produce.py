@@ -27,8 +27,8 @@ def epochs(cluster: ReplicatedTopic, index: int) -> list[int]:
 def test_batches_behind_the_wait_are_appended_in_the_new_term(
     acks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With acks=all the batch before the wait fails. Later batches get the newest leader epoch, or an error if it was
-    lost."""
+    """With acks=all, a batch appended before the wait fails. A later batch gets the leader epoch of its append, or an
+    error if another broker leads."""
     ready = BatchesLeft.ready
 
     async def script(cluster: ReplicatedTopic) -> None:

@@ -22,7 +22,8 @@ def test_a_rate_that_is_raised_ends_a_long_wait() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 100), st.integers(1, 1000)), max_size=50), st.integers(1, 500))
 def test_the_rate_holds(chunks: list[tuple[int, int]], rate: int) -> None:
-    """Copies that wait as the throttle says keep to the rate, apart from one second's worth and the last chunk."""
+    """Copies that wait as the throttle says keep to its rate. They exceed it at most by one second's bytes and a last
+    chunk."""
     throttle, now, copied = MoveThrottle(0.0), 0.0, 0
     for idle, count in chunks:
         now += idle / 10

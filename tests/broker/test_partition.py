@@ -40,7 +40,7 @@ def produce(partition: Partition) -> None:
     [
         (1, (1,), 3, True, 1),
         (2, (1,), 3, False, 0),
-        (3, (1,), 1, True, 1),  # one replica can only have a minimum of 1: Kafka's effectiveMinIsr
+        (3, (1,), 1, True, 1),  # one replica can only have a minimum of 1, see Kafka's effectiveMinIsr
         (1, (1, 2), 3, True, 0),  # replica 2 has not fetched the record yet
         (2, (1, 2), 3, True, 0),
         (3, (1, 2), 3, False, 0),
@@ -49,8 +49,8 @@ def produce(partition: Partition) -> None:
 def test_the_gate(
     min_isr: int, isr: tuple[int, ...], replicas: int, has_min_isr: bool, high_watermark: int
 ) -> None:
-    """KIP-966: the high watermark moves only while min.insync.replicas are in sync. With a leader that is the whole
-    ISR, it moves at once."""
+    """KIP-966: the high watermark moves only while min.insync.replicas are in sync. If only the leader is, it moves at
+    once."""
     partition = Partition(new_log(LogConfig(min_insync_replicas=min_isr)))
     partition.apply(image(isr=isr, replicas=replicas), ME)
     produce(partition)

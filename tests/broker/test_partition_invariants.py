@@ -32,7 +32,8 @@ def test_who_is_in_sync_is_a_replica(told: PartitionImage, reason: str) -> None:
 
 
 def test_a_leader_epoch_has_one_leader() -> None:
-    """A second leader in one leader epoch is refused: it would write other records at the same offsets."""
+    """A second leader in one leader epoch is refused. Otherwise both could write different records at the same
+    offsets."""
     partition = led()
     partition.apply(attrs.evolve(image(), partition_epoch=1), ME)
     with pytest.raises(AssertionError, match="leader epoch 3 has two leaders, 1 and 2"):
@@ -47,8 +48,8 @@ def test_a_leader_follows_nobody() -> None:
 
 
 def test_what_the_controller_answers_is_within_the_replicas() -> None:
-    """An ISR from the controller that names a broker without a replica is refused: it would block the high
-    watermark."""
+    """An ISR of the controller that names a broker without a replica is refused. Otherwise the high watermark would
+    never rise."""
     leader = Leader(isr=(1, 2), records=1)
     leader.fetch(2, 1)
     leader.fetch(3, 1)
@@ -72,8 +73,8 @@ def test_a_leader_never_proposes_to_leave() -> None:
 
 
 def test_a_follower_promises_what_the_leader_has() -> None:
-    """A follower that claims an offset beyond the leader's log is refused: the high watermark would pass missing
-    records."""
+    """A follower that claims an offset beyond the leader's log is refused. Otherwise missing records could count as
+    committed."""
     leader = Leader(records=2)
     replica = leader.partition.followers.sender(2, has_epoch=True)
     with pytest.raises(

@@ -68,7 +68,8 @@ def test_equal_disks_are_filled_evenly() -> None:
 
 
 def test_room_comes_before_numbers() -> None:
-    """Directories with half as much free space as the emptiest one qualify. The one with the fewest logs is chosen."""
+    """Directories with at least half of the emptiest one's free space qualify. The one with the fewest logs is
+    chosen."""
     disks = Disks()
     a, b, c = disks.dirs.values()
     a.space, b.space, c.space = DiskSpace(100, 49), DiskSpace(100, 50), DiskSpace(100, 100)

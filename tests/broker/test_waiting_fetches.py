@@ -1,4 +1,4 @@
-"""Parked fetches: which ones an append wakes, when they have enough bytes, and what they cost an append."""
+"""Parked fetches: which ones an append wakes, when they have enough bytes, and how much work they cause an append."""
 
 from __future__ import annotations
 
@@ -65,7 +65,8 @@ def test_a_fetch_that_was_woken_leaves_those_of_a_later_queue_alone() -> None:
 
 @given(steps)
 def test_whoever_has_reached_its_mark_is_woken_once(script: list[tuple[Any, Any, Any]]) -> None:
-    """An append wakes the fetches whose mark is reached, each once, and those of one mark in the order of arrival."""
+    """An append wakes the fetches that have reached their mark, each once. Those with equal marks wake in the order of
+    arrival."""
     fetches = WaitingFetches()
     waiting: dict[int, tuple[Until, Mark, Ticket]] = {}
     woken: list[int] = []
@@ -161,8 +162,7 @@ Connect = Callable[[], Awaitable[Client]]
 
 
 def test_a_fetch_is_answered_by_the_append_with_which_there_is_enough() -> None:
-    """A fetch returns exactly when `fetch.min.bytes` is reached, over one or several partitions, at the end or before
-    it."""
+    """A fetch returns with the append that reaches `fetch.min.bytes`, counted over all of its partitions."""
     size = len(batch_of(1000))
 
     async def script(world: World, connect: Connect) -> None:
@@ -269,7 +269,8 @@ def test_a_range_that_ends_with_its_segment_is_an_answer() -> None:
 
 
 def test_what_a_limit_cuts_off_counts_up_to_the_limit() -> None:
-    """As in Kafka: with 1000 bytes as minimum and as limit, a fetch returns the first of two batches of 700 at once."""
+    """As in Kafka: a fetch has 1000 bytes as minimum and as limit. It returns at once with the first of two batches of
+    700 bytes."""
 
     async def script(world: World, connect: Connect) -> None:
         client = await connect()

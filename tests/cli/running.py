@@ -104,7 +104,7 @@ def has_ended(pid: int, seconds: float) -> bool:
 def odradek_in_nursery(*words: str | Path) -> Outcome:
     """Run a command in a process that the nursery forks, which saves the start of Python and all imports.
 
-    It is meant for a node that refuses to start: a node sets signal handlers, limits and locks of its process.
+    Use it for a node that refuses to start. A node changes its process: signal handlers, limits and locks.
     """
     with patch.dict(os.environ, environment(), clear=True):
         process = living_nursery().start_with_pipes(words)

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.xdist_group("cli")
 COMMON = {"bootstrap_server", "timeout", "command_config"}
 """Options that nearly all commands share. One parser function handles them, so one command is tested for all."""
 HELD_BACK = {("dev",): ["--nodes=501"]}
-"""Extra options for commands that would otherwise start a node. Their values are too large."""
+"""Extra options for commands that would otherwise start a node. Their values are out of range, so the command fails."""
 HOSTILE = {
     "empty": "",
     "control": "a\x1b]0;title\x07\r\n\x9b2Jb",
@@ -95,8 +95,7 @@ def judge(words: list[str], done: Outcome) -> None:
 @pytest.mark.parametrize("value", NO_TEXT.values(), ids=NO_TEXT)
 @pytest.mark.parametrize("group", GROUPS)
 def test_bytes_that_are_no_text(group: str, value: str, silent: socket.socket) -> None:
-    """Undecodable bytes in any argument are refused before a request is sent. Only a path may have any byte but
-    zero."""
+    """Undecodable bytes in any argument are refused before a request is sent. Paths may have them, but no zero byte."""
     for words, parser in leaves([group]):
         for action in value_actions(parser):
             is_path = action.metavar in PATHS
@@ -116,7 +115,7 @@ def test_bytes_that_are_no_text(group: str, value: str, silent: socket.socket) -
 def test_words_of_every_kind(
     group: str, node: RunningNode, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Hostile text in any argument of any command is handled cleanly, with a node that answers."""
+    """With a node that answers, each command handles hostile text in any of its arguments cleanly."""
     monkeypatch.setenv("ODRADEK_BOOTSTRAP", node.bootstrap)
     monkeypatch.chdir(tmp_path)
     for words, parser in leaves([group]):

@@ -163,7 +163,7 @@ print(*sorted(sys.modules))
 
 
 def test_a_client_imports_none_of_the_server() -> None:
-    """A program that produces and consumes takes attrs and the codecs along, and no other package."""
+    """A program that produces and consumes imports attrs and the codecs, and no other package."""
     with LoopbackBroker() as server:
         server.broker.add_topic("words")
         done = subprocess.run(

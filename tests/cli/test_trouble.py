@@ -444,7 +444,7 @@ def test_a_disk_is_demoted_and_that_is_undone(run: Run, admin: Mock) -> None:
 
 
 def test_disks_in_trouble(run: Run, admin: Mock) -> None:
-    """A hung disk is shown with its state and the time since when, by `disk list` and `cluster status`, as text and
+    """`disk list` and `cluster status` show a hung disk with its state and the time when the hang began, as text and
     JSON."""
     admin.describe_log_dirs.return_value = [
         BrokerLogDirs(1, (LogDirDescription("/data", 100, 50, ()), LogDirDescription("/more", 100, 50, ())))

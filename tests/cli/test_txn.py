@@ -36,7 +36,8 @@ def topic(run: Run, fresh_topic: Callable[[str], str]) -> Iterator[str]:
 def test_a_killed_producer_is_found_and_fenced(
     node: RunningNode, run: Run, topic: str, fresh_topic: Callable[[str], str]
 ) -> None:
-    """`find-hanging` prints the command that aborts the transaction. This command reports what it has done."""
+    """`find-hanging` prints a command that aborts the transaction. If it is run, the abort command reports what it has
+    done."""
     name = fresh_topic("id")
     leave_open(node.bootstrap, name, topic)
     rows = words_of(run("txn", "list", "--transactional-id-pattern", f"{name}.*").out)

@@ -43,7 +43,7 @@ ABORT_HERE = ("txn", "abort", "--topic", TOPIC, "--partition", "0", "--start-off
 
 
 def test_a_prepared_transaction_is_another_systems_to_end(server: ServerProcess, run: Run) -> None:
-    """`find-hanging` calls a prepared transaction prepared (KIP-939). Aborting it on one partition needs --force."""
+    """`find-hanging` shows that a transaction is prepared (KIP-939). Aborting it on one partition needs --force."""
     with Producer(
         bootstrap_servers=server.bootstrap,
         transactional_id=ID,

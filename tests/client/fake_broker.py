@@ -376,7 +376,7 @@ class BrokerEnd:
             elif response is None:
                 self.connection.send_nothing()
             elif isinstance(response, ApiVersionsResponse) and response.error_code:
-                # The error is answered in version 0 (KIP-511). `ServerConnection` would do that only for versions above
+                # Kafka answers this error in version 0 (KIP-511). `ServerConnection` does so only for versions above
                 # Kafka 4.3's.
                 encode = encoder(ApiVersionsResponse, 0)
                 (frame,) = frame_response(event.correlation_id, event.api_key, 0, encode, response)

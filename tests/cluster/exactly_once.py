@@ -1,4 +1,5 @@
-"""Helpers for tests of exactly-once: three nodes, waiting until they are whole, and reading to the end."""
+"""Helpers for tests of exactly-once. They start three nodes, wait until all replicas are in sync, and read topics to
+the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A node sends requests to the active controller through its channel: envelopes, leader changes and retries, simulated."""
+"""In the simulator, a node sends requests to the active controller through its channel: envelopes, leader changes and
+retries."""
 
 from __future__ import annotations
 
@@ -277,7 +278,8 @@ def test_a_clients_answer_waits_no_longer_than_its_bound(seconds: float) -> None
 
 
 def test_a_controller_that_tells_no_offset_is_not_waited_for() -> None:
-    """An envelope's answer without an offset, as of an older release or of Apache Kafka, decodes to the offset -1."""
+    """The answer in an envelope may lack an offset, as from an older release or from Apache Kafka. It decodes to offset
+    -1."""
     opened = open_request(seal_request(CREATE, 7, Sender("User:a", "c", "127.0.0.1")))
     sealed = seal_response(opened, CreateTopicsResponse(0, []))
     assert sealed.image_offset == -1
@@ -385,7 +387,8 @@ def test_who_is_not_the_controller_any_more_is_asked_no_further(message: Any) ->
 
 
 def test_a_controller_describes_its_own_configuration() -> None:
-    """A controller answers DescribeConfigs for itself, as Kafka's do for `kafka-configs.sh --bootstrap-controller`."""
+    """A controller answers DescribeConfigs about itself. Kafka's `kafka-configs.sh --bootstrap-controller` sends such
+    requests."""
 
     async def script(world: World, nodes: dict[int, Node]) -> None:
         own, other = DescribeConfigsResource(BROKER, "2", None), DescribeConfigsResource(BROKER, "3", None)
@@ -461,7 +464,8 @@ def test_the_quorum_answers_what_is_its_own() -> None:
 
 
 def test_an_envelope_for_what_may_not_be_in_one() -> None:
-    """Only forwardable requests may be in an envelope (KIP-590). Others and garbage get INVALID_REQUEST."""
+    """An envelope may contain only a forwardable request (KIP-590). Any other content is refused with an error for the
+    envelope."""
 
     async def script(world: World, nodes: dict[int, Node]) -> None:
         elect(nodes, 2)

@@ -215,8 +215,8 @@ def test_a_broker_that_hands_nothing_over_stops_at_once() -> None:
 
 
 def test_a_node_that_finds_no_leader_in_time_ends() -> None:
-    """A broker needs a quorum leader to register. It waits for one only as long as for its registration, and one log
-    line names the reason."""
+    """A broker that finds no quorum leader ends after the timeout of its registration. One log line names the
+    reason."""
     world = World(1, Weather())
     config = NodeConfig.from_properties(
         SETTINGS

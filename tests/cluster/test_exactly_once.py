@@ -190,8 +190,7 @@ def write(bootstrap: str, numbers: range) -> None:
 
 
 SHORT = ("confluent", "odradek")
-"""The clients of the short form. Java's tool is left out, since it takes as long as both of them together.
-"""
+"""The clients of the short form. Java's tool is left out, since it alone takes as long as these two."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

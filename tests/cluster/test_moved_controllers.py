@@ -74,7 +74,7 @@ class Nodes:
             assert formatted.code == 0, formatted.err
 
     def addresses(self) -> dict[int, int]:
-        """Return the ports of the voters that the log has."""
+        """Return the controller port of each voter, as the metadata log has it."""
         with Client(self.bootstrap) as client:
             voters = client.admin.describe_quorum().voters
         return {each.node_id: each.endpoints[0][2] for each in voters}

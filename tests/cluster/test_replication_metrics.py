@@ -66,7 +66,8 @@ def test_a_proposal_that_is_refused() -> None:
 
 
 def test_a_move_counts_its_bytes() -> None:
-    """A moving partition counts as such until the new replica is in sync. Its bytes count on both brokers."""
+    """A partition counts as moving until its new replica is in sync. Sender and receiver both count the bytes of the
+    move."""
 
     async def script(case: Troubled) -> None:
         assert await case.write() == 0

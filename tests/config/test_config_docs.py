@@ -41,7 +41,8 @@ def test_no_sentence_is_about_nothing() -> None:
 
 
 def test_a_default_is_told_of_as_one() -> None:
-    """The sentence of a broker key that gives a topic or group key its default names that key."""
+    """Some broker keys are defaults of a topic or group key. The sentence about such a broker key names this other
+    key."""
     assert config_doc("broker", "log.segment.bytes") == (
         "Default of the topic key segment.bytes. The size at which a log begins a new file."
     )

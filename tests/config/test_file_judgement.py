@@ -90,7 +90,7 @@ def test_what_all_else_depends_on() -> None:
 
 
 def test_listeners_that_contradict_each_other() -> None:
-    """Listeners that contradict each other, which would end a start, are reported as a problem."""
+    """Listeners that contradict each other are reported as a problem, since a node would refuse to start with them."""
     judged = judge_file(SOUND.replace("CONTROLLER://", "CONTROL://"), refused_files)
     assert len(judged.problems) == 1
     assert "controller.listener.names" in judged.problems[0]
@@ -117,7 +117,7 @@ def test_no_secret_is_shown(line: str) -> None:
 
 @pytest.mark.parametrize("text", [SOUND + "num.partitions=0\n", SOUND + "log.roll.ms=0\n", "node.id=1"])
 def test_it_judges_as_a_start_does(text: str) -> None:
-    """The error with which a start refuses a file is among the file's problems."""
+    """If a start would refuse the file with an error, this error is among the reported problems."""
     with pytest.raises(ConfigError) as refusal:
         NodeConfig.from_text(text)
     assert str(refusal.value) in judge_file(text, refused_files).problems

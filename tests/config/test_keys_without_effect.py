@@ -36,8 +36,8 @@ NO_READERS = frozenset(
         "keys_without_effect.py",
     )
 )
-"""Modules that only define, check or describe keys, and so do not count as readers. Logs read the fields of
-`LogConfig`."""
+"""Modules that only define, check or describe keys. A key's name in one of them does not count as a reader of the
+key."""
 
 
 @cache

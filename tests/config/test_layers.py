@@ -231,7 +231,7 @@ def test_settings_have_the_values_that_hold(layers: BrokerConfigLayers, kind: ty
 @settings(max_examples=30, deadline=None)
 @given(BROKER_LAYER)
 def test_a_node_starts_with_what_its_layers_say(static: dict[str, str]) -> None:
-    """A key that a node reads alone has the same value as the field of the settings that follows it."""
+    """A node may read a key directly or as a field of its settings. Both give the same value."""
     try:
         config = NodeConfig.from_properties(static | SETTINGS)
     except ConfigError:

@@ -516,7 +516,7 @@ NOT_SEEN = {
 
 @attrs.frozen
 class NotServed:
-    """APIs of Kafka 4.3 that Kafka and this server do not both advertise in the corpus."""
+    """APIs of Kafka 4.3 that Kafka, this server, or both of them do not advertise in the corpus."""
 
     keys: tuple[int, ...]
     what: str

@@ -1,7 +1,8 @@
-"""`python -m tests.deploy [whole|bad-day|recover|short|hosts|prepare]`: the life of a cluster on booted hosts, or just the hosts; for root.
+"""Run the life of a cluster on booted hosts, or only boot the hosts. Needs root.
 
-`hosts` boots four of them, writes an inventory, and opens a shell from which they can be reached; they end with it.
-`prepare` only brings here what is needed to boot them. Status 2: hosts cannot be booted here; 3: the time was up.
+`python -m tests.deploy [whole|bad-day|recover|short|hosts|prepare]`: `hosts` boots four hosts, writes an inventory, and
+opens a shell from which they can be reached. They end with the shell. `prepare` only installs the requirements for
+booting hosts. Status 2: hosts cannot be booted here. Status 3: the time was up.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ CANNOT, TIME_UP = 2, 3
 
 
 class TimeUp(Exception):
-    """--seconds are over."""
+    """Raised when the time given by `--seconds` is over."""
 
 
 def _on_alarm(number: int, frame: FrameType | None) -> None:
@@ -30,7 +31,7 @@ def _on_alarm(number: int, frame: FrameType | None) -> None:
 
 
 def main() -> int:
-    """Entry point; called once outside, and once more inside the sandbox."""
+    """Run the form that the command line names. This is called once outside of the sandbox, and once more inside."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "form",
@@ -63,7 +64,7 @@ def main() -> int:
     signal.alarm(args.seconds if args.form in ("whole", "bad-day", "recover", "short") else 0)
     try:
         if args.form == "short":
-            # It takes what is there: `make test` has prepared it, or could not.
+            # The short form installs nothing, since `make test` has prepared the machine already, or could not.
             missing = what_is_missing(with_tree=True)
             if missing is not None:
                 raise CannotPrepare(missing)
@@ -85,7 +86,7 @@ def main() -> int:
 
 
 def _life(args: argparse.Namespace) -> int:
-    """In the sandbox, while releases are built outside, where the network is."""
+    """Run the form in the sandbox. Meanwhile build the releases outside of it, where the network is."""
     work = work_directory()
     make_key(work / "releases")
     command = [

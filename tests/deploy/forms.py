@@ -1,4 +1,4 @@
-"""The forms of the deployment test: which steps each has, on which hosts they run."""
+"""The forms of the deployment test: the steps of each form, and the hosts on which they run."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ WHOLE = (
 )
 
 _RECORDS_PER_SECOND = {"short": 20, "whole": 100, "bad-day": 50, "recover": 20}
-# While the quorum is lost nothing is acknowledged, and an operator reads two plans before the third run.
+# While the quorum is lost, no record is acknowledged. An operator reads two plans before the run that recovers it.
 _DELIVERY_SECONDS = {"short": 180, "whole": 180, "bad-day": 180, "recover": 900}
 FORMS: dict[str, tuple[Callable[[Life], None], ...]] = {
     "short": SHORT,
@@ -70,15 +70,15 @@ FORMS: dict[str, tuple[Callable[[Life], None], ...]] = {
     "recover": (birth, *RECOVERIES),
 }
 _HOSTS = {"short": FIRST[:2], "recover": FIRST}
-# The others are built beside the first steps, and those that need them wait.
+# The other releases are built while the first steps run. Steps that need them wait.
 _RELEASES = {"short": (OLD,), "whole": (OLD,)}
 
 
 def live(work: Path, form: str, only: list[str], *, keep_going: bool = False) -> int:
-    """Run the steps of a form (or `only` some of them) inside a sandbox; prints a report and returns 0, or raises.
+    """Run the steps of a form inside a sandbox, or only the steps named in `only`. Print a report and return 0.
 
-    Raises `CannotBoot` or `CannotBuild` where hosts or releases cannot be had. With `keep_going` a step that fails does not end the run. The report names
-    it, and 1 is returned. A failed birth ends the run all the same.
+    Raises `CannotBoot` or `CannotBuild` if hosts or releases are unavailable. With `keep_going` the run continues after
+    a failed step. The report names this step, and 1 is returned. A failed `birth` always ends the run.
     """
     with hosts_in(work) as hosts:
         begun = time.monotonic()

@@ -1,11 +1,11 @@
-"""Debian hosts on this machine: systemd as process 1, sshd, an address, disks of their own.
+"""Debian hosts on this machine, each with systemd as process 1, sshd, an address and disks.
 
 A host is `systemd-nspawn --boot` on an overlay above one shared tree, in a network namespace of its own. Its veth ends
 in a bridge inside the test's namespace, so its address stays invisible outside. All of it lives in the sandbox that
 `tests.deploy.__main__` makes (`needs.SANDBOX`). Loop devices, control groups and the working directory outlive the
-sandbox: `sweep` removes them, also those of a test that was killed.
+sandbox. `sweep` removes them, also after a test that was killed.
 
-A killed host (`kill`) is one whose power fails, but for the page cache: its disks keep what was written to the kernel.
+`kill` resembles a power failure. Unlike after a real one, the disks still get the data in the kernel's page cache.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ _GROUP_SECONDS_MAX = 5
 _GROUPS = Path("/sys/fs/cgroup")
 _SYSTEMS = "systems"
 _MEMORY_BYTES_MIN = 12 << 30
-"""Four hosts write 3 GB in the longest form, beside what their nodes need."""
+"""Free memory needed to keep the hosts' systems in memory. Four hosts write 3 GB there, and their nodes need memory,
+too."""
 
-# udev does not run in a container: this stands in for the one link of it that the mounts go by. As with udev, links of
-# disks that are there at boot come before the mounts.
+# udev does not run in a container. This script makes the links by UUID that mounts need. As with udev, links of disks
+# that are there at boot are made before the mounts.
 _LINKS = r"""#!/bin/sh
 mkdir -p /dev/disk/by-uuid
 for device in /dev/loop[0-9]*; do
@@ -59,7 +60,7 @@ ExecStart=/bin/sh -c 'while sleep 0.5; do /usr/local/sbin/by-uuid; done'
 WantedBy=sysinit.target
 """
 
-# The command of an operator's shell that asks for a switch.
+# The command `host` of an operator's shell, which switches hosts on and off.
 _SWITCH = """#!/usr/bin/python3
 import socket, sys
 asking = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -69,11 +70,11 @@ print(asking.recv(65536).decode())
 """
 _LOOK_SECONDS = 0.5
 _REBOOTS = 133
-"""The status with which systemd-nspawn ends when its host reboots: start it again."""
+"""The exit status of systemd-nspawn if its host reboots and must be started again."""
 
 
 def run(*words: str | Path, check: bool = True) -> str:
-    """Run a command, give its output; raises `CalledProcessError` with what it said."""
+    """Run a command and return its output. Raises `RuntimeError` with its error message if it fails."""
     done = subprocess.run(
         [str(word) for word in words],
         stdin=subprocess.DEVNULL,
@@ -92,7 +93,7 @@ class CannotBoot(Exception):
 
 @contextlib.contextmanager
 def refused_by_the_machine() -> Iterator[None]:
-    """A block whose errors are the machine's fault: nothing of ours has been tried yet."""
+    """Turn errors of the block into `CannotBoot`. They are the machine's fault, since nothing of ours has run yet."""
     try:
         yield
     except (RuntimeError, OSError) as error:
@@ -106,12 +107,12 @@ class Host:
     name: str
     number: int
     directory: Path
-    """The place of its disks and its console."""
+    """The directory with the images of its disks and the output of its console."""
     system: Path
-    """The place of its system, in memory where there is enough."""
+    """The directory of its file system, in memory if there is enough."""
     process: subprocess.Popen[bytes] | None = None
     disks: dict[str, str] = attrs.field(factory=dict)
-    """Loop device by disk name."""
+    """The loop device of each disk, by the disk's name."""
 
     @property
     def address(self) -> str:
@@ -133,7 +134,7 @@ class Hosts:
         return self.hosts[name]
 
     def make(self, name: str, disk_names: tuple[str, ...], disk_bytes: int) -> Host:
-        """A host that is not booted yet: a fresh system, empty disks."""
+        """Make a host with a fresh system and empty disks. It is not booted yet."""
         number = len(self.hosts) + 1
         host = Host(name, number, self.work / name, self.work / _SYSTEMS / name)
         host.directory.mkdir()
@@ -174,7 +175,7 @@ class Hosts:
         (root / "usr/local/sbin/by-uuid").chmod(0o755)
         (units / "sysinit.target.wants").mkdir(exist_ok=True)
         (units / "sysinit.target.wants/by-uuid.service").symlink_to("../by-uuid.service")
-        # Nobody logs in at its console, and no timer of Debian's is part of a test.
+        # Nobody logs in at the console, and Debian's timers have no part in the test.
         for unit in (
             "console-getty.service",
             "apt-daily.timer",
@@ -184,7 +185,10 @@ class Hosts:
             (units / unit).symlink_to("/dev/null")
 
     def attach_disk(self, host: Host, disk: str, size: int) -> str:
-        """An empty disk, in place of one of this name that the host may have had; seen from the next boot on."""
+        """Give a host an empty disk, in place of any older disk of this name. Return its device.
+
+        The host sees the disk from its next boot on.
+        """
         image = host.directory / f"disk-{disk}"
         if disk in host.disks:
             run("losetup", "--detach", host.disks[disk])
@@ -195,14 +199,14 @@ class Hosts:
         return host.disks[disk]
 
     def plug_in(self, name: str, disk: str, size: int) -> str:
-        """Give a running host an empty disk, in place of a dead one of this name; returns its device."""
+        """Give a running host an empty disk, in place of a dead disk of this name. Return its device."""
         device = self.attach_disk(self.hosts[name], disk, size)
         number = device.removeprefix("/dev/loop")
         self.ssh(name, f"[ -e {device} ] || mknod {device} b 7 {number}")
         return device
 
     def take_address(self, name: str) -> None:
-        """Let a running host be without its address, as after a lease that ended."""
+        """Take the address of a running host away, as when its lease has ended."""
         self._forget_connection(name)
         run("ip", "-n", name, "address", "delete", f"{self.hosts[name].address}/24", "dev", "host0")
 
@@ -211,9 +215,9 @@ class Hosts:
         run("ip", "-n", name, "address", "add", f"{self.hosts[name].address}/24", "dev", "host0")
 
     def boot(self, *names: str, without: tuple[str, ...] = ()) -> None:
-        """Boot and wait until sshd of each answers; `without` names disks that are dead.
+        """Boot hosts, and wait until each answers over SSH. The disks in `without` are dead and left out.
 
-        Raises `RuntimeError` with the console of a host that does not come.
+        Raises `RuntimeError` with the console output of a host that does not come up.
         """
         for name in names:
             host = self.hosts[name]
@@ -251,9 +255,9 @@ class Hosts:
             time.sleep(0.1)
 
     def probe(self, name: str, disk: str) -> None:
-        """Try on a host what the playbooks will need of this kernel: a file system on a disk, a service in a sandbox.
+        """Try on a host what the playbooks need from the kernel: a file system on a disk, and a service in a sandbox.
 
-        Raises `RuntimeError` with what cannot be done.
+        Raises `RuntimeError` with the error if something fails.
         """
         device = self.hosts[name].disks[disk]
         sandbox = "-p ProtectSystem=strict -p PrivateDevices=yes -p SystemCallFilter=@system-service -p RestrictNamespaces=yes"
@@ -264,8 +268,9 @@ class Hosts:
         )
 
     def ssh(self, name: str, command: str, check: bool = True) -> str | None:
-        """Run a command on a host; None if it failed and nobody wants to know."""
-        # The connection that Ansible keeps is used while it lasts: a handshake costs more than most commands.
+        """Run a command on a host and return its output. If it fails, raise `RuntimeError`, or return None without
+        `check`."""
+        # Ansible's open connection is used while it lasts, since a handshake costs more than most commands.
         shared = ["-o", "ControlMaster=no", "-o", f"ControlPath={self.control_path}"]
         done = subprocess.run(
             ["ssh", *self.ssh_options(), *shared, f"root@{self.hosts[name].address}", command],
@@ -283,12 +288,12 @@ class Hosts:
         return None
 
     def inside(self, name: str, *words: str) -> str:
-        """Run a command on a host that SSH does not reach, as at its console; returns its output."""
+        """Run a command on a host without SSH, as at its console, and return its output."""
         (first, *_) = _children(self.hosts[name])
         return run("nsenter", "--target", first, "--all", *words)
 
     def ssh_options(self) -> list[str]:
-        """The options with which ssh trusts hosts that were made a moment ago."""
+        """Return the options with which ssh trusts hosts that were made a moment ago."""
         options = [
             "-o",
             "BatchMode=yes",
@@ -305,11 +310,11 @@ class Hosts:
         return f"{self.work}/ssh-%h"
 
     def kill(self, name: str) -> None:
-        """The host's power fails."""
+        """Let a host lose its power."""
         host = self.hosts[name]
         assert host.process is not None
-        # The container is a namespace of processes: with its first one all of them are gone at once.
-        # One that did not even boot has none left.
+        # A container is a PID namespace, so all its processes end when the first is killed. A host that failed to boot
+        # has none left.
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             for child in _children(host):
                 os.kill(int(child), signal.SIGKILL)
@@ -321,7 +326,8 @@ class Hosts:
             _wait_until_unused(device)
 
     def _forget_connection(self, name: str) -> None:
-        """End Ansible's connection to a host, which would be taken for good until it is used."""
+        """End Ansible's connection to a host. Otherwise ssh would take it for a working connection until a command
+        fails."""
         address = f"root@{self.hosts[name].address}"
         leave = ["ssh", "-O", "exit", "-o", f"ControlPath={self.control_path}", address]
         subprocess.run(leave, capture_output=True, check=False)
@@ -335,7 +341,8 @@ class Hosts:
         self._fresh_system(host)
 
     def blank(self, name: str, disk_bytes: int) -> None:
-        """Another machine takes the name and address of a killed host: fresh system, empty disks."""
+        """Put another machine in the place of a killed host: the same name and address, a fresh system, and empty
+        disks."""
         self.renew_system(name)
         for disk in self.hosts[name].disks:
             self.attach_disk(self.hosts[name], disk, disk_bytes)
@@ -343,9 +350,9 @@ class Hosts:
 
 @contextlib.contextmanager
 def switches(made: Hosts, disk_bytes: int) -> Iterator[Path]:
-    """Stand at the switches of the hosts, for an operator's shell; gives the directory of the command `host` for it.
+    """Serve the command `host` of an operator's shell, which switches hosts. Yield the directory that contains it.
 
-    A host that reboots comes back by itself.
+    A host that reboots is started again.
     """
     directory = made.work / "bin"
     directory.mkdir()
@@ -378,7 +385,7 @@ def switches(made: Hosts, disk_bytes: int) -> Iterator[Path]:
 
 
 def _switched(made: Hosts, words: list[str], disk_bytes: int) -> str:
-    """Do as the words of the command `host` say; returns a sentence for the operator."""
+    """Carry out the words of the command `host`. Return a sentence for the operator."""
     what, name = words if len(words) == 2 else ("", "")
     host = made.hosts.get(name)
     if host is None or what not in ("kill", "boot", "blank"):
@@ -399,7 +406,7 @@ def _switched(made: Hosts, words: list[str], disk_bytes: int) -> str:
 
 
 def _children(host: Host) -> list[str]:
-    """Return the processes that a running host's container was started with, its process 1 first."""
+    """Return the child processes of a running host's systemd-nspawn. The first is process 1 of the host."""
     assert host.process is not None
     return Path(f"/proc/{host.process.pid}/task/{host.process.pid}/children").read_text().split()
 
@@ -410,7 +417,7 @@ def _memory_bytes_free() -> int:
 
 
 def _wait_until_unused(device: str) -> None:
-    """Until the kernel has let go of a file system that a killed host had mounted."""
+    """Wait until the kernel has released a file system that a killed host had mounted."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         with contextlib.suppress(OSError):
@@ -421,13 +428,13 @@ def _wait_until_unused(device: str) -> None:
 
 
 def _hierarchies() -> list[Path]:
-    """The mount points of control groups: one, or with the first version one for each controller."""
+    """Return the mount points of control groups: a single one, or one for each controller with cgroups version 1."""
     mounted = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
     return [Path(words[1]) for words in mounted if words[2] in ("cgroup", "cgroup2")]
 
 
 def _make_groups(name: str) -> list[Path]:
-    """A control group for a host in every hierarchy, so that no host's systemd sees another's processes."""
+    """Make a control group for a host in every hierarchy, so that its systemd sees no processes of other hosts."""
     groups = []
     for hierarchy in _hierarchies():
         group = hierarchy / name
@@ -441,14 +448,17 @@ def _make_groups(name: str) -> list[Path]:
 
 @contextlib.contextmanager
 def hosts_in(work: Path) -> Iterator[Hosts]:
-    """No hosts yet, but the network between them; inside a sandbox only. All are off on the way out."""
-    # The files that name network namespaces are in a directory of the whole machine: ours are seen by us alone.
+    """Set up the network between hosts, and yield an empty `Hosts`. In the end switch all hosts off.
+
+    This works only inside a sandbox.
+    """
+    # Names of network namespaces are files in /run/netns. A mount of our own there hides ours from the machine.
     with refused_by_the_machine():
         Path("/run/netns").mkdir(exist_ok=True)
         run("mount", "-t", "tmpfs", "tmpfs", "/run/netns")
         (work / _SYSTEMS).mkdir()
         if _memory_bytes_free() >= _MEMORY_BYTES_MIN:
-            # Thousands of small files of each release: on a disk their removal alone takes a minute.
+            # Each release has thousands of small files. On a disk, their removal alone would take a minute.
             run("mount", "-t", "tmpfs", "tmpfs", work / _SYSTEMS)
         run("ip", "link", "set", "lo", "up")
         run("ip", "link", "add", "hosts", "type", "bridge")
@@ -461,21 +471,21 @@ def hosts_in(work: Path) -> Iterator[Hosts]:
     finally:
         for host in made.hosts.values():
             if host.process is not None:
-                # A disk that the kernel holds on to for long is for the sweep.
+                # If the kernel does not release a disk in time, `sweep` removes it later.
                 with contextlib.suppress(RuntimeError):
                     made.kill(host.name)
             run("umount", host.system / "root", check=False)
 
 
 def work_directory() -> Path:
-    """A new directory for one sandbox, named after the process that answers for it."""
+    """Make a directory for one sandbox, named after the process that is responsible for it."""
     path = _WORK / f"{_PREFIX}{os.getpid()}"
     path.mkdir(mode=0o700)
     return path
 
 
 def sweep() -> None:
-    """Take away what sandboxes have left whose process is gone, and this process's own."""
+    """Remove the remains of this process's sandbox, and of sandboxes whose process has ended."""
     for directory in _WORK.glob(f"{_PREFIX}*"):
         pid = int(re.sub(r"\D", "", directory.name) or 0)
         if pid != os.getpid() and Path(f"/proc/{pid}").exists():
@@ -491,7 +501,8 @@ def sweep() -> None:
 
 
 def _remove_group(group: Path) -> None:
-    """Empty groups from the leaves on; one whose processes do not end in time is left for the next sweep."""
+    """Remove a control group and its children. A group whose processes do not end in time is left for the next
+    sweep."""
     for child in [each for each in group.iterdir() if each.is_dir()]:
         _remove_group(child)
     deadline = time.monotonic() + _GROUP_SECONDS_MAX

@@ -1,8 +1,8 @@
-"""The life of a cluster on booted hosts, step by step, with clients of the outside at work all the time.
+"""The life of a cluster on booted hosts, step by step, while clients outside of the hosts write and read.
 
 The whole form goes through everything that the playbooks are for, on four hosts. The short form deploys two hosts,
 deploys them again, and changes the configuration host by host. After every step the cluster must be whole and
-acknowledge a new record. After the last step, each acknowledged record is looked for.
+acknowledge a new record. After the last step, the test checks that each acknowledged record is there.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ class Life:
     load: Load
     loaded: bool = False
     secured: bool = False
-    """True once the hosts ask the cluster by their certificate."""
+    """True once commands on the hosts log in to the cluster with the host's certificate."""
     steps: list[Step] = attrs.field(factory=list)
 
     @contextmanager
     def step(self, name: str) -> Iterator[Step]:
-        """Time a step, and look at its end whether the clients are served."""
+        """Measure the time of a step, and check at its end that records are still acknowledged."""
         begun = time.monotonic()
         step = Step(name, 0.0, None, None)
         yield step
@@ -72,7 +72,7 @@ class Life:
 
     @property
     def told(self) -> dict[str, Any]:
-        """The hosts of the inventory, for an operator to edit."""
+        """The hosts of the inventory, which a step may edit as an operator does."""
         found: dict[str, Any] = self.playbooks.inventory["hosts"]
         return found
 
@@ -82,22 +82,22 @@ class Life:
         return ",".join(f"{self.hosts[name].address}:{port}" for name in self.told)
 
     def started(self, name: str) -> str:
-        """When the first node of a host was started."""
+        """Return the moment at which the first node of a host was started."""
         asked = f"systemctl show --property=ExecMainStartTimestampMonotonic odradek@{self.hosts[name].number}"
         return self.hosts.ssh(name, asked) or ""
 
     def status(self) -> dict[str, Any]:
-        """`odradek cluster status --json`, asked on a host that answers."""
+        """Return the output of `odradek cluster status --json` on a host that answers."""
         found = self.status_or_none()
         assert found is not None, "no host answers"
         return found
 
     def status_or_none(self) -> dict[str, Any] | None:
-        """Ask in the same way; None where no host answers in time, as while a quorum elects."""
+        """Return the cluster's status, or None if no host answers in time, for example during an election."""
         for name in self.told:
             if self.hosts[name].process is None:
                 continue
-            # Its own node is asked: among several, the first choice may be a node that hangs.
+            # Each host asks its own node, since with several addresses the first choice may be a node that hangs.
             own = f"{self.hosts[name].address}:{9096 if self.secured else 9092}"
             command = f"{_ODRADEK} cluster status --json --timeout 10 --bootstrap-server {own}"
             if self.secured:
@@ -109,7 +109,7 @@ class Life:
         return None
 
     def wait_until(self, holds: Callable[[dict[str, Any]], bool], what: str) -> None:
-        """Ask until it holds."""
+        """Ask for the cluster's status until `holds` is true of it. `what` names the condition in the error."""
         deadline = time.monotonic() + _WHOLE_SECONDS
         status = self.status_or_none()
         while status is None or not holds(status):
@@ -118,7 +118,7 @@ class Life:
             status = self.status_or_none()
 
     def versions(self) -> set[str]:
-        """The versions that the nodes' processes tell."""
+        """Return the versions that the metrics pages of the nodes report."""
         asked = "import urllib.request as r; print(r.urlopen('http://{}:9094/metrics').read().decode())"
         found = set()
         for name in self.told:
@@ -128,7 +128,11 @@ class Life:
         return found
 
     def phases(self, begun: float) -> str:
-        """The p99 of a rolling restart since `begun`: until the first node stops, then from node to node."""
+        """Return the p99 of the produce latency in the phases of a rolling restart that started at `begun`.
+
+        The first phase ends when the first node stops. Each further phase lasts from the stop of one node to that of
+        the next.
+        """
         stops = [(begun, "before")]
         for name in self.told:
             asked = f"systemctl show --property=ActiveExitTimestampMonotonic --value odradek@{self.hosts[name].number}"
@@ -143,7 +147,7 @@ class Life:
 
 
 def is_whole(status: dict[str, Any]) -> bool:
-    """As the playbooks' gates want it."""
+    """True if the cluster is whole, by the same rules as in the playbooks' gates."""
     quorum = status["quorum"]
     keys = (
         "offline_partitions",
@@ -160,7 +164,7 @@ def is_whole(status: dict[str, Any]) -> bool:
 
 
 def host_entry(hosts: Hosts, name: str, *, voter: bool) -> dict[str, Any]:
-    """The inventory entry that an operator writes for a host."""
+    """Return the inventory entry that an operator writes for a host."""
     host = hosts[name]
     return {
         "ansible_host": host.address,
@@ -172,9 +176,13 @@ def host_entry(hosts: Hosts, name: str, *, voter: bool) -> dict[str, Any]:
 
 
 def inventory_of(hosts: Hosts, *, discovers: bool = True) -> dict[str, Any]:
-    """Three hosts, all of them voters, or two with one; where it `discovers`, the first finds its disks itself."""
+    """Return an inventory of the first hosts. If there are three, all of them vote. If there are two, only the first
+    votes.
+
+    With `discovers`, the first host finds its disks itself.
+    """
     there = [name for name in FIRST if name in hosts.hosts]
-    # A majority needs an odd number: the first alone, or all three.
+    # The number of voters must be odd: the first host alone, or all three.
     voters = there if len(there) == len(FIRST) else there[:1]
     told = {name: host_entry(hosts, name, voter=name in voters) for name in there}
     if discovers:
@@ -185,7 +193,7 @@ def inventory_of(hosts: Hosts, *, discovers: bool = True) -> dict[str, Any]:
             "odradek_release": OLD,
             "ansible_user": "root",
             "ansible_python_interpreter": "/usr/bin/python3",
-            # Disks of a file each, a clock that is this machine's.
+            # Each disk is a small file, and the hosts have the clock of this machine.
             "disks_bytes_min": 300_000_000,
             "host_clock_synchronized": False,
             "odradek_releases": str(hosts.work / "releases"),
@@ -198,7 +206,7 @@ def inventory_of(hosts: Hosts, *, discovers: bool = True) -> dict[str, Any]:
 
 
 def report(steps: list[Step]) -> str:
-    """A table in Markdown."""
+    """Return the steps as a table in Markdown."""
     lines = ["", "| step | seconds | p99 produce ms | worst ms | |", "| --- | ---: | ---: | ---: | --- |"]
     for step in steps:
         lines.append(
@@ -208,7 +216,7 @@ def report(steps: list[Step]) -> str:
 
 
 def refused(outcome: Outcome, *words: str) -> None:
-    """A playbook stopped with a sentence that has these words, and had changed nothing."""
+    """Check that a playbook stopped with a message that contains `words`, before it changed anything."""
     said = " ".join(outcome.output.split())
     for word in words:
         assert word in said, f"{word!r} is not in: {outcome.output[-3000:]}"
@@ -216,7 +224,8 @@ def refused(outcome: Outcome, *words: str) -> None:
 
 
 def bad_input(life: Life) -> None:
-    """Bad input stops a deployment before anything is touched. Two runs at a time: they only look."""
+    """See that bad input stops a deployment before anything is changed. Two playbooks run at a time, since they only
+    look."""
     play, told = life.playbooks, life.told
     with life.step("bad input refused"):
         told["crane"]["odradek_node_id"] = 1
@@ -273,7 +282,7 @@ def look_first(life: Life) -> None:
 
 
 def birth(life: Life) -> None:
-    """Bare hosts; from then on there is load."""
+    """Run `deploy` on bare hosts, then start the load."""
     with life.step(f"deploy {len(life.told)} bare hosts"):
         life.playbooks.run("deploy")
     life.load.start()
@@ -281,7 +290,7 @@ def birth(life: Life) -> None:
 
 
 def again(life: Life) -> None:
-    """A cluster that is as the inventory says is left alone."""
+    """Run `deploy` again. A cluster that already matches the inventory stays unchanged."""
     with life.step("deploy again: no change"):
         outcome = life.playbooks.run("deploy", "--diff")
         assert outcome.changed == 0, outcome.output[-3000:]
@@ -299,7 +308,7 @@ def look_at_the_change(life: Life) -> None:
 
 
 def reconfigure(life: Life) -> None:
-    """A property of all nodes, host by host."""
+    """Change a property of all nodes. They restart host by host, and the active controller's host is the last."""
     life.playbooks.inventory["vars"]["odradek_settings"] = {"log.retention.hours": 100}
     with life.step("configuration, host by host") as step:
         begun = time.monotonic()
@@ -316,7 +325,7 @@ def reconfigure(life: Life) -> None:
 
 
 def kill_and_return(life: Life) -> None:
-    """Power fails on a host, and comes back."""
+    """Cut the power of a host, and boot it again. The two other hosts serve meanwhile."""
     with life.step("a host loses power, and comes back"):
         life.hosts.kill("heron")
         number = life.hosts["heron"].number
@@ -330,7 +339,8 @@ def kill_and_return(life: Life) -> None:
 
 
 def lose_a_disk(life: Life) -> None:
-    """One disk of two does not come back after a boot: the node serves with the other; then a new one is put in."""
+    """Boot a host without one of its two disks. The node serves with the other disk, and then the lost disk is
+    replaced."""
     with life.step("a disk dies, and is replaced"):
         life.hosts.kill("stork")
         number = life.hosts["stork"].number
@@ -349,7 +359,7 @@ def lose_a_disk(life: Life) -> None:
 
 
 def disks_of(life: Life, name: str) -> dict[str, dict[str, Any]]:
-    """What `odradek disk list` says of the disks of a host with one node, by their names."""
+    """Return the entries of `odradek disk list` for a host with one node, by the names of its disks."""
     number = life.hosts[name].number
     asked = f"{_ODRADEK} disk list --json --broker {number} --bootstrap-server {life.bootstrap}"
     (broker,) = json.loads(life.hosts.ssh("crane", asked) or "")["brokers"]
@@ -357,7 +367,8 @@ def disks_of(life: Life, name: str) -> dict[str, dict[str, Any]]:
 
 
 def change_disks(life: Life) -> None:
-    """A third disk is added, gets its share, is retired and replaced; then it is retired for good. All under load."""
+    """Add a third disk to a host, retire and replace it, and in the end retire it for good. The cluster is under
+    load."""
     play = life.playbooks
     with life.step("a disk is added") as step:
         life.hosts.kill("heron")
@@ -407,7 +418,8 @@ def upgrade(life: Life) -> None:
 
 
 def broken_release(life: Life) -> None:
-    """The roll-out of a release that does not start ends with the first host, which is put back."""
+    """Roll out a release that does not start. The roll-out ends with the first host, which gets its old release
+    back."""
     wait_for_releases(life.hosts.work / "releases", BROKEN)
     with life.step("a release that does not start: stopped and put back"):
         outcome = life.playbooks.run("upgrade", fails=True, odradek_release=BROKEN)
@@ -421,7 +433,7 @@ def broken_release(life: Life) -> None:
 
 
 def replace(life: Life) -> None:
-    """A machine burns down with its disks; another takes its place."""
+    """Lose a machine with its disks, and put another machine in its place."""
     with life.step("a host is replaced, its disks are gone"):
         life.hosts.kill("crane")
         number = life.hosts["crane"].number
@@ -448,11 +460,11 @@ def replace(life: Life) -> None:
 
 
 def grow(life: Life) -> None:
-    """A fourth host with a node for each of its disks gets its share; replicas never share a host."""
+    """Add a fourth host with a node for each disk, and balance. Replicas of one partition never share a host."""
     with life.step("grow by a host of two nodes, and balance") as step:
         entry = host_entry(life.hosts, FOURTH, voter=False)
         entry["odradek_nodes"] = [{"id": 4, "disks": ["a"]}, {"id": 14, "disks": ["b"]}]
-        # It takes heron's place later, also in its rack.
+        # The new host later takes heron's place, also in its rack.
         entry["odradek_rack"] = life.told["heron"]["odradek_rack"]
         life.told[FOURTH] = entry
         life.playbooks.run("add_host", odradek_host=FOURTH)
@@ -470,7 +482,7 @@ def grow(life: Life) -> None:
 
 
 def drain(life: Life) -> None:
-    """A host that votes hands over its vote and its partitions, and is removed."""
+    """Move the vote and the partitions of a host to other hosts, then remove this host."""
     with life.step("drain a host, give its vote to another, remove it"):
         kept = life.playbooks.run("drain_host", fails=True, odradek_host="heron")
         refused(kept, "A node of heron votes")
@@ -489,7 +501,10 @@ def drain(life: Life) -> None:
 
 
 def rollback(life: Life) -> None:
-    """Go back to the release of before, a rack at a time: the new host's nodes go with heron, unless that one leads."""
+    """Roll back to the previous release, one rack at a time.
+
+    The new host is in heron's rack. So its nodes restart together with heron, unless heron has the active controller.
+    """
     leads = life.status()["controller"] == life.hosts["heron"].number
     with life.step("roll back, rack by rack"):
         outcome = life.playbooks.run("rollback", odradek_by_rack="true")
@@ -504,7 +519,7 @@ def rollback(life: Life) -> None:
 
 
 def look_and_keep(life: Life) -> None:
-    """Status, and a backup that can be read."""
+    """Run the playbooks `status` and `backup`, and check that the backup contains data."""
     with life.step("status and backup"):
         brokers = len(life.status()["brokers"])
         assert f"{brokers} of {brokers} online" in life.playbooks.run("status").output
@@ -515,7 +530,7 @@ def look_and_keep(life: Life) -> None:
 
 
 def secure(life: Life) -> None:
-    """A plaintext cluster goes to SASL_SSL, listener by listener; then its certificates are made anew."""
+    """Move a plaintext cluster to SASL_SSL, listener by listener. Then renew its certificates."""
     variables = life.playbooks.inventory["vars"]
     secrets = life.hosts.work / "secrets"
     variables["odradek_secrets"] = str(secrets)

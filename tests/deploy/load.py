@@ -1,8 +1,8 @@
-"""Clients of the outside during a test: they write without pause and account for every record.
+"""Clients outside of the hosts during a test: they write without pause and account for every record.
 
-Producers (confluent-kafka, acks=all, idempotent) write numbered records at a steady rate; a group of consumers reads
-along. At the end a separate reader reads every partition from its beginning. Each acknowledged record must be at its
-acknowledged offset, and no record may be there twice.
+Producers (confluent-kafka, acks=all, idempotent) write numbered records at a steady rate, and a group of consumers
+reads them meanwhile. At the end a separate reader reads every partition from its beginning. Each acknowledged record
+must be at its acknowledged offset, and no record may be there twice.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ TOPIC = "orders"
 _PARTITIONS = 12
 _DELIVERY_SECONDS = 180
 _ANY_PARTITION = -1
-"""The C library's word for the choice of the producer."""
+"""The partition number by which librdkafka lets the producer choose."""
 _QUIET = {"log_level": 2, "log.connection.close": False}
 
 
 class RecordsLost(AssertionError):
-    """The records there differ from those that were acknowledged."""
+    """The records in the topic differ from the acknowledged records."""
 
 
 @attrs.define
@@ -36,17 +36,17 @@ class Load:
     bootstrap: str
     replicas: int = 3
     keys: dict[str, Any] = attrs.field(factory=dict)
-    """The keys of security with which clients come."""
+    """The security keys in the clients' configurations."""
     producers: int = 2
     records_per_second: int = 100
     """The rate of all producers together."""
     delivery_seconds: int = _DELIVERY_SECONDS
     """How long a producer tries to deliver a record."""
     acknowledged: dict[tuple[int, int], str] = attrs.field(factory=dict)
-    """Value by partition and offset."""
+    """The value of each acknowledged record, by partition and offset."""
     seen: set[str] = attrs.field(factory=set)
     latencies: list[tuple[float, float]] = attrs.field(factory=list)
-    """Moment of the call and seconds until the acknowledgement, of every record."""
+    """For each acknowledged record: the moment of its call, and the seconds until the acknowledgement."""
     errors: dict[str, int] = attrs.field(factory=lambda: defaultdict(int))
     attempted: int = 0
     _stop: threading.Event = attrs.field(factory=threading.Event)
@@ -56,7 +56,7 @@ class Load:
     _lock: threading.Lock = attrs.field(factory=threading.Lock)
 
     def start(self) -> None:
-        """Make the topic, begin to write and to read."""
+        """Create the topic, and start producers and consumers."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
         made = admin.create_topics(
             [NewTopic(TOPIC, num_partitions=_PARTITIONS, replication_factor=self.replicas)]
@@ -76,7 +76,7 @@ class Load:
             thread.start()
 
     def move(self, bootstrap: str, keys: dict[str, Any]) -> None:
-        """End all clients, and go on with others that come elsewhere and with these keys."""
+        """Stop all clients, and start others with this bootstrap address and these security keys."""
         self._stop.set()
         self._stop_reading.set()
         for thread in (*self._threads, *self._readers):
@@ -156,7 +156,7 @@ class Load:
             self.errors[text] += 1
 
     def acknowledged_since(self, moment: float, seconds: float = 180.0) -> bool:
-        """True if a record that was sent after `moment` is acknowledged within so many seconds."""
+        """True if a record that is sent after `moment` is acknowledged within `seconds` from now."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             with self._lock:
@@ -166,19 +166,23 @@ class Load:
         return False
 
     def p99_ms(self, begin: float, end: float) -> float | None:
-        """Latency that 99 of 100 records did not exceed, of those sent between two moments."""
+        """Return the latency that 99 of 100 records did not exceed, of all records sent between two moments."""
         with self._lock:
             found = sorted(latency for sent, latency in self.latencies if begin <= sent < end)
         return round(found[int(len(found) * 0.99)] * 1000, 1) if found else None
 
     def worst_ms(self, begin: float, end: float) -> float | None:
-        """The longest latency between two moments."""
+        """Return the longest latency of the records sent between two moments."""
         with self._lock:
             found = [latency for sent, latency in self.latencies if begin <= sent < end]
         return round(max(found) * 1000, 1) if found else None
 
     def finish(self) -> str:
-        """Stop writing, read everything, raise `RecordsLost` if a record is missing, changed or twice there."""
+        """Stop writing, read everything, and return a summary.
+
+        Raises `RecordsLost` if a record is lost, changed, duplicated or not seen by the group, or if a client had an
+        error.
+        """
         self._stop.set()
         for thread in self._threads:
             thread.join()
@@ -203,7 +207,7 @@ class Load:
         return line
 
     def _read_all(self) -> dict[tuple[int, int], str]:
-        """Value by partition and offset of everything in the topic."""
+        """Return the values of all records in the topic, by partition and offset."""
         consumer = confluent_kafka.Consumer(
             {
                 **_QUIET,

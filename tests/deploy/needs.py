@@ -1,4 +1,4 @@
-"""The needs of booted hosts on this machine, the words for what is missing, and the ways to get it."""
+"""Requirements for booting hosts on this machine: how to check them, and how to install them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SUITE = "bookworm"
 DEBIAN_PACKAGES = "systemd-container debootstrap xfsprogs openssh-client iproute2"
 _INSTALL_SECONDS_MAX = 600
 HOST_PYTHON = (3, 11)
-"""The version of the suite's Python: a release is built with the Python that runs it."""
+"""The Python version of the Debian suite. A release must be built with the Python version that runs it."""
 _COMMANDS = (
     "systemd-nspawn",
     "mkfs.xfs",
@@ -45,15 +45,15 @@ _OWN_MOUNTS = (
     "--mount-proc",
 )
 SANDBOX = (*_OWN_MOUNTS, "--net")
-"""Words before a command that leaves nothing behind: its mounts, processes and network end with it."""
+"""Words to put before a command. The command's mounts, processes and network then end with it."""
 
 
 class CannotPrepare(Exception):
-    """A need of the hosts cannot be met here; the message says why."""
+    """A requirement for booting hosts cannot be met here; the message says why."""
 
 
 def what_it_never_has() -> str | None:
-    """The reason why hosts can never be booted here, whatever is installed; None if they can."""
+    """Return the reason why hosts can never be booted here, whatever is installed, or None if they can."""
     if os.geteuid() != 0:
         return "only root can boot hosts"
     if sys.version_info[:2] != HOST_PYTHON:
@@ -68,7 +68,7 @@ def what_it_never_has() -> str | None:
 
 
 def what_is_missing(*, with_tree: bool) -> str | None:
-    """The reason why hosts cannot be booted here now, in words; None if they can. Takes less than a second."""
+    """Return the reason why hosts cannot be booted here now, or None if they can. Takes less than a second."""
     never = what_it_never_has()
     if never is not None:
         return never
@@ -90,7 +90,7 @@ def what_is_missing(*, with_tree: bool) -> str | None:
 
 
 def prepare(seconds: float) -> None:
-    """Bring here what hosts need, in so many seconds: packages, Ansible, the tree. Raises `CannotPrepare`."""
+    """Install what hosts need within `seconds`: packages, Ansible, and the Debian tree. Raises `CannotPrepare`."""
     deadline = time.monotonic() + seconds
     never = what_it_never_has()
     if never is not None:
@@ -109,7 +109,7 @@ def prepare(seconds: float) -> None:
         ]
         _within(deadline, "apt-get update", "apt-get", *patience, "update", "-qq")
         words = ["install", "-qq", "-y", "--no-install-recommends", *DEBIAN_PACKAGES.split()]
-        # Its network gives up by itself; an installation that is stopped in between would be worse than a late one.
+        # apt gives up on a silent network by itself. To stop an installation halfway would be worse than a late one.
         _within(deadline + _INSTALL_SECONDS_MAX, "apt-get install", "apt-get", *patience, *words)
     if not (ANSIBLE / "bin" / "ansible-playbook").exists():
         print("installing Ansible", flush=True)
@@ -151,13 +151,14 @@ def _within(deadline: float, what: str, *command: str) -> None:
         raise CannotPrepare(f"{what} failed: {said[-1]}")
 
 
-# In memory where that can be, since every package waits for the disk several times; and in a namespace of its own, so that
-# nothing stays mounted when it is interrupted.
+# The tree is made in memory if possible, since every package waits for the disk several times. A mount namespace of its
+# own makes sure that an interruption leaves no mounts.
 _IN_MEMORY = 'mount -t tmpfs -o size=2g tmpfs "$0"; new=$1; shift; "$@" && cp --archive "$0" "$new"'
 
 
 def make_tree(deadline: float) -> None:
-    """Debootstrap the tree that all hosts share, read only, once; needs a Debian mirror. Raises `CannotPrepare`."""
+    """Make the read-only Debian tree that all hosts share, unless it exists. Needs a Debian mirror. Raises
+    `CannotPrepare`."""
     wanted = f"{SUITE} {' '.join(PACKAGES)}\n"
     mark = Path("etc") / "odradek-tree"
     if (TREE / mark).exists() and (TREE / mark).read_text() == wanted:
@@ -178,7 +179,7 @@ def make_tree(deadline: float) -> None:
 
 
 def _mirror() -> list[str]:
-    """The mirror of this machine's packages, if it has the suite's, too; else debootstrap's own choice."""
+    """Return the Debian mirror that this machine uses, if it has the suite. Otherwise debootstrap uses its default."""
     asked = ["apt-get", "indextargets", "--format", "$(REPO_URI)", f"Codename: {SUITE}", "Component: main"]
     try:
         done = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=30)

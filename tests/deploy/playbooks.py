@@ -1,4 +1,4 @@
-"""Run the playbooks as an operator does, from the outside, over SSH, and read what they say."""
+"""Run the playbooks as an operator does, over SSH from outside of the hosts, and read their output."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _SILENCE_SECONDS = 0.5
 _PROMPT_CHARACTERS_MAX = 300
 _RUNS_AT_ONCE = 2
 _MEANT = "[WARNING]: No replica that is left has all records of "
-"""The begin of a warning to the operator by the collection itself; the other warnings are Ansible's."""
+"""The beginning of a warning that the collection itself gives to the operator. All other warnings are Ansible's."""
 _RECAP = re.compile(r"^(\S+) +: ok=(\d+) +changed=(\d+) +unreachable=(\d+) +failed=(\d+)", re.MULTILINE)
 
 
 @attrs.frozen
 class Outcome:
-    """The output of a playbook's run, its exit status and its time."""
+    """The output of a playbook's run, its exit status and its duration."""
 
     output: str
     status: int
@@ -47,7 +47,7 @@ class Outcome:
 
 
 class PlaybookFailed(AssertionError):
-    """A playbook ended otherwise than it should; the message has its last lines."""
+    """A playbook did not end as expected; the message has its last lines."""
 
 
 @attrs.define
@@ -63,11 +63,15 @@ class Playbooks:
     _pool: ThreadPoolExecutor = attrs.field(factory=lambda: ThreadPoolExecutor(_RUNS_AT_ONCE))
 
     def run(self, name: str, *words: str, fails: bool = False, **extra: str) -> Outcome:
-        """Run `odradek.cluster.NAME` with the inventory as it is now; raises unless it does (not) fail, and if it warns or shows a secret."""
+        """Run `odradek.cluster.NAME` with the current inventory.
+
+        Raises `PlaybookFailed` unless it succeeds, or fails if `fails` is set. A warning or a visible secret also
+        raises.
+        """
         return self._prepared(name, words, extra, fails=fails)()
 
     def run_beside(self, name: str, *words: str, fails: bool = False, **extra: str) -> Future[Outcome]:
-        """Begin to run a playbook that changes nothing, beside another one; the inventory is as it is now."""
+        """Begin to run a playbook that changes nothing, beside another one. It uses the inventory of this moment."""
         self._beside += 1
         words = ("-i", str(self.written(f"inventory-{self._beside}.yml")), *words)
         return self._pool.submit(self._prepared(name, words, extra, fails=fails))
@@ -75,7 +79,7 @@ class Playbooks:
     def _prepared(
         self, name: str, words: tuple[str, ...], extra: dict[str, str], *, fails: bool
     ) -> Callable[[], Outcome]:
-        """Return a function that runs a playbook with the inventory as it is now."""
+        """Return a function that runs a playbook with the inventory of this moment."""
         command, environment = self._command(name, *words, **extra), self.environment()
 
         def run() -> Outcome:
@@ -95,7 +99,8 @@ class Playbooks:
         return run
 
     def run_at_a_terminal(self, name: str, prompt: str, **extra: str) -> tuple[Outcome, int]:
-        """Run a playbook at a terminal, and press Enter whenever `prompt` is shown; returns how often that was."""
+        """Run a playbook at a terminal, and press Enter at each `prompt`. Return the outcome and the number of
+        prompts."""
         command, environment = self._command(name, **extra), self.environment()
         begun = time.monotonic()
         pid, terminal = pty.fork()
@@ -103,10 +108,10 @@ class Playbooks:
             os.chdir(self.hosts.work)
             os.execve(command[0], command, environment)
         output = ""
-        # A terminal whose other end is closed says EIO.
+        # A read from a terminal whose other end is closed fails with EIO.
         with suppress(OSError):
             while True:
-                # Ansible drops what was typed before it asks, so the key comes once it is silent, and again if need be.
+                # Ansible drops keys typed too early, so Enter comes when the output has stopped, and again if needed.
                 if select.select([terminal], [], [], _SILENCE_SECONDS)[0]:
                     output += os.read(terminal, 1 << 16).decode(errors="replace").replace("\r", "")
                 elif prompt in output[-_PROMPT_CHARACTERS_MAX:]:
@@ -119,7 +124,8 @@ class Playbooks:
     def _judged(
         self, outcome: Outcome, name: str, words: tuple[str, ...], extra: dict[str, str], *, fails: bool
     ) -> Outcome:
-        """Keep what a run printed; raises if it warned, or ended otherwise than it should."""
+        """Log the output of a run. Raises `PlaybookFailed` if it has a secret or a warning, or did not end as
+        expected."""
         with self.log.open("a") as log:
             log.write(
                 f"\n$ ansible-playbook odradek.cluster.{name} {' '.join(words)} {extra}\n{outcome.output}"
@@ -136,7 +142,7 @@ class Playbooks:
         return outcome
 
     def begin(self, name: str, **extra: str) -> subprocess.Popen[bytes]:
-        """Start a playbook in a group of its own, for a test that kills it; its output goes to the log."""
+        """Start a playbook in a process group of its own, so that a test can kill it. Its output goes to the log."""
         with self.log.open("a") as log:
             log.write(f"\n$ ansible-playbook odradek.cluster.{name} {extra}, to be killed\n")
             log.flush()
@@ -157,13 +163,13 @@ class Playbooks:
         return [program, *inventory, f"odradek.cluster.{name}", *variables, *words]
 
     def written(self, name: str = "inventory.yml") -> Path:
-        """The inventory as it is now, in a file: JSON is YAML."""
+        """Write the current inventory into a file and return its path. The file is JSON, which is also YAML."""
         path = self.hosts.work / name
         path.write_text(json.dumps({"odradek": self.inventory}, indent=1))
         return path
 
     def environment(self) -> dict[str, str]:
-        """The environment in which Ansible finds the collection and its own files, and reaches new hosts."""
+        """Return the environment in which Ansible finds the collection and its own files, and reaches new hosts."""
         home = self.hosts.work / "home"
         home.mkdir(exist_ok=True)
         ssh = [
@@ -179,7 +185,10 @@ class Playbooks:
         }
 
     def shell(self, disk_bytes: int) -> int:
-        """A shell that reaches the hosts, where `ansible-playbook odradek.cluster.NAME` finds inventory and releases."""
+        """Open a shell that reaches the hosts, and return its exit status.
+
+        In the shell, `ansible-playbook odradek.cluster.NAME` finds the inventory and the releases.
+        """
         inventory = self.written()
         names = ", ".join(f"{host.name} {host.address}" for host in self.hosts.hosts.values())
         with switches(self.hosts, disk_bytes) as commands:

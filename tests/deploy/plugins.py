@@ -1,4 +1,4 @@
-"""The collection's plugins as plain modules: Ansible itself is not needed to test what they decide."""
+"""The collection's plugins as plain modules, so that tests of their decisions do not need Ansible."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ PLUGINS = COLLECTIONS / "ansible_collections/odradek/cluster/plugins"
 
 
 def plugin(kind: str, name: str, monkeypatch: pytest.MonkeyPatch | None = None) -> ModuleType:
-    """Load `plugins/KIND/NAME.py`; what it would take from Ansible stands empty."""
+    """Load `plugins/KIND/NAME.py`. With `monkeypatch`, empty stand-ins replace the modules that it imports from
+    Ansible."""
     # Plugins import each other by the names that Ansible gives their collection.
     if str(COLLECTIONS) not in sys.path:
         sys.path.append(str(COLLECTIONS))
     if monkeypatch is not None:
-        # What modules share is imported by the collection's name.
+        # Modules import their shared code by the collection's name.
         monkeypatch.syspath_prepend(str(COLLECTIONS))
         stand_in = cast(ModuleType, SimpleNamespace(AnsibleModule=object))
         for each in ("ansible", "ansible.module_utils", "ansible.module_utils.basic"):
@@ -31,7 +32,7 @@ def plugin(kind: str, name: str, monkeypatch: pytest.MonkeyPatch | None = None) 
 
 
 def loaded(path: Path) -> ModuleType:
-    """Load a file as a module by itself."""
+    """Load a file as a separate module."""
     spec = importlib.util.spec_from_file_location(f"odradek_{path.parent.name}_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None

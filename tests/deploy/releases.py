@@ -1,4 +1,4 @@
-"""Releases for the test: two good ones, built as an operator builds them, a broken one, and one of few features."""
+"""Releases for the test: two good ones, built as an operator builds them, a broken one, and one with fewer features."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ _FEATURES = "odradek/metadata_quorum/features.py"
 
 
 _UNAVAILABLE, _FAILED = "unavailable", "failed"
-"""Names of files beside the archives with the reason why there are no more: wheels cannot be had, or a build failed."""
+"""Names of files beside the archives. They have the reason why no more archives come: missing wheels, or a failed
+build."""
 _LOOK_SECONDS = 0.1
 
 
@@ -31,13 +32,13 @@ class CannotBuild(Exception):
 
 
 def make_key(out: Path) -> None:
-    """Make the directory of archives, and in it the key that signs them."""
+    """Make the directory for the archives, and in it the key that signs them."""
     out.mkdir()
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "test", "-f", out / KEY], check=True)
 
 
 def build_releases(out: Path, *, whole: bool) -> None:
-    """Write the archives, signed by the key beside them, one after another; only the first one for the short form."""
+    """Write the archives one after another, signed by the key beside them. Without `whole`, write only the first."""
     os.environ |= {"PIP_RETRIES": "1", "PIP_DEFAULT_TIMEOUT": "10"}
     try:
         for _ in build_each(out, (OLD, NEW) if whole else (OLD,), out / KEY):
@@ -53,9 +54,9 @@ def build_releases(out: Path, *, whole: bool) -> None:
 
 
 def wait_for_releases(out: Path, *names: str) -> None:
-    """Wait until the archives of these releases are built, which is done beside the first steps.
+    """Wait until the archives of these releases are built. They are built while the first steps run.
 
-    Raises `CannotBuild`, and `RuntimeError` where a build failed for another reason than absent wheels.
+    Raises `CannotBuild` if wheels are missing, and `RuntimeError` if a build failed for another reason.
     """
     while not all((out / f"odradek-{name}.tar").exists() for name in names):
         if (out / _UNAVAILABLE).exists():
@@ -66,14 +67,15 @@ def wait_for_releases(out: Path, *names: str) -> None:
 
 
 def _narrowed(source: bytes) -> bytes:
-    """Make the features those of a release that lacks the newest level of transactions."""
+    """Lower the highest transaction level in the source of the features, as in a release that lacks the newest
+    level."""
     narrow = source.replace(b"TRANSACTION_VERSION: (0, 2)", b"TRANSACTION_VERSION: (0, 1)")
     assert narrow != source
     return narrow
 
 
 def _other(out: Path, name: str, changed: str, change: Callable[[bytes], bytes]) -> None:
-    """Write the newer release under another name, with one module changed."""
+    """Write a copy of the newer release under another name, with one module changed."""
     contents = _contents(out / f"odradek-{NEW}.tar")
     for member, content in contents.items():
         if Path(member).name.startswith("odradek-"):
@@ -82,7 +84,7 @@ def _other(out: Path, name: str, changed: str, change: Callable[[bytes], bytes])
 
 
 def changed_release(archive: Path, *, manifest: bool) -> None:
-    """Give our wheel in an archive other bytes, and the manifest, where wanted; a new manifest is not signed."""
+    """Change the bytes of our wheel in an archive. With `manifest`, add a new manifest that fits, but no signature."""
     contents = _contents(archive)
     wheel = next(name for name in contents if Path(name).name.startswith("odradek-"))
     contents[wheel] += b"# changed"
@@ -121,7 +123,7 @@ def _contents(archive: Path) -> dict[str, bytes]:
 
 
 def _write(archive: Path, contents: dict[str, bytes]) -> None:
-    # Under its name only when it is whole: others wait for it.
+    # The archive gets its name only when it is complete, since others wait for this name.
     unfinished = archive.with_suffix(".tar.new")
     with tarfile.open(unfinished, "w") as new:
         for name, content in contents.items():

@@ -1,4 +1,4 @@
-"""Topics and quotas as an inventory has them: mistakes in sentences, a plan before the first change, nothing twice."""
+"""Topics and quotas that an inventory declares. Mistakes give sentences, and a second run changes nothing."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.node_process import RunningNode
 
 
 class Ended(Exception):
-    """A module ended; the result is its argument."""
+    """Raised when a module ends; its argument is the module's result."""
 
 
 class Called:
-    """What a module takes from Ansible, with commands that run in this process."""
+    """A stand-in for AnsibleModule whose commands run in this process."""
 
     def __init__(self, *, check_mode: bool = False, **params: Any) -> None:
         self.params = params
@@ -87,13 +87,13 @@ def run(module: ModuleType, called: Called, monkeypatch: pytest.MonkeyPatch) -> 
     ],
 )
 def test_mistakes_in_a_topic(topics: ModuleType, topic: dict[str, Any], problem: str) -> None:
-    """Each slip in an entry has a sentence that names the entry and the key."""
+    """Each mistake in an entry gives a sentence that names the entry and the key."""
     (found,) = topics.problems_of([topic])
     assert problem in found
 
 
 def test_mistakes_between_topics(topics: ModuleType) -> None:
-    """All mistakes are found at once: a name that is there twice, and two names that metrics cannot tell apart."""
+    """All mistakes are found at once, such as a duplicate name and two names that metrics cannot tell apart."""
     found = topics.problems_of(
         [{"name": "a.b"}, {"name": "a_b"}, {"name": "c"}, {"name": "c", "partitions": -1}]
     )
@@ -121,14 +121,15 @@ def test_mistakes_between_topics(topics: ModuleType) -> None:
 def test_what_loses_records(
     topics: ModuleType, key: str, before: str, after: str | None, loses: bool
 ) -> None:
-    """Less time, less room or another policy may remove records; more of it, and other keys, do not."""
+    """A lower retention or another cleanup policy may remove records. A higher retention and other keys do not."""
     assert (topics.loss_of(key, before, after) is not None) is loses
 
 
 def test_topics_on_a_node(
     topics: ModuleType, node: RunningNode, fresh_topic: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Topics come, grow, change and go as the inventory says; checks and second runs change nothing."""
+    """Topics are created, enlarged, changed and deleted as the inventory says. Checks and second runs change
+    nothing."""
     name = fresh_topic("code")
     entry: dict[str, Any] = {
         "name": name,
@@ -163,7 +164,7 @@ def test_topics_on_a_node(
     ]
     assert there() == {"partitions": 3, "retention.ms": "200000"}
     assert not apply()["changed"]
-    # What would vanish is refused, and so is the rest of the plan.
+    # A plan that would lose partitions or records is refused as a whole.
     entry["partitions"] = 1
     assert "Partitions are never taken away: write 3" in apply()["msg"]
     entry |= {"partitions": 4, "configs": {"retention.ms": 5}}
@@ -172,7 +173,7 @@ def test_topics_on_a_node(
     assert f"-e odradek_topics_loss={name}" in refused["msg"]
     assert there() == {"partitions": 3, "retention.ms": "200000"}
     assert apply(loss=[name])["changed"]
-    # What the cluster refuses is found before the first change.
+    # The cluster checks the whole plan before the first change.
     entry |= {"partitions": 5, "configs": {"retention.mss": 5}}
     assert "retention.mss" in apply()["msg"]
     entry |= {"configs": {}, "replication_factor": 3}
@@ -198,12 +199,12 @@ def test_topics_on_a_node(
     ],
 )
 def test_mistakes_in_a_quota(quotas: ModuleType, quota: dict[str, Any], problem: str) -> None:
-    """Each slip in an entry has a sentence that names the entry."""
+    """Each mistake in an entry gives a sentence that names the entry."""
     assert problem in " ".join(quotas.problems_of([quota]))
 
 
 def test_quotas_on_a_node(quotas: ModuleType, node: RunningNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Quotas are set, changed and removed as the inventory says; a second run changes nothing."""
+    """Quotas are set, changed and removed as the inventory says. A second run changes nothing."""
     entries: list[dict[str, Any]] = [
         {"user": "code", "client_id": "<default>", "produce_rate": "10M", "request_percentage": 50},
         {"ip": "192.0.2.77", "connection_rate": 5},
@@ -234,7 +235,7 @@ def test_quotas_on_a_node(quotas: ModuleType, node: RunningNode, monkeypatch: py
     ]
     assert list(there().values()) == [{"producer_byte_rate": 20971520.0}]
     assert not apply()["changed"]
-    # One mistake keeps all of it.
+    # A single mistake stops all changes of the run.
     entries[0]["produce_rate"] = "lots"
     entries[1] = {"ip": "192.0.2.77", "connection_rate": 7}
     assert "'lots' is not a number of bytes" in apply()["msg"]
@@ -245,7 +246,7 @@ def test_quotas_on_a_node(quotas: ModuleType, node: RunningNode, monkeypatch: py
 
 
 def test_a_command_that_fails_is_a_sentence(topics: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cluster that does not answer ends the module with the command's last line."""
+    """If the cluster does not answer, the module fails with the last line of the command."""
     called = Called(topics=[], bootstrap="127.0.0.1:1", odradek="odradek")
     monkeypatch.setattr(
         called, "run_command", lambda command, data=None: (1, "", "odradek: no broker answers\n")

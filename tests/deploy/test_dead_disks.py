@@ -1,4 +1,4 @@
-"""Dead disks as the collection's modules see them, and the unit that starts a node beside them."""
+"""Dead disks as the collection's modules see them, and the systemd unit that starts a node beside a dead disk."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PROPERTIES = "node-1/meta.properties"
 
 @pytest.fixture(params=["ext4", "xfs"])
 def mounted(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
-    """A disk with a log directory on it."""
+    """A mounted disk with a log directory on it."""
     with real_disk(tmp_path / "disk", request.param) as disk:
         (disk.path / "node-1").mkdir()
         (disk.path / PROPERTIES).write_text("version=1\n")
@@ -29,7 +29,10 @@ def mounted(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
 
 
 def test_a_dead_disk_is_mounted_and_dead(mounted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is neither taken for an unmounted disk, which `deploy` would mount, nor for an empty one, which it would format."""
+    """A disk that dies while it is mounted counts as mounted and as dead.
+
+    If it counted as unmounted, `deploy` would mount it. If it counted as empty, `deploy` would format it.
+    """
     mounts = plugin("module_utils", "mounts")
     facts = plugin("modules", "node_facts", monkeypatch)
     storage = plugin("modules", "storage", monkeypatch)
@@ -44,7 +47,7 @@ def test_a_dead_disk_is_mounted_and_dead(mounted: Any, monkeypatch: pytest.Monke
 
 
 def test_a_disk_that_is_read_only_is_dead(tmp_path: Path) -> None:
-    """The files there can be read, but no node can go on with it."""
+    """A read-only disk counts as dead. Its files can be read, but no node can use it."""
     mounts = plugin("module_utils", "mounts")
     with real_disk(tmp_path / "disk", "ext4") as disk:
         assert mounts.trouble_of(str(disk.path), PROPERTIES) is None, "an empty disk is sound"
@@ -53,7 +56,7 @@ def test_a_disk_that_is_read_only_is_dead(tmp_path: Path) -> None:
 
 
 def test_mount_points_with_odd_names(tmp_path: Path) -> None:
-    """The kernel writes spaces of names as numbers."""
+    """The kernel's table shows a space in a mount point as a number. The modules find such a mount point."""
     mounts = plugin("module_utils", "mounts")
     table = tmp_path / "mountinfo"
     table.write_text("36 35 8:17 / /srv/odradek/a\\040b rw,noatime - xfs /dev/sdb rw\n")
@@ -62,15 +65,15 @@ def test_mount_points_with_odd_names(tmp_path: Path) -> None:
 
 
 def test_a_device_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its error is part of the sentence; the module does not end in a traceback."""
+    """The error of an unreadable device becomes part of a sentence, and the module ends without a traceback."""
     disk = plugin("modules", "disk", monkeypatch)
-    # The first page of a process is never mapped: a read of it answers as a dead device does.
+    # The first page of a process is never mapped, so a read of it fails with the error of a dead device.
     assert disk._read_trouble("/proc/self/mem") == "Input/output error"
     assert disk._read_trouble("/dev/zero") is None
 
 
 def test_the_unit_knows_the_nodes_exit_statuses() -> None:
-    """Starts that time may heal have no limit; an end that only an operator can mend is the last one."""
+    """systemd restarts a failed node without limit, unless its exit status means that only an operator can help."""
     unit = (ROLE / "templates/odradek@.service.j2").read_text().splitlines()
     assert "StartLimitIntervalSec=0" in unit
     assert f"RestartPreventExitStatus=2 {NEEDS_OPERATOR}" in unit

@@ -1,4 +1,4 @@
-"""The plan of a cluster from its inventory: addresses, votes, disks, and the sentences about what cannot be."""
+"""The plan of a cluster from its inventory: addresses, votes and disks, or sentences about mistakes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
 
 
 def inventory(count: int = 3, voters: int = 3) -> dict[str, dict[str, Any]]:
-    """Hosts with two disks each."""
+    """Return an inventory of hosts with two disks each."""
     return {
         f"host{number}": {
             "ansible_host": f"192.0.2.{number}",
@@ -28,7 +28,8 @@ def inventory(count: int = 3, voters: int = 3) -> dict[str, dict[str, Any]]:
 
 
 def test_three_hosts() -> None:
-    """Three hosts with a node each: every address, every voter with an id of its metadata directory."""
+    """The plan of three hosts with one node each has all addresses, and all voters with the ids of their
+    directories."""
     plan = layout(inventory())
     assert plan["problems"] == []
     assert plan["bootstrap"] == "192.0.2.1:9092,192.0.2.2:9092,192.0.2.3:9092"
@@ -41,7 +42,7 @@ def test_three_hosts() -> None:
 
 
 def test_a_host_that_joins_changes_nothing_for_the_others() -> None:
-    """A new host that does not vote leaves all files of the present hosts unchanged, so those keep running."""
+    """A new host without a vote leaves the files of the present hosts unchanged, so their nodes keep running."""
     before, after = layout(inventory()), layout(inventory(4))
     assert after["problems"] == []
     assert after["nodes"][:3] == before["nodes"]
@@ -49,7 +50,7 @@ def test_a_host_that_joins_changes_nothing_for_the_others() -> None:
 
 
 def test_a_node_for_each_disk() -> None:
-    """Several nodes on a host have ports and disks of their own, and the host's name as their rack."""
+    """Several nodes on one host have separate ports and disks. Their rack is the host's name."""
     told = inventory()
     for number, values in enumerate(told.values(), 1):
         values["odradek_nodes"] = [
@@ -67,7 +68,7 @@ def test_a_node_for_each_disk() -> None:
 
 
 def test_replicas_would_share_a_host() -> None:
-    """Replicas are kept apart by rack: with fewer racks than replicas, and two nodes on a host, they could meet."""
+    """Replicas are spread over racks. If there are too few racks and a host has two nodes, the plan is refused."""
     told = inventory()
     for number, values in enumerate(told.values(), 1):
         values["odradek_nodes"] = [
@@ -99,7 +100,7 @@ def test_replicas_would_share_a_host() -> None:
     ],
 )
 def test_bad_input(host: str, values: dict[str, Any], sentence: str) -> None:
-    """Each mistake is a sentence that says what to do, before any host is touched."""
+    """Each mistake gives a sentence that says what to do, before any host is changed."""
     told = inventory()
     told[host].update(values)
     assert sentence in " ".join(layout(told)["problems"])
@@ -109,7 +110,7 @@ def test_bad_input(host: str, values: dict[str, Any], sentence: str) -> None:
     "text", ["my-cluster", "hQaR/HGjTCKXzoMZUc21jA", "cDZEekk4T3hTNGVlNzB3LUtUbkxaQQo=", 17]
 )
 def test_a_cluster_id_is_any_text(text: str | int) -> None:
-    """A cluster that comes from Apache Kafka keeps its id."""
+    """A cluster that comes from Apache Kafka keeps its id, whatever text it is."""
     told = inventory()
     for values in told.values():
         values["odradek_cluster_id"] = text
@@ -120,7 +121,7 @@ def test_a_cluster_id_is_any_text(text: str | int) -> None:
 
 @pytest.mark.parametrize("text", ["", " ", "a\nb"])
 def test_a_cluster_id_that_files_cannot_have(text: str) -> None:
-    """The inventory is one line long there, and has letters."""
+    """A cluster id that is empty, blank or several lines long is refused."""
     told = inventory()
     for values in told.values():
         values["odradek_cluster_id"] = text
@@ -128,7 +129,7 @@ def test_a_cluster_id_that_files_cannot_have(text: str) -> None:
 
 
 def test_disks_that_are_not_known_yet() -> None:
-    """An inventory is sound although the disks of an unreachable host are still to be discovered."""
+    """The disks of a host may still have to be discovered. The inventory is valid all the same."""
     told = inventory()
     told["host2"]["odradek_disks"] = "discover"
     plan = layout(told)
@@ -146,7 +147,7 @@ def test_nobody_votes() -> None:
     [("plaintext", 9092, 9093), ("beside", 9092, 9093), ("within", 9096, 9097), ("only", 9096, 9097)],
 )
 def test_stages_of_security(stage: str, clients: int, controllers: int) -> None:
-    """From the stage on in which nodes reach each other securely, so do the operator's commands."""
+    """Once nodes reach each other by their secured listeners, the operator's commands use these listeners, too."""
     told = inventory()
     for values in told.values():
         values["odradek_security"] = stage
@@ -158,7 +159,7 @@ def test_stages_of_security(stage: str, clients: int, controllers: int) -> None:
 
 
 def test_one_stage_for_all() -> None:
-    """Hosts of two stages, or of one that there is not, are refused."""
+    """Hosts with different stages of security, or with an unknown stage, are refused."""
     told = inventory()
     told["host1"]["odradek_security"] = "only"
     assert "must be the same on all hosts" in layout(told)["problems"][0]

@@ -1,4 +1,4 @@
-"""The short life of a cluster on two booted hosts; the whole one is `make deploy-test`."""
+"""The short life of a cluster on two booted hosts. `make deploy-test` runs the whole life."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _CANNOT, _TIME_UP = 2, 3
 
 
 def test_short_life() -> None:
-    """A cluster under load is deployed, deployed again unchanged, and reconfigured host by host: no record is lost.
+    """A cluster under load is deployed, deployed again unchanged, and reconfigured host by host. No record is lost.
 
-    What is skipped, with the reason: a machine that cannot boot hosts, or that is too slow to get through in time.
+    A machine that cannot boot hosts, or that is too slow, skips the test with the reason.
     """
     missing = what_is_missing(with_tree=True)
     if missing:
         pytest.skip(f"hosts cannot be booted: {missing}")
-    # Behind the tests that run beside it: hosts are many processes.
+    # A low priority lets the tests beside this one go first, since hosts are many processes.
     command = [
-        # Asked to end with its parent, not killed: it takes its hosts and disks away.
+        # The command gets SIGTERM when its parent ends, so that it can remove its hosts and disks.
         "setpriv",
         "--pdeathsig",
         "TERM",

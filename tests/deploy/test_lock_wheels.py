@@ -1,4 +1,4 @@
-"""What an installation fetches is what was locked: each wheel by its hash, at the versions of the constraints."""
+"""An installation fetches exactly the locked wheels: each by its hash, and at the version in the constraints."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def file(name: str, sha256: str, **more: object) -> dict[str, object]:
 
 
 def test_all_wheels_of_a_version_are_locked(lock: ModuleType) -> None:
-    """Those of each Python and platform; archives of sources, other versions and withdrawn files are none."""
+    """A version's wheels for all Pythons and platforms are locked. Source archives and withdrawn files are left out."""
     files = [
         file("a_b-1.0-cp313-cp313-win_amd64.whl", "c"),
         file("a_b-1.0-py3-none-any.whl", "a"),
@@ -51,7 +51,7 @@ def test_all_wheels_of_a_version_are_locked(lock: ModuleType) -> None:
 
 
 def test_the_lock_has_what_a_node_needs(lock: ModuleType) -> None:
-    """All that the dependencies lead to is there, at the versions of constraints.txt, and each version has hashes."""
+    """The lock has each direct or indirect dependency, at the version of constraints.txt. Each version has hashes."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     needed = lock.needed(project["project"]["dependencies"])
     locked, constraints = lock.pins(ROOT / "wheels.txt"), lock.pins(ROOT / "constraints.txt")
@@ -66,7 +66,7 @@ def test_the_lock_has_what_a_node_needs(lock: ModuleType) -> None:
 
 
 def test_make_install_fetches_by_hash_alone() -> None:
-    """Each call of pip that fetches asks for hashes; our own code is built without fetching anything."""
+    """Each call of pip that fetches packages requires their hashes. Our own code is built without fetching anything."""
     done = subprocess.run(
         ["make", "--dry-run", "--always-make", "install"],
         cwd=ROOT,
@@ -85,7 +85,7 @@ def test_make_install_fetches_by_hash_alone() -> None:
 
 
 def test_another_wheel_of_the_same_name_is_refused(tmp_path: Path, lock: ModuleType) -> None:
-    """pip takes the wheel that was locked, and none with other bytes."""
+    """pip installs the wheel that was locked, and refuses a wheel of this name with other bytes."""
     wheel = tmp_path / "locked_thing-1.0-py3-none-any.whl"
 
     def write(body: str) -> str:

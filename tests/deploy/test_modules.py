@@ -1,4 +1,4 @@
-"""Decisions of the collection's modules: a cluster that is whole, disks that are empty, files as wanted."""
+"""Decisions of the collection's modules: the health of a cluster, disks and their contents, files, and waits."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def files(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def status(**values: Any) -> dict[str, Any]:
-    """The output of `odradek cluster status --json` for a whole cluster of two brokers, but for `values`."""
+    """Return the output of `odradek cluster status --json` for a whole cluster of two brokers, changed by `values`."""
     return {
         "quorum": {"leader": 1, "voters": [1, 2], "silent_voters": []},
         "brokers": [{"broker": 1, "online": True}, {"broker": 2, "online": True}],
@@ -48,7 +48,7 @@ def status(**values: Any) -> dict[str, Any]:
 
 
 def test_whole(health: ModuleType) -> None:
-    """Nothing is missing from a whole cluster, with each broker that should be there."""
+    """A whole cluster that has every expected broker lacks nothing."""
     assert health.missing_of(status(), "whole", [1, 2]) == []
 
 
@@ -66,13 +66,13 @@ def test_whole(health: ModuleType) -> None:
     ],
 )
 def test_not_whole(health: ModuleType, values: dict[str, Any], missing: str, serving: bool) -> None:
-    """Each trouble keeps a cluster from being whole; what is not known counts as trouble."""
+    """A cluster with any of these troubles is not whole. An unknown figure counts as trouble."""
     assert any(missing in each for each in health.missing_of(status(**values), "whole", []))
     assert (health.missing_of(status(**values), "serving", []) == []) is serving
 
 
 def test_votes_need_a_quorum_alone(health: ModuleType) -> None:
-    """Votes wait for a leader of the controllers; leaders of partitions do not matter."""
+    """A change of votes waits until the controllers have a leader. Leaders of partitions do not matter."""
     offline = {"offline_partitions": ["t-0"], "under_min_isr_partitions": ["t-0"]}
     assert health.missing_of(status(**offline), "quorum", []) == []
     headless = status(quorum={"leader": None, "voters": [1, 2], "silent_voters": []})
@@ -80,20 +80,21 @@ def test_votes_need_a_quorum_alone(health: ModuleType) -> None:
 
 
 def test_present(health: ModuleType) -> None:
-    """A node whose disk was replaced lacks replicas itself: that does not keep it from its restart, a lost broker does."""
+    """A node whose disk was replaced lacks replicas itself, so such a lack is accepted. A broker that is down is
+    not."""
     assert health.missing_of(status(under_replicated_partitions=["t-0"]), "present", []) == []
     gone = [{"broker": 1, "online": True}, {"broker": 2, "online": False}]
     assert health.missing_of(status(brokers=gone), "present", []) == ["brokers are not online: 2"]
 
 
 def test_a_broker_that_never_came(health: ModuleType) -> None:
-    """A broker of which the cluster has not heard is missing."""
+    """An expected broker that the cluster has never seen is reported as missing."""
     assert health.missing_of(status(), "serving", [3]) == ["brokers are not online: 3"]
 
 
 @pytest.mark.parametrize("position", [0, 3 * MEBIBYTE, 64 * MEBIBYTE, 128 * MEBIBYTE - 1])
 def test_data_on_a_disk(disk: ModuleType, tmp_path: Path, position: int) -> None:
-    """Data without a signature is found at the edges, and at places in between."""
+    """Data without a signature is found at both ends of a disk, and at places in between."""
     image = tmp_path / "image"
     with image.open("wb") as file:
         file.truncate(128 * MEBIBYTE)
@@ -108,7 +109,7 @@ def test_data_on_a_disk(disk: ModuleType, tmp_path: Path, position: int) -> None
     reason="mkfs.ext4 and blkid are not there",
 )
 def test_a_signature_on_a_disk(disk: ModuleType, tmp_path: Path) -> None:
-    """A file system is known by its signature, with its label."""
+    """A file system is recognized by its signature, and its label is reported."""
     image = tmp_path / "image"
     image.write_bytes(bytes(8 * MEBIBYTE))
     assert disk._probe(str(image)) == {}
@@ -137,14 +138,15 @@ def test_a_signature_on_a_disk(disk: ModuleType, tmp_path: Path) -> None:
 def test_discovered_disks(
     disk: ModuleType, ours: dict[str, str], expected: dict[str, str], empty: list[str], disks: dict[str, str]
 ) -> None:
-    """A discovered disk keeps its name wherever it is plugged in; one that is gone stays named, so that it is missed."""
+    """A discovered disk keeps its name wherever it is plugged in. A lost disk stays in the list, so the loss is
+    noticed."""
     found = disk.assigned(ours, expected, empty)
     assert {each["name"]: each["device"] for each in found} == disks
     assert [each["name"] for each in found] == sorted(disks)
 
 
 def test_disks_of_before(disk: ModuleType, tmp_path: Path) -> None:
-    """The disks that a host was given are known by their mount units, those of others do not count."""
+    """The disks of a host are found by the collection's mount units. Other mount units do not count."""
     (tmp_path / "srv-odradek-b.mount").write_text(
         "[Mount]\nWhat=/dev/disk/by-uuid/1-2\nWhere=/srv/odradek/b\n"
     )
@@ -154,7 +156,8 @@ def test_disks_of_before(disk: ModuleType, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to root")
 def test_a_file_is_as_wanted(files: ModuleType, tmp_path: Path) -> None:
-    """Content, mode and owner count: a file that is as wanted is not written again."""
+    """A file with the wanted content, mode and owner counts as unchanged. A file that differs in one of them does
+    not."""
     path = tmp_path / "deep" / "file"
     files._write(str(path), "content\n", 0o640, 0, 0)
     assert files._is_as_wanted(str(path), "content\n", 0o640, 0, 0)
@@ -164,7 +167,7 @@ def test_a_file_is_as_wanted(files: ModuleType, tmp_path: Path) -> None:
 
 
 def test_besides(health: ModuleType) -> None:
-    """The gate passes over a broker that is down for another reason, and over replicas that partitions lack without it."""
+    """Named brokers may be down, and replicas may lack because of them. The gate still reports every other trouble."""
     gone = [{"broker": 1, "online": True}, {"broker": 2, "online": False}]
     away = status(
         brokers=gone,
@@ -191,7 +194,7 @@ def test_besides(health: ModuleType) -> None:
     ids=["scsi", "scsi with blanks", "nvme", "virtio", "loop", "none"],
 )
 def test_serial_numbers(disk: ModuleType, tmp_path: Path, path: str, content: bytes, serial: str) -> None:
-    """The name of a disk is the number that it reports; other disks have no name."""
+    """The serial number of a disk is found for each kind of device. It is empty if the device reports none."""
     file = tmp_path / "class" / "block" / path
     file.parent.mkdir(parents=True)
     file.write_bytes(content)
@@ -199,7 +202,7 @@ def test_serial_numbers(disk: ModuleType, tmp_path: Path, path: str, content: by
 
 
 def test_clusters_on_a_disk(disk: ModuleType, tmp_path: Path) -> None:
-    """The cluster of a disk is known by its log directories, whatever characters the id has."""
+    """The cluster ids of a disk are read from its log directories, whatever characters an id has."""
     assert disk.clusters_in(str(tmp_path)) == []
     for name, text in (("node-1", "cluster.id=4L6g3nShT\nnode.id=1\n"), ("node-2", "cluster.id = a\\:b\n")):
         (tmp_path / name).mkdir()
@@ -208,7 +211,7 @@ def test_clusters_on_a_disk(disk: ModuleType, tmp_path: Path) -> None:
 
 
 class Judged:
-    """What the module sees of a disk, and its judgement."""
+    """A disk whose properties a test can change, and the module's judgement of it."""
 
     def __init__(self, disk: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         self._disk = disk
@@ -229,14 +232,14 @@ class Judged:
         monkeypatch.setattr(disk.stat, "S_ISBLK", lambda mode: True)
 
     def said(self, *wipe: str) -> str:
-        """Return the problem with the disk; empty if it would be formatted."""
+        """Return the problem with the disk, or an empty text if the disk would be formatted."""
         uuid, problem = self._disk._judged({"name": "a", "device": self._image}, MEBIBYTE, wipe, "mine")
         assert uuid is None
         return problem or ""
 
 
 def test_a_wipe_is_refused(disk: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A used disk is emptied only by its serial number, and never where it is mounted or of this cluster."""
+    """A used disk is wiped only by its serial number, and never while it is mounted or has data of this cluster."""
     judged = Judged(disk, monkeypatch, tmp_path)
     assert "holds something already" in judged.said()
     assert "-e odradek_wipe=S1" in judged.said("S2")
@@ -275,7 +278,7 @@ def awaited(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 class Shown:
-    """What an operator sees while the task runs."""
+    """A stand-in for Ansible's display, which keeps the lines that an operator would see."""
 
     lines: list[str] = []  # noqa: RUF012
 
@@ -284,7 +287,7 @@ class Shown:
 
 
 class Base:
-    """Ansible's base of an action, whose host gives prepared answers."""
+    """A stand-in for Ansible's base class of actions. Its host gives prepared answers."""
 
     def __init__(self, answers: list[Any], check_mode: bool = False) -> None:
         self._answers = answers
@@ -308,7 +311,7 @@ def answered(status: int, stdout: str = "", stderr: str = "") -> dict[str, Any]:
 
 
 def test_a_wait_says_what_is_left(awaited: ModuleType) -> None:
-    """Each piece that was not enough is followed by a line with the rest, until the command is done."""
+    """A command is repeated until its work is done. After each unfinished call a line reports the remaining work."""
     action = awaited.ActionModule([answered(1, "{}", LATE), answered(0, '{"partitions":[]}')])
     result = action.run(None, {})
     assert (result["rc"], result["changed"]) == (0, True)
@@ -320,7 +323,7 @@ def test_a_wait_says_what_is_left(awaited: ModuleType) -> None:
 
 
 def test_a_lost_connection_costs_a_piece(awaited: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What has begun goes on without the connection, so the command is asked again."""
+    """Work that has begun goes on without a connection. So the command is repeated after the connection is lost."""
     monkeypatch.setattr(awaited.time, "sleep", lambda seconds: None)
     action = awaited.ActionModule([ConnectionError("reset"), answered(0, '{"partitions":[{"topic":"t"}]}')])
     result = action.run(None, {})
@@ -329,7 +332,7 @@ def test_a_lost_connection_costs_a_piece(awaited: ModuleType, monkeypatch: pytes
 
 
 def test_a_refusal_is_the_failure(awaited: ModuleType) -> None:
-    """A command that fails for another reason ends the wait with its own sentence; its document is kept."""
+    """If the command fails for another reason, the task fails with the command's sentence and keeps its JSON output."""
     refused = answered(1, '{"partitions":[],"kept":[1]}', "odradek: broker 3 still holds 1 partition\n")
     result = awaited.ActionModule([refused]).run(None, {})
     assert result["failed"] is True
@@ -338,14 +341,14 @@ def test_a_refusal_is_the_failure(awaited: ModuleType) -> None:
 
 
 def test_nothing_to_move_is_no_change(awaited: ModuleType) -> None:
-    """A playbook that is run again leaves all as it is; in check mode nothing is asked."""
+    """If all moves are done already, the task reports no change. In check mode the command is not run."""
     assert awaited.ActionModule([answered(0, '{"partitions":[]}')]).run(None, {})["changed"] is False
     assert awaited.ActionModule([answered(0, '{"brokers":[{"moves":[]}]}')]).run(None, {})["changed"] is False
     assert awaited.ActionModule([], check_mode=True).run(None, {})["changed"] is False
 
 
 def test_questions_are_asked_together(tmp_path: Path) -> None:
-    """Each of two questions waits until the other is asked, and the answers come in the order of the questions."""
+    """Two questions are asked at the same time. The answers come in the order of the questions."""
     asking = plugin("module_utils", "asking")
     command = tmp_path / "odradek"
     command.write_text(
@@ -364,7 +367,8 @@ echo "{{\\"of\\": \\"$2\\"}}"
 
 
 def test_a_node_that_starts_is_knocked_at(health: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its port is tried for a while until it accepts, or the reason is reported; of several addresses none is tried."""
+    """The port of a starting node is tried until it accepts or some time has passed. A list of addresses is not
+    tried."""
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{listening.getsockname()[1]}"
@@ -400,7 +404,7 @@ def test_the_wait_goes_on_until_all_is_as_before(
     fallen: str | None,
     again: bool,
 ) -> None:
-    """It ends when all is there, when the service has fallen, or when its time is up; it never fails itself."""
+    """The wait ends when everything is there, when the service has failed, or after its time. It raises no error."""
     left, clock = list(answers), [0.0]
     monkeypatch.setattr(health, "_look", lambda params: ({}, left.pop(0), 0))
     monkeypatch.setattr(health, "_fallen", lambda service: fallen)
@@ -411,7 +415,7 @@ def test_the_wait_goes_on_until_all_is_as_before(
 
 
 def test_directories_and_their_owners(files: ModuleType, tmp_path: Path) -> None:
-    """A directory is made, and its mode is mended; a check only reports it."""
+    """A missing directory is made, and a wrong mode is corrected. Check mode only reports the directory."""
     path = tmp_path / "etc" / "tls"
     me, mine = tmp_path.owner(), tmp_path.group()
     entry = {"path": str(path), "mode": "0750", "owner": me, "group": mine}
@@ -428,7 +432,8 @@ def test_directories_and_their_owners(files: ModuleType, tmp_path: Path) -> None
 
 
 def test_files_switch_the_release(files: ModuleType, tmp_path: Path) -> None:
-    """The link goes to an installed release; the former release is kept for the way back, unless another is named."""
+    """`current` becomes a link to an installed release. `previous` keeps the former release, unless another one is
+    named."""
     for name in ("1", "2", "3"):
         (tmp_path / "versions" / name).mkdir(parents=True)
         (tmp_path / "versions" / name / "MANIFEST.json").write_text("{}")
@@ -455,7 +460,7 @@ def test_files_switch_the_release(files: ModuleType, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("enabled", [True, False])
 def test_a_restart(monkeypatch: pytest.MonkeyPatch, enabled: bool) -> None:
-    """Failed starts are forgotten first, and the service is enabled if it is not."""
+    """Before a restart, systemd's count of failed starts is reset, and a disabled service is enabled."""
     restart = plugin("modules", "restart", monkeypatch)
     ran: list[list[str]] = []
 

@@ -1,4 +1,5 @@
-"""A release is what it contains: archives by their digests and signatures, one name for one content on all hosts."""
+"""A release is identified by its contents. Archives have digests and signatures, and a name has one content on all
+hosts."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ def archive_of(tmp_path: Path, body: str = "x = 1\n", name: str = "1.0", key: Pa
 
 
 def changed(archive: Path, change: Callable[[dict[str, bytes]], object]) -> Path:
-    """Give the archive other members."""
+    """Change the members of an archive, and return its path."""
     with tarfile.open(archive) as old:
         members = {member.name: old.extractfile(member).read() for member in old}  # type: ignore[union-attr]
     change(members)
@@ -60,14 +61,15 @@ def changed(archive: Path, change: Callable[[dict[str, bytes]], object]) -> Path
 
 
 def key_of(tmp_path: Path, name: str) -> tuple[Path, str]:
-    """Make a private key; return it with the line of its public one."""
+    """Make a pair of keys. Return the path of the private key and the line of the public key."""
     path = tmp_path / name
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path], check=True)
     return path, path.with_suffix(".pub").read_text()
 
 
 def test_equal_contents_are_one_release(tmp_path: Path) -> None:
-    """The same wheels give the same digest, other ones another; builder and collection compute the same."""
+    """Equal wheels give equal digests, and other wheels another digest. Builder and collection compute the same
+    digest."""
     found = []
     for body in ("x = 1\n", "x = 1\n", "x = 2\n"):
         manifest = json.loads(manifests.read_archive(str(archive_of(tmp_path, body)))[0])
@@ -110,7 +112,7 @@ CHANGES: dict[str, tuple[Callable[[dict[str, bytes]], object], str]] = {
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_changed_archive_is_refused(tmp_path: Path, name: str) -> None:
-    """Whatever was changed in an archive, it is refused with a sentence that names it."""
+    """An archive in which anything was changed is refused with a sentence that names the fault."""
     change, sentence = CHANGES[name]
     archive = changed(archive_of(tmp_path), change)
     with pytest.raises(manifests.BadRelease, match=sentence):
@@ -118,7 +120,7 @@ def test_a_changed_archive_is_refused(tmp_path: Path, name: str) -> None:
 
 
 def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
-    """A torn file, an empty one and a directory are no releases."""
+    """A truncated archive, a directory and a missing file are refused as releases."""
     archive = archive_of(tmp_path)
     archive.write_bytes(archive.read_bytes()[:3000])
     for path in (archive, tmp_path, tmp_path / "absent"):
@@ -127,7 +129,7 @@ def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_link_in_an_archive_is_refused(tmp_path: Path) -> None:
-    """Members that are no plain files are refused."""
+    """An archive with a link, or with any other member that is no plain file, is refused."""
     archive = archive_of(tmp_path)
     with tarfile.open(archive, "a") as tar:
         link = tarfile.TarInfo("wheels/link")
@@ -139,7 +141,7 @@ def test_a_link_in_an_archive_is_refused(tmp_path: Path) -> None:
 
 @needs_ssh_keygen
 def test_signatures(tmp_path: Path, release: ModuleType) -> None:
-    """One of the signers must have signed this manifest; unsigned, changed and strangers' releases are refused."""
+    """One of the given signers must have signed the manifest. Unsigned, changed and foreign releases are refused."""
     (key, public), (_, other) = key_of(tmp_path, "key"), key_of(tmp_path, "other")
     bad = sys.modules["ansible_collections.odradek.cluster.plugins.module_utils.manifest"].BadRelease
     unsigned = str(archive_of(tmp_path))
@@ -153,7 +155,7 @@ def test_signatures(tmp_path: Path, release: ModuleType) -> None:
         release.examined(str(signed), "1.0", [other])
     with pytest.raises(bad, match=r"has the release 1\.0, not 2\.0"):
         release.examined(str(signed), "2.0", [public])
-    # Another release under the signature of this one.
+    # This is another release with the signature of the first.
     another = archive_of(tmp_path, "x = 2\n")
     changed(another, lambda members: members.update({"MANIFEST.json.sig": signature}))
     with pytest.raises(bad, match="was changed after it was signed"):
@@ -162,14 +164,14 @@ def test_signatures(tmp_path: Path, release: ModuleType) -> None:
 
 @needs_ssh_keygen
 def test_a_key_that_cannot_sign(tmp_path: Path) -> None:
-    """A missing key ends the build with a sentence, and leaves no archive."""
+    """If the signing key is missing, the build fails with a sentence and leaves no archive."""
     with pytest.raises(build_release.BadArgument, match="cannot sign"):
         archive_of(tmp_path, key=tmp_path / "absent")
     assert not list(tmp_path.glob("*.tar*"))
 
 
 def test_a_release_for_other_hosts(release: ModuleType) -> None:
-    """Python and platform of a host are those of the release."""
+    """A host must have the Python version and the platform of the release."""
     here = {
         "python": f"{sys.version_info.major}.{sys.version_info.minor}",
         "platform": release.platform.machine(),
@@ -180,7 +182,7 @@ def test_a_release_for_other_hosts(release: ModuleType) -> None:
 
 
 def test_versions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Uncommitted files mark the version; a text that is no version is refused."""
+    """Uncommitted files add a mark to the version. A text that is no version is refused."""
     answers = {"": "1.2", " M odradek/__init__.py\n": "1.2+dirty", "?? new.py\n": "1.2+dirty"}
     for answer, expected in answers.items():
         monkeypatch.setattr(build_release, "_git", lambda *words, answer=answer: answer)
@@ -196,12 +198,15 @@ def identity(digest: str) -> dict[str, str]:
 
 
 def state(**digests: str) -> dict[str, object]:
-    """Return what `node_facts` says of a host with these releases."""
+    """Return the state that `node_facts` reports of a host with these releases."""
     return {"identities": {name.removeprefix("v"): identity(digest) for name, digest in digests.items()}}
 
 
 def test_one_name_is_one_content() -> None:
-    """Hosts and archive that differ under one name are named with their digests; other hosts are left out."""
+    """If one name stands for different releases on hosts or in the archive, the problem lists these with their digests.
+
+    Hosts without this release, and unreachable hosts, are left out.
+    """
     states = {
         "stork": state(v1="a"),
         "heron": state(v1="a", v2="c"),
@@ -221,7 +226,8 @@ def test_one_name_is_one_content() -> None:
 
 
 def test_what_a_host_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Installed releases are known by their manifests, also by older ones without a digest; torn ones are passed over."""
+    """Installed releases are identified by their manifests, even by old ones without a digest. Broken manifests are
+    skipped."""
     facts = plugin("modules", "node_facts", monkeypatch)
     old = {
         "name": "0.9",
@@ -242,7 +248,7 @@ def test_what_a_host_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_the_builder_says_what_is_wrong() -> None:
-    """A version that is none ends the command with one line."""
+    """An invalid version ends the command with status 1 and one line."""
     command = [sys.executable, "-m", "deploy.make_release", "--version", "one"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 1

@@ -1,4 +1,5 @@
-"""Decisions of a roll-out: what a restart takes from partitions, the order of hosts, the state of before, long waits."""
+"""Decisions of a roll-out: the harm that a restart does to partitions, the order of hosts, the kept state, and
+waits."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ def waiting() -> ModuleType:
 def partition(
     replicas: list[int], isr: list[int] | None = None, least: int | None = 2, **values: Any
 ) -> dict[str, Any]:
-    """Make the entry of `odradek partition list --json` for a partition, in sync but for `isr`."""
+    """Make the entry of `odradek partition list --json` for a partition. Without `isr`, all replicas are in sync."""
     isr = replicas if isr is None else isr
     return {
         "topic": "t",
@@ -63,7 +64,7 @@ def partition(
 
 
 def three(**values: Any) -> dict[str, Any]:
-    """Make the status of a whole cluster of three brokers that all vote, but for `values`."""
+    """Make the status of a whole cluster of three brokers that all vote, changed by `values`."""
     brokers = [{"broker": node, "online": True} for node in (1, 2, 3)]
     quorum = {"leader": 1, "voters": [1, 2, 3], "silent_voters": []}
     return status(**{"brokers": brokers, "quorum": quorum, **values})
@@ -113,7 +114,10 @@ def three(**values: Any) -> dict[str, Any]:
 def test_what_a_restart_takes(
     ahead: ModuleType, found: dict[str, Any], stopping: list[int], refused: str | None, unspared: str | None
 ) -> None:
-    """A restart waits for what only other replicas' absence takes; what no order can spare is named apart."""
+    """A restart that would stop a partition is refused while another replica is out of sync.
+
+    If the partition stops in any order of restarts, it is listed apart and not refused.
+    """
     quorum = {"leader": 9, "voters": [9], "silent_voters": []}
     outlook = ahead.look_ahead(three(quorum=quorum), [found], stopping)
     assert outlook["refused"] == ({"t-0": refused} if refused else {})
@@ -121,7 +125,7 @@ def test_what_a_restart_takes(
 
 
 def test_a_silent_voter_is_as_good_as_out_of_sync(ahead: ModuleType) -> None:
-    """A broker whose session has not ended yet is in the ISR, but its controller is silent already."""
+    """A broker is in the ISR, but its controller is silent. It counts as out of sync before its session ends."""
     quorum = {"leader": 1, "voters": [1, 2, 3, 4, 5], "silent_voters": [2]}
     outlook = ahead.look_ahead(three(quorum=quorum), [partition([1, 2, 3])], [3])
     assert outlook["refused"] == {"t-0": "cannot be written"}
@@ -144,7 +148,7 @@ def test_a_silent_voter_is_as_good_as_out_of_sync(ahead: ModuleType) -> None:
 def test_what_a_restart_takes_from_the_quorum(
     ahead: ModuleType, quorum: dict[str, Any] | None, refused: str | None, unspared: str | None
 ) -> None:
-    """A majority of the voters stays, unless there is no other voter."""
+    """A restart is refused if the voters would lose their majority, unless the node is the only voter."""
     waits, lost = ahead.quorum_losses(three(quorum=quorum), {1})
     assert (waits is None) is (refused is None)
     assert (refused or "") in (waits or "")
@@ -156,19 +160,21 @@ def test_what_a_restart_takes_from_the_quorum(
     [([], False), (["all"], True), (["a-b"], True), (["a-b-3"], True), (["a"], False), (["quorum"], False)],
 )
 def test_the_operators_word(ahead: ModuleType, words: list[str], accepted: bool) -> None:
-    """It names a partition, a topic, or everything; a prefix of a name is none of them."""
+    """The operator may accept the loss of a partition, of a topic, or of everything. A prefix of a name accepts
+    nothing."""
     assert ahead.accepted_by("a-b-3", words) is accepted
     assert ahead.accepted_by("quorum", ["quorum"])
 
 
 def test_nodes_that_are_down_wait_for_nothing(gate: ModuleType) -> None:
-    """Their start takes nothing from anybody, even where the cluster is silent."""
+    """A node that is down may start at once, even if the cluster is silent. Its start takes nothing from any
+    partition."""
     silent = {"stopping": [], "starting": [2], "accept": []}
     assert gate.held_up(None, [], "no answer", silent) == {}
     running = {"stopping": [1], "starting": [], "accept": []}
     assert list(gate.held_up(None, [], "no answer", running)) == ["quorum"]
     assert gate.held_up(None, [], "no answer", {**running, "accept": ["all"]}) == {}
-    # A node that has just failed: it may be down, and its partitions are judged where they are known.
+    # A node that has just failed may be down. Its partitions count as soon as the cluster answers.
     perhaps = {"stopping": [1], "starting": [1], "accept": []}
     assert gate.held_up(None, [], "no answer", perhaps) == {}
     assert gate.held_up(three(quorum=None), [partition([1, 2, 3], [1, 2])], "", perhaps) == {
@@ -177,7 +183,7 @@ def test_nodes_that_are_down_wait_for_nothing(gate: ModuleType) -> None:
 
 
 def test_what_cannot_be_spared_is_counted(gate: ModuleType) -> None:
-    """For each restart of the roll-out: how many partitions, which ones, and what they lose."""
+    """For each restart that stops partitions, a line says how many, names the first ones, and says what they lose."""
     single = [partition([2], topic="single", partition=index) for index in range(5)]
     (line,) = gate.steps_lines(three(), single, [[1], [2], [3]])
     assert line == (
@@ -186,7 +192,7 @@ def test_what_cannot_be_spared_is_counted(gate: ModuleType) -> None:
 
 
 def test_a_cluster_as_before(ahead: ModuleType) -> None:
-    """After a restart only what was not missing before is waited for; the nodes of the step must be in sync."""
+    """After a restart, the roll-out waits only for what was there before. The restarted nodes must be in sync again."""
     down = three(
         brokers=[{"broker": 1, "online": True}, {"broker": 2, "online": False}, {"broker": 3, "online": True}]
     )
@@ -205,7 +211,8 @@ def test_a_cluster_as_before(ahead: ModuleType) -> None:
 
 
 def test_no_wait_for_a_partition_that_an_operator_must_choose_for(ahead: ModuleType) -> None:
-    """A partition whose only records were on a lost disk is not waited for; one with a replica that has all is."""
+    """A leaderless partition is waited for only if a replica with all of its records is left. Else the operator must
+    choose."""
     lacked = ahead.lacking_before(three(), [partition([2])], [2])
     for complete, last, waits in (([], None, False), ([2], None, True), ([], 2, True)):
         why = {"complete_replicas": complete, "last_leader": last}
@@ -214,7 +221,7 @@ def test_no_wait_for_a_partition_that_an_operator_must_choose_for(ahead: ModuleT
 
 
 def test_what_a_node_that_was_down_is_waited_for(ahead: ModuleType) -> None:
-    """The partitions that its absence broke are no longer excused once it is started."""
+    """A node is down and then started by the roll-out. The partitions that lacked because of it are waited for."""
     down = three(brokers=[{"broker": node, "online": node != 2} for node in (1, 2, 3)])
     lacked = ahead.lacking_before(down, [partition([2], [])], [2])
     assert lacked == {"down": [], "silent": [], "behind": [], "offline": []}
@@ -237,12 +244,12 @@ def test_what_a_node_that_was_down_is_waited_for(ahead: ModuleType) -> None:
     ids=["runs", "between two failures", "failed long ago", "about to start", "given up", "stopped"],
 )
 def test_a_crash_loop_is_not_running(facts: ModuleType, shown: str, runs: bool) -> None:
-    """A process that was started again a moment ago is looked at as if it were down."""
+    """A node in a crash loop counts as down, even if systemd has started it again a moment ago."""
     assert facts.runs(shown, 100.0) is runs
 
 
 def host(name: str, **values: Any) -> dict[str, Any]:
-    """Make a host as the order looks at it: one voting node that runs, whose id is the name's last digit."""
+    """Make a host as `roll_out` gets it. It runs one voting node, whose id is the last digit of the name."""
     node = int(name[-1])
     return {
         "host": name,
@@ -256,19 +263,21 @@ def host(name: str, **values: Any) -> dict[str, Any]:
 
 
 def test_the_order_of_hosts(order: ModuleType) -> None:
-    """Down first, the active controller last; what does not differ is left alone."""
+    """Hosts with a node that is down come first, and the active controller's host last. Unchanged hosts are left
+    out."""
     hosts = [host("h1"), host("h2", running=[], down=[2]), host("h3"), host("h4", differs=False, running=[])]
     plan = order.roll_out(hosts, leader=1)
     assert plan == {"down": ["h2"], "order": ["h3", "h1"], "batches": [1, 1], "steps": [[3], [1]]}
     several = [host("h1", running=[11, 12], down=[13])]
     assert order.roll_out(several)["steps"] == [[11], [12]]
     assert order.roll_out(several)["down"] == ["h1"]
-    # Only its mark of a host that belongs to the cluster is missing.
+    # This host lacks only the mark that it belongs to the cluster.
     assert order.roll_out([host("h1", running=[])])["order"] == ["h1"]
 
 
 def test_a_rack_at_a_time(order: ModuleType) -> None:
-    """The hosts of a rack go together, but those that vote one at a time, and the active controller at the very end."""
+    """Hosts of a rack restart together, but at most one voter at a time. The active controller's host is the very
+    last."""
     hosts = [
         host("h1", rack="a"),
         host("h2", rack="a", voters=[]),
@@ -286,7 +295,7 @@ def test_a_rack_at_a_time(order: ModuleType) -> None:
 
 
 def test_nodes_that_a_change_touches(order: ModuleType) -> None:
-    """A file of one node concerns that node alone, the unit and the release all of them."""
+    """A file of one node restarts only this node. The unit and the release restart all running nodes of the host."""
     nodes = [{"id": each, "active": each != 12, "stale": False, "unformatted": []} for each in (11, 12, 1)]
     of = order.touched
     assert of({"nodes": nodes}, [], False) == {"down": [12], "running": []}
@@ -299,7 +308,8 @@ def test_nodes_that_a_change_touches(order: ModuleType) -> None:
 
 
 def test_the_state_before_the_first_run(before: ModuleType, facts: ModuleType, tmp_path: Path) -> None:
-    """The state of before the first run is kept, whatever later runs write, and is put back."""
+    """The first run of a roll-out keeps the state before it. Later runs leave the kept state alone, and it can be
+    restored."""
     old, new, keep, root = (tmp_path / name for name in ("old", "new", "keep", "root"))
     root.mkdir()
     (root / "current").symlink_to("versions/1")
@@ -323,7 +333,7 @@ def test_the_state_before_the_first_run(before: ModuleType, facts: ModuleType, t
 
 
 def test_an_interrupted_keeping_is_begun_anew(before: ModuleType, tmp_path: Path) -> None:
-    """Until the list of releases is there, copies may be of any age."""
+    """Kept copies without a list of releases may be of any age, so they are made again."""
     path, keep = tmp_path / "file", tmp_path / "keep"
     path.write_text("now\n")
     keep.mkdir()
@@ -337,7 +347,8 @@ def test_an_interrupted_keeping_is_begun_anew(before: ModuleType, tmp_path: Path
 
 
 def test_a_long_wait_says_each_minute_what_it_waits_for(waiting: ModuleType) -> None:
-    """Between short calls a line says what the cluster lacks, how much of it is left, and when the wait ends."""
+    """During a long wait, a line each minute says what the cluster lacks, how much is left, and how long that may
+    take."""
     clock, said, calls = [0.0], [], []
     left = iter((40, 30, 20, 10))
 
@@ -366,7 +377,7 @@ def test_a_long_wait_says_each_minute_what_it_waits_for(waiting: ModuleType) -> 
 
 
 def test_a_broker_that_hangs_is_passed_over(tmp_path: Path) -> None:
-    """Addresses are asked one by one where all together get no answer, and the first complaint is reported."""
+    """If all addresses together give no answer, they are asked one by one. The first error is reported."""
     asking = plugin("module_utils", "asking")
     command = tmp_path / "odradek"
     command.write_text(
@@ -378,7 +389,8 @@ def test_a_broker_that_hangs_is_passed_over(tmp_path: Path) -> None:
 
 
 def test_a_broker_that_hangs_holds_no_question_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other brokers are asked while the first is silent; a further question goes to the broker that answered."""
+    """While the first broker is silent, the others are asked. The next question goes to the broker that has
+    answered."""
     asking = plugin("module_utils", "asking")
     monkeypatch.setattr(asking, "_PATIENCE_SECONDS", 0.1)
     silent, asked = tmp_path / "silent", tmp_path / "asked"
@@ -405,7 +417,7 @@ esac
 
 
 def test_a_command_that_is_missing(tmp_path: Path) -> None:
-    """A command that is not there is a complaint."""
+    """If the command is not installed, the complaint says so."""
     asking = plugin("module_utils", "asking")
     found, complaint = asking.ask(str(tmp_path / "odradek"), "a:1", "cluster", "status")
     assert found is None
@@ -413,7 +425,7 @@ def test_a_command_that_is_missing(tmp_path: Path) -> None:
 
 
 def test_a_wait_names_its_reasons(gate: ModuleType) -> None:
-    """Brokers that are down and directories in trouble stand beside what a restart would take."""
+    """The reasons of a wait include brokers that are down and directories in trouble."""
     full = {"broker": 2, "path": "/srv/odradek/b/node-2", "trouble": "full", "since_ms": 0}
     down = [{"broker": 1, "online": True}, {"broker": 2, "online": False}]
     assert gate.reasons(status(brokers=down, troubled_directories=[full])) == [
@@ -430,7 +442,7 @@ def test_a_wait_names_its_reasons(gate: ModuleType) -> None:
 def test_the_last_words_of_a_node(
     facts: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, state: str, words: str
 ) -> None:
-    """A node that has ended for good is shown with the sentence that names the way on."""
+    """If a node has failed for good, its state includes the error sentence from its journal."""
     for name, text in (
         ("systemctl", state),
         ("journalctl", "{}\\nodradek: node 3 stops: its log is damaged\\nended"),

@@ -1,4 +1,4 @@
-"""Decisions of the modules for certificates, users and rights; certificates are made by openssl itself."""
+"""Decisions of the modules for certificates, rights, secrets and backups. Certificates are made by openssl itself."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def access(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def test_a_certificate_is_made_once(certificates: ModuleType, tmp_path: Path) -> None:
-    """What is sound stays; other names, another authority and an end that is near are reasons for a new one."""
+    """A sound certificate is kept. Other names, another authority or a near end are reasons for a new certificate."""
     directory = str(tmp_path)
     certificates.make_authority(directory, NODE)
     assert certificates.what_is_wrong(directory, "stork", NAMES, 30) == "it has none"
@@ -51,7 +51,8 @@ def test_a_certificate_is_made_once(certificates: ModuleType, tmp_path: Path) ->
 
 
 def test_secrets_are_for_their_owner_and_usable(certificates: ModuleType, tmp_path: Path) -> None:
-    """Keys have mode 0600 and leave no copies; Python takes the file as a node's, in the name that all nodes have."""
+    """Keys have mode 0600, and no copies remain. Python can load a node's file, and its subject is that of all
+    nodes."""
     directory = str(tmp_path)
     certificates.make_authority(directory, NODE)
     certificates.make_certificate(directory, "stork", NAMES, NODE, 365)
@@ -84,7 +85,7 @@ def test_secrets_are_for_their_owner_and_usable(certificates: ModuleType, tmp_pa
     ],
 )
 def test_rules_as_the_command_takes_them(access: ModuleType, rule: dict[str, Any], words: str) -> None:
-    """Each key of the inventory has its option."""
+    """Each key of a rule in the inventory becomes an option of the command."""
     assert access.rule_problem(rule) is None
     assert " ".join(access.rule_words(rule)) == words
 
@@ -100,7 +101,7 @@ def test_rules_as_the_command_takes_them(access: ModuleType, rule: dict[str, Any
     ],
 )
 def test_rules_that_are_none(access: ModuleType, rule: dict[str, Any], problem: str) -> None:
-    """A slip in the inventory is told before anything is changed."""
+    """A mistake in a rule is reported before anything is changed."""
     assert problem in access.rule_problem(rule)
 
 
@@ -126,7 +127,8 @@ HIDING_PLACES = [
 
 @pytest.mark.parametrize("text", HIDING_PLACES)
 def test_no_form_of_a_property_shows_a_secret(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    """Lines that go on, other separators, escapes, comments: what Java reads as a secret is hidden; the rest is shown."""
+    """A secret is hidden in every form of a property, such as continued lines, escapes or comments. Other lines are
+    shown."""
     files = plugin("modules", "files", monkeypatch)
     masked = files.masked(f"node.rack=r1\n{text}\nlog.dirs=/a,\\\n  /b\n")
     assert SECRET not in masked
@@ -136,7 +138,7 @@ def test_no_form_of_a_property_shows_a_secret(monkeypatch: pytest.MonkeyPatch, t
 
 
 def test_places_of_secrets_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files without secrets are shown as they are, whatever their form."""
+    """A text without secrets is shown unchanged, even if a key names the file of a secret."""
     files = plugin("modules", "files", monkeypatch)
     text = "[Service]\nExecStart=/usr/bin/odradek \\\n  server /etc/x\n\n# a comment \\\nssl.keystore.location=/k.pem\n"
     text += "odradek.sasl.password.file=/etc/p\ndelegation.token.max.lifetime.ms=5\nssl.key.password=\nlast=1"
@@ -151,7 +153,7 @@ def test_places_of_secrets_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     "fault", [None, "no_such", "path"], ids=["a run", "a refusal", "a file without a path"]
 )
 def test_ansible_prints_no_contents(tmp_path: Path, fault: str | None) -> None:
-    """At the highest verbosity, what Ansible prints has the lines of a diff alone, and none with a secret."""
+    """At the highest verbosity, Ansible prints the contents of files only as lines of a diff, and never a secret."""
     path = tmp_path / "a.properties"
     file = {"path": str(path), "content": f"node.id=1\nssl.key.password={SECRET}\n"}
     key = {"path": f"{path}.pem", "content": f"{SECRET}\n", "hidden": True}
@@ -190,7 +192,7 @@ def test_ansible_prints_no_contents(tmp_path: Path, fault: str | None) -> None:
 
 
 def test_all_keys_of_passwords_are_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each key whose value the node itself hides is hidden in a diff, also under the prefix of a listener."""
+    """If the node itself hides the value of a key, a diff hides it, too, also with the prefix of a listener."""
     files = plugin("modules", "files", monkeypatch)
     keys = [key for key, definition in broker_defs().items() if definition.sensitive]
     assert len(keys) > 5
@@ -213,7 +215,7 @@ def test_a_diff_shows_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 def test_git_takes_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Inside a work tree a directory of secrets must be ignored, and none of its files tracked; elsewhere all is well."""
+    """In a work tree, git must ignore the directory of secrets and track none of its files. Elsewhere all is well."""
     private = plugin("modules", "private", monkeypatch)
     tree = tmp_path / "tree"
     secrets = tree / "deploy" / "secrets"
@@ -239,7 +241,7 @@ def test_git_takes_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_places_beside_the_inventory_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Secrets and backups beside the inventory are never taken by git."""
+    """The directories for secrets and backups beside the inventory are ignored by git."""
     if shutil.which("git") is None or not (ROOT / ".git").exists():
         pytest.skip("this is no git work tree")
     private = plugin("modules", "private", monkeypatch)
@@ -265,7 +267,8 @@ def metadata(tmp_path: Path) -> Path:
 
 
 def test_a_backup(tmp_path: Path, backup: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A backup has the log and the identity of its directory, for its owner alone; only the newest are kept."""
+    """A backup has the metadata log and the identity of its directory. Only the owner can read it. Old backups are
+    removed."""
     monkeypatch.setattr(backup, "copy_log", partial(backup.copy_log, odradek="true"))
     kept = tmp_path / "kept"
     args = argparse.Namespace(
@@ -297,7 +300,7 @@ def test_a_backup(tmp_path: Path, backup: ModuleType, monkeypatch: pytest.Monkey
 def test_a_backup_that_cannot_be_verified_leaves_nothing(
     tmp_path: Path, backup: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A log whose copy is torn each time leaves nothing behind."""
+    """If every copy of the log is torn, the backup fails and leaves no file."""
     monkeypatch.setattr(backup.time, "sleep", lambda seconds: None)
     monkeypatch.setattr(backup, "copy_log", partial(backup.copy_log, odradek="false"))
     kept = tmp_path / "kept"
@@ -310,7 +313,7 @@ def test_a_backup_that_cannot_be_verified_leaves_nothing(
 
 
 def test_the_log_that_a_backup_is_of(backup: ModuleType) -> None:
-    """The metadata log is in its own directory, or in the first one of all."""
+    """A backup takes the metadata log from `metadata.log.dir`, or else from the first directory of `log.dirs`."""
     assert backup.metadata_directory("log.dirs=/a/node-1, /b\n") == Path("/a/node-1")
     assert backup.metadata_directory("log.dirs=/a\nmetadata.log.dir=/m\n") == Path("/m")
     with pytest.raises(backup.CannotBackUp, match=r"has no log\.dirs"):
@@ -318,7 +321,7 @@ def test_the_log_that_a_backup_is_of(backup: ModuleType) -> None:
 
 
 def test_an_encrypted_backup(tmp_path: Path, backup: ModuleType) -> None:
-    """Who has the recipient's key reads a backup by openssl; a file that is no RSA certificate is refused."""
+    """openssl decrypts a backup with the recipient's key. A recipient without an RSA certificate is refused."""
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed")
     key, certificate, envelope = (tmp_path / name for name in ("key", "certificate", "envelope"))

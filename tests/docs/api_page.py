@@ -76,7 +76,8 @@ def place_of(code: Callable[..., Any]) -> str:
 
 
 def things_of(key: ApiKey) -> str:
-    """Describe the parts of a request that get results of their own, by the API's rows, or say why it has no rows."""
+    """Name the lists of a request whose elements get results of their own. For an API of unusual form, give the reason
+    instead."""
     if key in ODD:
         return f"odd: {ODD[key]}"
     rows = [

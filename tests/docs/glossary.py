@@ -1,4 +1,4 @@
-"""The project's private words: the glossary, and the words of one package in its README."""
+"""The project's private words: those of the glossary, and those that a package explains in its README."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PACKAGES = (
     "wire",
     *(f"odradek/{room}" for room in ROOMS_OF_ODRADEK),
 )
-"""The packages whose use of a word counts. Use in tests and pages does not."""
+"""The packages in which the use of a word counts. Use in tests and pages does not count."""
 _ROW = re.compile(r"^\| (?!word \||---)([^|]+) \| ([^|]+) \|$", re.MULTILINE)
 _DOCSTRING = re.compile(r'"""(.*?)"""', re.DOTALL)
 """Finds docstrings as texts in three quotes. Parsing 1,700 syntax trees would take ten seconds."""

@@ -1,7 +1,7 @@
 """The recipe "Add an API" of docs/contributing.md works: a new API is added to a copy of the code, served and guarded.
 
-The test makes only the changes that the recipe names: the rows of the tables, the anatomy and the handler with its
-door. If the recipe left one out, the node would not start.
+The test makes only the changes that the recipe names: table rows, the anatomy row, and the handler with its door. If
+the recipe left one out, the node would not start.
 """
 
 from __future__ import annotations

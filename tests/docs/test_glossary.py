@@ -47,7 +47,7 @@ def test_a_word_of_the_glossary_is_used_by_several_packages(word: str) -> None:
     ],
 )
 def test_a_word_of_a_package_is_used_there(package: str, word: str) -> None:
-    """A package uses each word of its own README."""
+    """A package uses each word that its own README explains."""
     assert is_used(word, package)
 
 

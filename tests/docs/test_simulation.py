@@ -67,7 +67,7 @@ def test_the_findings_have_every_mutant() -> None:
 
 
 def test_a_known_mutant_that_campaigns_miss_has_its_reason() -> None:
-    """Each known mutant that campaigns miss has a reason in the code, and the page gives that reason. Blind ones are
+    """Each known mutant that campaigns miss has a reason in the code, and the page gives that reason. Blind mutants are
     left out."""
     reasons = dict(re.findall(r"^\* `([a-z-]+)`: (.*)$", (ROOT / FINDINGS).read_text(), re.MULTILINE))
     for mutant in MUTANTS:

@@ -1,4 +1,5 @@
-"""The 61-byte header of a version 2 record batch: functions that read it, check it, and patch it in place.
+"""The 61-byte header of a version 2 record batch: functions that parse it, check the CRC, patch offsets,
+producer and timestamps, and iterate over batches.
 
 Every function takes the buffer that holds the batch and the offset of its first byte. So a broker can pass
 its receive buffer, and a log its file block, without slicing first.
@@ -152,7 +153,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def has_delete_horizon(self) -> bool:
-        """True if `base_timestamp` is the time from which on tombstones may be removed (KIP-534)."""
+        """True if `base_timestamp` is the earliest time at which tombstones may be removed (KIP-534)."""
         return bool(self.attributes & DELETE_HORIZON_MASK)
 
 

@@ -1,5 +1,5 @@
-"""Compresses and decompresses records with the four codecs. Each decompression is limited before it allocates
-memory.
+"""Compresses and decompresses records with the four codecs, within a limit of bytes. Each decompression is
+limited before it allocates memory.
 
 Theory of operation
 ===================
@@ -69,8 +69,8 @@ __all__ = [
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 CHUNK_BYTES = 256 * 1024
-"""The most bytes that one step of a decompression allocates. Measured, chunks from 64 KiB to 1 MiB take the
-same time.
+"""The most bytes that one step of a decompression allocates. In measurements, chunks from 64 KiB to 1 MiB took the same
+time.
 """
 
 

@@ -48,8 +48,8 @@ __all__ = [
 Header = tuple[str, bytes | None]
 
 RECORD_SIZE_MIN = 7
-"""The fewest bytes that a record can have: length, attributes, two deltas, two lengths and the header count,
-one byte each.
+"""The fewest bytes that a record can have: one byte each for the length, the attributes, two deltas, two lengths and
+the number of headers.
 """
 
 

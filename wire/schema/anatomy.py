@@ -197,7 +197,7 @@ class Anatomy:
         """Return the first name of an element, for example the name of its topic, group or user."""
         return self._names[type(thing)](thing)
 
-    # -- the answer to the whole ------------------------------------------------------------------------------
+    # -- answers about the whole request ----------------------------------------------------------------------
 
     def refuse(self, request: Any, code: ErrorCode, text: str | None = None) -> Any:
         """Make the answer that refuses the whole request with one error, in the form of this version.

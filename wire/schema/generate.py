@@ -359,7 +359,7 @@ def versions_source(facts: list[VersionFact]) -> str:
         "",
     ]
     for fact in facts:
-        lines += [f"{fact.name}: Final = {fact.version}", f'"""From this version on: {fact.reason}"""']
+        lines += [f"{fact.name}: Final = {fact.version}", f'"""From this version on, {fact.reason}"""']
     return "\n".join(lines) + "\n"
 
 

@@ -7,114 +7,114 @@ from __future__ import annotations
 from typing import Final
 
 PRODUCE_ZSTD: Final = 7
-"""From this version on: a batch may be compressed with zstd (KIP-110)."""
+"""From this version on, a batch may be compressed with zstd (KIP-110)."""
 PRODUCE_LEADER_HINTS: Final = 10
-"""From this version on: a broker that is not the leader names the leader in its answer (KIP-951)."""
+"""From this version on, a broker that is not the leader names the leader in its answer (KIP-951)."""
 PRODUCE_ABORTABLE: Final = 11
-"""From this version on: clients understand the error TRANSACTION_ABORTABLE (KIP-890)."""
+"""From this version on, clients understand the error TRANSACTION_ABORTABLE (KIP-890)."""
 PRODUCE_ADDS_PARTITIONS: Final = 12
-"""From this version on: the leader itself adds a partition to the transaction (KIP-890)."""
+"""From this version on, the leader itself adds a partition to the transaction (KIP-890)."""
 PRODUCE_TOPIC_IDS: Final = 13
-"""From this version on: topics are named by their ids (KIP-516)."""
+"""From this version on, topics are named by their ids (KIP-516)."""
 FETCH_FROM_FOLLOWERS: Final = 11
-"""From this version on: a consumer may read from a follower near it (KIP-392)."""
+"""From this version on, a consumer may read from a follower near it (KIP-392)."""
 FETCH_TOPIC_IDS: Final = 13
-"""From this version on: topics are named by their ids (KIP-516)."""
+"""From this version on, topics are named by their ids (KIP-516)."""
 FETCH_REPLICA_STATE: Final = 15
-"""From this version on: a follower sends its broker epoch together with its id (KIP-903)."""
+"""From this version on, a follower sends its broker epoch together with its id (KIP-903)."""
 FETCH_LEADER_HINTS: Final = 16
-"""From this version on: a broker that is not the leader names the leader in its answer (KIP-951)."""
+"""From this version on, a broker that is not the leader names the leader in its answer (KIP-951)."""
 LIST_OFFSETS_NOT_AVAILABLE: Final = 5
-"""From this version on: clients understand the error OFFSET_NOT_AVAILABLE (KIP-207)."""
+"""From this version on, clients understand the error OFFSET_NOT_AVAILABLE (KIP-207)."""
 LIST_OFFSETS_MAX_TIMESTAMP: Final = 7
-"""From this version on: the timestamp -3 asks for the record with the newest timestamp (KIP-734)."""
+"""From this version on, the timestamp -3 asks for the record with the newest timestamp (KIP-734)."""
 LIST_OFFSETS_EARLIEST_LOCAL: Final = 8
-"""From this version on: the timestamp -4 asks for the first record on the broker's own disk (KIP-405)."""
+"""From this version on, the timestamp -4 asks for the first record on the broker's own disk (KIP-405)."""
 LIST_OFFSETS_LATEST_TIERED: Final = 9
-"""From this version on: the timestamp -5 asks for the last record in remote storage (KIP-1005)."""
+"""From this version on, the timestamp -5 asks for the last record in remote storage (KIP-1005)."""
 LIST_OFFSETS_PENDING_UPLOAD: Final = 11
-"""From this version on: the timestamp -6 asks for the first record that is still to be uploaded (KIP-1023)."""
+"""From this version on, the timestamp -6 asks for the first record that is still to be uploaded (KIP-1023)."""
 METADATA_EMPTY_MEANS_NONE: Final = 1
-"""From this version on: an empty list of topics asks for no topic; a null list asks for all."""
+"""From this version on, an empty list of topics asks for no topic; a null list asks for all."""
 METADATA_NO_CLUSTER_OPERATIONS: Final = 11
-"""From this version on: DescribeCluster instead of Metadata returns the operations allowed on the cluster (KIP-700)."""
+"""From this version on, DescribeCluster instead of Metadata returns the operations allowed on the cluster (KIP-700)."""
 METADATA_QUERY_BY_ID: Final = 12
-"""From this version on: a request may name topics by id; brokers ignore the field in versions 10 and 11 (KIP-516)."""
+"""From this version on, a request may name topics by id; brokers ignore the field in versions 10 and 11 (KIP-516)."""
 OFFSET_COMMIT_GROUP_ID_NOT_FOUND: Final = 9
-"""From this version on: clients understand the error GROUP_ID_NOT_FOUND (KIP-848)."""
+"""From this version on, clients understand the error GROUP_ID_NOT_FOUND (KIP-848)."""
 OFFSET_COMMIT_TOPIC_IDS: Final = 10
-"""From this version on: topics are named by their ids (KIP-848)."""
+"""From this version on, topics are named by their ids (KIP-848)."""
 OFFSET_FETCH_GROUP_ERROR: Final = 2
-"""From this version on: an error of the group has its own field, and is no longer repeated for each partition (KIP-88)."""
+"""From this version on, an error of the group has its own field, and is no longer repeated for each partition (KIP-88)."""
 OFFSET_FETCH_GROUPS: Final = 8
-"""From this version on: a request may ask about many groups (KIP-709)."""
+"""From this version on, a request may ask about many groups (KIP-709)."""
 OFFSET_FETCH_TOPIC_IDS: Final = 10
-"""From this version on: topics are named by their ids (KIP-848)."""
+"""From this version on, topics are named by their ids (KIP-848)."""
 FIND_COORDINATOR_BATCHED: Final = 4
-"""From this version on: a request may have many keys (KIP-699)."""
+"""From this version on, a request may have many keys (KIP-699)."""
 FIND_COORDINATOR_SHARE: Final = 6
-"""From this version on: a key may belong to a share group (KIP-932)."""
+"""From this version on, a key may belong to a share group (KIP-932)."""
 JOIN_GROUP_REBALANCE_TIMEOUT: Final = 1
-"""From this version on: the rebalance timeout has its own field, and no longer equals the session timeout (KIP-62)."""
+"""From this version on, the rebalance timeout has its own field, and no longer equals the session timeout (KIP-62)."""
 JOIN_GROUP_MEMBER_ID_REQUIRED: Final = 4
-"""From this version on: a new member first gets its id, and then joins with this id (KIP-394)."""
+"""From this version on, a new member first gets its id, and then joins with this id (KIP-394)."""
 JOIN_GROUP_NULL_PROTOCOL: Final = 7
-"""From this version on: the name of the protocol may be null (KIP-559)."""
+"""From this version on, the name of the protocol may be null (KIP-559)."""
 JOIN_GROUP_SKIP_ASSIGNMENT: Final = 9
-"""From this version on: the answer can ask the group's leader, a static member that has rejoined, to keep the assignment (KIP-814)."""
+"""From this version on, the answer can ask the group's leader, a static member that has rejoined, to keep the assignment (KIP-814)."""
 LEAVE_GROUP_MEMBERS: Final = 3
-"""From this version on: one request may remove many members from the group (KIP-345)."""
+"""From this version on, one request may remove many members from the group (KIP-345)."""
 SYNC_GROUP_PROTOCOL: Final = 5
-"""From this version on: a member names the protocol that it joined with (KIP-559)."""
+"""From this version on, a member names the protocol that it joined with (KIP-559)."""
 DESCRIBE_GROUPS_NOT_FOUND: Final = 6
-"""From this version on: a group that does not exist gets an error (KIP-1043)."""
+"""From this version on, a group that does not exist gets an error (KIP-1043)."""
 SASL_HANDSHAKE_FRAMED_TOKENS: Final = 1
-"""From this version on: tokens are sent in SaslAuthenticate requests; older versions send bare tokens (KIP-152)."""
+"""From this version on, tokens are sent in SaslAuthenticate requests; older versions send bare tokens (KIP-152)."""
 API_VERSIONS_SOFTWARE: Final = 3
-"""From this version on: a client sends the name and the version of its software (KIP-511)."""
+"""From this version on, a client sends the name and the version of its software (KIP-511)."""
 API_VERSIONS_FEATURE_ZERO: Final = 4
-"""From this version on: a feature may begin at level 0 (KAFKA-17011)."""
+"""From this version on, a feature may begin at level 0 (KAFKA-17011)."""
 CREATE_TOPICS_STRICT_QUOTA: Final = 6
-"""From this version on: clients understand the error THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
+"""From this version on, clients understand the error THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
 DELETE_TOPICS_DISABLED: Final = 3
-"""From this version on: clients understand the error TOPIC_DELETION_DISABLED."""
+"""From this version on, clients understand the error TOPIC_DELETION_DISABLED."""
 DELETE_TOPICS_STRICT_QUOTA: Final = 5
-"""From this version on: clients understand the error THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
+"""From this version on, clients understand the error THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
 INIT_PRODUCER_ID_PRODUCER: Final = 3
-"""From this version on: a producer that asks for another epoch sends its id and epoch (KIP-360)."""
+"""From this version on, a producer that asks for another epoch sends its id and epoch (KIP-360)."""
 INIT_PRODUCER_ID_FENCED: Final = 4
-"""From this version on: clients understand the error PRODUCER_FENCED (KIP-588)."""
+"""From this version on, clients understand the error PRODUCER_FENCED (KIP-588)."""
 INIT_PRODUCER_ID_TWO_PHASE: Final = 6
-"""From this version on: a producer with two-phase commit may keep its prepared transaction (KIP-939)."""
+"""From this version on, a producer with two-phase commit may keep its prepared transaction (KIP-939)."""
 ADD_PARTITIONS_TO_TXN_FENCED: Final = 2
-"""From this version on: clients understand the error PRODUCER_FENCED (KIP-588)."""
+"""From this version on, clients understand the error PRODUCER_FENCED (KIP-588)."""
 ADD_PARTITIONS_TO_TXN_BATCHED: Final = 4
-"""From this version on: brokers send these versions, with many transactions in one request; clients send the older versions (KIP-890)."""
+"""From this version on, brokers send these versions, with many transactions in one request; clients send the older versions (KIP-890)."""
 ADD_OFFSETS_TO_TXN_FENCED: Final = 2
-"""From this version on: clients understand the error PRODUCER_FENCED (KIP-588)."""
+"""From this version on, clients understand the error PRODUCER_FENCED (KIP-588)."""
 END_TXN_FENCED: Final = 2
-"""From this version on: clients understand the error PRODUCER_FENCED (KIP-588)."""
+"""From this version on, clients understand the error PRODUCER_FENCED (KIP-588)."""
 END_TXN_EPOCHS_GROW: Final = 5
-"""From this version on: each transaction has its own producer epoch (`transaction.version` 2) (KIP-890)."""
+"""From this version on, each transaction has its own producer epoch (`transaction.version` 2) (KIP-890)."""
 TXN_OFFSET_COMMIT_LOADING: Final = 2
-"""From this version on: clients understand the error COORDINATOR_LOAD_IN_PROGRESS."""
+"""From this version on, clients understand the error COORDINATOR_LOAD_IN_PROGRESS."""
 TXN_OFFSET_COMMIT_ABORTABLE: Final = 4
-"""From this version on: clients understand the error TRANSACTION_ABORTABLE (KIP-890)."""
+"""From this version on, clients understand the error TRANSACTION_ABORTABLE (KIP-890)."""
 TXN_OFFSET_COMMIT_ADDS_GROUP: Final = 5
-"""From this version on: the coordinator itself adds the group to the transaction (KIP-890)."""
+"""From this version on, the coordinator itself adds the group to the transaction (KIP-890)."""
 ALTER_PARTITION_BROKER_EPOCHS: Final = 3
-"""From this version on: a leader sends the broker epoch of each replica in the ISR (KIP-903)."""
+"""From this version on, a leader sends the broker epoch of each replica in the ISR (KIP-903)."""
 UPDATE_FEATURES_UPGRADE_TYPE: Final = 1
-"""From this version on: a request says whether it allows a downgrade, and whether the downgrade may be unsafe (KIP-778)."""
+"""From this version on, a request says whether it allows a downgrade, and whether the downgrade may be unsafe (KIP-778)."""
 UPDATE_FEATURES_NO_RESULTS: Final = 2
-"""From this version on: the answer has a single error for all features together (KIP-1022)."""
+"""From this version on, the answer has a single error for all features together (KIP-1022)."""
 CREATE_PARTITIONS_STRICT_QUOTA: Final = 3
-"""From this version on: clients understand the error THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
+"""From this version on, clients understand the error THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
 DESCRIBE_CLUSTER_ENDPOINTS: Final = 1
-"""From this version on: a request says whether it asks for brokers or controllers (KIP-919)."""
+"""From this version on, a request says whether it asks for brokers or controllers (KIP-919)."""
 LIST_TRANSACTIONS_PATTERN: Final = 2
-"""From this version on: a pattern may select transactional ids (KIP-1152)."""
+"""From this version on, a pattern may select transactional ids (KIP-1152)."""
 CONSUMER_GROUP_HEARTBEAT_MEMBER_ID: Final = 1
-"""From this version on: a member chooses its own id (KIP-1082)."""
+"""From this version on, a member chooses its own id (KIP-1082)."""
 LIST_CONFIG_RESOURCES_KINDS: Final = 1
-"""From this version on: a request names the kinds of resources to list; older versions list only metrics subscriptions (KIP-1142)."""
+"""From this version on, a request names the kinds of resources to list; older versions list only metrics subscriptions (KIP-1142)."""

@@ -1,4 +1,5 @@
-"""ConsumerGroupHeartbeat: members join, move towards their target, leave and are fenced (KIP-848). PURE.
+"""ConsumerGroupHeartbeat (KIP-848): members join, move towards their target, leave, are fenced; limits of size
+and memory; the downgrade. PURE.
 
 Theory of operation
 -------------------
@@ -104,8 +105,8 @@ WorkerWork: TypeAlias = FindTopics | TargetRun
 decide them.
 """
 MARKS_MAX = 10_000
-"""The most comparisons of a group with a changed topic in one change of the metadata. If more would be
-needed, all groups count as affected.
+"""The most pairs of a group and a changed topic that are compared for one change of the metadata. If there
+are more pairs, all groups count as affected, without a comparison.
 """
 
 
@@ -319,8 +320,8 @@ class ConsumerMembership:
         ask: Ask | None = None,
         may_assign: bool = True,
     ) -> Member:
-        """Take the four steps of a heartbeat, except finding or creating the member. The caller has done
-        that. Returns the member after these steps.
+        """Take the last three of the four steps of a heartbeat. The caller has taken the first step, which
+        finds or creates the member. Returns the member after these steps.
 
         `ask` is the member's request. The rights of its client limit the topics that a pattern may match. If
         `may_assign` is false, no target is computed, because the group is about to become a classic group.
@@ -438,7 +439,7 @@ class ConsumerMembership:
         else:
             self.timers.end_revocation(group_id, member.member_id)
 
-    # -- work of workers -------------------------------------------------------------------------------------------------
+    # -- work for worker threads -----------------------------------------------------------------------------------------
 
     def take_wanted(self) -> Sequence[WorkerWork]:
         """Return the work for worker threads that decisions have requested since the last call. When a piece

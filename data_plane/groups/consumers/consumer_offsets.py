@@ -47,7 +47,7 @@ def transactional_commit_refusal(
     member = group.members.get(member_id)
     if member is None:
         return ErrorCode.UNKNOWN_MEMBER_ID
-    # As in Kafka, use the classic protocol's error code, since producers know no other.
+    # As in Kafka, use the classic protocol's error code, since producers know no other code.
     return ErrorCode.ILLEGAL_GENERATION if _epoch_refusal(member, epoch, partitions) else ErrorCode.NONE
 
 

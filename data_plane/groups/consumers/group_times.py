@@ -15,7 +15,7 @@ __all__ = ["assignment_interval_ms", "heartbeat_interval_ms", "session_timeout_m
 
 
 def session_timeout_ms(settings: GroupSettings, image: MetadataImage, group_id: str) -> int:
-    """Return the session timeout in milliseconds. A member that sends nothing for so long is removed."""
+    """Return the session timeout in milliseconds. A member that sends nothing for this time is removed."""
     return _within(
         _own_value(image, group_id, "consumer.session.timeout.ms"),
         settings.consumer_session_timeout_ms,

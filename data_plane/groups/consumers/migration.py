@@ -1,4 +1,5 @@
-"""Conversion of a group from the classic to the consumer protocol and back, while its members keep running. PURE.
+"""Conversion of a group between the classic and the consumer protocol while its members run; classic members'
+subscriptions and assignments as bytes. PURE.
 
 A classic group becomes a consumer group when a member of the consumer protocol joins it. The other members
 still speak the classic protocol. Their epoch is the generation, and they keep the partitions that the group's
@@ -177,9 +178,9 @@ def _assigned_in(assignment: bytes, classic: ClassicGroup, image: MetadataImage)
 def may_downgrade(
     group: ConsumerGroup, leaving: Collection[str], settings: GroupSettings, joining: int = 0
 ) -> bool:
-    """True if the group becomes classic once the members `leaving` are gone. The policy must allow it, and all
-    remaining members must speak the classic protocol. `joining` counts classic-protocol members that replace
-    leaving ones.
+    """True if the group becomes classic once the members `leaving` are gone. The policy must allow it, and
+    all remaining members must speak the classic protocol. `joining` counts classic-protocol members that
+    replace leaving members.
     """
     left = len(group.members) - len(leaving)
     leaving_classic = sum(group.members[each].profile.classic is not None for each in leaving)

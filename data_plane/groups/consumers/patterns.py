@@ -48,7 +48,7 @@ MaySee: TypeAlias = Callable[[str], bool]
 
 
 class PatternStatus(Enum):
-    """The change of a member's pattern by a heartbeat."""
+    """The ways in which a heartbeat may change a member's pattern."""
 
     UNCHANGED = 0
     CHANGED = 1

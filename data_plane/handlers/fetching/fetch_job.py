@@ -1,4 +1,5 @@
-"""The work of one fetch: read its partitions within its limits, and build the response.
+"""The work of one fetch: reads partitions within limits, with rights, throttled followers, diverging logs and
+aborted transactions; builds the response.
 
 A response holds pinned ranges of segment files instead of bytes; the connection sends them with sendfile. A
 parked fetch keeps its job, and reads again each time that it is woken.
@@ -178,7 +179,7 @@ class FetchJob:
         it.
         """
         name, index = fetched.key
-        hosted = self.partitions.by_id.get(name) if self.by_id else self.partitions.by_name.get(name)  # type: ignore[arg-type]  # by_id says which
+        hosted = self.partitions.by_id.get(name) if self.by_id else self.partitions.by_name.get(name)  # type: ignore[arg-type]  # `by_id` decides the type of `name`
         return None if hosted is None else hosted.partitions.get(index)
 
     def read(self, *, is_first: bool = False) -> FetchRound:
@@ -405,7 +406,7 @@ class FetchJob:
         name, index = fetched.key
         if not self.by_id:
             return self.partitions.missing_error(str(name), index)
-        image = self.desk.image.topics_by_id.get(name)  # type: ignore[arg-type]  # by_id: the key holds an id
+        image = self.desk.image.topics_by_id.get(name)  # type: ignore[arg-type]  # with `by_id`, the key holds an id
         return (
             ErrorCode.UNKNOWN_TOPIC_ID if image is None else self.partitions.missing_error(image.name, index)
         )

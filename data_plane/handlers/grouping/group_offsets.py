@@ -1,6 +1,5 @@
-"""Handlers of OffsetCommit, OffsetFetch and OffsetDelete.
-
-They check names, ids and partitions; coordinators decide the rest.
+"""Handlers of OffsetCommit, OffsetFetch and OffsetDelete, which check names, ids and partitions; coordinators
+decide the rest.
 """
 
 from __future__ import annotations
@@ -265,7 +264,7 @@ class _Answering:
     def _named(
         self, group_id: str, named: list[OffsetFetchRequestTopics], fetched: FetchedOffsets
     ) -> Work[list[OffsetFetchResponseTopics]]:
-        """Build the results of the topics that the request names, in its order.
+        """Build the results of the topics that the request names, in the request's order.
 
         Topics whose id is unknown come last.
         """

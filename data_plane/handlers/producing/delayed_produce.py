@@ -1,5 +1,5 @@
-"""A delayed Produce response. The request's batches are appended, and the response waits for replicas or for
-a flush.
+"""A delayed Produce response, which waits for replicas or a flush; errors and leaders' addresses in its answers
+(KIP-951).
 """
 
 from __future__ import annotations
@@ -194,9 +194,10 @@ class DelayedProduce(Delayed):
 
 
 def set_error(answer: PartitionProduceResponse, code: ErrorCode, message: str | None) -> None:
-    """Set an error in the answer, unless it already has one.
+    """Set an error in the answer, unless the answer already has an error.
 
-    For instance, a failed flush also ends the leadership. So the first error explains more than later ones.
+    The first error shows the cause. For instance, a failed flush also ends the leadership, which would set a
+    second error.
     """
     if answer.error_code:
         return

@@ -158,7 +158,7 @@ class ProduceHandler:
                     if left is not None:
                         work = left.work_at(len(responses), len(answers))
                     guard = transaction and transaction.guard_at(len(responses), len(answers))
-                    result = partition.append_as_leader(data.records, now_ms, work, guard)  # type: ignore[arg-type]  # a view, as decoded
+                    result = partition.append_as_leader(data.records, now_ms, work, guard)  # type: ignore[arg-type]  # decoding made it a memoryview
                 except OffLoop:
                     begun = (responses, answers, delayed, failed)
                     return self._halt(context, request, transaction, left, begun)
@@ -177,7 +177,7 @@ class ProduceHandler:
                 if log.high_watermark <= result.last_offset if acks < 0 else acks and partition.flushes:
                     if delayed is None:
                         delayed = self._delayed(context, request, responses)
-                    # Call this now. Then the batch fails even if this broker loses and regains the lead.
+                    # Wait from now on. Then the batch fails even if this broker loses and regains the lead.
                     delayed.wait_for(partition, result.last_offset, answer, acks)
             responses.append(TopicProduceResponse(topic.name, topic.topic_id, answers))
             answers = []
@@ -297,8 +297,8 @@ class ProduceHandler:
             return _error_answer(data.index, error.code, error.message)
         if error.code in PRODUCER_ERRORS and data.records is not None:
             self._refusals.note(context, log, data.records, error)
-        # A batch may keep this error. The error's traceback refers to the whole request, which would stay in
-        # memory until the next garbage collection.
+        # The error may be stored with the batch. Its traceback refers to the whole request, which would then
+        # stay in memory until the next garbage collection. So remove the traceback.
         error.__traceback__ = None
         return _refused_batch(data, partition, error)
 

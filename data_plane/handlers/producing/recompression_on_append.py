@@ -38,8 +38,8 @@ class Batch:
         return len(self.data.records or b"")
 
     def recompress(self, handed_off: HandedOff | None = None, at_once_max: int = 0) -> None:
-        """Replace the records in the request by recompressed ones. Invalid records are left as they are; the
-        append will report the error.
+        """Replace the records of this batch in the request by recompressed records. Invalid records are left
+        as they are; the append will report the error.
 
         `handed_off` receives the decompressed size; it is required if the records are compressed. Raises
         `LargerThanThought` if the records decompress to more than `at_once_max` bytes.

@@ -232,7 +232,7 @@ class LogCleaner:
         finally:
             busy.remove(log)
 
-    # -- which log
+    # -- the choice of the log
 
     def _is_free(self, log_dir: LogDir) -> bool:
         return (

@@ -1,4 +1,6 @@
-"""Values that a pass and its record loop exchange between processes. PURE."""
+"""Values that a pass and its record loop exchange between processes: the rules of the pass, producers' last
+batches, results. PURE.
+"""
 
 from __future__ import annotations
 
@@ -70,8 +72,8 @@ class LastBatches:
     if all of its remembered batches lie above the high watermark.
     """
     epochs: dict[int, int] = attrs.field(factory=dict)
-    """Epochs by producer id, of the producers without a remembered data batch in the log's state. The
-    transaction marker with this epoch stays in the log.
+    """The epochs of producers whose data batches the log no longer remembers, by producer id. The transaction
+    marker with this epoch stays in the log.
     """
 
     @classmethod

@@ -42,7 +42,7 @@ class _Change(Generic[T]):
         """Do the work of the change, perhaps in another thread, and keep its result."""
         try:
             self.results.append(self.work())
-        except Exception as error:  # noqa: BLE001 - the loop raises it, or reports it
+        except Exception as error:  # noqa: BLE001 - the loop raises or reports the error
             self.failure = error
 
     def finish(self) -> None:

@@ -1,4 +1,5 @@
-"""A log directory: the partition logs on one disk, and the tasks that maintain it.
+"""A log directory: opens, makes, deletes and sets aside its logs, refuses records while room is short (with warnings),
+goes offline, closes clean.
 
 Theory of operation
 -------------------
@@ -493,7 +494,7 @@ class LogDir:
                     self._entry_is_dirty = True
                     raise
 
-    # --- in and out of service
+    # --- start and end of service
 
     @property
     def is_suspected(self) -> bool:

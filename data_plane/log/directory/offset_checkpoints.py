@@ -53,8 +53,8 @@ class OffsetCheckpoints:
         every log.
         """
         self.recovery_points = self._read(RECOVERY_POINT_FILE)
-        """The recovery points in the file, for logs that are not open yet. `starts` and `first_dirty` likewise
-        have the log start offsets and the first dirty offsets in their files.
+        """The recovery points in the file, for logs that are not open yet. In the same way, `starts` has the
+        log start offsets, and `first_dirty` has the first dirty offsets.
         """
         self.starts = self._read(LOG_START_FILE)
         self.first_dirty = self._read(CLEANER_FILE)
@@ -78,7 +78,7 @@ class OffsetCheckpoints:
             self._log.warning("log_dir.checkpoint_unreadable", directory=path, file=name, error=str(error))
             return {}
 
-    # --- logs that come and go
+    # --- logs that are added or removed
 
     def say_too_much(self, opened: Iterable[TopicPartition]) -> bool:
         """True if an offset in a checkpoint is too high for its log. Loading has dropped damaged records that
@@ -175,7 +175,7 @@ class OffsetCheckpoints:
             self._directory.write_atomic(RECOVERY_POINT_FILE, self.recovery_point_text())
         self._gone -= gone
 
-    # --- their texts
+    # --- the texts of the checkpoints
 
     def recovery_point_text(self) -> bytes:
         points = {key: log.recovery_point for key, log in dict(self._logs).items()}
@@ -209,7 +209,7 @@ class OffsetCheckpoints:
     def high_watermark_text(self) -> bytes:
         return encode_offsets({key: log.high_watermark for key, log in dict(self._logs).items()})
 
-    # --- writing them
+    # --- writes of the checkpoints
 
     def write_recovery_points(self) -> None:
         """Write the recovery-point checkpoint (blocking). Raises `DiskError`."""

@@ -1,8 +1,8 @@
 """The worker threads of one log directory, which record for how long their calls have been running. PORTED.
 
-A device that hangs blocks each thread that calls it, for any length of time. So with several directories,
-each has its own threads, and a hung device uses up only these. `oldest` returns for how long the oldest call
-has been running.
+A device that hangs blocks each thread that calls it, for any length of time. So if there are several
+directories, each has its own threads. A hung device then uses up only the threads of its directory. `oldest`
+returns for how long the oldest call has been running.
 """
 
 from __future__ import annotations

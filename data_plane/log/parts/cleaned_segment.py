@@ -136,8 +136,8 @@ class CleanedSegment:
 
         `last` is the header of the sources' last batch; None if they have no batch. `aborted` are the aborted
         transactions for the new transaction index. Transactions without remaining batches must be left out.
-        With such an entry, a reader would drop later records of the same producer. Raises `CleaningAborted`,
-        `DiskError`.
+        If such a transaction had an entry, a reader would drop later records of the same producer. Raises
+        `CleaningAborted`, `DiskError`.
         """
         if last is not None and self.next_offset < last.next_offset:
             self.append(empty_batch(last))
@@ -184,7 +184,9 @@ class CleanedSegment:
         written.close()
 
     def discard(self) -> None:
-        """Close the file and remove what was written. If that fails, call it again. Raises `DiskError`."""
+        """Close the file, and remove all files that were written. If that fails, call it again. Raises
+        `DiskError`.
+        """
         if self.is_handed_over:
             return
         self.give_up()

@@ -1,4 +1,4 @@
-"""Keeps a log's recovery point, and makes the flush that raises it.
+"""A log's recovery point: the flush that raises it, the truncation that lowers it.
 
 Below the recovery point everything is known to be on the device, so recovery after a crash starts there. A
 truncation lowers the recovery point before any bytes are removed. `flush` runs in a worker, and a truncation
@@ -46,7 +46,7 @@ class Durability:
         self._truncated_to = recovery_point
         self._durable = (0, recovery_point) if recovery_point else _NOTHING
         """The result of the last flush: (number of truncations, offset). The number shows whether a
-        truncation came after it.
+        truncation came after the flush.
         """
         self.last_flush_ms = 0
 

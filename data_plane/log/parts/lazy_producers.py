@@ -1,4 +1,5 @@
-"""Keeps the state of a log's producers. The state is read from the log's files only when it is first needed.
+"""A log's producers, read from its files when first needed: the last stable offset, verification guards,
+expiry, snapshots.
 
 After a clean stop, the newest snapshot contains the whole state. Most logs never need the state, so reading it
 at the start would be wasted. After a truncation the state is read again. Each fetch of a read-committed
@@ -157,8 +158,8 @@ class LazyProducers:
         ended: EndedTransaction | None,
         high_watermark: int,
     ) -> None:
-        """Update the transactions after a transactional batch was appended to `segment`. `ended` is the
-        transaction that the batch has ended, as a marker.
+        """Update the transactions after a transactional batch was appended to `segment`. If the batch is a
+        marker, `ended` is the transaction that it has ended.
         """
         self.note_transactional(producer_id, guard, ends=ended is not None)
         if ended is not None:

@@ -1,5 +1,5 @@
-"""The leader epochs of a log, each with its start offset (KIP-101, KIP-279), and their file
-`leader-epoch-checkpoint`.
+"""The leader epochs of a log with their start offsets (KIP-101, KIP-279): where an epoch ends, which epoch an
+offset has; their checkpoint file.
 
 The start offset of an entry (epoch, start offset) is the offset of the epoch's first record. An epoch without
 records has the offset that its first record would get. Entries are an immutable tuple that is replaced as a
@@ -30,7 +30,7 @@ class MalformedCheckpoint(Exception):
 
 
 class LeaderEpochs:
-    """The leader epochs of one log with their start offsets, ascending in both."""
+    """The leader epochs of one log with their start offsets. Both the epochs and the offsets ascend."""
 
     __slots__ = ("entries", "is_dirty", "latest")
 
@@ -61,8 +61,8 @@ class LeaderEpochs:
             )
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Record that records of this epoch begin or continue at `start_offset`. Removes entries that
-        contradict this.
+        """Record that records of this epoch begin or continue at `start_offset`. Removes the entries that
+        contradict the new entry.
 
         For example, this replica may have been the leader in an epoch in which it appended nothing. If
         records of an earlier epoch are then appended at its start offset or later, its entry is removed.

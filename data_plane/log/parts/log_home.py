@@ -1,4 +1,5 @@
-"""Keeps the state that all parts of a log share: its directory, its owner, and whether the log works.
+"""The state that all parts of a log share: directory, owner, condition; when appends are refused, which errors
+take the log directory offline.
 
 A failed operation takes the log and its log directory offline, with these exceptions:
 
@@ -93,7 +94,7 @@ class LogHome:
     def partition(self) -> int:
         return self.key.partition
 
-    # --- whether it works
+    # --- the condition of the log
 
     def _judge(self) -> None:
         self.offline = self._has_failed or self.is_closed or self.is_stalled or self.is_unsettled

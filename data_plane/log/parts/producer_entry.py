@@ -1,4 +1,5 @@
-"""Packs what a log knows about one producer into bytes, because a log may know many thousands of producers.
+"""Packs what a log knows about one producer into bytes, because a log may know many thousands; finds a
+duplicate among its last five batches.
 
 A packed entry has a head, then up to five batches, the newest first. All fields of the newest batch are
 stored. Of an older batch, only its size and the distances to the next newer batch are stored. The sequence
@@ -90,7 +91,7 @@ def batches_of(packed: bytes) -> Iterator[tuple[int, int, int, int]]:
     sequence, last_offset, delta, timestamp_ms = BATCH.unpack_from(packed, HEAD_SIZE)
     yield sequence, last_offset, delta, timestamp_ms
     for at in range(_OLDER_AT, len(packed), OLDER.size):
-        if sequence >= 0:  # It is -1 in batches of coordinators.
+        if sequence >= 0:  # In batches of coordinators it is -1, and stays -1.
             sequence = (sequence - delta - 1) & SEQUENCE_MASK
         delta, offsets, time_ms = OLDER.unpack_from(packed, at)
         last_offset -= offsets

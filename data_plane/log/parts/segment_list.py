@@ -1,5 +1,5 @@
-"""Keeps the list of a log's segments: decides when a new segment must begin (`must_roll`), and adds, removes
-and replaces segments.
+"""A log's segments: finds the segment for a read, decides when a new one must begin, adds, removes and replaces
+segments, makes empty files.
 
 The list is replaced as a whole, so a reader in a worker keeps the list that it has read. Its last segment is
 the active one. A segment begins at the offset where its predecessor ends. There is one exception. Compaction
@@ -88,7 +88,7 @@ class SegmentList:
             )
         active.check_size()
 
-    # --- looking
+    # --- searches in the list
 
     @property
     def base_offset(self) -> int:
@@ -358,7 +358,7 @@ class SegmentList:
             )
         fresh = cleaned.segment
         fresh.begin(sources[0].created_ms)
-        # The producer snapshot at the end of the last source may still need a sync, so keep its mark.
+        # The producer snapshot at the end of the last source may still need a sync, so keep the mark for it.
         fresh.needs_sync = sources[-1].needs_sync
         swapped = (*self.segments[:at], fresh, *self.segments[after:])
 

@@ -1,7 +1,8 @@
 """The aborted transactions of one segment that has abort markers: in memory, and in its `.txnindex` file. PURE.
 
 The transactions of an active segment are always in memory, and its file is written when the segment is
-finished, closed or recovered. Those of an inactive segment are read from the file when they are first needed.
+finished, closed or recovered. The transactions of an inactive segment are read from the file when they are
+first needed.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ class AbortedFile:
     __slots__ = ("_base_offset", "_directory", "_is_closed", "index")
 
     def __init__(self, directory: Dir, base_offset: int, index: AbortedIndex | None = None) -> None:
-        """Begin with `index`; None if the file has the transactions."""
+        """Begin with the transactions in `index`. If it is None, the file has them, and they are read when
+        they are needed.
+        """
         self._directory = directory
         self._base_offset = base_offset
         self.index = index

@@ -1,4 +1,5 @@
-"""One segment of a log: a file of batches and its sparse indexes.
+"""One segment of a log: its file, its sparse indexes, the position of an offset in it, its newest timestamp,
+cuts and syncs.
 
 Theory of operation
 -------------------
@@ -267,7 +268,7 @@ class Segment:
             if self.is_active:
                 return _EMPTY
             if self.is_removed:
-                # The path may belong to another segment by now.
+                # Read nothing, because the path may belong to another segment by now.
                 raise self._removed()
             try:
                 index = SegmentIndex.from_bytes(

@@ -1,7 +1,7 @@
 """The sparse indexes of one segment, in memory and in Kafka's file formats.
 
 An `.index` file holds pairs of big-endian int32 (relative offset, position). The batch that begins at
-`position` ends with that offset; it is relative to the segment's base offset. A `.timeindex` file holds
+`position` ends with this offset, which is relative to the segment's base offset. A `.timeindex` file holds
 (timestamp int64, relative offset int32). No record up to that offset is newer than the timestamp. Both ascend
 strictly, so a lookup is a bisection.
 

@@ -183,7 +183,7 @@ class WalkedTimes:
             blocks.append(self.position)
         self.newest_ms = newest
 
-    # --- once the whole of a finished segment was walked
+    # --- after a walk over a whole finished segment
 
     def entries(self) -> list[tuple[int, int]]:
         """Return time index entries (timestamp, offset). No record up to an entry's offset is newer than its

@@ -128,8 +128,8 @@ def _candidates(image: MetadataImage, asked: AclFilter) -> Collection[tuple[byte
 
 
 def _as_acl(asked: AclFilter) -> Acl:
-    """Make the ACL that an exact filter matches. For a filter with open fields, the result is an ACL that
-    cannot exist.
+    """Make the ACL that an exact filter matches. If the filter leaves some field open, the result is an ACL that cannot
+    exist.
     """
     return Acl(
         asked.resource_type,

@@ -33,9 +33,8 @@ def alter_user_scram_credentials(
     context: DecisionContext,
     basis: DecisionBasis,
 ) -> Decision:
-    """Change the credentials of users whose changes are all valid.
-
-    The response has a result for each user.
+    """Make all changes of credentials, except those of users with an invalid change. The response has a result for each
+    user.
     """
     changes: list[ScramCredentialDeletion | ScramCredentialUpsertion]
     changes = [*request.deletions, *request.upsertions]

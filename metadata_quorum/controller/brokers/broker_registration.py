@@ -1,4 +1,5 @@
-"""Joining and leaving of brokers: registration, heartbeats, fencing, controlled shutdown.
+"""Registration, heartbeats, fencing and controlled shutdown of brokers; directories that they report as failed
+or cordoned; elections when they return.
 
 A broker registers, and is fenced at first. It reads the metadata log, and asks with its heartbeats to be
 unfenced. It is fenced again when its session expires, when it shuts down, or when it asks to be fenced. Its
@@ -234,7 +235,7 @@ def heartbeat(
     # stays, and the broker is fenced.
     want_fence = request.want_fence or set(broker.log_dirs) <= set(request.offline_log_dirs)
     if broker.fenced:
-        # This broker was already allowed to stop. So it can return only with a new registration.
+        # This broker was already allowed to stop, so only a new registration can bring it back.
         if request.want_shut_down or stopping:
             reached("controller.fenced_broker_may_stop")
             shut_down = True

@@ -25,8 +25,10 @@ from odradek.metadata_quorum.controller.partitions.partition_change import (
 from odradek.metadata_quorum.controller.partitions.topic_rules import topic_rules
 from odradek.metadata_quorum.controller.unclean_recovery import (
     AWAITED_BROKERS,
+    UNREAD_BROKERS,
     awaited_brokers,
     is_held_back,
+    unread_brokers,
 )
 from odradek.metadata_quorum.image.metadata_image import NO_LEADER, MetadataImage, PartitionImage, TopicImage
 from odradek.metadata_quorum.state_machine import Decision, DecisionContext
@@ -175,17 +177,18 @@ def elect_leaderless(
 ) -> Decision:
     """Elect leaders for partitions without a leader, also uncleanly if the topic allows it.
 
-    A replica that may lead cleanly is normally elected when its broker becomes active. If the controller
-    fails during such a large change, some partitions are left without a leader. They get a leader here.
+    A replica that may lead cleanly is normally elected when its broker becomes active. A decision about a broker with
+    very many partitions is written as several batches. If the controller fails between two of them, some partitions are
+    left without a leader, and get one here.
 
     After a recovery of the quorum, partitions may wait for the brokers in the list `AWAITED_BROKERS`. When no
-    partition waits any more, the list is removed.
+    partition waits any more, and each broker of `UNREAD_BROKERS` has started, both lists are removed.
     """
     basis.recovery.forget_settled(image)
     records: list[Message] = []
     acceptable = acceptable_leaders(image)
     awaited = awaited_brokers(image)
-    is_awaiting = False
+    is_awaiting = any(not _has_started(image, each) for each in unread_brokers(image))
     for topic, number, partition in _partitions(image):
         if partition.leader != NO_LEADER:
             continue
@@ -206,8 +209,19 @@ def elect_leaderless(
     elections = len(records)
     if awaited and not is_awaiting:
         reached("controller.recovery_awaits_nobody")
-        records.append(ConfigRecord(RESOURCE_BROKER, "", AWAITED_BROKERS, None))
+        configs = image.broker_configs(None)
+        records += [
+            ConfigRecord(RESOURCE_BROKER, "", key, None)
+            for key in (AWAITED_BROKERS, UNREAD_BROKERS)
+            if key in configs
+        ]
     return Decision(records, elections)
+
+
+def _has_started(image: MetadataImage, broker_id: int) -> bool:
+    """True if this broker has been active since the recovery, which registers all brokers as fenced."""
+    broker = image.brokers.get(broker_id)
+    return broker is not None and not broker.fenced
 
 
 def _partitions(image: MetadataImage) -> Iterator[tuple[TopicImage, int, PartitionImage]]:

@@ -54,7 +54,7 @@ class OwnCopy:
         needed.
         """
         self._judged: tuple[VoterSet, bool] | None = None
-        """The arguments of the last `judge`: the voters, and whether this node was the leader."""
+        """The facts on which the last call of `judge` was based: the voters, and whether this node was the leader."""
         self._numbers: dict[int, bool] = {}
         """The random number of each question under way, mapped to True if this process itself has received
         the question.
@@ -69,8 +69,8 @@ class OwnCopy:
         """True once this process has received its own question through the voter's address in the log."""
 
     def judge(self) -> None:
-        """Called after changes: if the voter's address in the log is not an address of this process, abstain
-        and begin to check for a copy. If it is, take part again.
+        """Called when the voters or the leadership may have changed. If the log names an address where this process
+        does not listen, abstain and begin to check for a copy. Otherwise take part again.
         """
         driver = self._driver
         voters, leads = driver.core.voters, isinstance(driver.core.role, Leader)
@@ -133,7 +133,7 @@ class OwnCopy:
             self._driver.report(self._driver.core.abstain, False)
 
     async def _look(self, logged: Place) -> None:
-        """Send a question to the place in the log and to all bootstrap servers, all at once."""
+        """Send a question to the voter's address in the log, and to all bootstrap servers, all at once."""
         if len(self._numbers) >= QUESTIONS_MAX:
             return
         self._driver.start_soon(self._ask, logged, logged)

@@ -1,4 +1,5 @@
-"""Requests to a voter, at one place or at all places where it may be. PORTED.
+"""Requests to a voter at one place or at all places where it may be, by name resolution of the bootstrap
+servers. PORTED.
 
 Any answer except INVALID_VOTER_KEY comes from the voter that the request names. Only the requests Vote and
 BeginQuorumEpoch name a voter by id and directory. So only these two requests are sent to addresses that may
@@ -61,8 +62,9 @@ class VoterSearch:
         return self.connections.channel(place.host, place.port, address=place.address)
 
     async def ask(self, place: Place, request: Request, patience_seconds: float | None = None) -> Outcome:
-        """Send a request to a place, and wait for the outcome: at most `patience_seconds`, or with None the
-        usual request timeout.
+        """Send a request to a place, and wait for the outcome.
+
+        The wait takes at most `patience_seconds`. If this is None, it takes at most the usual request timeout.
         """
         limit = self._settings.raft.request_timeout_seconds if patience_seconds is None else patience_seconds
         deadline = self._driver.clock.monotonic() + limit

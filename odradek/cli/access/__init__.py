@@ -1,1 +1,1 @@
-"""Users, rights and quotas as options and files name them."""
+"""The forms in which options and files name users, rights and quotas."""

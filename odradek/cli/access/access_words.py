@@ -1,4 +1,4 @@
-"""Users of rules, and limits of quotas, as options and files name them."""
+"""The forms in which options and files name the users of rules and the limits of quotas."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ LIMITS = {
     "mutation-rate": ("controller_mutation_rate", "partitions per second that clients may create and delete"),
     "connection-rate": ("connection_creation_rate", "connections per second from an address (--ip)"),
 }
-"""Kafka's key of each limit, and what it limits, by our name."""
+"""The limits that a quota can set, by our name. Each value has Kafka's key, and a text about the limit."""
 LIMITS_OF_BYTES = ("produce-rate", "fetch-rate")
 DEFAULT = "<default>"
 """The name that stands for all users, clients or addresses without a quota of their own."""
 
 
 def principal_of(user: str) -> str:
-    """Return the principal of a user who was given by name alone, or as TYPE:NAME."""
+    """Return the principal of a user. The user is given by a name alone, or as TYPE:NAME."""
     return user if ":" in user else f"User:{user}"
 
 
 def limit_of(name: str, text: str) -> float:
     """Parse the value of a limit: bytes with or without a unit (10000000, 10M), or a number above 0.
 
-    Infinity is a number, because Kafka accepts it for quotas of type double. Raises `argparse.ArgumentTypeError`.
+    Infinity counts as a number, because Kafka accepts it for quotas of type double. Raises
+    `argparse.ArgumentTypeError`.
     """
     if name in LIMITS_OF_BYTES:
         return float(byte_count(text))

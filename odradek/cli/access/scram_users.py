@@ -161,7 +161,7 @@ def read_password(path: str | None) -> str:
 
 
 def warn_of_readers(path: str, secret: str) -> None:
-    """Print a warning if every user of this machine can read a file with a secret, such as "a password"."""
+    """Print a warning if every user of this machine can read the file `path`. `secret` names the secret in the file."""
     if Path(path).stat().st_mode & stat.S_IROTH:
         complain(f"every user of this machine may read {path}, which has {secret}: run chmod o= {path}")
 

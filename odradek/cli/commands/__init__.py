@@ -1,1 +1,1 @@
-"""The commands: one module per group, with a `register` that adds its parsers."""
+"""The commands, with one module for each group. The function `register` of a module adds the group's parsers."""

@@ -116,7 +116,7 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _known(survey: ClusterSurvey, node: int) -> None:
-    """Raise `CliError` for an unknown broker: it is not registered, and no partition is assigned to it."""
+    """Raise `CliError` if the broker is unknown: it is not registered, and it has no replica of any partition."""
     brokers = [broker.node_id for broker in survey.cluster.brokers]
     if node not in brokers and not survey.load_of(node)[1]:
         raise CliError(f"there is no broker {node} (brokers: {', '.join(map(str, brokers))})")

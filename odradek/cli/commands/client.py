@@ -144,7 +144,7 @@ def _pushed(client: ClientDescription) -> str:
 
 
 def _words(name: str) -> str:
-    """Return the name of a metric as words, without its unit."""
+    """Write the name of a metric with spaces, and leave out the unit at its end."""
     for unit in ("_total", "_seconds"):
         name = name.removesuffix(unit)
     return name.replace("_", " ")

@@ -115,7 +115,7 @@ def _consume(args: argparse.Namespace) -> int:
 
     render = json_line if args.json else args.format or key_and_value(args.key_separator)
     with connected(args, "ConsumerSettings") as client:
-        # Describe the topic first. If the address or the topic is wrong, this call fails at once, but a consumer waits.
+        # Describe the topic first. With a wrong address or topic, this call fails at once; a consumer would wait.
         (topic,) = client.admin.describe_topics([args.topic])
         if args.group is not None:
             _read_as_member(args, client, render)
@@ -319,8 +319,8 @@ def _read_assigned(
 
 
 def _next(consumer: Consumer, printer: _Printer, key: TopicPartition, busy: bool) -> int:
-    """Return the next offset of a partition. Offsets after the printed records may be missing from the log, and only
-    the consumer knows how far it has skipped them. So its position is used when no records arrive (`busy` is false).
+    """Return the next offset of a partition. The log may lack the offsets after the last printed record, and only the
+    consumer knows that it has skipped them. So if no records arrive (`busy` is false), the consumer's position is used.
     """
     found = printer.handed.next_offsets.get(key, -1)
     return found if busy else max(found, consumer.position(key))

@@ -1,12 +1,12 @@
 """`odradek dev`: a local cluster of child processes, for trying things out.
 
-Each node's properties are in DIR/node-N.properties, its data in DIR/node-N, its log lines in DIR/node-N.log.
-A node that dies is not restarted, so that you can watch how the other nodes react. `odradek server
-DIR/node-N.properties` starts it again. The child processes have their own sessions: Ctrl-C reaches only this
-process, which stops the nodes in order.
+Each node's properties are in DIR/node-N.properties, its data in DIR/node-N, its log lines in DIR/node-N.log. A node
+that dies is not restarted, so that you can watch how the other nodes react. `odradek server DIR/node-N.properties`
+starts it again. Each child process has its own session. So Ctrl-C reaches only this process, which then stops all
+nodes.
 
-All nodes are brokers and controllers. The nodes of the first start are the voters: an odd number of these
-nodes, `VOTERS_MAX` at most. `odradek quorum add` makes a later node a voter.
+All nodes are brokers and controllers. The voters are chosen from the nodes of the first start: an odd number of nodes,
+at most `VOTERS_MAX`. `odradek quorum add` makes a later node a voter.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def register(groups: Groups) -> None:
     parser.add_argument(
         "--secure",
         action="store_true",
-        help="run the nodes with TLS and logins; clients use DIR/admin.properties or DIR/client.properties (--command-config). Brokers reach each other at ports 1500 above the client ports",
+        help="run the nodes with TLS and logins; clients use DIR/admin.properties or DIR/client.properties (--command-config). Brokers reach each other at another port: the client port plus 1500",
     )
 
 
@@ -163,7 +163,7 @@ class _Node:
 
 def _end(nodes: list[_Node]) -> None:
     """Stop all nodes: send SIGTERM to all at once, wait, then send SIGKILL. (If the nodes were stopped one by one, the
-    last ones would be without a majority of the quorum.)
+    last nodes would stop without a majority of the quorum.)
     """
     for node in nodes:
         if node.process.poll() is None:

@@ -1,5 +1,5 @@
-"""`odradek disk`: the brokers' log directories and the health of their disks. It also moves replicas between
-directories, and leaderships off slow disks.
+"""`odradek disk list|demote`: log directories, the health of their disks, leaderships off slow disks;
+`cli/moves/disks.py` has `retire` and `balance`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 ALARM_SECONDS = 24 * 3600
-"""A disk that will be full within this time, at the rate of the last hour, gets a warning line of its own."""
+"""A disk gets a warning line if it will be full within this number of seconds, at the rate of the last hour."""
 
 
 def register(groups: Groups) -> None:

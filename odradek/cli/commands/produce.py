@@ -32,7 +32,7 @@ _PENDING_BYTES_MAX = _BUFFER_BYTES // 2
 always has free memory, so no send blocks. The command can then react to a signal at once.
 """
 _LAST_SECONDS = 2.0
-"""The time that a command waits for the outcome of sent lines after a signal has requested its end."""
+"""The seconds that a command waits for the outcome of sent lines after a signal has requested its end."""
 _BATCH_BYTES = 256 << 10
 _LINGER_MS = 5
 

@@ -122,8 +122,8 @@ def _status(args: argparse.Namespace) -> int:
     print_table(
         ("NODE", "ROLE", "END", "LAG", "FETCHED", "CAUGHT UP", "ADDRESS", "DIRECTORY"),
         [_row(quorum, each, now_ms) for each in (*quorum.voters, *quorum.observers)],
-        # A narrow terminal shows no columns `less`; silent replicas are also named above the table. The column
-        # DIRECTORY is never cut, because `quorum add` and `remove` need its value.
+        # On a narrow terminal the columns `less` are left out, because silent replicas are also named above the table.
+        # The column DIRECTORY is never cut, because `quorum add` and `remove` need its value.
         less=("CAUGHT UP", "FETCHED"),
         whole=("DIRECTORY",),
     )

@@ -25,7 +25,7 @@ _OPTIONS = {key: option for option, (key, _) in LIMITS.items()}
 _OF_ADDRESSES = "connection-rate"
 _UNITS = {"producer_byte_rate": "B/s", "consumer_byte_rate": "B/s", "request_percentage": "%"}
 LOOK_SECONDS = 1.0
-"""The time over which the command measures how much of a quota is used."""
+"""The seconds over which the command measures how much of a quota is used."""
 _TEXT = r'"((?:[^"\\]|\\.)*)"'
 _LINE = re.compile(
     rf"odradek_quota_(used|throttled_seconds)_total\{{key={_TEXT},user={_TEXT},client_id={_TEXT}\}} (\S+)"

@@ -277,9 +277,9 @@ def _text_of(path: str) -> str:
 def _who_votes(
     config: NodeConfig, standalone: bool, initial_controllers: str | None, no_initial_controllers: bool
 ) -> tuple[VoterEndpoint | None, VoterSet | None]:
-    """Return the pair (only voter, set of all voters). The command line's options decide which of the two is
-    set. Both are None for a node that does not found a quorum, or if `controller.quorum.voters` names the
-    voters. Raises `StorageError`.
+    """Return the pair (only voter, set of all voters). The command line's options decide which of the two is set. Both
+    are None for a node that joins an existing quorum, or if `controller.quorum.voters` names the voters. Raises
+    `StorageError`.
     """
     from odradek.metadata_quorum.replica.storage_format import StorageError, initial_voters
 

@@ -32,7 +32,7 @@ _SHARED_KEYS = (
     "ssl.truststore.type",
     "ssl.endpoint.identification.algorithm",
 )
-"""Keys of the administrator's file that the token's owner needs too, and that are not secret."""
+"""Keys of --command-config that are copied into the file for a token: its user needs them, and none is secret."""
 _MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
 
@@ -226,8 +226,8 @@ def _found(client: Client, token_id: str) -> DelegationToken:
 
 @contextmanager
 def _by_renewer(token: DelegationToken) -> Iterator[None]:
-    """Turn an error about missing rights in the block into a `CliError` that names the users who may change
-    the token.
+    """Run a block. If it raises an error about missing rights, raise a `CliError` instead, which names the users who
+    may change the token.
     """
     from odradek.wire.errors import ErrorCode, KafkaError
 

@@ -210,8 +210,8 @@ def _alter(args: argparse.Namespace) -> int:
         raise CliError("no change was given: give --partitions, --config or --unset", USAGE)
     done = []
     with connected(args) as client, changing(not args.validate_only):
-        # Change the configuration first. If a value is refused, the command has not added any partitions,
-        # which it could not remove again.
+        # Change the configuration first. If the cluster refuses a value, no partitions have been added yet. Partitions
+        # cannot be removed again.
         if changes:
             resource = ConfigResource(ResourceType.TOPIC, args.topic)
             ((_, error),) = client.admin.incremental_alter_configs(

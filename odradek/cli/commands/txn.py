@@ -27,7 +27,9 @@ __all__ = ["register"]
 
 _LOOK_SECONDS_MAX = 3.0
 _ANY_AGE = -(1 << 62)
-"""A minimum age that every transaction exceeds, even if the leader's clock is ahead of ours."""
+"""The minimum age to request if transactions of any age are wanted. It is negative, because an age by the leader's
+clock may be negative if this clock is ahead of ours.
+"""
 
 
 def register(groups: Groups) -> None:

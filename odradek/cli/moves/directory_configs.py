@@ -111,10 +111,10 @@ def put_rate_back(client: Client, broker: int, configs: Mapping[str, str]) -> No
 class CopyThrottle:
     """The rate of copies between directories that a command sets until it ends.
 
-    The broker has one rate. Several commands may set it at the same time, and one of them may be killed. So
-    the rate that was set before the first of these commands is kept in the broker's configuration
-    (`RATE_BEFORE`). The command whose rate is in force restores that rate. Other running commands notice
-    within a second, and set their own rates.
+    The broker has one rate. Several commands may set it at the same time, and one of them may be killed. So the rate
+    that was set before the first of these commands is kept in the broker's configuration (`RATE_BEFORE`). When a
+    command ends while its own rate is in force, it restores the kept rate. Other running commands notice this within a
+    second, and set their own rates again.
     """
 
     def __init__(self, client: Client, broker: int, rate: int | None) -> None:

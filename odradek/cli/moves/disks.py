@@ -1,4 +1,6 @@
-"""`odradek disk retire|balance`: move replicas between the directories of a broker."""
+"""`odradek disk retire|balance`: move replicas between the directories of a broker, cordon a directory, release
+it when empty.
+"""
 
 from __future__ import annotations
 
@@ -430,7 +432,7 @@ def _ask(client: Client, broker: int, moves: Sequence[DiskMove], *, is_planned_a
         # The target was cordoned after the plan was made, so the next plan chooses another target.
         passed_over.append(ErrorCode.INVALID_REPLICA_ASSIGNMENT)
     for error in client.admin.alter_replica_log_dirs(wanted).values():
-        # A replica that was deleted, or moved to another broker meanwhile, need not move any more.
+        # A replica need not move any more if it was deleted, or was moved to another broker meanwhile.
         if error is not None and not (isinstance(error, KafkaError) and error.code in passed_over):
             raise error
 

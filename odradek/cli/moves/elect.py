@@ -1,5 +1,5 @@
-"""`odradek partition elect`: elect preferred leaders for partitions. On request, elect replicas that lack records, for
-partitions that have no leader.
+"""`odradek partition elect`: elect preferred leaders, or on request replicas that lack records, for partitions
+that have no leader.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _POLL_SECONDS = 0.2
 
 
 class _Choice(NamedTuple):
-    """The broker that should lead a partition (`next`), or the obstacle that prevents the change."""
+    """The broker that should lead a partition (`next`), or the reason why its leader cannot change (`obstacle`)."""
 
     key: TopicPartition
     before: int

@@ -1,5 +1,5 @@
-"""Code that is shared by commands which move partitions: their options, and the printing and execution of a
-plan.
+"""The plans of commands that move partitions: their options, how `TOPIC:0-3` is parsed, how a plan is printed and
+carried out. `commands/partition.py` looks the partitions up.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def topic_partitions(text: str) -> tuple[str, tuple[int, ...] | None]:
 
 
 def add_plan_options(parser: argparse.ArgumentParser, execute: str = "--execute") -> None:
-    """Add the options of a plan: --execute (or another word for it), --throttle, --at-once, --no-wait."""
+    """Add the options of a plan: --execute (or the option named by `execute`), --throttle, --at-once, --no-wait."""
     parser.add_argument(
         execute, dest="execute", action="store_true", help="execute the plan (default: only show it)"
     )
@@ -108,8 +108,8 @@ def carry_out(
     under_way: Sequence[Move] = (),
     more: Mapping[str, Any] | None = None,
 ) -> int:
-    """Show the planned moves, or execute them. `nothing` is the text if there is nothing to do. `is_shown` is
-    true if the caller has shown the plan already.
+    """Show the planned moves, or execute them. `nothing` is the text to print if no move is planned. `is_shown` is true
+    if the caller has shown the plan already.
 
     `under_way` are moves that began before this command. The command waits for their end, and does not check
     their disk space again. `more` are further keys of the object for --json.

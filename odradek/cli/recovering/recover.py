@@ -433,7 +433,7 @@ def _choice_document(choice: Choice, nodes: Sequence[FoundNode]) -> dict[str, Js
     return {
         "copies": [
             {"source": each.source, "end_offset": each.end.offset, "epoch": each.end.epoch}
-            for each in choice.copies
+            for each in (() if choice.is_rebuilt else choice.copies)
         ],
         "chosen": None if choice.chosen is None else choice.chosen.source,
         "evidence": evidence(choice, nodes),
@@ -445,9 +445,11 @@ def _choice_document(choice: Choice, nodes: Sequence[FoundNode]) -> dict[str, Js
 def _show_choice(choice: Choice, nodes: Sequence[FoundNode]) -> None:
     from odradek.metadata_quorum.recovery.evidence import evidence, review
 
-    for each in choice.copies:
+    for each in () if choice.is_rebuilt else choice.copies:
         mark = ", counts" if each is choice.chosen else ""
         say(f"{each.source}: a copy up to offset {each.end.offset} of epoch {each.end.epoch}{mark}")
+    if choice.is_rebuilt:
+        say("no copy is left: the new log is made from the directories of the nodes")
     for node in nodes:
         if node.copy is None:
             say(f"node {node.node_id}: {node.copy_problem}")
@@ -518,6 +520,8 @@ def _conclude(args: argparse.Namespace, plan: RecoveryPlan, done: Sequence[int])
         say(f"the plan is in {args.plan}: `odradek quorum recover --from FILE CONFIG --execute` on each host")
     if not args.execute:
         say("nothing was changed: --execute carries the plan out")
+        if args.source is None and args.plan is None:
+            say("offset and epoch are partly random, so the next call shows other ones")
         return
     for each in plan.nodes:
         if each.node_id in done:
@@ -553,6 +557,6 @@ def _begin_anew(args: argparse.Namespace) -> int:
         say("nothing was changed: --execute sets its metadata log aside")
     else:
         say(
-            f"node {node.node_id}: its metadata log is {name} now; at its next start the node fetches the quorum's log"
+            f"node {node.node_id}: its metadata log was set aside under the name {name}; at its next start the node fetches the quorum's log"
         )
     return 0

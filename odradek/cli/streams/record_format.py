@@ -149,7 +149,7 @@ def _no_number(name: str) -> None:
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_no_number)
-"""Made once, because `json.loads` with these arguments would make a new decoder for each call."""
+"""The decoder of JSON lines. It is made once: `json.loads` with these arguments would make a decoder for each call."""
 
 
 def _text(line: bytes) -> str:
@@ -163,8 +163,8 @@ def _text(line: bytes) -> str:
 
 
 def _check_fields(document: dict[str, Any], known: dict[str, None], where: str) -> None:
-    """Raise `ValueError` for an unknown field, with the nearest known name, or for bytes given both as text
-    and as base64.
+    """Raise `ValueError` if a field is unknown, or if bytes are given both as text and as base64. The text of the error
+    names the most similar known field.
     """
     if not document.keys() <= known.keys():
         from difflib import get_close_matches

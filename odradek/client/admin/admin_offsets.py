@@ -1,5 +1,5 @@
-"""Reads, writes and deletes the committed offsets of groups, and computes the lag of a group. The functions
-are operations. PURE.
+"""Reads, writes, deletes and resets the committed offsets of groups, computes their lag, and looks up start,
+end and timestamps of partitions. The functions are operations. PURE.
 
 A partition's lag is given in records and in time. The lag in records is the partition's end offset minus the
 committed offset. The lag in time is the age of the first record that the group has not read. To find that
@@ -445,8 +445,8 @@ def record_times(
             versions=(0, FETCH_TOPIC_IDS - 1),
         )
         found |= {key: outcome for key, outcome in outcomes.items() if isinstance(outcome, int)}
-        # If a batch exceeds the size limit, a broker returns it only for the first partition in the request. So each
-        # round names other partitions first; a round without any batch ends the loop.
+        # A broker returns a batch above the size limit only for the first partition of a request. So each round puts
+        # other partitions first. A round in which no partition got a batch ends the loop.
         empty = [key for key, outcome in outcomes.items() if outcome is None]
         pending = empty if len(empty) < len(pending) else []
     return found

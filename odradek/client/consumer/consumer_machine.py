@@ -1,4 +1,5 @@
-"""A consumer without IO, on which the blocking and the async consumer are built. PURE.
+"""A consumer without IO, on which the blocking and the async consumer are built: polls, subscriptions,
+positions, background operations. PURE.
 
 Theory of operation
 -------------------
@@ -135,7 +136,7 @@ class ConsumerMachine:
         return None if self.coordinator is None else self._new_membership(protocol == CONSUMER)
 
     def _new_membership(self, is_new: bool) -> Membership:
-        """Make a membership that uses the new protocol (KIP-848) or the classic one."""
+        """Make a membership that uses the new protocol (KIP-848) or the classic protocol."""
         assert self.coordinator is not None
         if self.settings.group_protocol == AUTO and self._chooser is None:
             self._chooser = KindChooser(self.core, self.settings, self.coordinator)

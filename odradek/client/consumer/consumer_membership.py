@@ -1,4 +1,5 @@
-"""Membership of a group by the new protocol (KIP-848): heartbeats to the coordinator, which assigns partitions. PURE.
+"""Membership by the new protocol (KIP-848): sends heartbeats, handles refusals, looks up topics' names, leaves;
+their contents: `member_machine.py`. PURE. The coordinator assigns the partitions.
 
 `MemberMachine` decides what a heartbeat says and what an answer means. `ConsumerMembership` sends heartbeats in the
 background, one at a time. `Rebalances` adopts assignments inside the application's polls.

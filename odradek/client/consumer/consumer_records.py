@@ -64,10 +64,10 @@ class BatchRecords:
         self._partition = partition
         self._shapes = last_shapes
         self._error: InvalidRecord | None = None
-        # The state of the parser: the position in the data, twice the next offset delta, the number of records left,
-        # and the number of records left at which the next search for a run is due. The first record's timestamp delta
-        # is always 0, which often takes fewer bytes than later deltas. So a run of one shape usually begins at the
-        # second record.
+        # The state of the parser: the position in the data, twice the next offset delta (zigzag), the number of records
+        # left, and the number of records left at which the next search for a run is due. The first record's timestamp
+        # delta is always 0, which often takes fewer bytes than later deltas. So a run of one shape usually begins at
+        # the second record.
         self._place = (0, 0, count, count, _LOOK_AGAIN_RECORDS)
         self.is_used_up = False
         """True once all records were taken without an error."""

@@ -1,5 +1,5 @@
-"""Fetches records before the application polls for them, with at most one long poll per broker at a time, and
-handles errors. PURE.
+"""Fetches records ahead of polls: from which replica, one long poll per broker at a time, errors, offsets out
+of range. PURE.
 
 Theory of operation
 -------------------
@@ -117,12 +117,12 @@ class Fetching:
         self._in_flight: dict[int, tuple[Call, _Asked]] = {}
         self._node_retry_at: dict[int, float] = {}
         self._idle: dict[int, tuple[float, _Asked]] = {}
-        """The brokers that had no new records, with the time until which they get no request, and the
-        partitions that the last request named.
+        """The brokers that had no new records. Each has the time until which it gets no request, and the partitions
+        that the last request to it named.
         """
         self._node_failures: dict[int, int] = {}
         self.ready: dict[PartitionState, None] = {}
-        """The partitions with records or errors for polls, in the order in which these arrived."""
+        """The partitions with records or errors for polls, in the order of arrival of the records or errors."""
         self.fetches = 0
         self.last_error: Exception | None = None
         """The last temporary error."""

@@ -60,7 +60,7 @@ class Coordinator(CoordinatorFinder):
         """Returns the member to name in requests for committed offsets. Only members of the new protocol are named.
         """
         self.reader_refused: Callable[[Member, KafkaError], None] = _ignore
-        """Called when the coordinator refuses such a request because of the member id or epoch in it."""
+        """Called when the coordinator refuses a request for committed offsets because of its member id or epoch."""
 
     # Offsets
 

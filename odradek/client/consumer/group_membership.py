@@ -1,4 +1,5 @@
-"""Membership of a group by the classic protocol: joining, heartbeats, rebalances, leaving. PURE.
+"""Membership by the classic protocol: what JoinGroup reports, SyncGroup, heartbeats, the leader's assignment,
+refusals, leaving. PURE. The part of a rebalance inside polls is in `rebalances.py`.
 
 Theory of operation
 -------------------
@@ -187,8 +188,8 @@ class GroupMembership(Membership):
         return self.state is _JOINING and self._answered
 
     def goes_on_from(self, former: Member) -> bool:
-        """True if this consumer was the member `former`, has been in every generation since then, and may
-        have kept partitions.
+        """True if this consumer was the member `former`, has been in every generation since then, and may still have
+        the partitions of that time.
         """
         return (
             self.cooperative
@@ -294,8 +295,8 @@ class GroupMembership(Membership):
                 self._failed(error)
 
     def _matches_remotely(self) -> bool:
-        """Match the subscribed pattern in this client from now on, because the classic protocol has no patterns. Return
-        False if the subscription has no pattern for the coordinator.
+        """Let this client match the subscribed pattern from now on, because the classic protocol has no patterns.
+        Return False if the subscription has no pattern that the coordinator would match.
         """
         if self._subscription.remote_pattern is None:
             return False

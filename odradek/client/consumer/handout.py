@@ -28,7 +28,9 @@ class Handout:
     poll.
     """
     done: int = 0
-    """How many of the first records the application has committed by an explicit call during the iteration."""
+    """The number of records, from the first record on, that the application has committed by a call during the
+    iteration.
+    """
     left: Iterator[ConsumerRecord] = attrs.field(
         init=False, default=attrs.Factory(lambda self: iter(self.records), takes_self=True)
     )

@@ -49,7 +49,7 @@ class FetchSession:
         self.is_part = False
         """True if the last request could not name all partitions, so that the next request should follow at once."""
         self._had_turn: dict[TopicPartition, None] = {}
-        """The partitions that recent full requests have named. It is used if one request cannot name all partitions."""
+        """The partitions that recent full requests have named. Used only if one request cannot name all partitions."""
         self._with_ids = True
 
     def request(self, wanted: Mapping[TopicPartition, Wanted], *, with_ids: bool) -> FetchRequest:

@@ -1,4 +1,5 @@
-"""One member of a group by the new protocol (KIP-848): its states, and the contents of its heartbeats. PURE.
+"""One member by the new protocol (KIP-848): its states, what its heartbeats report, and what an answer or an
+error means. PURE.
 
 Theory of operation
 -------------------
@@ -299,7 +300,7 @@ class MemberMachine:
     def _owned_or_coming(self) -> list[TopicPartitions]:
         """List the partitions that the application has or may adopt while the heartbeat is under way.
 
-        If the heartbeat reported only the former, the coordinator could give the latter to other members.
+        If the heartbeat did not report the partitions to adopt, the coordinator could give them to other members.
         """
         from odradek.wire.messages.consumer_group_heartbeat import TopicPartitions
 

@@ -1,5 +1,5 @@
-"""The code that the memberships of both group protocols share, and the choice between the two protocols.
-PURE.
+"""The interface that the memberships of both group protocols share, and the choice between the protocols
+(`group.protocol=auto`). PURE.
 
 `GroupMembership` uses the classic protocol, `ConsumerMembership` the new one (KIP-848). A consumer has one membership
 at a time. With `group.protocol=auto`, `KindChooser` chooses the protocol before each join of a consumer that is
@@ -93,7 +93,7 @@ class Membership(ABC):
         """True if `KindChooser` has just chosen this protocol, so that the next join does not call it again."""
         self.known_as = Member(group_instance_id=self._settings.group_instance_id)
         """The member id and generation of the last join, kept after the membership has ended. Commits for records that
-        were read as this member still name it. So the coordinator refuses the commits if other members have the
+        this member has read still name this member. So the coordinator refuses the commits if other members have the
         partitions by now.
         """
         self.fenced: KafkaError | None = None
@@ -159,8 +159,8 @@ class Membership(ABC):
 
     @abstractmethod
     def goes_on_from(self, former: Member) -> bool:
-        """True if this consumer was the member `former`, has been in every generation since then, and may
-        have kept partitions.
+        """True if this consumer was the member `former`, has been in every generation since then, and may still have
+        the partitions of that time.
         """
 
     @abstractmethod

@@ -34,7 +34,7 @@ def _columns_of_deltas() -> tuple[bytes, bytes, bytes]:
     """Return the zigzag varints of 0, 1, 2, ... as three columns: all first bytes, all second bytes, all third bytes.
     A missing byte is zero.
     """
-    # A zigzag varint of a delta holds 2 * delta: its lowest 7 bits change with each delta, the others every 64 deltas.
+    # A zigzag varint of a delta holds 2 * delta: its low 7 bits change with each delta, its high bits every 64 deltas.
     first = bytes(range(0, 0x80, 2)) + bytes(range(0x80, 0x100, 2)) * (_DELTAS_MAX // 64 - 1)
     second = b"".join(
         bytes([each & 0x7F | (0x80 if each > 0x7F else 0)]) * 64 for each in range(_DELTAS_MAX // 64)

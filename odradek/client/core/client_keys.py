@@ -1,4 +1,4 @@
-"""Kafka's client configuration keys, checked and typed. PURE.
+"""Kafka's client configuration keys, checked, typed and with defaults; rules between keys. PURE.
 
 `ProducerSettings.from_properties({"linger.ms": "20", ...})` makes an attrs object with one field for each key that
 has an effect. The field's name is the key with underscores. Values may be strings, as in a properties file, or Python
@@ -87,7 +87,9 @@ NEUTRAL_ONLY: dict[str, tuple[str, ...]] = {
     ),
     "share.acknowledgement.mode": ("implicit",),
 }
-"""Keys that are accepted only with these values (compared in lower case; an empty value also stands for None)."""
+"""Keys that are accepted only with the values listed here. Values are compared in lower case, and an empty value also
+stands for None.
+"""
 
 
 _CLASSIC_ONLY = ("heartbeat_interval_ms", "partition_assignment_strategy", "session_timeout_ms")

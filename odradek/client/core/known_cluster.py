@@ -1,4 +1,5 @@
-"""The cluster as the client knows it: brokers, topics and leaders, from Metadata answers and leader hints. PURE.
+"""The cluster as the client knows it: brokers, topics, leaders; which Metadata answer or leader hint replaces
+older knowledge. PURE.
 
 Rules
 -----
@@ -231,7 +232,7 @@ class Cluster:
         return True
 
     def topic(self, name: str) -> Topic:
-        """Return a topic. Raises `KafkaError` with the broker's error code for it, or UNKNOWN_TOPIC_OR_PARTITION."""
+        """Return a topic. Raises `KafkaError` with the broker's code for the topic, or UNKNOWN_TOPIC_OR_PARTITION."""
         topic = self.topics.get(name)
         if topic is None:
             code = self.topic_errors.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)

@@ -68,8 +68,8 @@ class Call:
 
 @attrs.define(eq=False)
 class Work:
-    """A computation that runs in a thread, so that it does not delay the core. No other code may use the data of the
-    computation before it is done.
+    """A computation that runs in a thread, so that it does not delay the core. Until the computation is done, no other
+    code may use its data.
     """
 
     function: Callable[[], Any]

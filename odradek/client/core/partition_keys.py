@@ -16,8 +16,8 @@ V_co = TypeVar("V_co", covariant=True)
 
 
 class ByPartition(Protocol[V_co]):
-    """A mapping with a value for each partition, whose keys are tuples or `TopicPartition`s. (For a type
-    checker, no single `Mapping` type has both kinds of keys.)
+    """A mapping from partitions to values. Its keys are tuples or `TopicPartition`s. (For a type checker, no single
+    `Mapping` type has both kinds of keys.)
     """
 
     def items(self) -> Iterable[tuple[tuple[str, int], V_co]]:

@@ -1,5 +1,5 @@
-"""Holds a producer's records from `send` until their acknowledgement: in batches by partition, within a memory limit.
-Also chooses the sticky partition of records without a key (KIP-794). PURE.
+"""A producer's records until their acknowledgement: batches by partition, the memory limit, the choice of each
+record's partition (KIP-794). PURE.
 
 Theory of operation
 -------------------
@@ -58,7 +58,7 @@ _ROW_MEMORY = 200
 """The measured memory of a row in bytes, in addition to key and value: a tuple, a number, two objects, a list entry.
 """
 _ROW_BYTES = 1024
-"""The number of bytes of `batch.size` for which a new batch reserves the memory of one row."""
+"""A new batch reserves the memory of one row per this number of bytes of `batch.size`."""
 _ROWS_MORE = 64
 """Each time a batch reserves memory for further rows, it does so for at least this number of rows."""
 _BATCH_MEMORY = 600

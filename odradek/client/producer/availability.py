@@ -33,7 +33,7 @@ class Availability:
 
     def blocked(self, wanted: Container[int | None], now: float) -> frozenset[int]:
         """Return the brokers of `wanted` that have been silent for the timeout or longer. `wanted` has the brokers for
-        which batches wait. Forget since when other brokers are silent.
+        which batches wait. For all other brokers, forget the time at which they became silent.
         """
         self._silent_since = {node: since for node, since in self._silent_since.items() if node in wanted}
         return frozenset(node for node, since in self._silent_since.items() if since <= now - self._timeout)

@@ -1,4 +1,4 @@
-"""Makes Produce requests from queues and batches, and reads the answers. PURE."""
+"""The contents of Produce requests and of their answers, for the batches that `sender.py` has chosen. PURE."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def answers_by_partition(
     """Map partitions to their answers. A key consists of the topic's name and the partition number. If the
     answer has no names, the key has the topic's id instead of its name.
 
-    The brokers that the response lists are added to the cluster.
+    Also add the brokers that the response lists to the known cluster.
     """
     answers: dict[tuple[str | bytes, int], PartitionProduceResponse] = {}
     if response is None:

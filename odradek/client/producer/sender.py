@@ -1,4 +1,5 @@
-"""The operation that sends a producer's batches, repeats them safely and completes them. PURE.
+"""Sends a producer's batches: when they are ready (linger), in safe order, again after errors, split if too
+large, given up after `delivery.timeout.ms`. PURE. One operation does this, and completes the batches.
 
 Theory of operation
 -------------------
@@ -122,7 +123,7 @@ class Sender:
         self.closing = False
         self.counts: Counter[str] = Counter()
         self.failed: deque[Batch] = deque(maxlen=_FAILED_KEPT_MAX)
-        """The latest failed batches. `Producer` warns about those whose error the application has not read."""
+        """The latest failed batches. `Producer` warns about each batch whose error the application has not read."""
         self._core = core
         self._settings = settings
         self._accumulator = accumulator
@@ -177,7 +178,7 @@ class Sender:
                 yield Wait(until=None if until == _NEVER else until, signals=(self.signal,))
 
     def sleeps_too_long(self, now: float) -> bool:
-        """True if the sender's next step comes after the end of the linger time of a batch that is opened now."""
+        """True if the linger time of a batch that is opened now ends before the sender's next step."""
         return now + self._linger < self.wake_at
 
     def statistics(self) -> dict[str, int]:

@@ -103,7 +103,7 @@ class AsyncConsumer(ConsumerSteering):
         try:
             await self._give_up(self._left(deadline))
         finally:
-            # Other members get the partitions at once, even if the listener has raised.
+            # Leave even if the listener has raised, so that other members get the partitions at once.
             await self.client.run(self._machine.leave(reason, self._left(deadline)))
 
     def _start(self, operation: Operation[None]) -> None:

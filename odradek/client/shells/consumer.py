@@ -74,7 +74,7 @@ _TURN_SECONDS_MAX = 0.1
 
 def _alone(method: Callable[Concatenate[Consumer, P], T]) -> Callable[Concatenate[Consumer, P], T]:
     """Make a method raise `RuntimeError` while another thread is in such a method. A listener or a callback runs within
-    such a method, and may call others, because it runs in the same thread.
+    such a method. It may call other methods, because it runs in the same thread.
     """
 
     @wraps(method)
@@ -186,7 +186,7 @@ class Consumer(ConsumerSteering):
         try:
             self._give_up(_left(deadline))
         finally:
-            # Other members get the partitions at once, even if the listener has raised.
+            # Leave even if the listener has raised, so that other members get the partitions at once.
             self._io.run(self._machine.leave(reason, _left(deadline)))
 
     # Subscriptions

@@ -23,10 +23,10 @@ SECONDS_USUAL_MAX = 300.0
 
 
 class _Elsewhere:
-    """A descriptor for a method of other clients that has another name in this client. Reading the attribute
-    raises an error that contains this client's name.
+    """A descriptor for a method of other clients that has another name in this client. Reading the attribute raises an
+    error that says what to use in this client instead.
 
-    If the client's class had a `__getattr__` instead, each attribute would be slower, and `send` reads many attributes.
+    A `__getattr__` in the client's class would slow down all attributes, and `send` reads many attributes.
     """
 
     def __init__(self, name: str, ours: str) -> None:

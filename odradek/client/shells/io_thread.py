@@ -9,9 +9,9 @@ interrupt a step.
 
 Rules
 -----
-* A thread must hold `lock` while it reads or changes data of the core or of an operation. If the client's
-  thread should react to the change, the other thread calls `wake` afterwards. A thread that holds `lock`
-  waits for nothing.
+* A thread must hold `lock` while it reads or changes data of the core or of an operation. If the client's thread should
+  react to the change, the other thread calls `wake` afterwards. While a thread holds `lock`, it must not wait for
+  anything else.
 * An exception in the thread is a bug. It ends the client, and every running or later operation raises it.
 * Applications' callbacks run in the client's thread without the lock (`defer`), so they may take locks of
   their own. The handlers of the log are called in the same way.

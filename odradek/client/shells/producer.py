@@ -67,8 +67,7 @@ _TURN_BYTES = 64 << 10
 """The bytes of full batches after which `send` lets the sending thread run once."""
 _TURN_SECONDS_MAX = 0.1
 _BATCH_BYTES_MIN = 1024
-"""In the count for `_TURN_BYTES`, a smaller batch counts as this number of bytes, because each batch has a fixed cost.
-"""
+"""For `_TURN_BYTES`, a smaller batch counts as this number of bytes, because every batch has a fixed cost."""
 
 
 @attrs.define(eq=False)
@@ -374,6 +373,13 @@ class Producer(FamiliarFace, known_as="Producer"):
         `transaction.two.phase.commit.enable` must be true. Raises the errors of `commit_transaction`.
         """
         return self._io.run(self._of_transactions().prepare(self.settings.max_block_ms / 1000))
+
+    def _leave_open(self) -> str:
+        """Wait until all records are written, and leave the transaction open: another process ends it.
+
+        Returns its producer id and epoch as `ID:EPOCH`. Unlike after `prepare`, the transaction keeps its timeout.
+        """
+        return self._io.run(self._of_transactions().leave_open(self.settings.max_block_ms / 1000))
 
     def resume(self) -> str | None:
         """Start like `init_transactions`, but do not abort a prepared transaction (KIP-939).

@@ -28,9 +28,9 @@ class Keeper(Protocol):
 class RecordFuture(concurrent.futures.Future[RecordMetadata]):
     """The future of a sent record. `result()` returns a `RecordMetadata`, or raises the record's error.
 
-    `concurrent.futures.wait` and `asyncio.wrap_future` work with it. It cannot be cancelled, because the
-    record may have been sent already. The future uses the state of the record's batch and the lock of the
-    producer, instead of its own. So it costs no more than any other small object.
+    `concurrent.futures.wait` and `asyncio.wrap_future` work with it. It cannot be cancelled, because the record may
+    have been sent already. The future itself has neither state nor a lock. It uses the state of the record's batch, and
+    the producer's lock. So it is as cheap as any other small object.
     """
 
     __slots__ = ("_batch", "_index", "_producer", "_timestamp_ms")

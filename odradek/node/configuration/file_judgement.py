@@ -1,4 +1,4 @@
-"""Finds all problems of a properties file at once; a start of a node would report only the first one. PURE.
+"""Finds all problems of a properties file at once. The start of a node reports only the first problem. PURE.
 
 First each key is checked alone. Then the rules between keys are checked, but only with keys whose values are
 valid. A mistake in a key on which the rest depends, such as a role, ends the check, because further messages
@@ -31,7 +31,7 @@ class FileJudgement:
     problems: tuple[str, ...]
     """The reasons why a node does not start with the file."""
     unknown: Mapping[str, str]
-    """Sentences about keys that are unknown, by key. A sentence names the key that may have been meant."""
+    """Sentences about unknown keys, by key. Each sentence names the known key that may have been meant."""
     warnings: tuple[str, ...]
     """Warnings that a node would log when it starts with the file, except those about unknown keys."""
 

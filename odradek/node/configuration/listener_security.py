@@ -270,7 +270,7 @@ def listener_security(
     serves: bool = True,
 ) -> ListenerSecurity:
     """Read the security settings of a listener. For a listener between nodes, `node_mechanism_key` is the key that
-    names their SASL mechanism.
+    names the SASL mechanism of the nodes.
 
     `serves` is false for a listener that this node does not open, but connects to at other nodes.
 

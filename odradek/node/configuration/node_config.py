@@ -86,7 +86,7 @@ RESERVE_BYTES = "odradek.log.dir.reserve.bytes"
 """Our own key: the bytes of each disk that records must leave free; -1 means one percent of the disk, at most 1 GiB.
 """
 ADOPT_BLANK_DISKS = "odradek.log.dir.adopt.blank"
-"""Our own key: with `true` a start formats blank disks that have replaced others, and uses them."""
+"""Our own key: with `true` a starting node formats each blank disk that has replaced another disk, and uses it."""
 SCRUB_INTERVAL = "odradek.scrub.interval.ms"
 """Our own key: the milliseconds in which each log is read once to find damaged bytes; 0 means never."""
 CLEANER_THREADS_PER_DISK = "odradek.log.cleaner.threads.per.disk"
@@ -100,9 +100,10 @@ together.
 TOKENS_PER_OWNER = "odradek.delegation.token.max.per.owner"
 """Our own key: how many delegation tokens the controller makes for one owner."""
 SCRAM_SECRET = "odradek.scram.secret"
-"""Our own key: a secret text that all brokers share. The salts sent for users who do not exist depend on it."""
+"""Our own key: a secret text that all brokers share. The salts for users who do not exist are derived from this text.
+"""
 SECRETS_CHARACTERS_MAX = 1 << 20
-"""The maximum number of characters that are read of a file with passwords."""
+"""The maximum number of characters that are read from a file with passwords."""
 OWN_DEFS: dict[str, ConfigDef] = (
     {
         name: ConfigDef("broker", name, kind, default, valid, "medium", False, False)
@@ -458,8 +459,8 @@ def about_unknown(name: str) -> str:
 
 
 def _refuse_swallowed(explicit: Mapping[str, str]) -> None:
-    """Raise `ConfigError` if a value contains another setting with a secret, because of a backslash at the end of its
-    line.
+    """Raise `ConfigError` if a value also contains another setting, which has a secret. This happens if a line ends in
+    a backslash, which joins the next line to it.
     """
     for name, text in explicit.items():
         if not is_secret_key(name) and not _URL.match(text) and holds_secret(text):
@@ -507,7 +508,7 @@ def _security_protocols(
 
 
 _Address = tuple[str, str, str, int]
-"""A listener as text, and its name, host and port."""
+"""A listener as it is written in the file; then its name, host and port."""
 
 
 def _addresses(key: str, texts: list[str]) -> list[_Address]:

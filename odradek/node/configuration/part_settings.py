@@ -35,8 +35,8 @@ __all__ = [
 ]
 
 FETCH_SESSION_EVICTION_MS = 120_000
-"""For this number of milliseconds, a new session with fewer partitions cannot displace a fetch session. (Kafka's
-constant.)
+"""A fetch session that was idle for more than this number of milliseconds may be evicted for any new session. A session
+that was made longer ago may be evicted for a session with more partitions. (Kafka's constant.)
 """
 
 

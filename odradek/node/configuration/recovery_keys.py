@@ -13,5 +13,6 @@ RECOVERY_DEFS: dict[str, ConfigDef] = {
         (RECOVERY_TIMEOUT, "long", "300000", "[0,...,9999999999]"),
     )
 }
-"""The definitions of these keys. Only properties files of controllers have them, and DescribeConfigs leaves them out.
+"""The definitions of the keys of unclean recovery. Only properties files of controllers have them, and DescribeConfigs
+leaves them out.
 """

@@ -59,8 +59,8 @@ class StartRules:
     """The error texts of broken rules, without an introduction."""
 
     def judge(self, part: Callable[[], T], instead: T) -> T:
-        """Return the result of `part()`. If it raises `ConfigError`, and a start is planned, raise the error.
-        If no start is planned, record the error and return `instead`.
+        """Return the result of `part()`. If `part()` raises `ConfigError` and a start is planned, raise this error. If
+        no start is planned, record the error and return `instead`.
         """
         try:
             return part()

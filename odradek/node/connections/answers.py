@@ -89,7 +89,7 @@ class Slot:
         self.request_bytes = request_bytes
         self.received_at = connection.last_active
         self.response: Any = None
-        """The response, until it is encoded. Later slots of the queue encode at once, so only the first keeps it."""
+        """The response while it is not encoded. Only the first slot of a queue keeps it: later slots encode at once."""
         self.chunks: list[Chunk] | None = None
         """The encoded answer, in pieces to be sent; None while it is not encoded."""
         self.held_bytes = 0
@@ -163,7 +163,7 @@ class HeldAnswers:
 
     def to_evict(self, connections: Iterable[C], now: float) -> list[C]:
         """Choose the connections to close, so that the bytes of the remaining connections are within the limit.
-        Candidates have waited longer than `HELD_SECONDS_MAX`; those that hold the most bytes come first.
+        Candidates have waited longer than `HELD_SECONDS_MAX`. The candidates that hold the most bytes come first.
         """
         excess = self.bytes_held - self.bytes_max
         if excess <= 0:

@@ -17,7 +17,7 @@ class AuditedLogins:
         self._auditor = auditor
 
     def succeeded(self, context: Context, tls_subject: str | None) -> None:
-        """Report the first login of a connection. From now on its renewals are reported as well."""
+        """Report the first login of a connection. From now on, the renewals of this login are reported, too."""
         auditor = self._auditor
         if auditor is None:
             return

@@ -1,4 +1,5 @@
-"""Memory for received frames: one buffer that all connections share, and a pool of buffers for incomplete frames.
+"""Memory for received frames: one shared buffer, a pool for incomplete frames, and the connections to close
+when the pool is used up.
 
 A connection receives into the shared buffer and dispatches every complete frame from there. Only an incomplete tail
 is copied into a buffer of its own. That buffer grows with the bytes that have arrived, never with the size that a
@@ -35,7 +36,7 @@ KEPT_BYTES_MIN = 4096
 KEEP_FREE_BYTES = 16 * 1024 * 1024
 SMALL_FRAME_BYTES = 2 * 1024 * 1024
 SMALL_SHARE = 4
-"""The share of small frames: 1 / `SMALL_SHARE` of the pool's bytes is for them alone."""
+"""1 / `SMALL_SHARE` of the pool's bytes is reserved for small frames."""
 WAIT_SECONDS_MAX = 5.0
 BYTES_PER_SECOND_MIN = 64 * 1024
 EVICTED_AT_ONCE_MAX = 100
@@ -72,7 +73,7 @@ class PooledBuffer:
 
 
 class _Waiter:
-    """A connection that waits for a buffer to replace its smaller one."""
+    """A connection that waits for a larger buffer than it has."""
 
     __slots__ = ("buffer", "event", "replaced", "since", "size")
 
@@ -213,7 +214,7 @@ class ReceiveBuffers:
         return bool(self._waiters[0] or self._waiters[1])
 
     def to_evict(self, now: float) -> list[Holder]:
-        """Choose the connections to close so that others get memory. The server calls this about every second."""
+        """Choose connections to close, so that others get memory. The server calls this about every second."""
         if now < self._look_at:
             return []
         self._look_at = now + 0.5

@@ -32,7 +32,7 @@ def size_refusal(size: int, bytes_min: int, bytes_max: int, when: str = "") -> s
 
 
 class _Peer:
-    """The time of the last log line about a peer, and the number of lines suppressed since."""
+    """The time of the last log line about a peer, and the number of lines suppressed since then."""
 
     __slots__ = ("error", "held_back", "said_at")
 

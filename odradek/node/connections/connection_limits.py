@@ -24,7 +24,7 @@ from odradek.metadata_quorum.quotas.quota_levels import CONNECTION_CREATION_RATE
 
 INT_MAX = (1 << 31) - 1
 LOGS_SHARE = 4
-"""The share of logs: 1 / `LOGS_SHARE` of the descriptors is for them alone."""
+"""1 / `LOGS_SHARE` of the descriptors is reserved for the files of logs."""
 OWN_DESCRIPTORS = 64
 """Descriptors that are reserved for listeners, peers, small files and the event loop."""
 CLIENT_ROOM_MIN = 16

@@ -1,4 +1,5 @@
-"""The request path of one connection: receive bytes, dispatch frames to handlers, send answers in order. PORTED.
+"""The request path of one connection: receives bytes, limits the size of frames, dispatches requests to
+handlers; from accept to close. PORTED.
 
 Theory of operation
 -------------------
@@ -77,7 +78,7 @@ class Connection(AnswerQueue):
         """The time at which the first bytes in `own` arrived, plus the time for which they waited for memory."""
         self.pending_frames = False
         self.memory: Event | None = None
-        """The event for a larger buffer while the connection waits for one; otherwise None."""
+        """The event that the connection waits for while it needs a larger buffer; otherwise None."""
         self.client_id_raw = b""
 
     # -- receiving ------------------------------------------------------------------------------------------------

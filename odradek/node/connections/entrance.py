@@ -53,8 +53,8 @@ _ASKED: Mapping[LoginState, tuple[int, ...]] = {
     LoginState.HANDSHAKE: (ApiKey.SASL_HANDSHAKE,),
     LoginState.TOKEN: (ApiKey.SASL_AUTHENTICATE, ApiKey.SASL_HANDSHAKE, ApiKey.API_VERSIONS),
 }
-"""The APIs that a client may call in each state of its login. During a login with tokens, the last two are answered
-with an error.
+"""The APIs whose requests are answered in each state of a login. In the state TOKEN, the answer to SaslHandshake and
+ApiVersions is an error.
 """
 
 
@@ -95,14 +95,14 @@ class Encryption(Protocol):
 
 @attrs.frozen
 class SaslLogins:
-    """What an entrance needs for SASL logins at one listener."""
+    """The functions and settings by which an entrance handles SASL logins at one listener."""
 
     begin: Callable[[], Login]
     refusal_delay_seconds: float
     """The seconds by which the answer to a refused login is delayed."""
     compute: Callable[[str, Callable[[], ServerKeys]], Awaitable[ServerKeys]]
-    """Computes the keys of a delegation token in a worker. Addresses take turns, so a busy address delays no
-    other.
+    """A function that computes the keys of a delegation token in a worker. Addresses take turns, so a busy address
+    delays no other address.
     """
 
 

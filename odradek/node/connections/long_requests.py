@@ -69,8 +69,8 @@ async def encode_beside(services: ConnectionServices, slot: Slot, response: Any)
 
 
 def encode_apart(entry: ApiEntry, correlation_id: int, response: Any) -> tuple[list[Chunk], int, ErrorCounts]:
-    """Encode an answer; return the frame in pieces, its size, and the error codes in it. No state is shared, so any
-    thread may run it.
+    """Encode an answer. Return the frame in pieces, the frame's size, and the error codes in the answer. The function
+    shares no state, so any thread may call it.
     """
     frame, chunks, errors = bytearray(entry.prefix), list[Chunk](), ErrorCounts()
     spills: list[tuple[int, Any]] = []

@@ -1,4 +1,6 @@
-"""All connections of one listener: accept and serve them, close idle ones, enforce limits. PORTED."""
+"""All connections of one listener: accepted, authenticated, served, refused beyond limits; idle ones are
+closed. PORTED.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from odradek.wire.errors import ProtocolError
 REAP_INTERVAL_SECONDS = 1.0
 TRIM_AFTER_SECONDS = 5.0
 LOOKS_MAX = 1_000
-"""About how many muted connections one call of `_close_left` tests. Each test is a system call of a microsecond."""
+"""The approximate number of muted connections that one call of `_close_left` tests. Each test is a system call of a
+microsecond.
+"""
 REFUSED_INTERVAL_SECONDS = 10.0
 """The seconds between two log lines about refused connections."""
 _HANDSHAKES = ("TLS handshakes that wait", None)
@@ -200,7 +204,7 @@ class Server:
         return self._connections
 
     def close(self) -> None:
-        """Stop accepting connections, and end every open one."""
+        """Stop accepting connections, and end all open connections."""
         self._listener.close()
         for conn in list(self._entering):
             conn.close()

@@ -1,5 +1,5 @@
-"""Serves the metrics page over HTTP/1.1, on a listener of its own, with TLS and logins if the properties file
-sets them. PORTED.
+"""Serves the metrics page over HTTP/1.1, on a listener of its own with limits, and measures the lateness of the
+event loop. PORTED.
 
 It accepts one request per connection, GET or HEAD of `/metrics`. The number of connections, the bytes of a request
 and the time for it are limited. A peer's mistake ends only its own connection.
@@ -124,7 +124,7 @@ class MetricsServer:
             of_host[conn] = None
 
     def close(self) -> None:
-        """Stop accepting connections, and end every open one."""
+        """Stop accepting connections, and end all open connections."""
         self._listener.close()
         for conn in [each for of_host in self._open.values() for each in of_host]:
             conn.close()

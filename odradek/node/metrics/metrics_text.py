@@ -39,11 +39,11 @@ class MetricsText:
         self._lines.append(f"{self._name}{_label_text(labels)} {value!r}")
 
     def one(self, value: float) -> None:
-        """Add the only value of the last family, without labels."""
+        """Add a value without labels to the last family, as the only value of the family."""
         self._lines.append(f"{self._name} {value!r}")
 
     def histogram(self, name: str, described: str) -> None:
-        """Begin a family of histograms; `distribution` adds one."""
+        """Begin a family of histograms; `distribution` adds a histogram to it."""
         self._begin(name, "histogram", described)
 
     def distribution(

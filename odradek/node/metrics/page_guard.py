@@ -28,6 +28,6 @@ class PageGuard:
 def page_guard(
     env: Env, settings: MetricsConfig, entrances: Entrances, authorizer: Authorizer | None, auditor: Auditor
 ) -> PageGuard:
-    """Make the protection of the page that the configuration demands."""
+    """Make the protection that the configuration demands for the page."""
     logins = PageLogins(env, entrances.keys_of, authorizer, auditor) if settings.has_login else None
     return PageGuard(entrances.encryption(METRICS), logins, auditor)

@@ -43,7 +43,9 @@ _IMPLIED_BY: Mapping[int, frozenset[int]] = {
     ),
     Operation.DESCRIBE_CONFIGS: frozenset((Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS)),
 }
-"""For an operation, all operations whose permission permits it. Denials imply no other denials."""
+"""For an operation, the operations that imply it: a rule that allows one of them also allows this operation. A rule
+that denies an operation denies no other operation.
+"""
 PROBE_NAME = "hardcode"
 """The name of a fictitious resource, with which Kafka tests the default decision
 (`Authorizer.authorizeByResourceType`).
@@ -97,8 +99,8 @@ class AclIndex:
         return cls().changed({}, acls)
 
     def changed(self, before: Mapping[bytes, Acl], changes: Mapping[bytes, Acl | None]) -> AclIndex:
-        """Make the next index: `changes` has the ACLs by id, None for a removed one. `before` has the ACLs of this
-        index by id.
+        """Make the next index: `changes` has the changed ACLs by id, None for a removed ACL. `before` has the ACLs of
+        this index by id.
         """
         gone = [before[acl_id] for acl_id in changes if acl_id in before]
         new = [acl for acl in changes.values() if acl is not None]

@@ -89,7 +89,7 @@ class AclFilter:
 
     @classmethod
     def of(cls, each: DeleteAclsFilter | DescribeAclsRequest) -> AclFilter:
-        """Make a filter from one of DeleteAcls or from DescribeAcls, which have the same fields."""
+        """Make a filter from a filter of DeleteAcls, or from a DescribeAcls request, which has the same fields."""
         return cls(
             each.resource_type_filter,
             each.resource_name_filter,
@@ -106,7 +106,9 @@ class AclFilter:
         return not (self.resource_type and self.pattern_type and self.operation and self.permission_type)
 
     def check(self) -> None:
-        """Raise `KafkaError` INVALID_REQUEST for numbers without a meaning, as DeleteAcls answers them."""
+        """Raise `KafkaError` INVALID_REQUEST if a number in the filter has no meaning. DeleteAcls answers with this
+        error.
+        """
         if not (is_known(ResourceType, self.resource_type) and is_known(PatternType, self.pattern_type)):
             raise _invalid("Unknown patternFilter.")
         if not (is_known(Operation, self.operation) and is_known(Permission, self.permission_type)):

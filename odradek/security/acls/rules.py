@@ -32,7 +32,7 @@ ANY_HOST = "*"
 
 
 class ResourceType(IntEnum):
-    """Types of resources. The first two occur only in filters."""
+    """Types of resources. UNKNOWN and ANY occur only in filters."""
 
     UNKNOWN = 0
     ANY = 1
@@ -45,7 +45,7 @@ class ResourceType(IntEnum):
 
 
 class Operation(IntEnum):
-    """Operations on resources. The first two occur only in filters."""
+    """Operations on resources. UNKNOWN and ANY occur only in filters."""
 
     UNKNOWN = 0
     ANY = 1
@@ -66,7 +66,7 @@ class Operation(IntEnum):
 
 
 class PatternType(IntEnum):
-    """Pattern types of names. The first three occur only in filters."""
+    """Pattern types of names. UNKNOWN, ANY and MATCH occur only in filters."""
 
     UNKNOWN = 0
     ANY = 1
@@ -76,7 +76,7 @@ class PatternType(IntEnum):
 
 
 class Permission(IntEnum):
-    """Whether a rule allows or denies. The first two occur only in filters."""
+    """The effect of a rule: it denies or allows. UNKNOWN and ANY occur only in filters."""
 
     UNKNOWN = 0
     ANY = 1
@@ -118,7 +118,7 @@ def operation_named(text: str) -> Operation:
 
 
 def check_supported(resource_type: int, operation: int) -> None:
-    """Raise `ValueError` if resources of this type do not have the operation. The text names the possible ones."""
+    """Raise `ValueError` if resources of this type do not have the operation; the error lists the possible ones."""
     supported = SUPPORTED[resource_type]
     if operation != Operation.ALL and operation not in supported:
         raise ValueError(

@@ -1,7 +1,7 @@
 """One ring of audit log files: lines are appended, and files are rotated by size. PORTED. The calls of this
 module block, so a worker must make them.
 
-`NAME` is the newest file, `NAME.1` the one before. A failed write leaves no partial line behind.
+`NAME` is the newest file, `NAME.1` the file before it. A failed write leaves no partial line behind.
 """
 
 from __future__ import annotations

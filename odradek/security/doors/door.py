@@ -1,5 +1,6 @@
-"""A door is a check before a request handler. It removes the parts of a request for which the client has no right,
-and answers these parts with errors.
+"""Doors in general: the check before a request handler that refuses parts of a request without rights, at once
+or in a worker. It removes the parts of a request for which the client has no right, and answers these parts
+with errors.
 
 Theory of operation
 -------------------
@@ -130,15 +131,15 @@ class Admitted:
 Verdict: TypeAlias = Admitted | Message | Outcome | None
 """The result of a door; see the theory of operation above."""
 Door: TypeAlias = Callable[[Asked, Never], Verdict]
-"""Checks requests of one API. (`Never` stands for the request type of that API.)"""
+"""A function that checks requests of one API. (`Never` stands for the request type of that API.)"""
 Count: TypeAlias = Callable[[Asked, Never], int]
-"""Returns how many decisions a door makes for a request at most."""
+"""A function that returns the maximum number of decisions that a door makes for a request."""
 DECISIONS_AT_ONCE = 1_000
 """The maximum number of decisions about rights (about 3 ms) that the event loop makes for one request; a
 worker makes more.
 """
 Again: TypeAlias = Callable[[Asked, Never], Message]
-"""Checks the response to a request that had to wait. Returns this response, or another one."""
+"""A function that checks the response to a request that had to wait. It returns this response, or another one."""
 
 
 def PASSES(asked: Asked, request: Any) -> None:  # noqa: N802  # the name appears in tables of doors
@@ -149,8 +150,7 @@ def PASSES(asked: Asked, request: Any) -> None:  # noqa: N802  # the name appear
 def check_doors(served: Iterable[int], doors: Collection[int], table: str) -> None:
     """Raise `AssertionError` if a served API has no door; the message names the `table` that lacks it.
 
-    Every node checks this at its start, also without an authorizer, so that a new API is guarded from its first
-    day on.
+    Every node checks this at its start, even if it has no authorizer. So a new API has a door from its first day on.
     """
     missing = [ApiKey(key).name for key in sorted(served) if key not in doors]
     if missing:
@@ -318,7 +318,7 @@ def _and_then(suspend: Suspend, merge: Callable[[Any], Any]) -> Callable[[], Any
 
 
 def split(items: Iterable[Any], is_allowed: Callable[[Any], bool]) -> tuple[list[Any], list[Any]]:
-    """Split items into the allowed and the refused ones."""
+    """Split items into allowed items and refused items."""
     allowed: list[Any] = []
     refused: list[Any] = []
     for item in items:

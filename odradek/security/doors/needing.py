@@ -33,9 +33,9 @@ __all__ = [
 ]
 
 Text: TypeAlias = Callable[[Any, ErrorCode], str | None]
-"""Returns the error message for a refused resource; None stands for no message."""
+"""A function that returns the error message for a refused resource; None stands for no message."""
 Finish: TypeAlias = Callable[[Asked, Any, Any], Any]
-"""Returns the complete response, given client, request and the handler's response."""
+"""A function that makes the complete response from the client, the request and the handler's response."""
 
 _DENIED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 

@@ -57,7 +57,7 @@ def decode_keys(data: bytes) -> KeySet:
 
 
 class KeySource:
-    """Fetches the keys of an issuer, and keeps the last ones."""
+    """Fetches the keys of an issuer, and keeps the keys of the last successful fetch."""
 
     def __init__(
         self, env: Env, log: Log, settings: KeySourceSettings, fetch: FetchDocument, workers: Workers

@@ -30,5 +30,5 @@ class Verifier:
         await self._source.run()
 
     def new_login(self) -> BearerLogin:
-        """Begin a login: return the server's side of it."""
+        """Make the server's side of a new login."""
         return BearerLogin(self._rules, lambda: self._source.keys, self._clock.moment, self._source.want)

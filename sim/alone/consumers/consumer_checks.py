@@ -47,7 +47,7 @@ __all__ = ["ConsumerPromises", "Holder", "Sent", "topic_id"]
 
 KNOWN_EPOCH_MIN = 1
 FIRST_TOPIC, FIRST_PARTITIONS = "t", 4
-"""The topic that exists from the beginning, and its number of partitions then."""
+"""The topic that exists from the beginning, and its number of partitions at that time."""
 
 
 def topic_id(name: str) -> bytes:
@@ -94,12 +94,12 @@ class ConsumerPromises(Promises):
         """How often each member id was removed from the group."""
         self._read_to = 0
         self._batches: dict[int, int] = {}
-        """By the offset of a record: the end offset of the record's batch."""
+        """The end offset of each record's batch, by the offset of the record."""
         self._fold = ConsumersFold()
         self._classic: GroupMetadataValue | None = None
         self._offsets: dict[TopicPartition, tuple[tuple[str, int] | None, int]] = {}
-        """By partition: the newest committed offset, and who committed it. The committer is (member id, epoch since
-        which the member owns the partition), or None for a member without the partition.
+        """For each partition, the newest committed offset, and who committed it. The committer is (member id, epoch
+        since which the member owns the partition), or None for a member without the partition.
         """
         self._written: dict[tuple[int, int], GroupsState] = {}
         self._positions: dict[str, int] = {}
@@ -236,7 +236,7 @@ class ConsumerPromises(Promises):
         """
         group = self.group
         if sent.epoch < 0 and not self.present:
-            # Kafka takes such a commit for that of a client without a group, whatever member id it names.
+            # Kafka treats such a commit as that of a client without a group, whatever member id it names.
             return None
         if group is None:
             there = [] if self._classic is None else [each.member_id for each in self._classic.members]

@@ -72,11 +72,11 @@ class ConsumerClients(Post):
         self.is_newest = is_newest
         self.promises = promises
         self._heard: dict[str, int] = {}
-        """By member id: the virtual time in ms at which its last request arrived at a coordinator, or was answered
-        by one.
+        """For each member id, the virtual time in ms of its last request: when the request arrived at a coordinator or,
+        if it was answered, when it was answered.
         """
         self._unanswered: dict[str, list[Shard | None]] = {}
-        """By member id: for each of its requests without an answer, the coordinator shard at which it arrived."""
+        """For each member id, the coordinator shards at which its unanswered requests arrived."""
         self.members: list[GroupClient] = []
         self._now_ms = now_ms
         self._commits = 0
@@ -113,10 +113,10 @@ class ConsumerClients(Post):
         super().send(client, request, version, noted, answered)
 
     def is_dropped_late(self, request: GroupRequest) -> bool:
-        """Return True for a join.
+        """Return True for a join: it never arrives after its client has got the answer to a later request.
 
-        As in Kafka, a second join of one member id gives up the member's partitions. Only a repeated join can do
-        harm then, and its connection was closed before the client joined again.
+        As in Kafka, a second join of one member id gives up the member's partitions. Only a late copy of a join could
+        do this harm, and in reality its connection was closed before the client joined again.
         """
         return isinstance(request, ConsumerGroupHeartbeatRequest) and not request.member_epoch
 

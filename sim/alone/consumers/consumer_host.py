@@ -33,7 +33,8 @@ class ConsumerHost(GroupHost):
 
     def see(self, counts: Mapping[str, int], offset: int) -> None:
         """Publish a metadata image with these topics to the coordinator. `counts` has the number of partitions by topic
-        name. `offset` is the end of the metadata log with them, which is the same number on every broker.
+        name. `offset` is the end offset of the metadata log that has these topics. For the same topics it is the same
+        on every broker.
         """
         if counts == self._seen:
             return

@@ -101,8 +101,8 @@ class ConsumersPlan:
 
 
 def run(seed: int, plan: ConsumersPlan | None = None) -> Mapping[str, int]:
-    """Run one schedule and return its counts by name. Raises `SafetyViolation`, `Liveness`, and the product's
-    exceptions.
+    """Run one schedule, and return counts of its events, each with a name. Raises `SafetyViolation`, `Liveness`, and
+    the product's exceptions.
     """
     random = Random(f"{seed}/consumers")
     plan = ConsumersPlan.draw(random) if plan is None else plan
@@ -126,7 +126,7 @@ class _Run(CoordinatorRun[ConsumerHost]):
         self._counts = {FIRST_TOPIC: FIRST_PARTITIONS}
         self._metadata_offset = 1
         self._loaded_ms: dict[int, tuple[object, int]] = {}
-        """By broker id: its present coordinator shard, and the time in ms when the schedule first saw it loaded."""
+        """The present coordinator shard of each broker id, and the time in ms when it was first seen loaded."""
         super().__init__(plan.partition, random)
         assert isinstance(self._promises, ConsumerPromises)
         self._consumer_promises = self._promises
@@ -231,7 +231,7 @@ class _Run(CoordinatorRun[ConsumerHost]):
                     f"{host.broker.node_id} keeps {member_id}, silent for {self.now_ms - heard} ms"
                 )
 
-    # -- the end --------------------------------------------------------------------------------------------------
+    # -- the end of a schedule ------------------------------------------------------------------------------------
 
     def _heal(self) -> None:
         """Heal the replicas. Then step until the group has settled. Raise `Liveness` if the group does not settle."""

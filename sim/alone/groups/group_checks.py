@@ -93,11 +93,11 @@ class GroupPromises(Promises):
         """
         self._read_to = 0
         self._positions: dict[str, int] = {}
-        """By a commit's metadata string: the offset of its record in the committed log."""
+        """The offset of each commit's record in the committed log, by the commit's metadata string."""
         self._epochs: dict[int, int] = {}
-        """By the offset of a committed record: the leader epoch in which it was written."""
+        """The leader epoch in which each committed record was written, by the offset of the record."""
         self._tombstones: dict[OffsetAt, dict[int, int]] = {}
-        """For each key, by leader epoch: the log offset of the newest tombstone."""
+        """For each key and leader epoch, the log offset of the newest tombstone."""
         self._values: dict[OffsetAt, OffsetCommitValue] = {}
         self._groups: dict[str, GroupMetadataValue] = {}
         self._owned: dict[tuple[str, int], list[dict[str, bytes]]] = {}
@@ -105,7 +105,7 @@ class GroupPromises(Promises):
         assignments by member. A static member is named by its instance id.
         """
         self._acknowledged: dict[OffsetAt, dict[int, int]] = {}
-        """For each key, by leader epoch: the log offset of the newest acknowledged commit."""
+        """For each key and leader epoch, the log offset of the newest acknowledged commit."""
         self._written: dict[tuple[int, int], GroupsState] = {}
         """By (leader epoch, log end offset): the state of that epoch's coordinator when its log ended there."""
         self.loads = 0
@@ -290,7 +290,7 @@ class GroupPromises(Promises):
                 f"{host.broker.node_id} has loaded {state}; the coordinator of epoch {epoch}, which wrote it, had {written}"
             )
 
-    # -- the end --------------------------------------------------------------------------------------------------
+    # -- the end of a schedule ------------------------------------------------------------------------------------
 
     def check(self, nodes: Mapping[int, Broker]) -> None:
         """Check, after the cluster is healed, that all replicas are equal and have every acknowledged record."""

@@ -159,7 +159,7 @@ class _Member(_Client):
         self.generation = -1
         self.owned: tuple[int, ...] = ()
         self.is_in = False
-        """True if it has received the assignment of its present generation."""
+        """True if the member has received its assignment of the present generation."""
         self.is_fenced = False
         self.is_steady = False
         self._is_joined = False

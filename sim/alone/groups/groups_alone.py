@@ -71,7 +71,9 @@ class GroupsPlan:
 
 
 def run(seed: int, plan: GroupsPlan | None = None) -> Mapping[str, int]:
-    """Run one schedule and return its counts by name. Raises `SafetyViolation`, and the product's exceptions."""
+    """Run one schedule, and return counts of its events, each with a name. Raises `SafetyViolation`, and the product's
+    exceptions.
+    """
     random = Random(f"{seed}/groups")
     return _Run(GroupsPlan.draw(random) if plan is None else plan, random).run()
 
@@ -139,7 +141,7 @@ class _Run(CoordinatorRun[GroupHost]):
             host.timers.fire_due(host.clock.monotonic())
             self._group_promises.wrote(host)
 
-    # -- the end --------------------------------------------------------------------------------------------------
+    # -- the end of a schedule ------------------------------------------------------------------------------------
 
     def _heal(self) -> None:
         """Heal the replicas. Then step until all members are in one generation. Raise `SafetyViolation` if they never

@@ -91,7 +91,9 @@ class _Stranger:
 
 
 def run(seed: int, plan: MovePlan | None = None) -> Mapping[str, int]:
-    """Run one schedule and return its counts by name. Raises `SafetyViolation`, and the product's exceptions."""
+    """Run one schedule, and return counts of its events, each with a name. Raises `SafetyViolation`, and the product's
+    exceptions.
+    """
     random = Random(f"{seed}/moved")
     return _Run(MovePlan.draw(random) if plan is None else plan, random).run()
 
@@ -117,7 +119,7 @@ class _Run:
         self._dies = 0.0
         self._original: Node | None = None
         self._leaders: dict[int, str] = {}
-        """By epoch: the name of the machine that leads it."""
+        """The name of the machine that leads each epoch."""
         self._committed: dict[int, LoggedBatch] = {}
         """Committed batches by their last offset."""
         self._moves = 0
@@ -127,7 +129,7 @@ class _Run:
         return Node(node_id, self._steps, self._network, Random(f"{self._random.random()}"), NodePlan())
 
     def run(self) -> Mapping[str, int]:
-        """Run the schedule, and return its counts by name."""
+        """Run the schedule, and return counts of its events, each with a name."""
         try:
             return self._run()
         finally:
@@ -244,7 +246,7 @@ class _Run:
             elif random.random() < 0.2:
                 self._network.break_some()
 
-    # -- the end --------------------------------------------------------------------------------------------------
+    # -- the end of a schedule ------------------------------------------------------------------------------------
 
     def _heal(self) -> None:
         """Remove the copy, and restart all voters with correct bootstrap servers. Check that a leader is elected and

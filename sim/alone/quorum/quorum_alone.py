@@ -129,7 +129,9 @@ _WEIGHTS: Mapping[str, tuple[float, ...]] = {
 
 
 def run(seed: int, plan: QuorumPlan | None = None) -> Mapping[str, int]:
-    """Run one schedule and return its counts by name. Raises `SafetyViolation`, and the product's exceptions."""
+    """Run one schedule, and return counts of its events, each with a name. Raises `SafetyViolation`, and the product's
+    exceptions.
+    """
     random = Random(f"{seed}/quorum")
     return _Run(QuorumPlan.draw(random) if plan is None else plan, random).run()
 
@@ -166,7 +168,7 @@ class _Run:
         self.deaths = 0
 
     def run(self) -> Mapping[str, int]:
-        """Run the schedule, and return its counts by name."""
+        """Run the schedule, and return counts of its events, each with a name."""
         try:
             return self._run()
         finally:
@@ -335,7 +337,7 @@ class _Run:
             quorum = leader.service.quorum
             leader.call(quorum.report, quorum.core.resign)
 
-    # -- the end --------------------------------------------------------------------------------------------------
+    # -- the end of a schedule ------------------------------------------------------------------------------------
 
     def _heal(self) -> None:
         """Remove all faults and start all nodes. Raise `SafetyViolation` unless, within 30 s, one node leads and all

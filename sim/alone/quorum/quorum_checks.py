@@ -86,19 +86,19 @@ class Promises:
         self._first_voters = first_voters
         self._seen = {node_id: _Seen() for node_id in nodes}
         self._voted: dict[tuple[int, int], int] = {}
-        """By (node id, epoch): the candidate for which the node voted."""
+        """The candidate for which a node voted in an epoch, by (node id, epoch)."""
         self.leaders: dict[int, int] = {}
-        """By epoch: the id of its leader."""
+        """The id of the leader of each epoch."""
         self.committed: list[LoggedBatch] = []
         self.committed_end = 0
         self._committed_in: dict[int, int] = {}
-        """By the last offset of a committed batch: the epoch of the leader that committed it."""
+        """The epoch of the leader that committed each batch, by the last offset of the batch."""
         self._by_last: dict[int, LoggedBatch] = {}
         self._voters = [(0, first_voters)]
         """(end offset, voters in force from there) for each change of voters in the committed log."""
         self._builder = ImageBuilder(MetadataImage.empty(CLUSTER_ID))
         self._images = {0: MetadataImage.empty(CLUSTER_ID)}
-        """By end offset of a committed batch: the metadata image of the log up to there."""
+        """The metadata image of the log up to the end of each committed batch, by the end offset of the batch."""
         self.acknowledged: list[int] = []
         """Ids of the brokers whose registration was acknowledged."""
         self._told: list[tuple[Node, int, int]] = []
@@ -133,7 +133,7 @@ class Promises:
         before = self._voted.setdefault((node.node_id, epoch), candidate)
         _must(before == candidate, f"{node.node_id} votes for {before} and {candidate} in epoch {epoch}")
 
-    # -- after each step ------------------------------------------------------------------------------------------
+    # -- checks after each step -----------------------------------------------------------------------------------
 
     def look(self, node: Node) -> None:
         """Check everything that a step of this node may have changed."""

@@ -164,9 +164,9 @@ class Node:
         down.
         """
         self.bootstrap: tuple[str, ...] | None = None
-        """The host names of the bootstrap servers at its next start; None: all hosts of the network."""
+        """The host names of the replica's bootstrap servers from its next start on; None for all hosts."""
         self.notes: list[str] = []
-        """Event names of the warnings and errors that it has logged."""
+        """Event names of the warnings and errors that the replica has logged."""
         self.plan = plan
         self.steps = steps
         self._random = random

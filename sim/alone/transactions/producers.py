@@ -58,7 +58,7 @@ class Called:
     answer: Any = None
     is_over: bool = False
     may_come_late: bool = True
-    """True if it may still arrive after its sender has stopped waiting."""
+    """True if the request may still arrive after its sender has stopped waiting."""
 
     def complete(self, response: Any) -> None:
         """Called with the coordinator's answer (`Reply`)."""

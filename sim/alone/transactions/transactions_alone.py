@@ -102,7 +102,9 @@ class _StateLog(Promises):
 
 
 def run(seed: int, plan: TransactionsPlan | None = None) -> Mapping[str, int]:
-    """Run one schedule and return its counts by name. Raises `SafetyViolation`, and the product's exceptions."""
+    """Run one schedule, and return counts of its events, each with a name. Raises `SafetyViolation`, and the product's
+    exceptions.
+    """
     random = Random(f"{seed}/transactions")
     return _Run(TransactionsPlan.draw(random) if plan is None else plan, random).run()
 
@@ -124,7 +126,7 @@ class _Run(CoordinatorRun[TransactionHost]):
         self._transactional = Producers(self._around)
 
     def run(self) -> Mapping[str, int]:
-        """Run the schedule, and return its counts by name."""
+        """Run the schedule, and return counts of its events, each with a name."""
         self._transactional.begin()
         try:
             return super().run()
@@ -302,7 +304,7 @@ class _Run(CoordinatorRun[TransactionHost]):
             host.timers.fire_due(host.clock.monotonic())
             host.run_woken()
 
-    # -- the end --------------------------------------------------------------------------------------------------
+    # -- the end of a schedule ------------------------------------------------------------------------------------
 
     def _heal(self) -> None:
         """Heal the replicas. Then step until all transactions have ended, and check their outcomes."""

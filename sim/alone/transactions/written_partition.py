@@ -56,7 +56,7 @@ class WrittenPartition:
         self._batches: list[tuple[int, BatchHeader, bytes]] = []
         self._end = 0
         self._epochs: dict[int, int] = {}
-        """By producer id: the coordinator epoch of its last marker."""
+        """The coordinator epoch of each producer's last marker, by producer id."""
         self.markers = 0
         self._lead_anew()
 

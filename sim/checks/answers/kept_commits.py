@@ -33,7 +33,7 @@ TOPIC_IDS_SINCE = 10
 """The version of OffsetCommit from which topics have ids instead of names."""
 
 Written = dict[tuple[str, int], list[tuple[int, int]]]
-"""By (topic, partition): (log offset of the record, committed offset) of each commit."""
+"""For each (topic, partition), the (log offset of the record, committed offset) of each commit."""
 
 
 class KeptCommits:

@@ -28,7 +28,7 @@ class NewestMetadata:
         self.configs_changed_at = float("-inf")
         """The virtual time in seconds at which any configuration last changed."""
         self._fenced_at: dict[int, int] = {}
-        """By broker id: the offset of the last image that showed the broker as fenced or newly registered."""
+        """For each broker id, the offset of the last image that showed the broker as fenced or newly registered."""
         self.on_change: list[Callable[[TopicIdPartition, PartitionImage], None]] = []
         """Called with each partition that is new or has changed."""
 

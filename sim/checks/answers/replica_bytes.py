@@ -61,7 +61,7 @@ class ReplicaBytes:
         for broker_id, member in self._brokers.items():
             self._watch_disk(broker_id, member, self._processes.world.machine(member.name).disk)
 
-    # -- ends and starts
+    # -- end offsets and start offsets of replicas
 
     def end_offset(self, broker_id: int, key: TopicIdPartition, *, is_durable: bool = False) -> int:
         """Return the end offset of a replica's log; -1 without a log. The log is read in the page cache, or with

@@ -52,8 +52,8 @@ class _Scanned:
 
     fold: ProducersFold = attrs.Factory(ProducersFold)
     aborted: dict[int, list[tuple[int, int, int, int]]] = attrs.Factory(dict)
-    """By a segment's base offset: the aborted transactions whose markers are in the segment. Each has the fields of an
-    entry in the transaction index.
+    """The aborted transactions whose markers are in a segment, by the segment's base offset. Each transaction has the
+    fields of an entry in the transaction index.
     """
     is_whole: bool = True
     """False if compaction or deletion has removed batches. The cleaner leaves an empty batch where it has removed all
@@ -108,7 +108,7 @@ class TransactionStates:
         self.stable = NeverFalls("last stable offset")
         self._ids: dict[str, _Known] = {}
         self._begun: dict[TransactionShard, int] = {}
-        """By coordinator: the end offset of its log when it was first seen."""
+        """For each coordinator, the end offset of its log when it was first seen."""
         self._folds: dict[PartitionLog, _Followed] = {}
         self.scans = self.replays = 0
 

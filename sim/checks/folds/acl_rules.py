@@ -20,8 +20,8 @@ READ, WRITE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS = 3, 4, 6,
 ANY_NAME = ANY_HOST = "*"
 ANY_PRINCIPAL = "User:*"
 _IMPLYING = {DESCRIBE: (READ, WRITE, DELETE, ALTER), DESCRIBE_CONFIGS: (ALTER_CONFIGS,)}
-"""By operation: the other operations that imply it. A user who may perform any of these operations may also perform
-the implied operation. A denial of an operation implies no other denial.
+"""For each operation in this table, the other operations that imply it. A user who may perform any of these operations
+may also perform the implied operation. A denial of an operation implies no other denial.
 """
 
 

@@ -124,7 +124,7 @@ class MetadataFold:
         self.brokers: dict[int, BrokerFold] = {}
         self.controllers: dict[int, ControllerFold] = {}
         self.configs: dict[Resource, dict[str, list[str]]] = {}
-        """By resource and key: all values since the key's last removal, the newest last."""
+        """For each resource and key, all values since the key's last removal, the newest last."""
         self.features: dict[str, int] = {}
         self.next_producer_id = 0
         self.acls: dict[bytes, tuple[int, str, int, str, str, int, int]] = {}

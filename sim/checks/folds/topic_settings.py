@@ -86,7 +86,9 @@ _KEYS: Mapping[str, tuple[Parse, Setting, Mapping[str, Parse]]] = {
     "segment.ms": (int, 168 * HOUR_MS, {"log.roll.ms": int, "log.roll.hours": _hours}),
     "unclean.leader.election.enable": (_truth, False, {"unclean.leader.election.enable": _truth}),
 }
-"""By topic key: the parser, the default, and the corresponding broker keys with parsers, the strongest first."""
+"""For each topic key, its parser, its default, and the corresponding broker keys with their parsers, the strongest key
+first.
+"""
 
 
 def topic_settings(own: Mapping[str, str], layers: Layers, *, one_min_isr: bool) -> dict[str, Setting]:

@@ -2,9 +2,8 @@
 
 A coordinator announces a generation by its first answer to a JoinGroup. From then on it must reject commits of older
 generations, unless the group was deleted and created again. For commits in transactions KIP-447 demands this. Only the
-coordinator that announced the generation is checked, since two brokers may consider themselves the coordinator. An
-answer may be sent long after it was made. If the group was created again since the request, the answer may belong to
-the former group.
+coordinator that announced the generation is checked, since two brokers may consider themselves the coordinator. If the
+group was created again between a request and its answer, the answer may belong to the former group, and is left out.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ class FencedMembers:
     def __init__(self, processes: Processes) -> None:
         self._processes = processes
         self._newest: dict[tuple[Any, str], int] = {}
-        """By (coordinator shard, group id): the newest generation that it has announced."""
+        """The newest announced generation, by (coordinator shard, group id)."""
         self._lives: dict[tuple[Any, str], int] = {}
-        """By (coordinator shard, group id): how often the group was created again."""
+        """How often the group was created again, by (coordinator shard, group id)."""
         self.late_commits = 0
         """How many commits of an older generation were rejected."""
 

@@ -52,7 +52,7 @@ class Coordinators(Protocol):
     brokers: Sequence[str]
 
     def coordinator_of(self, group: str) -> Server | None:
-        """Return the process that leads the `__consumer_offsets` partition of a group; None if there is none."""
+        """Return the process that leads a group's partition of `__consumer_offsets`; None if there is none."""
 
     def in_sync_since(self, server: Server) -> float:
         """Return the virtual time since which all in-sync replicas of the coordinator's partition, and their links,

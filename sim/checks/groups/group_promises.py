@@ -12,17 +12,17 @@ impossible event. PURE.
 
 An empty group without commits is deleted, as in Kafka, and its generations start again. So a generation number may
 occur twice before the first commit is acknowledged. When it occurs again, the former owners are dead, or have been
-silent for a session timeout. When may the group have been deleted? A paused member learns its generation late, so its
-own report does not show when the group existed. A deletion counts as possible at any time that agrees with two facts.
-A member belonged to the group when it requested its assignment, and had the assignment when the answer arrived. The
-first commit existed when its answer arrived.
+silent for a session timeout. The time of a deletion is not observed. A paused member learns its generation late, so its
+own report does not show when the group existed. Two facts limit the time. A member belonged to the group when it
+requested its assignment, and its generation existed at the latest when the answer arrived. The first commit existed at
+the latest when its answer arrived. A deletion counts as possible at any time that agrees with these facts.
 
 An owner that seeks continues at its new position. Records that a client has asked to delete may be missing.
 
-When may a commit take effect? A commit that was sent once and answered took effect before its answer. Any other
-commit may take effect until its generation ends, since the bytes of the request may be late. So rule 3 considers all
-commits that may be the latest one. `jepsen_tests.checkers.lost_commit` does the same, but only checks whether an
-owner begins too low.
+The time at which a commit takes effect is not observed either. A commit that was sent once and answered took effect
+before its answer. Any other commit may take effect until its generation ends, since the bytes of the request may be
+late. So rule 3 considers all commits that may be the latest one. `jepsen_tests.checkers.lost_commit` does the same, but
+only checks whether an owner begins too low.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ class _Known:
 
 @attrs.define(eq=False)
 class OpenCommit:
-    """A commit that was sent. `late` is True if a member had received an assignment of a later generation before."""
+    """A commit that was sent. `late` is True if a member had received an assignment of a later generation before the
+    commit was sent.
+    """
 
     operation: Commit
     generation: int
@@ -78,8 +80,8 @@ class GroupPromises(HandedRecords):
     refused_late: int = 0
     _owners: dict[tuple[int, TopicPartition], str] = attrs.Factory(dict)
     _known: dict[tuple[str, int], _Known] = attrs.Factory(dict)
-    """By (owner, generation): the generation as this owner knows it. There is an entry for each assignment that an
-    owner has received.
+    """The generation as its owner knows it, by (owner, generation). There is an entry for each assignment that an owner
+    has received.
     """
     _committed_at: float = inf
     """The time at which the first commit was acknowledged. From then on the group cannot be deleted."""
@@ -128,8 +130,8 @@ class GroupPromises(HandedRecords):
                 self._begin_anew(generation, (owner, generation), mine)
                 self._owners[generation, key] = owner
             elif mine.asked + self.session_seconds > min(theirs.heard, self._committed_at):
-                # The opposite order is impossible, too: with this member's session, the group was not deleted before
-                # the other member last had its assignment, and before the first commit.
+                # The opposite order is impossible, too: when this member's session could end at the earliest, the other
+                # member already had its assignment, or the first commit existed.
                 raise SafetyViolation(
                     f"{self.group}: {key} belongs to {other} and to {owner} in generation {generation}"
                 )

@@ -38,7 +38,7 @@ class HandedRecords(ABC):
     seen: set[tuple[TopicPartition, int]] = attrs.field(factory=set, init=False)
     """Records that any member received."""
     progress: dict[TopicPartition, int] = attrs.field(factory=dict, init=False)
-    """By partition: the highest position that any owner has reached."""
+    """For each partition, the highest position that any owner has reached."""
     _held: dict[tuple[str, TopicPartition], Ownership] = attrs.field(factory=dict, init=False)
 
     def begins(

@@ -44,9 +44,9 @@ class HerdPromises(HandedRecords):
     hand_overs: int = 0
     refused_late: int = 0
     _begun: dict[TopicPartition, str] = attrs.Factory(dict)
-    """By partition: the member that has begun to read it most recently."""
+    """For each partition, the member that has begun to read it most recently."""
     _certain: dict[TopicPartition, int] = attrs.Factory(dict)
-    """By partition: the highest offset whose commit was acknowledged."""
+    """For each partition, the highest offset whose commit was acknowledged."""
     _certain_at: dict[TopicPartition, list[tuple[float, int]]] = attrs.Factory(dict)
     _doubtful: set[TopicPartition] = attrs.Factory(set)
 
@@ -56,7 +56,7 @@ class HerdPromises(HandedRecords):
         """Do nothing, since a member may leave at any time."""
 
     def has_begun_after(self, member: str, key: TopicPartition) -> bool:
-        """True if another member has begun to read this partition after this member."""
+        """True if another member has begun to read this partition since this member began to read it."""
         return self._begun.get(key, member) != member
 
     def _check_begin(self, member: str, told: Told, held: Ownership, now: float) -> None:

@@ -1,4 +1,5 @@
-"""Workload: classic consumer groups whose members start, end, pause and return. PORTED.
+"""Workload: classic consumer groups whose members start, end, pause and return; each is a process of
+`member.py`. PORTED.
 
 Each slot of a group is a machine on which one member after another runs, each for some seconds. A member closes,
 crashes or is paused. A paused member resumes without noticing the pause, which may have been longer than its session.
@@ -79,7 +80,7 @@ class Crowd:
         return self._load.reader_is_done({key: progress.get(key, 0) for key in self._load.partitions})
 
     def start(self) -> dict[str, Event]:
-        """Start a task for each slot. Return by slot an event, which is set when the slot's last member has read
+        """Start a task for each slot. Return an event for each slot; it is set when the slot's last member has read
         everything.
         """
         names = _slots(self._group, self._plan)

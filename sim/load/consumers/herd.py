@@ -1,5 +1,5 @@
-"""Workload: a consumer group with the consumer protocol whose members start, end, pause and return; some use the
-classic protocol. PORTED.
+"""Workload: a group with members of both protocols (KIP-848) that start, end, pause and return; their polls,
+errors and late commits. PORTED.
 
 Each slot is a machine on which one member after another runs, each for some seconds, as in `crowd`. A member is the
 product's own consumer. The seed draws the protocol of each member, so the group migrates in both directions. After
@@ -104,7 +104,7 @@ class Herd:
         return self._load.reader_is_done({key: progress.get(key, 0) for key in self._load.partitions})
 
     def start(self) -> dict[str, Event]:
-        """Start a task for each slot. Return by slot an event, which is set when the slot's last member has read
+        """Start a task for each slot. Return an event for each slot; it is set when the slot's last member has read
         everything.
         """
         return {slot: self._load.world.spawn(self._live, slot) for slot in SLOTS}
@@ -152,7 +152,7 @@ class Herd:
         }
 
     def figures(self) -> dict[str, int]:
-        """Count, by name: members, partitions that moved to another member, and late commits."""
+        """Count the members, the partitions that moved to another member, and the late commits."""
         promises = self.promises
         return {
             "herd_lives": self.lives,

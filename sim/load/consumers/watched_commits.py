@@ -67,7 +67,7 @@ class WatchedCommits(Generic[C]):
         self._serial = 0
         self._active = 0
         self.syncs: dict[int, float] = {}
-        """By generation: the virtual time at which the member first requested its assignment."""
+        """For each generation, the virtual time at which the member first requested its assignment."""
         setattr(coordinator, "commit", self.commit)  # noqa: B010 - mypy forbids assignment to a method
         setattr(core, "call", self._call)  # noqa: B010
 

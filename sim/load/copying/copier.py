@@ -85,7 +85,7 @@ class CopierLife:
         """The EndTxn request of the previous transaction."""
         self._serial = 0
         self._polled: dict[TopicPartition, int] = {}
-        """The first offset of the last poll, for each partition that was assigned ever since."""
+        """The offset at which the last poll began, for each partition that has been assigned ever since that poll."""
         self.is_over = False
         """If set to True, the process ends after its present transaction."""
 

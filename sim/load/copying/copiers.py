@@ -1,4 +1,5 @@
-"""Workload: programs that copy a topic in transactions, and the final checks of the copy. PORTED.
+"""Workload: programs that copy a topic in transactions (some continue as zombies), the feeder, and the final
+checks of the copy. PORTED.
 
 A feeder writes the source topic with an idempotent producer. There are two slots, each with a transactional id, two
 machines, and one copier process after another. The slots share the source's partitions as a consumer group (KIP-447),
@@ -75,7 +76,7 @@ class Copying:
         return [spawn(self._feed), spawn(self._follow), spawn(self._ask_for_offsets)]
 
     def start_copiers(self) -> dict[str, Event]:
-        """Start the copiers. Return an event by slot, which is set when the whole source is copied."""
+        """Start the copiers. Return an event for each slot; it is set when the whole source topic is copied."""
         return {slot: self._load.world.spawn(self._live, slot) for slot in SLOTS}
 
     # -- the feeder

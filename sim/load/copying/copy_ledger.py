@@ -65,9 +65,9 @@ class CopyLedger:
     def __init__(self) -> None:
         self.copies: dict[str, Copy] = {}
         self.progress: dict[int, int] = {}
-        """By partition of the source: the group's committed offset, as its members know it."""
+        """For each partition of the source topic, the group's committed offset, as the group's members know it."""
         self.ends: dict[int, int] | None = None
-        """By partition of the source: the end offset after the last record; None until the workload has ended."""
+        """The end offset of each partition of the source topic; None until the workload has ended."""
         self._seen: dict[str, dict[int, list[Found]]] = {}
 
     def begin(self, name: str) -> Copy:

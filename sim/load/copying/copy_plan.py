@@ -78,4 +78,4 @@ class CopyPlan:
 
 
 CALM = CopyPlan(False, 10_000, 50, 0, 5_000, 0.0, 0.0, 0.0, "close", 0.0, session_ms=6_000)
-"""The settings of each slot's last process, which copies the rest. Every broker allows the session timeout in it."""
+"""The settings of each slot's last process, which copies the rest. Every broker allows their session timeout."""

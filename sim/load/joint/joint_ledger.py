@@ -1,5 +1,5 @@
-"""The transactions and offset commits of a joint workload with their outcomes, and the checks of these outcomes.
-PURE.
+"""The transactions and offset commits of a joint workload with their outcomes, and their checks, such as the order
+of each key's records. PURE.
 
 Rules for records, as a read_committed reader sees them:
 
@@ -75,7 +75,7 @@ class Commit:
     partition: int
     offset: int
     joint: Joint | None
-    """The transaction that has this commit; None for a plain commit."""
+    """The transaction that has this commit; None for a plain commit, outside any transaction."""
     asked: int
     answered: float = inf
     """The time when the commit was acknowledged. It is infinity if the request was sent more than once, since a copy of

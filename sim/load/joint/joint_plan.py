@@ -120,7 +120,7 @@ class LifePlan:
     commits: int
     """The largest number of offset commits in a transaction."""
     plain_share: float
-    """The probability that a plain commit follows a transaction."""
+    """The probability that a transaction is followed by a plain commit, which is outside any transaction."""
     resume_share: float
     """The probability that a process resumes the transaction that the previous process has prepared. Otherwise the
     process aborts that transaction.

@@ -91,7 +91,7 @@ class JointWriter:
         """How many transactions were committed or aborted."""
 
     async def main(self, env: Env, tasks: TaskGroup) -> None:
-        """Begin with the producer id, then write transactions until stopped or fenced."""
+        """Get a producer id, then write transactions until stopped or fenced."""
         self._env = env
         self._open(env, tasks)
         try:

@@ -89,7 +89,7 @@ class JointWriting:
         return found
 
     def start_writers(self) -> dict[str, Event]:
-        """Start the writers. Return by slot an event, which is set when the slot's last process has ended."""
+        """Start the writers. Return an event for each slot; it is set when the slot's last process has ended."""
         return {slot: self._load.world.spawn(self._live, slot) for slot in self.plan.slots}
 
     # -- writers
@@ -201,7 +201,9 @@ class JointWriting:
             client.close()
 
     def check_disks(self, logs_of: Callable[[str, int], Mapping[str, list[StoredBatch]]]) -> None:
-        """Check that replicas are equal on disk or, if compacted, have all newest records. Raises `SafetyViolation`."""
+        """Check that replicas are equal on disk or, if they are compacted, have the newest record of each key. Raises
+        `SafetyViolation`.
+        """
         for key in self._keys:
             logs = logs_of(*key)
             if len(logs) != self._replicas:

@@ -71,7 +71,7 @@ class KeyedHistory:
     clocks_off_ms: int
     _sent: dict[bytes, _Sent] = attrs.field(factory=dict, init=False)
     _at: dict[tuple[int, int], bytes] = attrs.field(factory=dict, init=False)
-    """By (partition, offset): the record's id."""
+    """The ids of records by (partition, offset)."""
     _asked_below: dict[int, int] = attrs.field(factory=dict, init=False)
 
     # -- events of clients
@@ -194,7 +194,7 @@ class KeyedHistory:
 
     @property
     def _deletes_after_ms(self) -> int:
-        """The age in milliseconds from which on a tombstone may be removed."""
+        """The age in milliseconds at which a tombstone may be removed."""
         return self.delete_retention_ms - self.clocks_off_ms
 
     def _loose_keys(self, partition: int, now: float) -> set[bytes]:
@@ -247,7 +247,7 @@ def table_of(found: Sequence[Found]) -> dict[bytes, Found]:
 
 
 def _values(found: Iterable[Found], loose: set[bytes]) -> dict[bytes, Found]:
-    """Return by key the records that have a value. Leave out the keys in `loose`."""
+    """Return the records that have a value, by key. Leave out the keys in `loose`."""
     return {each.key: each for each in found if each.value is not None and each.key not in loose}
 
 

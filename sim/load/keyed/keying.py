@@ -44,7 +44,7 @@ ID = "id"
 CLOCKS_OFF_MS = 7_200_000
 """An upper limit of the difference between any two clocks of a run, in milliseconds, if a fault sets clocks."""
 CLOCKS_NEAR_MS = 1_000
-"""The same limit if no fault sets clocks."""
+"""An upper limit of the difference between any two clocks of a run, in milliseconds, if no fault sets clocks."""
 CLOCK_KINDS = ("clocks", "drift")
 DECOMPRESSED_BYTES_MAX = 1 << 20
 LIFE_OPERATIONS = (5, 40)
@@ -65,7 +65,7 @@ class Keying:
             self.plan.delete_retention_ms, self.plan.min_compaction_lag_ms, clocks_off_ms
         )
         self._tables: list[dict[bytes, Found]] = [{} for _ in range(PARTITIONS)]
-        """For each partition: the newest record of each key, as the reader knows it."""
+        """For each partition, the newest record of each key, as the reader knows it."""
         self._ends: Mapping[TopicPartition, int] | None = None
         self._gone = self._serial = 0
 

@@ -46,11 +46,11 @@ class Passwords:
     """The passwords that an operator has set for users."""
 
     made: dict[bytes, str] = attrs.Factory(dict)
-    """By SCRAM stored key: the password, recorded before the request that sets it."""
+    """The passwords by their SCRAM stored keys. Each password is recorded before the request that sets it."""
     used: dict[str, str] = attrs.Factory(dict)
-    """By user: the password with which the user's client logs in now."""
+    """For each user, the password with which the user's client logs in now."""
     known: dict[str, list[str]] = attrs.Factory(dict)
-    """By user: all acknowledged passwords, the newest last."""
+    """For each user, all acknowledged passwords, the newest last."""
 
     def set(self, user: str, password: str) -> None:
         """Record an acknowledged password of a user."""
@@ -92,7 +92,7 @@ class GuardedClient:
         self._client: AsyncClient | None = None
         self._positions: dict[tuple[str, int], int] = {}
         self._places: dict[tuple[str, int], tuple[bytes, int]] = {}
-        """By (topic, partition): the topic id and the leader, as last known."""
+        """For each (topic, partition), the topic id and the leader, as last known."""
         self._serial = 0
 
     async def run(self) -> None:

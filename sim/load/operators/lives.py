@@ -34,7 +34,7 @@ KINDS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "short": {"cleanup.policy": ("delete",), "retention.ms": ("1000",), "segment.ms": ("500",)},
     "small": {"cleanup.policy": ("delete",), "retention.bytes": ("1000",)},
 }
-"""By kind of life: configuration keys, each with the values to choose from."""
+"""For each kind of life, its configuration keys, each with the values to choose from."""
 ANY_LIFE: Mapping[str, tuple[str, ...]] = {
     "internal.segment.bytes": ("700", "2000", ""),
     "index.interval.bytes": ("0", ""),
@@ -49,8 +49,8 @@ KEYS = 5
 DYNAMIC_TOPIC_CONFIG = 1
 CHECK_INTERVAL = "log.retention.check.interval.ms"
 CHECK_INTERVAL_MS_MAX = 3_000
-"""If brokers check retention at least this often, in milliseconds, the final checks wait until old records are
-removed.
+"""The longest interval of brokers' retention checks, in milliseconds, with which the final checks wait until old
+records are removed.
 """
 CLOCKS_NEAR_MS = 500
 
@@ -67,7 +67,7 @@ class Lives(Topics):
     def __init__(self, site: Site) -> None:
         super().__init__(site)
         self._kinds: dict[str, str] = {}
-        """By the text of a life's configuration: its kind."""
+        """The kind of each life, by the text of the life's configuration."""
 
     def configs_of_next_life(self) -> dict[str, str]:
         choice = self.random.choice

@@ -1,4 +1,5 @@
-"""The operator of a storm: it moves partitions, requests elections, creates and deletes topics. PORTED.
+"""The operator of a storm: moves, elections (also of partitions left without a leader), topics, voters added,
+removed and replaced. PORTED.
 
 Any action may fail, but no action may lose a record. After the storm every move must finish.
 """
@@ -85,7 +86,7 @@ class Operator:
             TopicPartition(OFFSETS_TOPIC, 0),
             TopicPartition(OFFSETS_TOPIC, 1),
         ]  # The coordinators of the workload's groups are on these partitions.
-        # Another operator moves the replicas of topic `moved`, and checks where they are.
+        # Leave out the topic `moved`: another operator moves its replicas, and checks where they are.
         key = random.choice([*(each for each in self._partitions if each.topic != MOVED), *offsets])
         replicas = None if random.random() < 0.1 else random.sample(ids, self._replicas)
         return alter_partition_reassignments(

@@ -213,8 +213,8 @@ class Quotas(Duty):
         return moved, leaders
 
     async def _check_rate(self) -> None:
-        """Check that a new quota limits a connection that had no quota before. Before that, the brokers have only a
-        quota of another client.
+        """Check that a new quota limits a connection that had no quota before. Until this quota is set, the brokers
+        have only a quota of another client.
         """
         await self._set(OF_DEFAULTS, PRODUCE, RATE)
         await self._move(1, NODES_SECONDS_MAX)

@@ -28,8 +28,8 @@ TOPIC_VALUES: Mapping[str, Sequence[str]] = {
     "leader.replication.throttled.replicas": ("*", ""),
     "follower.replication.throttled.replicas": ("*", ""),
 }
-"""Values by key. With these values retention deletes no record of the workload, since all records are small and young
-enough.
+"""The values to choose from, by key. With these values retention deletes no record of the workload, since all records
+are small and young enough.
 """
 BROKER_VALUES: Mapping[str, Sequence[str]] = {
     "leader.replication.throttled.rate": ("1000000", "10000000"),

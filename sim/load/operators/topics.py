@@ -39,11 +39,11 @@ class Life:
     topic_id: bytes
     partitions: Possible[int]
     acknowledged: dict[TopicPartition, dict[int, bytes]] = attrs.Factory(dict)
-    """By partition and offset: the value of each acknowledged record."""
+    """The value of each acknowledged record, by partition and offset."""
     deleted_below: dict[TopicPartition, int] = attrs.Factory(dict)
-    """By partition: the log start offset that DeleteRecords has acknowledged."""
+    """For each partition, the log start offset that DeleteRecords has acknowledged."""
     asked_below: dict[TopicPartition, int] = attrs.Factory(dict)
-    """By partition: the offset below which records may have been deleted, because a client has requested it."""
+    """For each partition, the offset below which records may have been deleted, because a client has requested it."""
     configs: Mapping[str, str] = attrs.Factory(dict)
     """The configuration with which the topic was created."""
 
@@ -56,7 +56,7 @@ class Name:
     life: Life | None = None
     lives: int = 0
     before: dict[bytes, bytes] = attrs.Factory(dict)
-    """By record value: the id of the deleted topic in which the record was acknowledged."""
+    """For each record value of a deleted topic, the id of the topic in which the record was acknowledged."""
     gone: list[bytes] = attrs.Factory(list)
     """Ids of deleted topics."""
     is_known: bool = True

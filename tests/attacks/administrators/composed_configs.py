@@ -1,4 +1,4 @@
-"""An administrator appends to a list in the configuration: each part fits a request, but the joined value no record."""
+"""An administrator appends to a list in the configuration. The joined value would be too long for a record."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ TURNS_IN_FULL = 20
 
 
 def attack(place: Place, scale: float) -> Iterator[Outcome]:
-    """Set a long value, append another, then delete the key: once with letters of one byte, once with letters of two
-    bytes."""
+    """Set a long value, append another one, then delete the key. Do this with letters of one byte and with letters of
+    two."""
     for turn in range(max(1, round(TURNS_IN_FULL * scale))):
         for key in LISTS:
             for letter, count in (("x", 32_000), ("\u00e9", 16_000)):
@@ -47,7 +47,7 @@ def _append(place: Place, key: str, letter: str, count: int, turn: int) -> Outco
         _alter(place, key, Operation.DELETE, None)
     except OSError as error:
         return Outcome(f"a value of {key} that fits no record is refused with an answer", False, str(error))
-    # A list that accepts only certain words refuses the value for its words, with an error of its own.
+    # A list that accepts only certain words may refuse the value because of its words, with another error code.
     is_refused = second in (ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_REQUEST)
     return Outcome(
         f"a value of {key} that fits no record is refused with an answer",

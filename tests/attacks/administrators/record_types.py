@@ -145,7 +145,7 @@ def _of_coordinators() -> Iterator[tuple[int, str, Case]]:
 
 
 def _coordinated(place: Place, kind: int, key: str, case: Case) -> Outcome:
-    """Send a case to the coordinator of `key`, which may be another node. Return the outcome."""
+    """Send the requests of a case to the coordinator of `key`, which any node may be. Return the outcome."""
     with place.admin() as admin:
         found = answered(
             lambda: admin.call(FindCoordinatorRequest(key_type=kind, coordinator_keys=[key]), 4),

@@ -50,7 +50,8 @@ class AuditFiles:
         return grown if grown >= 0 else 64 << 20
 
     def allowed_bytes(self, bytes_at_once: int, bytes_per_second: int) -> float:
-        """Return how many bytes this account and all others together may have written since the beginning."""
+        """Return how many bytes the audit log may have grown by since the beginning, under an allowance and with
+        `SLACK_BYTES`."""
         return bytes_at_once + SLACK_BYTES + bytes_per_second * (time.monotonic() - self._began_at + 1)
 
     def lines(self, name: str) -> list[dict[str, Any]]:
@@ -64,7 +65,8 @@ class AuditFiles:
             return [json.loads(line) for line in file.read().split(b"\n")[:-1]]
 
     def told(self, event: str) -> float:
-        """Return how many refusals of a kind the log accounts for, by lines or by counts without a line."""
+        """Return how many refusals of a kind the log accounts for: those that have a line and those that are only
+        counted."""
         written = sum(
             line.get("count", 1)
             for line in self.lines(REFUSALS)
@@ -90,7 +92,8 @@ class AuditFiles:
 
 
 def attack(place: Place, scale: float) -> Iterator[Outcome]:
-    """Ask for topics of a thousand letters that nobody may see, then do something new."""
+    """Ask for topics with very long names that nobody may see. Then send a request whose refusal must still get a
+    line."""
     files, cpu = AuditFiles(place.node), place.node.process.cpu_seconds()
     asked, began = 0, time.monotonic()
     with place.client() as client:

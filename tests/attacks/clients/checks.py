@@ -139,7 +139,7 @@ def _sessions_of_others(place: Place, scene: Scene) -> Iterator[Outcome]:
 
 
 def _parked_fetch(scene: Scene) -> Iterator[Outcome]:
-    """Let a fetch wait for records, take the right away, then write a record."""
+    """Let a fetch wait for records, withdraw the client's right to read, then write a record."""
     version = 12
     request = _fetch(scene, scene.shared, version)
     end = scene.client.call(request, version).responses[0].partitions[0].high_watermark

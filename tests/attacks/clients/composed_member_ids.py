@@ -48,7 +48,7 @@ def _one_group(place: Place, group: str) -> Iterator[Outcome]:
                 # If the node accepts the new member, its answer waits until the leader has joined again.
                 generation = _join(leader, group, member_id).generation_id
             except ConnectionError:
-                # The leader's answer names all members, and one of the member ids fits no answer.
+                # The leader's answer lists all member ids, and the one made from the long name fits into no answer.
                 leader, generation = at_coordinator(place, GROUP, group), generation + 1
             codes.append(_code(long, version))
             if codes[-1] != ErrorCode.UNKNOWN_SERVER_ERROR:

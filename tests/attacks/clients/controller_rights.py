@@ -49,8 +49,10 @@ SHOWS_ONES_OWN = frozenset({ApiKey.LIST_GROUPS, ApiKey.LIST_TRANSACTIONS, ApiKey
 
 
 def attack(place: Place, scale: float) -> Iterator[Outcome]:
-    """Send each API empty, and with one element in each list: in all versions, or in short only the oldest and the
-    newest."""
+    """Send each API an empty request and a request with one element in each list.
+
+    The full form uses all versions of an API, the short form the oldest and the newest.
+    """
     certificate = place.certificate("admin")
 
     def as_certificate() -> Conn:

@@ -28,7 +28,8 @@ from tests.attacks.raw import Conn
 WHO = "client"
 TOPIC = "last-epoch"
 LATE, STRANGER = "last-epoch-a", "last-epoch-z"
-"""Two transactional ids. If both have the same coordinator, its check for timeouts looks at STRANGER after LATE."""
+"""Two transactional ids. A coordinator of both checks the timeout of LATE first, so an error there could hold up
+STRANGER."""
 EPOCHS_IN_FULL = EPOCH_MAX - 1
 PIPELINED = 200
 TIMEOUT_MS = 1_000

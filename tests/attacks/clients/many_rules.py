@@ -25,7 +25,7 @@ RULES = 10_000
 NAMES = 3_900
 RULES_PER_REQUEST = 500
 TIMES = 2.5
-"""The factor by which rules of other users may raise the cost of a request at most. It leaves room for the load of
+"""The largest factor by which rules of other users may raise the cost of a request. It leaves room for the load of
 other clients."""
 SLACK_SECONDS = 0.1
 
@@ -53,7 +53,7 @@ def host_of(number: int) -> str:
 
 @contextmanager
 def rules_for_all_names(admin: Conn, count: int) -> Iterator[None]:
-    """Let `count` applications read all groups, and as many other ones all topics, while the block runs."""
+    """Let `count` applications read all groups and all topics while the block runs."""
     for kind in (GROUP, TOPIC):
         create(
             admin,

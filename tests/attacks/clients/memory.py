@@ -99,7 +99,7 @@ def bomb() -> bytes:
 
 
 def bombs(place: Place) -> Iterator[Outcome]:
-    """Send frames that ask for large windows, then a small one of a gibibyte of zeros."""
+    """Send frames that ask for large windows, then a small frame that decompresses to a gibibyte of zeros."""
     with place.admin() as admin:
         # In a cluster, the attacked node must lead the partition. It has the smallest id.
         led_here = [CreatableReplicaAssignment(0, [1])]
@@ -131,7 +131,7 @@ def bombs(place: Place) -> Iterator[Outcome]:
 
 
 def attack(place: Place, scale: float) -> Iterator[Outcome]:
-    """Send many client ids without a quota, then with a quota each, then the batches."""
+    """Send many client ids without quotas, then many with a quota each. At last send the batches of `bombs`."""
     count = max(2_000, int(CLIENT_IDS * scale))
     name_anew(place, "warm", PER_TURN)
     grown = growth_kib(place, "bare", count)

@@ -51,8 +51,8 @@ TRY_AGAIN = frozenset(
         ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     )
 )
-"""Errors that pass: the coordinator is starting, the previous transaction still ends, or the broker does not yet know
-the topic and its rules."""
+"""Temporary errors: the coordinator is starting, the previous transaction is still ending, or the broker does not know
+the topic and its rules yet."""
 PATIENCE_SECONDS = 60.0
 T = TypeVar("T")
 
@@ -103,7 +103,8 @@ class _Victim:
 
 
 def attack(place: Place, scale: float) -> Iterator[Outcome]:
-    """Write into open transactions, before they begin and beside them, in each form of the protocol."""
+    """Write under the victim's producer id: into its open transactions, before they begin, and outside of them. Do so
+    in each form of the protocol."""
     topic = f"attack-pid-{time.time_ns()}"
     with place.admin() as admin, place.client() as client:
         _prepare(admin, topic)
@@ -147,7 +148,8 @@ def _write_into(victim: _Victim, client: Conn, rounds: int) -> Iterator[Outcome]
 
 
 def _join_offsets(victim: _Victim, client: Conn) -> Iterator[Outcome]:
-    """Try to commit offsets in the victim's transaction, for the partition for which the victim has committed some."""
+    """Try to commit offsets in the victim's open transaction, for a partition whose offset the victim has just
+    committed there."""
     if not victim.is_newer:
         asked = AddOffsetsToTxnRequest(victim.name, victim.producer_id, victim.epoch, GROUP)
         _patiently(lambda: victim.conn.call(asked, 3), lambda found: found.error_code)
@@ -168,7 +170,7 @@ def _join_offsets(victim: _Victim, client: Conn) -> Iterator[Outcome]:
 
 
 def _write_before(victim: _Victim, client: Conn) -> Iterator[Outcome]:
-    """Use sequence numbers before the victim's transaction has reached the partition."""
+    """Send batches under the victim's producer id before its transaction has reached the partition."""
     victim.begin()
     victim.write()
     victim.end()

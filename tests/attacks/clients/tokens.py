@@ -38,7 +38,7 @@ RATE = 5.0
 
 
 def attack(place: Place, scale: float) -> Iterator[Outcome]:
-    """Make tokens up to the limit and beyond, renew one, then try both again under a quota of changes."""
+    """Make tokens up to the limit and beyond, and renew one again and again. Then renew it under a quota of changes."""
     with place.client() as client:
         # An attack that was cut off has left some tokens behind.
         _end_all(client)
@@ -88,7 +88,7 @@ def _renew_much(place: Place, client: Conn, times: int) -> Iterator[Outcome]:
 
 
 def _under_a_quota(admin: Conn, client: Conn) -> Iterator[Outcome]:
-    """Give the client a quota of changes, as an administrator can, and try both again."""
+    """Give the client a quota of changes, as an administrator can. Then renew a token until the quota refuses it."""
     token = client.call(DescribeDelegationTokenRequest(None)).tokens[0]
     client.client_id = f"attack-{uuid4().hex[:8]}"
     _set_quota(admin, client.client_id, RATE)

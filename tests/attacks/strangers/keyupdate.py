@@ -1,4 +1,4 @@
-"""A stranger, or a client, sends records of TLS 1.3 that bring no data: key updates, empty ones, and data byte by byte."""
+"""A stranger or a client sends TLS 1.3 records with little or no data: key updates, empty records, single bytes."""
 
 from __future__ import annotations
 

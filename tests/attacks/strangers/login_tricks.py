@@ -145,7 +145,7 @@ def _replayed(place: Place) -> object:
 
 
 def _proof_of_nobody(place: Place) -> object:
-    """Prove the keys of an unknown user. They are zeros, as everybody knows who reads the source."""
+    """Prove that the client knows the keys of an unknown user. These keys are zeros, as the public source shows."""
     first = "n=nobody,r=abc"
     with _begun(place, SHA_512.name) as conn:
         told = conn.authenticate(f"n,,{first}".encode()).auth_bytes.decode()

@@ -25,7 +25,8 @@ WHO = "stranger"
 CPU_SECONDS_MAX = 0.05
 """A signature takes a tenth of a millisecond to check, and 64 KiB of JSON a few milliseconds."""
 TRIES = 5
-"""How often a check is timed; the cheapest time counts. A garbage collection falls into one of them, not into all."""
+"""How often a check is timed; the cheapest time counts. A garbage collection slows down one of the checks, but hardly
+all."""
 RULES = TokenRules(expected_audience=frozenset({"kafka"}), expected_issuer="issuer")
 NOT_IN_JSON = "INFINITE"
 
@@ -155,7 +156,7 @@ def _judged(rule: str, token: str, keys: Any, *, wanted: bool) -> Outcome:
             )
         except TokenRefused as error:
             taken, note = False, str(error)
-        except Exception as error:  # noqa: BLE001 - a rule that breaks is what this looks for
+        except Exception as error:  # noqa: BLE001 - the attack looks for any error that a rule raises
             return Outcome(rule, False, f"raises {type(error).__name__}")
         spent = min(spent, time.thread_time() - began)
         if taken is not wanted or spent < CPU_SECONDS_MAX:

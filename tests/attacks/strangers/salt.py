@@ -24,7 +24,8 @@ WHO = "stranger"
 GUESSES = 300
 MECHANISM = MECHANISMS["SCRAM-SHA-512"]
 USERS = {"kafka": 4, "librdkafka": 3, "ours": 3}
-"""How many users each tool creates, with salts of its own kind. The other users of `place` have salts like ours."""
+"""How many users each tool creates. Each tool makes salts in its own way, and other users of `place` have Odradek's
+salts."""
 WAIT_TRIES = 200
 
 
@@ -68,14 +69,13 @@ def _change(admin: Conn, request: AlterUserScramCredentialsRequest) -> None:
 
 
 def _challenge(place: Place, user: str) -> tuple[str, int, bool]:
-    """Return what a stranger sees: the length of the salt or its range, the iterations, and whether the salt is
-    text."""
+    """Return what a stranger sees: the length of the salt, the iterations, and whether the salt is text."""
     with place.stranger() as stranger:
         stranger.call(SaslHandshakeRequest(MECHANISM.name), 1)
         told = stranger.authenticate(f"n,,n={user},r=abc".encode()).auth_bytes.decode()
     salt = base64.b64decode(told.split(",s=")[1].split(",")[0])
     is_text = salt.isalnum() and salt.isascii()
-    # Kafka's tools write a random number of 130 bits as text. It has 26 letters, and seldom fewer.
+    # Kafka's tools write a random number of 130 bits as text, nearly always with 26 letters.
     length = "20 to 26" if is_text and 20 <= len(salt) <= 26 else str(len(salt))
     return length, int(told.rpartition("i=")[2]), is_text
 

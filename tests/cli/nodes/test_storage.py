@@ -1,4 +1,7 @@
-"""`odradek storage format`: which flags may choose the first voters of which node. The commands run in this process."""
+"""`odradek storage format`: the flags that choose the first voters, and the node roles that may use each flag.
+
+The commands run in this process.
+"""
 
 from __future__ import annotations
 
@@ -140,8 +143,8 @@ def test_a_random_uuid_can_be_a_directory_id(capsys: pytest.CaptureFixture[str])
 def test_a_node_is_formatted_before_its_secrets_are_there(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], lines: str
 ) -> None:
-    """Like Kafka 4.3's tool, `format` accepts these files. It warns with the sentence with which `server` then refuses
-    them."""
+    """Like Kafka 4.3's tool, `format` accepts a file with which the node cannot start. It warns with the error of
+    `server`."""
     code, err = run(tmp_path, capsys, "broker,controller", f"{ALONE}\n{lines}", "--cluster-id", CLUSTER_ID)
     assert code == 0
     assert "the node will not start with this file: " in err

@@ -292,7 +292,7 @@ def test_a_second_signal_ends_at_once(
 def test_markers_leave_no_lag(
     node: RunningNode, admin: Admin, topic: str, fresh_topic: Callable[[str], str]
 ) -> None:
-    """The last record is followed by a marker and an aborted transaction. A read_committed member commits behind
+    """A marker and an aborted transaction follow the last record. A read_committed member commits the offset after
     them."""
     group = fresh_topic("group")
     with Producer(bootstrap_servers=node.bootstrap, transactional_id=topic) as producer:

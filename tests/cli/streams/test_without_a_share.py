@@ -58,7 +58,7 @@ def config(protocol: str, tmp_path: Path) -> Path:
 
 
 def test_a_member_without_a_share_ends(node: RunningNode, topic: str, config: Path) -> None:
-    """A member has no partitions and should stop at the end of the log. It ends with status 0 in both group
+    """A member gets no partitions and has an option to stop at the end of the log. It ends with status 0 in both group
     protocols."""
     with following(node, topic, config) as first:
         assert line_of(first) == "first\n"

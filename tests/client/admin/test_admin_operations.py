@@ -158,7 +158,7 @@ def fetched(**records: bytes) -> FetchResponse:
 
 
 def test_times_of_records_whose_batches_do_not_fit_one_answer() -> None:
-    """A Fetch response has no data for some partitions. They are fetched again.
+    """A Fetch response lacks the data of some partitions, which are fetched again.
 
     A batch above the size limit is returned only if it is the first of its response (KIP-74).
     """

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.long
     ]
 )
 def cluster(request: pytest.FixtureRequest, fresh_topic: Callable[[str], str]) -> Iterator[Cluster]:
-    """One of the servers."""
+    """A cluster of one of the servers under test."""
     found = Cluster(request.getfixturevalue(request.param).bootstrap, fresh_topic)
     yield found
     found.close()
@@ -136,7 +136,7 @@ def test_without_a_reset_policy_a_missing_position_is_an_error(cluster: Cluster)
 def test_the_policies_latest_and_by_duration(cluster: Cluster) -> None:
     """`latest` begins at the end of the log.
 
-    `by_duration` begins at the first record that is at most this old (KIP-1106).
+    `by_duration` begins at the first record that is no older than the given duration (KIP-1106).
     """
     topic = cluster.topic(1)
     cluster.produce(topic, 10, 1)

@@ -215,7 +215,7 @@ def test_a_rebalance_in_the_loop_commits_what_was_yielded(broker: LoopbackBroker
             commits.append(committed(broker).get(T0, -1))
 
     broker.broker.add_topic("t", 1)
-    fill(broker.broker, COUNT)  # type: ignore[arg-type] # it is one
+    fill(broker.broker, COUNT)  # type: ignore[arg-type] # it is a FakeBroker
     with Consumer(**settings(broker, max_poll_records=7)) as consumer:
         consumer.subscribe("t", listener=Listener())
         for record in consumer:

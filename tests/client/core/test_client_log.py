@@ -113,7 +113,7 @@ def test_records_that_are_given_up_are_in_the_log(broker: LoopbackBroker, log: A
 def test_a_handler_that_fails_or_sends_by_the_same_client_harms_nobody(
     broker: LoopbackBroker, log: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A log handler may raise, and may send by the client that logs. Handlers run outside of the client's lock."""
+    """A log handler may raise, and may send through the client that logs. Handlers run outside of the client's lock."""
     broker.broker.add_topic("log")
 
     class Sends(logging.Handler):

@@ -273,7 +273,7 @@ def test_without_metadata_for_too_long_the_bootstrap_addresses_are_asked() -> No
 def test_without_recovery_only_known_brokers_are_asked() -> None:
     """With `metadata.recovery.strategy=none` (as before KIP-899), only known brokers are used.
 
-    Calls fail if these hang or refuse.
+    Calls fail if all known brokers hang or refuse the connection.
     """
     core, wire, _ = moved(rebootstrap=False, rebootstrap_trigger=60.0)
     with pytest.raises(RequestTimedOut):

@@ -53,7 +53,8 @@ def resolver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Resolver]:
 
 @pytest.fixture
 def group() -> Iterator[GroupBroker]:
-    """A broker whose listener is not open yet. Meanwhile no outgoing connection can be given its port."""
+    """A broker whose listener is not open yet. Its port is reserved, so that no outgoing connection gets this port
+    meanwhile."""
     [port] = free_ports(1)
     found = GroupBroker(NAME, port)
     found.add_topic("t", 1)

@@ -118,7 +118,7 @@ class Cluster:
 
 @pytest.fixture(params=COORDINATORS)
 def server(request: pytest.FixtureRequest) -> Any:
-    """One of the servers."""
+    """One of the servers under test, see `COORDINATORS`."""
     return request.getfixturevalue(request.param)
 
 

@@ -1,4 +1,4 @@
-"""The core in a thread of its own: operations from several threads, interruptions, and the end."""
+"""The core in a thread of its own: operations from several threads, interruptions, and the end of the thread."""
 
 from __future__ import annotations
 

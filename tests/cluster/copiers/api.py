@@ -79,7 +79,8 @@ def say(event: str, about: object) -> None:
 
 @contextmanager
 def at_the_last() -> Iterator[None]:
-    """Turn `Abortable` into `Fatal` within the block. It is for aborts, after which nothing else can be tried."""
+    """Turn `Abortable` into `Fatal` within the block. Wrap an abort with it, since nothing is left to try when an abort
+    fails."""
     try:
         yield
     except Abortable as error:

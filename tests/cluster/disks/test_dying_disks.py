@@ -206,7 +206,8 @@ def trio(tmp_path: Path) -> Iterator[Trio]:
 
 
 def die(trio: Trio, load: AimedLoad, places: dict[str, list[int]], name: str, *, leads: bool) -> None:
-    """Kill a disk while only its leaders (or only its followers) are written to, then check what became unavailable."""
+    """Kill a disk under load, then check what became unavailable. The load writes only to its leaders, or only to its
+    followers."""
     leaders = trio.leaders()
     hit = [index for index in places[name] if (leaders[index] == 1) is leads]
     assert hit, (name, places, leaders)

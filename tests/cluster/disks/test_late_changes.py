@@ -24,7 +24,7 @@ from tests.cluster.disks.test_troubled_disks import HANG_SECONDS, Troubled
 from tests.log.support import batch
 
 SHORT_SECONDS = 6.0
-"""Shorter than the time after which a disk counts as hung."""
+"""A time that is shorter than the time after which a disk counts as hung."""
 SEEDS = pytest.mark.parametrize("seed", range(4))
 ON_THE_SECOND_DISK = {"cordoned.log.dirs": "/data"}
 """Replicas go to the second disk and the metadata log is on the first, so the broker still receives metadata."""
@@ -83,7 +83,7 @@ def test_a_truncation_is_the_first_to_meet_the_hang(seed: int, seconds: float) -
         assert await case.write() == ErrorCode.NONE
         log = log_of(case, 2)
         before = case.world.now
-        # A record unknown to any leader, as if written by a dead one.
+        # A record that no leader has, as if a dead leader had written it.
         data = batch(base_offset=log.log_end_offset, leader_epoch=0)
         log.append(memoryview(data), Origin.REPLICA, 0, 0)
         stray_end = log.log_end_offset

@@ -148,11 +148,13 @@ class Cluster:
             process.communicate(timeout=60)
             assert process.returncode == 0, self.log(node_id)
 
-    def end_of(self, node_id: int) -> str:
-        """Wait until a node exits with 1, the status for which systemd restarts a node. Return its last log line."""
+    def end_of(self, node_id: int, status: int = 1) -> str:
+        """Wait until a node exits with this status. Return its last log line. systemd restarts a node after
+        status 1, and leaves it stopped after status 78.
+        """
         process = self.processes.pop(node_id)
         process.communicate(timeout=60)
-        assert process.returncode == 1, self.log(node_id)
+        assert process.returncode == status, self.log(node_id)
         return self.log(node_id).splitlines()[-1]
 
     def log(self, node_id: int) -> str:

@@ -1,4 +1,4 @@
-"""The recorded answers of Apache Kafka 4.3 under ACLs. Cases with equal answers share one in the file."""
+"""The recorded answers of Apache Kafka 4.3 under ACLs. The file has a line for each case."""
 
 from __future__ import annotations
 

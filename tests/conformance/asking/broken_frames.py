@@ -34,7 +34,7 @@ def _broken(talk: Talk, *, key: ApiKey) -> None:
     if key == ApiKey.PRODUCE:
         message.acks = ALL_IN_SYNC
     if key == ApiKey.ADD_PARTITIONS_TO_TXN:
-        # Kafka 4.3 never answers a request without transactions.
+        # Kafka 4.3 never answers this request if it names no transaction.
         message.transactions = [AddPartitionsToTxnTransaction()]
     body = bytes(encode(message, last))
     flexible = request_header_version(key, last) >= FLEXIBLE_HEADER

@@ -24,7 +24,8 @@ def _delete(talk: Talk, group: str, *topics: tuple[str, list[int]]) -> None:
 
 
 def _group(talk: Talk, stem: str) -> tuple[str, str]:
-    """Make a group with the offsets 5 and 6 in a topic of three partitions. Return both names."""
+    """Make a group with the offsets 5 and 6 in a topic of three partitions. Return the names of the group and the
+    topic."""
     name, _ = talk.topic(stem, 3)
     commit(talk, talk.name(stem), name, 5, 6)
     return talk.name(stem), name

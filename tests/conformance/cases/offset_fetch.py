@@ -21,7 +21,7 @@ Wanted = list[tuple[str, bytes, list[int]]] | None
 
 
 def _request(group: str, wanted: Wanted, *, stable_only: bool = False) -> OffsetFetchRequest:
-    """Fill the fields of old and new versions. Each version encodes its own."""
+    """Make a request that has the fields of old and new versions. Each version encodes only its own fields."""
     single = None if wanted is None else [OffsetFetchRequestTopic(name, parts) for name, _, parts in wanted]
     batched = None if wanted is None else [OffsetFetchRequestTopics(*topic) for topic in wanted]
     groups = [OffsetFetchRequestGroup(group, topics=batched)]

@@ -33,8 +33,10 @@ class Place:
 
 
 def settings(directory: Path, ports: list[int]) -> dict[str, str]:
-    """Return the listeners' keys, without those of every combined node. `directory` has the issuer's keys in
-    `jwks.json`."""
+    """Return the keys of the listeners. `directory` has the issuer's keys in `jwks.json`.
+
+    Keys that every combined node needs are left out.
+    """
     plaintext, sasl, short, controller = ports
     clients = f"SASL://127.0.0.1:{sasl},SHORT://127.0.0.1:{short},PLAINTEXT://127.0.0.1:{plaintext}"
     found = {

@@ -82,7 +82,7 @@ class Talk:
         try:
             self._client.send(data)
         except ConnectionError:
-            return  # the server has closed, which the answer to the earlier bytes shows
+            return  # the server has closed the connection, as the answer to earlier bytes shows
 
     def skip(self) -> None:
         """Read an answer, and keep only that it came."""
@@ -94,7 +94,7 @@ class Talk:
             self.answers.append("answered")
 
     def end(self) -> None:
-        """Send nothing, and keep that the server closes the connection."""
+        """Send nothing, and record whether the server closes the connection or sends something."""
         try:
             self.answers.append({"unasked": self._client.read_frame().hex()})
         except ConnectionError:

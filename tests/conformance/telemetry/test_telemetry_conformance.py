@@ -46,6 +46,6 @@ def test_every_answer_is_kafkas(bootstrap: str) -> None:
 
 
 def test_the_document_counts_the_conversations() -> None:
-    """docs/compatibility.md says how many there are."""
+    """docs/compatibility.md gives the number of recorded conversations and of their answers."""
     answers = sum(map(len, RECORDING.load().values()))
     assert f"{len(RECORDING.load())} conversations with {answers} answers" in DOCUMENT.read_text()

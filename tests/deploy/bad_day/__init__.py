@@ -1,4 +1,4 @@
-"""An operator's bad day: steps of the deployment test in which something breaks, and the ways on."""
+"""An operator's bad day: steps of the deployment test with mistakes and failures, and the ways out of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.deploy.life import Life
 
 BAD_DAY: tuple[Callable[[Life], None], ...] = (
     *mistakes.STEPS,
-    # From here on the inventory has secrets, and no run may show them.
+    # From here on the inventory contains secrets, which no run may show.
     secrets.planted_secrets,
     *roll_outs.STEPS,
     *dying_disks.STEPS,

@@ -1,4 +1,4 @@
-"""Disks that die under running nodes, and a host that is without its address for a while."""
+"""Disks that die under running nodes, and a host that loses its address for a while."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections.abc import Callable
 from tests.deploy.life import DISK_BYTES, Life, disks_of, host_entry, is_whole
 
 STARTS = 6
-"""Starts that fail come every 5 s. Five in ten minutes were the limit once."""
+"""The number of failed starts to wait for; one comes every 5 s. A former limit was five starts in ten minutes."""
 _SECONDS_MAX = 180
 _SHUT_DOWN = "import fcntl, os, struct; fcntl.ioctl(os.open('/srv/odradek/b', os.O_RDONLY), 0x8004587D, struct.pack('I', 2))"
-"""Ends an XFS or an ext4: from then on it answers with EIO, as if its device had died."""
+"""A program that shuts an XFS or ext4 down. From then on it answers with EIO, as if its device had died."""
 
 
 def _die_and_be_replaced(life: Life, name: str, *, look: str) -> None:
-    """Let disk b of a host die under load, look at what its node does, and put another disk in its place.
+    """Let disk b of a host die under load, check its node, and replace the disk.
 
-    `look` is the playbook that names the dead disk, and changes nothing.
+    `look` is a playbook that changes nothing and must name the dead disk.
     """
     hosts, number = life.hosts, life.hosts[name].number
     begun = life.started(name)
@@ -43,13 +43,17 @@ def _die_and_be_replaced(life: Life, name: str, *, look: str) -> None:
 
 
 def xfs_dies(life: Life) -> None:
-    """Let an XFS, as the collection makes it, die under load: its node serves on, and replace_disk makes all whole."""
+    """Let a disk with XFS, as the collection formats disks, die under load.
+
+    The node serves on, and `replace_disk` makes the cluster whole.
+    """
     with life.step("a disk dies under load (XFS)"):
         _die_and_be_replaced(life, "crane", look="deploy")
 
 
 def ext4_dies(life: Life) -> None:
-    """Do the same with an ext4, which the collection does not make: it is put in by hand."""
+    """Let a disk with ext4 die under load. The collection does not make ext4, so the disk is formatted and mounted by
+    hand."""
     with life.step("a disk dies under load (ext4)"):
         name, number = "heron", life.hosts["heron"].number
         device = life.hosts[name].disks["b"]
@@ -70,7 +74,7 @@ def ext4_dies(life: Life) -> None:
 
 
 def no_address(life: Life) -> None:
-    """Start a node while its host has no address: it comes back by itself, however long that lasts."""
+    """Start a node while its host has no address. It is started again and again until the address is back."""
     with life.step("a host without its address for a while") as step:
         name, number = "stork", life.hosts["stork"].number
         unit = f"odradek@{number}.service"

@@ -1,4 +1,4 @@
-"""Mistakes in the inventory: all are found before anything is changed."""
+"""Mistakes in the inventory. All of them are found before anything is changed."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.deploy.playbooks import Outcome
 
 _SQUATTER = "python3 -c 'import socket, time; s = socket.socket(); s.bind((\"0.0.0.0\", 9092)); s.listen(); time.sleep(600)'"
 _IT_LISTENS = "until grep -q ':2384 [0-9A-F:]* 0A ' /proc/net/tcp; do sleep 0.1; done"
-"""Port 9092, as the kernel's table has it."""
+"""A command that waits until port 9092 is open. The kernel's table shows this port as 2384."""
 _ALL_FILES = "cat /etc/odradek/* /etc/systemd/system/*odradek* /etc/sysctl.d/* | sha256sum; ls /opt/odradek/versions; blkid"
 
 
 @contextmanager
 def inventory_of_mistakes(life: Life) -> Iterator[dict[str, Any]]:
-    """Give an inventory to spoil; it is as before afterwards."""
+    """Yield the inventory for a step to spoil, and restore it afterwards."""
     before = copy.deepcopy(life.playbooks.inventory)
     try:
         yield life.playbooks.inventory
@@ -30,22 +30,23 @@ def inventory_of_mistakes(life: Life) -> Iterator[dict[str, Any]]:
 
 
 def said(outcome: Outcome) -> str:
-    """Return the words of a run, wherever its lines end."""
+    """Return the output of a run as one line, since Ansible wraps its lines."""
     return " ".join(outcome.output.split())
 
 
 def starts(life: Life) -> dict[str, str]:
-    """Return the moment at which each host's first node was started."""
+    """Return the start time of each host's first node."""
     return {name: life.started(name) for name in FIRST}
 
 
 def digests(life: Life) -> dict[str, str | None]:
-    """Return the digests of all that a run could have written."""
+    """Return, for each host, a digest of the files that a run could have written."""
     return {name: life.hosts.ssh(name, _ALL_FILES) for name in FIRST}
 
 
 def mistakes_in_the_inventory(life: Life) -> None:
-    """See that mistakes of the inventory, and settings that the release refuses, are in one list; no host is touched."""
+    """See that mistakes in the inventory, and settings that the release refuses, come in one list. No host is
+    changed."""
     with life.step("sixteen mistakes in one list"), inventory_of_mistakes(life) as inventory:
         before, files = starts(life), digests(life)
         variables, told = inventory["vars"], inventory["hosts"]
@@ -95,7 +96,10 @@ def mistakes_in_the_inventory(life: Life) -> None:
 
 
 def things_in_service(life: Life) -> None:
-    """Take disks and a node in service out of the inventory: each sentence names the way; a missing node is only said."""
+    """Take disks and a node that are in service out of the inventory.
+
+    A missing disk is refused, and a sentence says how to retire it. A missing node gives only a note.
+    """
     with life.step("things in service taken out of the inventory"), inventory_of_mistakes(life) as inventory:
         before, told = starts(life), inventory["hosts"]
         whole = copy.deepcopy(inventory)
@@ -113,7 +117,7 @@ def things_in_service(life: Life) -> None:
         inventory.update(whole)
         del inventory["hosts"]["crane"]
         inventory["hosts"]["heron"]["odradek_voter"] = False
-        # A key that nobody knows, and that the operator says is meant.
+        # No release knows this key, but the operator allows it.
         inventory["vars"]["odradek_settings"] = {
             **inventory["vars"]["odradek_settings"],
             "log.retention.hour": 90,
@@ -126,7 +130,8 @@ def things_in_service(life: Life) -> None:
 
 
 def a_new_host(life: Life) -> None:
-    """See that a new host is looked at before it is touched: system, memory, ports, and a name that is 127.0.1.1."""
+    """See that a new host is checked before it is changed: its system, memory and ports, and a name that is
+    127.0.1.1."""
     with life.step("a new host that cannot be taken"), inventory_of_mistakes(life) as inventory:
         told = inventory["hosts"]
         told[FOURTH] = host_entry(life.hosts, FOURTH, voter=False)
@@ -152,7 +157,8 @@ def a_new_host(life: Life) -> None:
 
 
 def a_check_elsewhere(life: Life) -> None:
-    """See that a check passes in any time zone, shows what would happen, and fails on a difference where it is asked to."""
+    """See that a check works in any time zone and shows the changes. If the operator wants that, it fails on a
+    difference."""
     with (
         life.step("a check in another time zone, and on a difference"),
         inventory_of_mistakes(life) as inventory,

@@ -1,4 +1,5 @@
-"""The quorum comes back: metadata are destroyed on most hosts or on all, and the playbooks `recover` and `restore` lead on."""
+"""Recoveries of the quorum. The metadata are destroyed on most hosts or on all, and `recover` or `restore` repairs
+them."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ def _unit(life: Life, name: str) -> str:
 
 
 def _destroy_first_disks(life: Life, *names: str) -> None:
-    """Cut the power of hosts one after another, and give each an empty disk in place of the one with the metadata log."""
+    """Cut the power of hosts one after another. Replace the disk with the metadata log by an empty disk, and boot
+    them."""
     for name in names:
         life.hosts.kill(name)
         host = life.hosts[name]
@@ -30,7 +32,7 @@ def _destroy_first_disks(life: Life, *names: str) -> None:
 
 
 def _destroy_logs(life: Life, *names: str) -> None:
-    """Stop all nodes, and remove the metadata logs of some; the records stay."""
+    """Stop all nodes, and remove the metadata logs of the named hosts. The records stay."""
     for name in FIRST:
         life.hosts.ssh(name, f"systemctl stop {_unit(life, name)}")
     for name in names:
@@ -44,12 +46,12 @@ def _remove_log(life: Life, name: str) -> None:
 
 
 def _said(life: Life, playbook: str, **extra: str) -> str:
-    """Run a playbook; return its words, wherever its lines end."""
+    """Run a playbook, and return its output as one line."""
     return " ".join(life.playbooks.run(playbook, **extra).output.split())
 
 
 def _lost(said: str) -> str:
-    """Return the voters that a plan misses, as it names them."""
+    """Return the missing voters that a plan names, in the form of the option `--lost`."""
     found = sorted(set(re.findall(r"--lost (\d+:[\w-]{22})", said)))
     assert found, said[-3000:]
     return ",".join(found)
@@ -63,7 +65,8 @@ def _are_enabled(life: Life, names: Sequence[str] = FIRST) -> bool:
 
 
 def two_disks_are_destroyed(life: Life) -> None:
-    """Remove the metadata of two voters of three under load, and recover the quorum by the playbook."""
+    """Remove the metadata disks of two of three voters under load, and recover the quorum with the playbook
+    `recover`."""
     with life.step("the quorum is recovered: two of three metadata disks are gone"):
         refused(life.playbooks.run("recover", fails=True), "the quorum has a leader, so it needs no recovery")
         _destroy_first_disks(life, "heron", "stork")
@@ -86,7 +89,10 @@ def two_disks_are_destroyed(life: Life) -> None:
 
 
 def a_backup_is_restored(life: Life) -> None:
-    """Make a backup, go on, destroy all metadata logs, and restore it: refused beside a quorum, and beside a better copy."""
+    """Make a backup, destroy all metadata logs, and restore the backup.
+
+    The restore is refused while the quorum has a leader, and while a host has a better copy than the backup.
+    """
     with life.step("a backup of the metadata log is restored"):
         backups = life.hosts.work / "backups"
         life.playbooks.run("backup", odradek_backups=str(backups))
@@ -105,13 +111,14 @@ def a_backup_is_restored(life: Life) -> None:
 
 
 def _setting(life: Life, topic: str, key: str) -> str:
-    """Return the value of a topic's setting that is in force."""
+    """Return the value of a topic's setting, as it is in force."""
     asked = f"{_ODRADEK} config get topic {topic} {key} --bootstrap-server {life.bootstrap}"
     return (life.hosts.ssh("crane", asked) or "").strip()
 
 
 def no_copy_is_left(life: Life) -> None:
-    """Remove all metadata logs, without a backup: the log is made anew from the disks, and settings come from the inventory."""
+    """Remove all metadata logs without a backup. The log is rebuilt from the disks, and settings come from the
+    inventory."""
     with life.step("all metadata are gone: the log is made anew from the disks"):
         configs = {"retention.ms": int(_RETENTION_MS)}
         life.playbooks.inventory["vars"]["odradek_topics"] = [
@@ -131,7 +138,7 @@ def no_copy_is_left(life: Life) -> None:
 
 
 def a_host_never_comes_back(life: Life) -> None:
-    """Lose one voter with its machine and another one's metadata: recover without the machine, then replace it."""
+    """Lose the machine of one voter and the metadata of another. Recover without the machine, then replace it."""
     with life.step("a host and the metadata of another are gone: recovered without it, then replaced"):
         life.hosts.kill("heron")
         number = life.hosts["heron"].number

@@ -17,14 +17,17 @@ from tests.deploy.releases import BROKEN, NARROW, OLD
 _STARTED = "39f53479d3a045ac8e11786248231fbf"
 _STOPPING = "de5b426a63be47a7b6ac3eaac82e2f6f"
 _EXITED = "98e322203f7a4ed290d09fe03c09fe15"
-"""The ids of systemd's messages on a unit, as `man systemd.journal-fields` explains them."""
+"""The ids of systemd's journal messages: a unit was started, a unit is stopping, or its process has ended."""
 _SOON = {"node_health_seconds": "10"}
 _SECONDS_MAX = 300
 _ODRADEK = "/opt/odradek/current/bin/odradek"
 
 
 def most_down_at_once(events: list[tuple[float, str, bool]]) -> int:
-    """Count the nodes that were down at the worst moment; events are moment, host, and whether its node went down."""
+    """Return the largest number of nodes that were down at once.
+
+    Each event is a moment, a host, and whether the host's node went down or came up.
+    """
     down: set[str] = set()
     most = 0
     for _, host, went_down in sorted(events):
@@ -35,7 +38,8 @@ def most_down_at_once(events: list[tuple[float, str, bool]]) -> int:
 
 @contextmanager
 def watched(life: Life, most: int) -> Iterator[None]:
-    """Hold a block to so many nodes that are down at once, by what systemd has noted in the hosts' journals."""
+    """Check that no more than `most` nodes are down at once during the block, by systemd's messages in the hosts'
+    journals."""
     begun = time.time()
     yield
     events = []
@@ -59,12 +63,12 @@ def restarted(outcome: Outcome) -> list[str]:
 
 
 def starts(life: Life) -> dict[str, str]:
-    """Return when the node of each host was started."""
+    """Return the start time of each host's node."""
     return {name: life.started(name) for name in life.told}
 
 
 def properties(life: Life, name: str) -> str:
-    """Read the settings of a host's node."""
+    """Read the properties file of a host's node."""
     return life.hosts.ssh(name, f"cat /etc/odradek/node-{life.hosts[name].number}.properties") or ""
 
 
@@ -74,21 +78,21 @@ def keeps_before(life: Life, name: str) -> bool:
 
 
 def odradek(life: Life, *words: str) -> str:
-    """Run a command that asks the cluster, on the first host."""
+    """Run an odradek command on the first host, against the cluster."""
     return life.hosts.ssh("stork", f"{_ODRADEK} {' '.join(words)} --bootstrap-server {life.bootstrap}") or ""
 
 
 def settings(life: Life, **values: object) -> None:
-    """Write the settings of all nodes into the inventory, beside a planted secret."""
+    """Write settings for all nodes into the inventory. A planted secret among the old settings stays."""
     variables = life.playbooks.inventory["vars"]
     planted = {key: value for key, value in variables["odradek_settings"].items() if key == KEY}
     variables["odradek_settings"] = planted | {key.replace("_", "."): value for key, value in values.items()}
 
 
 def a_gate_that_says_no(life: Life) -> None:
-    """Refuse a restart that would stop writes, since another node hangs; files and processes stay as they are.
+    """Refuse a restart that would stop writes, since another node hangs. Files and processes stay as they are.
 
-    The active controller goes on, so it comes last in the roll-out, and the node that hangs comes second.
+    The roll-out would restart the hung node second, and the host of the active controller last.
     """
     leader = life.status()["controller"]
     first, hung = [name for name in life.told if life.hosts[name].number != leader]
@@ -115,11 +119,12 @@ def a_gate_that_says_no(life: Life) -> None:
 
 
 def a_setting_that_fails(life: Life) -> None:
-    """Put a node back that fails with a new setting; all other nodes stay up meanwhile."""
+    """Give a node a setting with which it does not start. It gets its old settings back, and the other nodes stay
+    up."""
     address = life.hosts["crane"].address
     with life.step("a setting with which a node does not start: put back"), watched(life, 1):
         before, text = starts(life), properties(life, "crane")
-        # No one but root listens there.
+        # Only root may listen on this port.
         life.told["crane"]["odradek_host_settings"] = {"odradek.metrics.listener": f"{address}:23"}
         outcome = life.playbooks.run("reconfigure", fails=True, node_health_seconds="60")
         said = " ".join(outcome.output.split())
@@ -133,7 +138,7 @@ def a_setting_that_fails(life: Life) -> None:
 
 
 def killed_in_the_middle(life: Life) -> None:
-    """Kill the playbook of a bad release; the next run fails, too, and still knows the state before the first."""
+    """Kill the playbook that rolls out a bad release. The next run fails, too, and still restores the first state."""
     with life.step("kill -9 in the roll-out of a release that does not start"), watched(life, 1):
         playbook = life.playbooks.begin("upgrade", odradek_release=BROKEN)
         deadline = time.monotonic() + _SECONDS_MAX
@@ -155,12 +160,12 @@ def killed_in_the_middle(life: Life) -> None:
         assert restarted(outcome) == hit, outcome.output[-3000:]
         assert life.versions() == {OLD}
         life.wait_until(is_whole, "a whole cluster")
-        # The next roll-out that is whole forgets it.
+        # The next complete roll-out removes the kept state.
         assert keeps_before(life, hit[0])
 
 
 def _fails_with(life: Life, name: str, release: str) -> bool:
-    """True if a host has a release as its current one, and its node has failed with it."""
+    """True if `release` is the current release of a host, and its node has failed with it."""
     unit = f"odradek@{life.hosts[name].number}"
     asked = f"readlink /opt/odradek/current; systemctl show --property=NRestarts --value {unit}"
     link, restarts = (life.hosts.ssh(name, asked) or "- 0").split()
@@ -168,7 +173,8 @@ def _fails_with(life: Life, name: str, release: str) -> bool:
 
 
 def a_node_that_is_down(life: Life) -> None:
-    """Start a node first whose absence leaves partitions without a leader; then comes the rest of the roll-out."""
+    """Roll out while a node is down that has the only replicas of a topic. It is started first, before the other
+    nodes."""
     number = life.hosts["heron"].number
     with life.step("a node is down, with the only replicas of a topic: started first"), watched(life, 1):
         odradek(life, "topic", "create", "single", "--partitions", "6", "--replication-factor", "1")
@@ -179,7 +185,7 @@ def a_node_that_is_down(life: Life) -> None:
         after = starts(life)
         assert {name for name in after if after[name] != before[name]} == {"heron"}
         assert is_whole(life.status())
-        # In a crash loop, and with a change for all: it comes first again, and what cannot be spared is counted.
+        # Now it is in a crash loop, and all nodes change. It comes first again; unavoidable losses are counted.
         path = f"/etc/odradek/node-{number}.properties"
         life.hosts.ssh("heron", f"echo odradek.metrics.listener={life.hosts['heron'].address}:23 >> {path}")
         life.hosts.ssh("heron", f"systemctl restart odradek@{number}")
@@ -198,7 +204,7 @@ def a_node_that_is_down(life: Life) -> None:
 
 
 def back_to_the_state_before(life: Life) -> None:
-    """Undo a canary by `rollback`; refuse a release that lacks the cluster's feature levels."""
+    """Undo a canary with `rollback`. Refuse a release that lacks the cluster's feature levels."""
     with life.step("a canary, undone; a release of fewer features refused"), watched(life, 1):
         before, text = starts(life), properties(life, "stork")
         settings(life, log_retention_hours=103)

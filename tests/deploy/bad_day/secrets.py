@@ -1,4 +1,7 @@
-"""Secrets are planted, then looked for on the hosts and on the control machine; releases and backups that were changed."""
+"""Planted secrets must stay hidden on the hosts and on the control machine. Changed releases are refused.
+
+Backups are encrypted, and a timer makes them.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ _FILE_BYTES_MAX = 1 << 20
 _TIMER_SECONDS_MAX = 60
 _LOOKS_MAX = 10
 _PLACES = "/etc /root /run /tmp /var/tmp /var/lib /var/backups /usr/local /opt/odradek/versions"
-# The small files of a host, with owner and mode, whatever they are called.
+# A program that prints the small files of a host that contain a planted secret, with their modes.
 _FILES = f"""
 import base64, json, os, stat, sys
 for place in {_PLACES.split()!r}:
@@ -54,13 +57,13 @@ _MAY_HAVE_THEM = ("/etc/odradek/node-", "/var/lib/odradek-before")
 
 @attrs.define
 class ProcessWatch:
-    """A thread that reads the command lines of all processes, hosts' ones among them, when they are young."""
+    """A thread that reads the command lines of all young processes, including those of the hosts."""
 
     secrets: list[bytes]
     found: set[str] = attrs.field(factory=set)
     looked_at: int = 0
     _looks: dict[str, int] = attrs.field(factory=dict)
-    """How often each process was looked at. A process has its words after its first moments."""
+    """How often each process was looked at. Its command line may be there only after its first moments."""
     _stop: threading.Event = attrs.field(factory=threading.Event)
 
     def look(self) -> None:
@@ -78,7 +81,7 @@ class ProcessWatch:
 
     @contextlib.contextmanager
     def at_work(self) -> Iterator[None]:
-        """Look as long as the block lasts; raises if a secret was seen."""
+        """Watch processes while the block runs. Raises `AssertionError` if a command line contained a secret."""
         thread = threading.Thread(target=self.look, daemon=True)
         thread.start()
         try:
@@ -91,7 +94,8 @@ class ProcessWatch:
 
 
 def changed_archives(life: Life) -> None:
-    """Change, unsign and rebuild archives: each is refused with a sentence that names it."""
+    """Change archives, leave out a signature, and rebuild a release. Each is refused with a sentence that names the
+    fault."""
     releases = life.hosts.work / "releases"
     with life.step("releases that were changed are refused"):
         old, new = releases / f"odradek-{OLD}.tar", releases / f"odradek-{NEW}.tar"
@@ -120,7 +124,8 @@ def changed_archives(life: Life) -> None:
 
 
 def planted_secrets(life: Life) -> None:
-    """Look for planted secrets in all places that could have them, after playbooks at the highest verbosity."""
+    """Run playbooks at the highest verbosity with planted secrets. Then search for the secrets wherever they could
+    be."""
     variables, play = life.playbooks.inventory["vars"], life.playbooks
     secrets = life.hosts.work / "secrets"
     with life.step("planted secrets stay hidden") as step:
@@ -145,12 +150,12 @@ def planted_secrets(life: Life) -> None:
         _look_at_hosts(life)
         _look_here(life)
         step.note = f"{watch.looked_at} looks at processes"
-        # The next run of `access` takes them away.
+        # The next run of `access` removes these users.
         variables["odradek_users"] = [{"name": name, "state": "absent"} for name in ("planted", "made")]
 
 
 def planted_secrets_at_the_end(life: Life) -> None:
-    """Look once more, now that nearly all playbooks have run with the secrets in the inventory."""
+    """Search again, now that nearly all playbooks have run with the secrets in the inventory."""
     with life.step("planted secrets are hidden at the end of the day") as step:
         assert life.playbooks.secrets, "this step needs planted_secrets"
         _look_at_hosts(life)
@@ -159,7 +164,8 @@ def planted_secrets_at_the_end(life: Life) -> None:
 
 
 def _look_at_hosts(life: Life) -> None:
-    """Search journals and files of the hosts: the properties of nodes alone have secrets, hidden from strangers."""
+    """Search the hosts' journals and files. Only properties of nodes may contain secrets, and strangers cannot read
+    them."""
     values = life.playbooks.secrets
     for name in life.told:
         journal = life.hosts.ssh(name, "journalctl --all --output=export --no-pager") or ""
@@ -183,7 +189,8 @@ def _look_at_hosts(life: Life) -> None:
 
 
 def _look_here(life: Life) -> None:
-    """Search files of Ansible and of /tmp that are younger than the hosts, and those that git would take here."""
+    """Search Ansible's files and /tmp for secrets in files younger than the hosts, and all files that git would
+    take."""
     work, values = life.hosts.work, life.playbooks.secrets
     since = (work / "key").stat().st_mtime
     log = life.playbooks.log.read_text()
@@ -200,7 +207,7 @@ def _look_here(life: Life) -> None:
     for path in files:
         with contextlib.suppress(OSError):
             found = path.stat()
-            # This file names them, too, wherever somebody has a copy.
+            # A copy of this module's source contains the secrets, too.
             own_source = path.name.split(".")[0] == Path(__file__).stem
             if (
                 path.is_file()
@@ -229,7 +236,7 @@ def _look_here(life: Life) -> None:
 
 
 def code_and_backups(life: Life) -> None:
-    """Apply topics and quotas as code; make backups while a host is down, encrypted, and by a timer."""
+    """Apply topics and quotas from the inventory. Make encrypted backups while a host is down, and by a timer."""
     variables, play = life.playbooks.inventory["vars"], life.playbooks
     most = len(life.told)
     topic: dict[str, Any] = {
@@ -295,7 +302,7 @@ def code_and_backups(life: Life) -> None:
 
 
 def _fires_by_itself(life: Life, name: str) -> None:
-    """Let the timer of a host think that its time has come: systemd itself makes a further backup, and one is kept."""
+    """Set the backup timer of a host to fire soon. systemd makes another backup, and only the newest is kept."""
     before = life.hosts.ssh(name, "ls /var/backups/odradek")
     soon = "[Timer]\\nOnCalendar=\\nOnCalendar=*:*:0/5\\nRandomizedDelaySec=0\\nAccuracySec=1s\\n"
     override = "/run/systemd/system/odradek-backup.timer.d"
@@ -316,7 +323,7 @@ def _fires_by_itself(life: Life, name: str) -> None:
 
 
 def _read_backup(archive: Path, key: Path, opened: Path) -> None:
-    """Decrypt a backup by the recipient's key, and find the metadata log in it."""
+    """Decrypt a backup with the recipient's key, and check that it contains the metadata log."""
     command = [
         "openssl",
         "cms",

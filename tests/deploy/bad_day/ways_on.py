@@ -1,4 +1,4 @@
-"""Hosts that are gone, re-imaged, or without an address: a playbook leads on."""
+"""Hosts that are lost or reinstalled, and the playbooks that bring the cluster back."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 from tests.deploy.life import DISK_BYTES, FOURTH, Life, host_entry, is_whole, refused
 
 SINGLE, LOST = "single", "lost"
-"""Topics of one replica."""
+"""Topics whose partitions have one replica each."""
 _ODRADEK = "/opt/odradek/current/bin/odradek"
 _TAKEN = "intruder"
 
 
 def _ask(life: Life, *words: str) -> dict[str, Any]:
-    """Ask the cluster on stork, by a command with `--json`."""
+    """Run a command with `--json` on the host stork, and return its output."""
     keys = " --command-config /etc/odradek/operator.properties" if life.secured else ""
     command = f"{_ODRADEK} {' '.join(words)} --json --bootstrap-server {life.bootstrap}{keys}"
     found: dict[str, Any] = json.loads(life.hosts.ssh("stork", command) or "")
@@ -40,7 +40,8 @@ def _strangers(status: dict[str, Any], number: int) -> list[int]:
 
 
 def votes_are_taken_last(life: Life) -> None:
-    """Drain a host that cannot be drained: it keeps its vote, since the refusal comes before any change."""
+    """Try to drain a host whose replicas have no other place. The refusal comes before any change, so it keeps its
+    vote."""
     with life.step("a drain that is refused takes no vote"):
         before = life.status()["quorum"]["voters"]
         for name in ("heron", "crane"):
@@ -53,7 +54,8 @@ def votes_are_taken_last(life: Life) -> None:
 
 
 def a_host_is_away(life: Life) -> None:
-    """Let a host die: it holds up only what concerns it, and a topic of one replica is lost with it."""
+    """Cut the power of a host. Playbooks that can work without it succeed, and the others are refused with the way
+    out."""
     _ask(life, "topic", "create", SINGLE, "--partitions", "6", "--replication-factor", "1")
     with life.step("a host is away: status, backup, access go on"):
         _lose(life, "crane")
@@ -70,7 +72,8 @@ def a_host_is_away(life: Life) -> None:
 
 
 def a_used_disk_is_wiped(life: Life) -> None:
-    """Add a host while another is away; its used disks are wiped by their serial numbers alone."""
+    """Add a host with used disks while another host is away. A used disk is wiped only if its serial number is
+    given."""
     with life.step("a host with used disks is added while another is away"):
         host = life.hosts[FOURTH]
         life.hosts.ssh(FOURTH, f"dd if=/dev/urandom of={host.disks['a']} bs=1M seek=512 count=64 conv=fsync")
@@ -99,7 +102,7 @@ def a_used_disk_is_wiped(life: Life) -> None:
 
 
 def a_host_is_given_up(life: Life) -> None:
-    """Forget a host that will not come back; the operator gives up by topic the records that only it had."""
+    """Remove a host that will not come back. The operator names the topics whose only records were on this host."""
     number = life.hosts["crane"].number
     with life.step("a dead host is given up") as step:
         life.told["crane"]["odradek_voter"] = False
@@ -115,7 +118,7 @@ def a_host_is_given_up(life: Life) -> None:
             life.hosts[name].number for name in ("stork", "heron", FOURTH)
         )
         assert not status["under_replicated_partitions"], status
-        # Once more, out of the inventory: by its node id.
+        # Now the host is out of the inventory, so its node id names it.
         del life.told["crane"]
         life.playbooks.run("remove_host", odradek_host=str(number), odradek_accept_loss=SINGLE)
         life.wait_until(is_whole, "a whole cluster")
@@ -129,7 +132,7 @@ def a_host_is_given_up(life: Life) -> None:
 
 
 def a_new_system(life: Life) -> None:
-    """Give a host a new system with other numbers of users; its disks are found and kept."""
+    """Give a host a new system with other user ids. Its disks are found and kept."""
     with life.step("a host with a new system keeps its disks"):
         before = {each["path"] for each in _directories(life, "heron")}
         _lose(life, "heron")
@@ -148,9 +151,9 @@ def a_new_system(life: Life) -> None:
 
 
 def a_first_disk_dies(life: Life) -> None:
-    """Lose the disk with the metadata log: the other one keeps its logs, and the node votes again.
+    """Lose the disk with a node's metadata log. The other disk keeps its logs, and the node votes again.
 
-    What had its only replica on the lost disk goes on once the operator chooses; until then it holds nothing up.
+    Partitions whose only replica was on the lost disk wait until the operator chooses. They hold up nothing else.
     """
     _ask(life, "topic", "create", LOST, "--partitions", "12", "--replication-factor", "1")
     with life.step("the first disk of a host is replaced, the other one is kept") as step:

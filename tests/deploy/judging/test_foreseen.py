@@ -1,4 +1,4 @@
-"""A run with `--check` says what would be changed, and what it cannot foresee."""
+"""A run with `--check` reports the changes that a real run would make, and the parts that it cannot foresee."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def values(**changes: Any) -> dict[str, Any]:
 
 
 def test_nothing_differs() -> None:
-    """A host that is as the inventory says is spoken of in no sentence."""
+    """The report about a host that matches the inventory is empty."""
     assert plans.foreseen(values(), PLAN) == {"differences": [], "unforeseen": []}
 
 
 def test_a_file_and_a_release() -> None:
-    """A file that differs and another release restart the node."""
+    """If a file differs and the release is another one, both changes and the node's restart are reported."""
     found = plans.foreseen(
         values(
             odradek_release="0.1.1",
@@ -48,7 +48,7 @@ def test_a_file_and_a_release() -> None:
 
 
 def test_a_bare_host() -> None:
-    """A bare host gets all of it; what comes with the disks and the release cannot be foreseen."""
+    """A bare host would get everything. Changes that depend on its disks or on the release cannot be foreseen."""
     node = {"id": 1, "active": False, "stale": True, "unmounted": ["a"], "unformatted": ["a"]}
     state = {"founded": False, "current": None, "releases": [], "nodes": [node]}
     found = plans.foreseen(
@@ -75,19 +75,19 @@ def test_a_bare_host() -> None:
 
 
 def test_a_node_that_is_down() -> None:
-    """A node that is down would be started, whatever its files are."""
+    """A node that is down would be started, even if all of its files match."""
     told = values()
     told["odradek_host_state"]["nodes"][0]["active"] = False
     assert plans.foreseen(told, PLAN)["differences"] == ["node 1 would be started"]
 
 
 def test_votes() -> None:
-    """Votes that differ are given and taken; a cluster that does not answer is left out."""
+    """Nodes would get and lose votes as the inventory says. Without an answer of the cluster, votes are left out."""
     live = {"status": {"quorum": {"voters": [1, 2, 3]}}}
     assert plans.foreseen_votes(PLAN, live) == ["node 4 would get a vote", "node 3 would lose its vote"]
     assert plans.foreseen_votes(PLAN, {}) == []
 
 
 def test_a_host_that_was_not_looked_at() -> None:
-    """A host that did not answer counts as unknown."""
+    """The report about an unreachable host names no differences."""
     assert plans.foreseen({"odradek_host_state": {"unreachable": True}}, PLAN)["differences"] == []

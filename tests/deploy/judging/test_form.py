@@ -1,4 +1,4 @@
-"""The collection's form: specs and pages that agree with the table of variables, an archive that installs, lint's rules."""
+"""The form of the collection: argument specs, pages, the archive, and the rules of linters."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ _MADE = re.compile(
 )
 _SET = re.compile(r"set ((?:odradek|node|disks|host)_[a-z0-9_]+)\b")
 _NO_VARIABLE = re.compile(r"odradek\.cluster\.[a-z_]+|^\s*#.*$", re.MULTILINE)
-"""Names of plugins, and comments."""
+"""Finds names of plugins, and comments. Neither contains variables."""
 _GROUP = re.compile(r"(?:groups\.|groups: |hosts: |')(odradek_[a-z_]+)")
-"""Names of groups that a playbook makes, not of variables."""
+"""Finds the names of groups that a playbook makes. They look like variables."""
 
 
 @pytest.mark.parametrize("path", pages(), ids=lambda path: str(path.relative_to(ROLES)))
 def test_specs_and_pages_agree_with_the_table(path: Path) -> None:
-    """A role's argument specs and README are as the table would write them now: `python -m deploy.role_pages`."""
+    """The argument specs and README of each role equal the output of `python -m deploy.role_pages`."""
     assert path.read_text() == pages()[path]
 
 
 def test_specs_are_of_files_of_tasks() -> None:
-    """An argument spec belongs to a file of tasks, so Ansible reads it when the file is included."""
+    """Each argument spec belongs to a file of tasks, since Ansible reads the spec when this file is included."""
     for role, entries in table().ENTRIES.items():
         for name in entries:
             assert (ROLES / role / "tasks" / f"{name}.yml").exists(), f"{role}: tasks/{name}.yml"
@@ -42,7 +42,7 @@ def test_specs_are_of_files_of_tasks() -> None:
 
 @pytest.mark.parametrize("role", table().OF_ROLES)
 def test_defaults_agree_with_the_table(role: str) -> None:
-    """The table has the defaults that a role has; a variable that it lacks is on the page for operators."""
+    """The table has the same defaults as the role. A variable that is not in the table is on the page for operators."""
     text = (ROLES / role / "defaults" / "main.yml").read_text()
     there = dict(re.findall(r"^([a-z_]+):[ ]?(.*)$", text, re.MULTILINE))
     known = {each.name: each for each in table().OF_ROLES[role]}
@@ -56,7 +56,7 @@ def test_defaults_agree_with_the_table(role: str) -> None:
 
 
 def test_variables_of_the_collection_are_known_to_operators() -> None:
-    """A variable that playbooks and roles read, and that none of them makes, is in the table, or on the page."""
+    """A variable that playbooks or roles read, but never set, is in the table or on the page for operators."""
     texts = [
         path.read_text()
         for folder in ("playbooks", "roles")
@@ -86,7 +86,7 @@ def _collection(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]
     not (ANSIBLE / "bin" / "ansible-galaxy").exists(), reason="make deploy-tools installs Ansible"
 )
 def test_the_collection_is_built_and_installed(tmp_path: Path) -> None:
-    """`ansible-galaxy` builds an archive with its pages, installs it, and a playbook of it is found."""
+    """`ansible-galaxy` builds an archive that contains the pages, and installs it with its playbooks."""
     built = _collection(tmp_path, "build", str(CLUSTER), "--output-path", str(tmp_path))
     assert built.returncode == 0, built.stderr
     (archive,) = tmp_path.glob("odradek-cluster-*.tar.gz")
@@ -110,13 +110,13 @@ def test_the_collection_is_built_and_installed(tmp_path: Path) -> None:
 
 
 def test_yamllint_knows_the_form() -> None:
-    """The collection brings its own rules for YAML, and `make check` goes by them."""
+    """The collection has its own rules for yamllint, and the Makefile uses them."""
     assert (CLUSTER / ".yamllint").exists()
     assert ".yamllint" in (ROOT / "Makefile").read_text()
 
 
 def test_the_changelog_names_every_playbook() -> None:
-    """An operator who reads the changelog learns of every playbook."""
+    """The changelog names every playbook that an operator runs."""
     parts = ("besides", "converge", "founded", "foreseen", "judge", "one_host", "preflight", "prepare")
     text = (CLUSTER / "CHANGELOG.md").read_text()
     for path in (CLUSTER / "playbooks").glob("*.yml"):
@@ -126,14 +126,14 @@ def test_the_changelog_names_every_playbook() -> None:
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not there")
 def test_pages_of_the_archive_are_those_of_the_repository() -> None:
-    """The pages in the archive are links, so that there is one text of each."""
+    """The collection's pages are links to the pages in docs, so that each text exists once."""
     for path in (CLUSTER / "docs").iterdir():
         assert path.is_symlink()
         assert path.resolve() == ROOT / "docs" / path.name
 
 
 def _keys_below(lines: list[str], at: int) -> set[str]:
-    """Return the keys of the block that line `at` opens: those one step further in."""
+    """Return the keys of the block that line `at` opens, without nested keys."""
     depth = len(lines[at]) - len(lines[at].lstrip())
     keys: set[str] = set()
     inside = 0
@@ -150,7 +150,7 @@ def _keys_below(lines: list[str], at: int) -> set[str]:
 
 @pytest.mark.parametrize("path", sorted(CLUSTER.rglob("*.yml")), ids=lambda path: path.name)
 def test_no_key_comes_twice_by_a_merge(path: Path) -> None:
-    """Ansible warns of a key that is merged and written, too: only common keys are merged."""
+    """Ansible warns if a block merges a key and also writes it. So no block does both."""
     lines = path.read_text().splitlines()
     anchors = {found[1]: at for at, line in enumerate(lines) if (found := re.search(r": &(\w+)$", line))}
     for at, line in enumerate(lines):
@@ -171,7 +171,7 @@ _CONDITION = re.compile(
 
 
 def test_conditions_are_no_templates() -> None:
-    """Ansible warns of a condition in delimiters of templates; it will refuse it in a release to come."""
+    """No condition has the delimiters of templates. Ansible warns of them, and a later release will refuse them."""
     assert _CONDITION.search('    that: "{{ a }}"\n')
     assert _CONDITION.search("    when: >-\n      {{ a }}\n")
     found = [path.name for path in CLUSTER.rglob("*.yml") if _CONDITION.search(path.read_text())]

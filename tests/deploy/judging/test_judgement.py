@@ -1,4 +1,4 @@
-"""All mistakes of an inventory, its hosts and its cluster: each in a sentence, all at once."""
+"""Mistakes in an inventory, on its hosts and in its cluster. Each gives a sentence, and all are reported at once."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def inventory() -> dict[str, dict[str, Any]]:
 
 
 def problems(told: dict[str, dict[str, Any]], **names: tuple[str, ...]) -> list[str]:
-    """Judge an inventory; `names` are the addresses that names have."""
+    """Judge an inventory and return its problems. `names` are host names with their addresses."""
     found: list[str] = judgement.inventory_problems(told, layout(told), lambda name: names.get(name, ()))
     return found
 
 
 def test_a_sound_inventory() -> None:
-    """What the page shows has no problem."""
+    """An inventory as operators write it has no problem."""
     assert problems(inventory()) == []
 
 
@@ -108,14 +108,14 @@ def test_a_sound_inventory() -> None:
     ],
 )
 def test_a_mistake(values: dict[str, Any], sentence: str) -> None:
-    """Each mistake is a sentence with the host, the name and the remedy."""
+    """Each mistake gives a sentence with the host, the variable and the remedy."""
     told = inventory()
     told["heron"].update(values)
     assert any(each.startswith(sentence) for each in problems(told)), problems(told)
 
 
 def test_a_mistake_of_all_hosts_is_said_once() -> None:
-    """A variable of the group is a mistake of nobody's in particular."""
+    """A mistake in a variable of all hosts is reported once, without the name of a host."""
     told = inventory()
     for values in told.values():
         values["odradek_setings"] = {}
@@ -123,7 +123,7 @@ def test_a_mistake_of_all_hosts_is_said_once() -> None:
 
 
 def test_a_password_is_not_shown() -> None:
-    """A value that may be a secret is hidden."""
+    """If a wrong value may be a secret, the sentence hides it."""
     told = inventory()
     for values in told.values():
         values["odradek_users"] = [{"name": "shop", "password": ["hunter2"]}]
@@ -132,7 +132,7 @@ def test_a_password_is_not_shown() -> None:
 
 
 def test_names_of_others() -> None:
-    """A variable of another role is nobody's mistake; a name that looks like ours may be allowed."""
+    """A variable of another role is accepted. An unknown name like ours is accepted if the operator allows it."""
     told = inventory()
     told["heron"].update({"node_exporter_version": 1, "nginx_port": 80, "inventory_hostname": "heron"})
     assert problems(told) == []
@@ -141,14 +141,14 @@ def test_names_of_others() -> None:
 
 
 def test_a_name_that_the_collection_reads() -> None:
-    """Facts that playbooks set are known, since the collection's own files speak of them."""
+    """Variables that playbooks set count as known, since the collection's own files use their names."""
     told = inventory()
     told["heron"]["odradek_host_state"] = {}
     assert problems(told) == []
 
 
 def test_hosts_at_one_address() -> None:
-    """Two hosts at one address would format the same disks: by address, and by the address that a name has."""
+    """Two hosts with one address are refused, since they would format the same disks. Host names are resolved first."""
     told = inventory()
     told["heron"]["ansible_host"] = "192.0.2.1"
     sentence = "stork and heron have one address, 192.0.2.1: give each host its own in ansible_host."
@@ -159,7 +159,7 @@ def test_hosts_at_one_address() -> None:
 
 
 def test_ports_that_are_there_twice() -> None:
-    """A port belongs to one listener of one node at its address."""
+    """Two listeners with the same port at one address are refused."""
     told = inventory()
     told["heron"]["odradek_client_port"] = 9093
     (sentence,) = problems(told)
@@ -175,7 +175,7 @@ def test_ports_that_are_there_twice() -> None:
 
 
 def test_a_value_that_cannot_be_read() -> None:
-    """A template that fails is a mistake of its variable, whatever it fails with."""
+    """A template that fails is reported as a mistake of its variable, whatever its error is."""
 
     class Failing(dict[str, Any]):
         def __getitem__(self, name: str) -> Any:
@@ -194,7 +194,7 @@ def test_a_value_that_cannot_be_read() -> None:
     [("voter", "vter", 1), ("voter", "votre", 1), ("settings", "setings", 1), ("a", "a", 0), ("", "abc", 3)],
 )
 def test_distance(one: str, other: str, errors: int) -> None:
-    """A letter more, less or other, or two in the wrong order, is one error."""
+    """A missing, additional or different letter, or two swapped letters, count as one error."""
     assert judgement.distance(one, other) == judgement.distance(other, one) == errors
 
 
@@ -230,7 +230,7 @@ def judged(told: dict[str, dict[str, Any]], **run: Any) -> dict[str, list[str]]:
 
 
 def hosts(*, member: bool = False, **changes: Any) -> dict[str, dict[str, Any]]:
-    """Return an inventory whose hosts were looked at; `changes` are facts of heron."""
+    """Return an inventory with the facts of its hosts. `changes` are facts of the host heron."""
     told = inventory()
     for name, values in told.items():
         values["odradek_host_state"] = {"founded": member, "nodes": [], "releases": ["0.1.0"]}
@@ -239,7 +239,7 @@ def hosts(*, member: bool = False, **changes: Any) -> dict[str, dict[str, Any]]:
 
 
 def test_hosts_on_which_nothing_is_wrong() -> None:
-    """Such hosts are neither refused nor spoken of."""
+    """Sound hosts lead to empty lists of problems and notes."""
     assert judged(hosts()) == {"problems": [], "notes": []}
 
 
@@ -260,7 +260,8 @@ def test_hosts_on_which_nothing_is_wrong() -> None:
     ],
 )
 def test_a_host_that_cannot_be_taken(facts: dict[str, Any], sentence: str) -> None:
-    """A new host is refused for what a member of the cluster may have: there it is said at most."""
+    """A new host with one of these faults is refused. A host that belongs to the cluster is refused only for its
+    clock."""
     assert any(each.startswith(sentence) for each in judged(hosts(**facts))["problems"])
     assert judged(hosts(**facts), converges=False, prepares=False)["problems"] == []
     assert judged(hosts(**facts), host="stork")["problems"] == []
@@ -270,7 +271,7 @@ def test_a_host_that_cannot_be_taken(facts: dict[str, Any], sentence: str) -> No
 
 
 def test_peers_that_cannot_be_reached() -> None:
-    """A connection that fails says something only where a node listens."""
+    """A failed connection is a problem only if a node listens at that address."""
     told = hosts(unreached=[{"id": 1, "address": "192.0.2.1", "port": 9092, "why": "no answer"}])
     assert judged(told)["problems"] == []
     told["stork"]["host_judged"]["listening"] = [9092]
@@ -279,7 +280,7 @@ def test_peers_that_cannot_be_reached() -> None:
 
 
 def test_one_machine_with_two_names() -> None:
-    """One machine under two names is known by its id and its addresses; an id alone comes from an image."""
+    """Two hosts are one machine if both id and address are equal. The id alone may come from a copied image."""
     told = hosts(machine=["abc", "10.0.0.1"])
     told["stork"]["host_judged"]["machine"] = ["abc", "10.0.0.1"]
     assert "stork, heron are one machine (10.0.0.1)" in judged(told)["problems"][0]
@@ -298,7 +299,7 @@ def test_one_machine_with_two_names() -> None:
     ids=["in service", "dead", "retired", "the cluster does not answer"],
 )
 def test_a_disk_that_vanished(found: dict[str, bool] | None, is_refused: bool) -> None:
-    """A disk in service that the inventory lacks refuses the run; a disk that is dead or retired may go."""
+    """If the inventory lacks a disk in service, the run is refused. A dead or retired disk may be left out."""
     paths = [f"/srv/odradek/{disk}/node-2" for disk in ("a", "b", "c")]
     told = hosts(member=True, directories=[{"node": 2, "path": path, "mounted": True} for path in paths])
     if found is not None:
@@ -316,7 +317,7 @@ def test_a_disk_that_vanished(found: dict[str, bool] | None, is_refused: bool) -
 
 
 def test_the_first_disk_stays_the_first() -> None:
-    """The first directory has the metadata log: disks in another order would begin an empty one."""
+    """The first directory has the metadata log. Disks in another order are refused, since the log would begin empty."""
     paths = [f"/srv/odradek/{disk}/node-2" for disk in ("b", "a")]
     told = hosts(member=True, directories=[{"node": 2, "path": path, "mounted": True} for path in paths])
     (sentence,) = judged(told)["problems"]
@@ -324,7 +325,7 @@ def test_the_first_disk_stays_the_first() -> None:
 
 
 def test_a_node_that_vanished() -> None:
-    """A node that runs on a host and that the inventory lacks refuses the run."""
+    """If the inventory lacks a node that runs on a host, the run is refused."""
     assert (
         "node 14 runs there, and the inventory does not name it"
         in judged(hosts(running=[2, 14]))["problems"][0]
@@ -332,7 +333,7 @@ def test_a_node_that_vanished() -> None:
 
 
 def test_another_cluster() -> None:
-    """Hosts and a cluster that answers are of the cluster that the inventory names."""
+    """Hosts, and a cluster that answers, must have the cluster id of the inventory."""
     told = hosts(member=True, cluster_id="other")
     assert "heron: it belongs to the cluster other" in judged(told, converges=False)["problems"][0]
     told = hosts(member=True)
@@ -341,7 +342,7 @@ def test_another_cluster() -> None:
 
 
 def test_members_that_the_inventory_lacks() -> None:
-    """A broker or voter that the inventory lacks, or has elsewhere, is said and refuses nothing."""
+    """A broker or voter that is not in the inventory, or has another address there, gives only a note."""
     told = hosts(member=True)
     brokers = [
         {"broker": 2, "host": "192.0.2.9", "port": 9092, "online": True, "replicas": 3},
@@ -358,7 +359,7 @@ def test_members_that_the_inventory_lacks() -> None:
 
 
 def test_all_at_once() -> None:
-    """Mistakes of every kind are in one list, with hosts that were not reached."""
+    """Mistakes of every kind, and hosts that were not reached, are reported in one list."""
     told = hosts(taken=[{"port": 9092, "by": "nginx (process 7)"}])
     told["stork"]["odradek_setings"] = {}
     told["stork"]["odradek_voter"] = False
@@ -380,7 +381,7 @@ def test_all_at_once() -> None:
 
 
 def test_an_unreachable_host_alone() -> None:
-    """A host that does not answer is left to other rules: they say whether the run needs it."""
+    """An unreachable host alone is no problem here. Other rules decide whether the run needs it."""
     told = hosts()
     told["crane"]["odradek_host_state"] = {"unreachable": True}
     del told["crane"]["host_judged"]
@@ -388,7 +389,7 @@ def test_an_unreachable_host_alone() -> None:
 
 
 def test_looks() -> None:
-    """A host looks at all ports of its own nodes, and at those by which nodes reach each other."""
+    """A host checks all ports of its own nodes, and the ports by which nodes on other hosts are reached."""
     plan = layout(inventory())
     looks = verdicts.looks_of(plan, "heron")
     assert looks["nodes"] == [{"id": 2, "address": "192.0.2.2", "ports": [9094, 9092, 9093]}]

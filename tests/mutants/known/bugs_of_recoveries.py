@@ -93,6 +93,18 @@ MUTANTS_OF_RECOVERIES: tuple[Mutant, ...] = (
         _AIMED,
     ),
     Mutant(
+        "unread-topics-set-aside",
+        "A topic that only an absent node has is unknown to the recovered metadata, and its log becomes a stray.",
+        "odradek.node.directories:Directories.check_unread_topics",
+        """
+        - if not unknown:
+        + if True:
+        """,
+        "recovery",
+        200,
+        _AIMED,
+    ),
+    Mutant(
         "longest-log-of-those-who-came-first",
         "The first brokers that are back elect among themselves, and the longest log is cut when it comes.",
         "odradek.metadata_quorum.controller.unclean_recovery:Recovery.elect",

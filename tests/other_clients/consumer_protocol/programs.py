@@ -114,7 +114,7 @@ class Member:
 
     @property
     def values(self) -> set[str]:
-        """Return the values of all records that it has read."""
+        """Return the values of all records that the program has read."""
         return {each.value for each in list(self.records)}
 
     @property
@@ -122,27 +122,27 @@ class Member:
         return self._process.poll() is None
 
     def stall(self) -> None:
-        """Stop it by SIGSTOP. Its connections stay open, but it sends nothing."""
+        """Stop the program by SIGSTOP. Its connections stay open, but it sends nothing."""
         self._process.send_signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
-        """Continue it by SIGCONT."""
+        """Continue the program by SIGCONT."""
         self._process.send_signal(signal.SIGCONT)
 
     def leave(self) -> None:
-        """Make it leave its group, and wait for the end of the process."""
+        """Make the member leave its group, and wait for the end of its process."""
         self._process.send_signal(signal.SIGTERM)
         self._process.wait(END_SECONDS)
         self._reader.join(END_SECONDS)
 
     def kill(self) -> None:
-        """End it by SIGKILL if it still runs."""
+        """End the program by SIGKILL if it still runs."""
         self._process.kill()
         self._process.wait()
         self._reader.join(END_SECONDS)
 
     def last_words(self) -> str:
-        """Return the end of its standard error."""
+        """Return the end of the program's standard error."""
         return f"{self.name}: " + self._complaints.read_text(errors="replace")[-1500:]
 
 

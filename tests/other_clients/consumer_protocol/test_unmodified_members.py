@@ -51,7 +51,8 @@ def test_clients_share_a_group(tmp_path: Path, whole_matrix: bool) -> None:
     ids=["librdkafka", "odradek", "verifiable-consumer", "java-with-a-pattern", "console-consumer"],
 )
 def test_clients_of_a_kind(kinds: list[Kind], tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """Members of one kind read each acknowledged record, Java's even with a pattern that the coordinator matches."""
+    """Members of one kind read each acknowledged record. Java's members even subscribe to a pattern that the
+    coordinator matches."""
     if not request.config.getoption("--matrix"):
         pytest.skip("only in the long form: run make test-groups")
     if LIBRDKAFKA not in kinds and ODRADEK not in kinds:

@@ -365,6 +365,12 @@ def test_without_any_copy_the_disks_say_what_there_was() -> None:
     assert plan.voters is not None
     assert {each.key.node_id for each in plan.voters.voters} == {1, 2, 3}
     assert not {each.key for each in plan.voters.voters} & {key_of(1), key_of(2), key_of(3)}
+    lines = evidence(choice, nodes)
+    assert [each for each in lines if "t1 (" in each and "with 1 partition of 2 replicas" in each]
+    assert [each for each in lines if "t2 (" in each and "with 3 partitions of 1 replica," in each]
+    assert [
+        each for each in lines if each.startswith("topic t2: 2 of its 3 partitions (0, 1) are on no disk")
+    ]
     named = Named(configs={"t1": {"cleanup.policy": "compact", "min.insync.replicas": "2"}})
     choice = rebuild(nodes, named)
     assert any("t1 (" in each and "configuration of --topics" in each for each in evidence(choice, nodes))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import attrs
 
-from odradek.metadata_quorum.controller.unclean_recovery import AWAITED_BROKERS
+from odradek.metadata_quorum.controller.unclean_recovery import AWAITED_BROKERS, UNREAD_BROKERS
 from odradek.metadata_quorum.recovery.choice import Named, choose
 from odradek.metadata_quorum.recovery.evidence import evidence
-from odradek.metadata_quorum.recovery.found import FoundDirectory
+from odradek.metadata_quorum.recovery.found import CopyFiles, FoundDirectory
 from odradek.wire.messages.metadata_records import RegisterControllerRecord
 from tests.quorum.recovery.copies_world import (
     beginning,
@@ -70,3 +70,51 @@ def test_a_disk_that_is_away_may_hold_any_partition() -> None:
         image = images_of(plan_of(choose(nodes, Named(lost=LOST)), nodes))
         held = [name for name in ("t1", "t2") if 1 in image.topics[name].partitions[0].last_known_elr]
         assert held == waiting
+
+
+def test_an_absent_node_brings_a_topic_that_the_recovered_metadata_lack() -> None:
+    """The copy lacks a topic, which only an absent node has. When that node is back, another recovery restores the
+    topic, although a majority of the voters is left.
+    """
+    log = beginning(VOTERS)
+    log.append(write(log, 1, *topic(1, (2, 3))))
+    first = [found(1, None), found(2, None, replica(1, 2)), found(3, copy_of(log), replica(1, 3))]
+    plan = plan_of(choose(first, Named(lost=LOST, absent=(4,))), first, [4])
+    assert images_of(plan).broker_configs(None)[UNREAD_BROKERS] == "4"
+    assert plan.voters is not None
+    new = CopyFiles(plan.end, plan.snapshot, b"")
+    keys = {each.key.node_id: each.key.directory_id for each in plan.voters.voters}
+    nodes = [
+        attrs.evolve(
+            each,
+            copy=new,
+            directories=tuple(attrs.evolve(at, directory_id=keys[each.node_id]) for at in each.directories),
+        )
+        for each in first
+    ]
+    known, unknown = (found(4, None, replica(1, 4)), found(4, None, replica(1, 4), replica(7, 4)))
+    assert any("start them instead" in each for each in choose([*nodes, known], Named()).refusals)
+    choice = choose([*nodes, unknown], Named())
+    assert choice.refusals == ()
+    image = images_of(plan_of(choice, [*nodes, unknown]))
+    assert image.topics["t7"].partitions[0].last_known_elr == (4,)
+    assert UNREAD_BROKERS not in image.broker_configs(None)
+    assert image.broker_configs(None)[AWAITED_BROKERS] == "1,2,3,4"
+    elsewhere = [*nodes, attrs.evolve(unknown, node_id=5)]
+    assert any("start them instead" in each for each in choose(elsewhere, Named(absent=(4,))).refusals)
+
+
+def test_disks_that_were_read_only_in_part_are_unread() -> None:
+    """A node has an unmounted disk, or a replica that could not be read. Its disks may have unknown topics."""
+    log = beginning(VOTERS)
+    log.append(write(log, 1, *topic(1, (2, 3))))
+    whole = found(1, None)
+    gaps = [
+        attrs.evolve(whole, missing=(("t1", 0),)),
+        attrs.evolve(whole, directories=(*whole.directories, FoundDirectory("/data", None))),
+        attrs.evolve(whole, directories=(*whole.directories, FoundDirectory("/data", None, "I/O error"))),
+    ]
+    for node, unread in ((whole, None), *((each, "1") for each in gaps)):
+        nodes = [node, found(2, None), found(3, copy_of(log), replica(1, 3))]
+        image = images_of(plan_of(choose(nodes, Named(lost=LOST)), nodes))
+        assert image.broker_configs(None).get(UNREAD_BROKERS) == unread

@@ -72,8 +72,8 @@ class Evening:
         return None
 
     def _fitting(self, giver: int, taker: int, wanted: float, gap: float) -> TopicPartition | None:
-        """Choose the largest replica of the broker `giver` with at most `wanted` bytes. If there is no such
-        replica, choose the smallest replica of those that narrow the gap to `taker`.
+        """Choose the largest replica of the broker `giver` with at most `wanted` bytes. If there is no such replica,
+        choose the smallest replica whose move narrows the gap to `taker`.
         """
         held = self._loads.held(giver)
         middle = bisect_right(held, wanted, key=lambda entry: entry[0])

@@ -1,4 +1,6 @@
-"""Steps that choose a broker for a replica: racks decide first, then hosts, then the load. PURE."""
+"""Steps of a plan that move replicas off leaving brokers, change their number or spread them over racks; the
+choice of a broker. PURE. Racks decide first, then hosts, then the load.
+"""
 
 from __future__ import annotations
 
@@ -47,8 +49,8 @@ def _rank(cluster: PlannedCluster, others: Iterable[int], candidate: int) -> tup
 
 
 def resize_partitions(cluster: PlannedCluster, count: int) -> None:
-    """Give each partition `count` replicas: add replicas on the best brokers, or drop the least useful ones.
-    Raises `CannotPlan`.
+    """Give each partition `count` replicas: add replicas on the best brokers, or drop the least useful replicas. Raises
+    `CannotPlan`.
     """
     for key in cluster.movable:
         replicas = cluster.replicas(key)
@@ -64,8 +66,9 @@ def resize_partitions(cluster: PlannedCluster, count: int) -> None:
 
 
 def _dispensable(cluster: PlannedCluster, replicas: Iterable[int], node: int) -> tuple[int, int, int, int]:
-    """Rank the replica on broker `node` as a candidate for removal. The higher the rank, the less the partition loses
-    with the replica. Of otherwise equal replicas, one on a dead broker ranks highest.
+    """Rank the replica on broker `node` as a candidate for removal. The replica with the highest rank is removed first,
+    because the partition loses the least with it. Of otherwise equal replicas, a replica on a dead broker ranks
+    highest.
     """
     racks, hosts = cluster.spread.span(each for each in replicas if each != node)
     return racks, hosts, cluster.loads.size(node) if node in cluster.loads else 1 << 62, node

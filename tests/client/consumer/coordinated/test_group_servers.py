@@ -35,7 +35,7 @@ CONSUMER = {"group_protocol": "consumer"}
     ]
 )
 def cluster(request: pytest.FixtureRequest, fresh_topic: Callable[[str], str]) -> Iterator[Cluster]:
-    """One of the servers."""
+    """A cluster of one of the servers under test."""
     found = Cluster(request.getfixturevalue(request.param).bootstrap, fresh_topic)
     found.client.admin.describe_cluster()
     assert found.client.core.cluster.features["group.version"] >= 1, (

@@ -1,5 +1,5 @@
-"""Runs an `odradek` command that may take a day, as many short runs. Each minute it prints a line about the remaining
-work.
+"""Runs an `odradek` command that may take a day. The command is run for a minute at a time until its work is done.
+After each run a line about the remaining work is printed.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 LATE = "--timeout has passed: "
-"""The text in the error output of a command whose --timeout has passed while its moves continue."""
+"""The text that a command prints to standard error if its `--timeout` has passed and its moves continue."""
 _PIECE_SECONDS_MAX = 60
 _REACH_SECONDS_MAX = 300
 _PAUSE_SECONDS = 5
 
 
 def is_late(answer: dict[str, Any]) -> bool:
-    """True if the command has only run out of time, and should be run again."""
+    """True if the command ended only because its `--timeout` has passed. The caller should then run it again."""
     return answer.get("rc") not in (0, None) and LATE in answer.get("stderr", "")
 
 
 def left_text(stderr: str) -> str:
-    """Return the remaining work, from the command's last line."""
+    """Return the part of a late command's output that describes the remaining work."""
     line = next((line for line in reversed(stderr.splitlines()) if LATE in line), "")
     return line.partition(LATE)[2].partition(";")[0].strip()
 
@@ -100,6 +100,6 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible has no types
                 time.sleep(_PAUSE_SECONDS)
 
     def _say(self, text: str, seconds: float) -> None:
-        """Print a line now, instead of at the end of the task."""
+        """Print a line at once. (Ansible shows a task's result only when the task ends.)"""
         now = datetime.datetime.now().astimezone().strftime("%H:%M:%S")
         Display().display(f"{now} {self._task.get_name()}: {text} (after {seconds / 60:.0f} min)")

@@ -1,4 +1,4 @@
-"""Sentences about the changes that a real run would make, and about the changes that a check cannot foresee. PURE."""
+"""Sentences about the changes that a real run would make, and about changes that check mode cannot foresee. PURE."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _value:
 
 
 def foreseen(values: Mapping[str, Any], plan: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return two lists of sentences: the changes that a run would make to a host, and changes that a check cannot
+    """Return two lists of sentences: the changes that a run would make to a host, and changes that check mode cannot
     foresee.
     """
     state = values.get("odradek_host_state") or {}

@@ -55,7 +55,9 @@ _WRITTEN = {
 }
 """Properties that the collection writes itself, each with the variable that determines it."""
 _JUDGED_BY_THE_PLAN = ("odradek_security", "odradek_roles", "roles")
-"""Variables whose choices the filter `layout` checks, with its own sentence."""
+"""Variables for which only certain words are allowed. The filter `layout` checks these words, and reports mistakes with
+a sentence of its own.
+"""
 
 
 def distance(one: str, other: str) -> int:

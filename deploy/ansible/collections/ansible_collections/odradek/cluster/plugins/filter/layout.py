@@ -86,8 +86,8 @@ only secured listeners.
 
 
 def directory_id(cluster_id: str, node_id: int) -> str:
-    """Return the id of a first voter's metadata directory. It is computed, because all hosts must know it before the
-    format.
+    """Compute the id of a first voter's metadata directory. The id is not random, because all hosts must know it before
+    the directory is formatted.
     """
     return base64.urlsafe_b64encode(uuid.uuid5(_NAMESPACE, f"{cluster_id}/{node_id}").bytes).decode()[:22]
 
@@ -174,7 +174,7 @@ def _number(value: Any, otherwise: int) -> int:
 
 def _nodes_of(host: str, values: Mapping[str, Any], problems: list[str]) -> list[dict[str, Any]]:
     told_disks = values.get("odradek_disks") or []
-    # Disks are discovered on the host. An unreachable host has no known disks; another check refuses it.
+    # Only the host can list its empty disks. Another check refuses a host that cannot be reached.
     unknown = told_disks == DISCOVER
     if isinstance(told_disks, str):
         if not unknown:

@@ -1,6 +1,6 @@
-"""Checks that a release's name means the same contents in its archive and on each host that has it.
+"""Checks that a release has the same contents in its archive and on each host where it is installed.
 
-PURE: facts about hosts and archive are arguments.
+PURE: the facts about the hosts and the archive are arguments.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _SHOWN = 12
 
 
 def release_needing(name: str, states: Mapping[str, Any], hosts: Sequence[str]) -> list[str]:
-    """Return the hosts that lack the release. C(states) has the results of C(node_facts) by host."""
+    """Return the hosts that lack the release. `states` has the results of the module `node_facts` by host."""
     return [host for host in hosts if name not in (states.get(host) or {}).get("identities", {})]
 
 
 def release_problem(name: str, states: Mapping[str, Any], archive: Mapping[str, Any] | None = None) -> str:
-    """Return a sentence if two hosts, or a host and the archive, have different contents under this name; otherwise
-    "".
+    """Return a sentence if the release of this name has different contents on two hosts, or on a host and in the
+    archive. Otherwise return "".
     """
     places: dict[str, list[str]] = {}
     commits: dict[str, str] = {}

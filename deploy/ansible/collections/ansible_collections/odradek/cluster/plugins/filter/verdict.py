@@ -120,7 +120,7 @@ def verdict(
     problems += [*_one_machine(hosts), *_about_cluster(plan, live), *_with_hosts(refused)]
     notes += [*_about_members(plan, live), *_with_hosts(said)]
     if problems:
-        # These hosts are reported, too, so that an operator can fix all problems at once.
+        # Also report the hosts that cannot be reached, so that an operator can fix all problems at once.
         problems += [f"{host.name} cannot be reached over SSH." for host in hosts if host.is_unreachable]
     return {"problems": list(dict.fromkeys(problems)), "notes": list(dict.fromkeys(notes))}
 
@@ -292,7 +292,7 @@ def _about_cluster(plan: Mapping[str, Any], live: Mapping[str, Any]) -> Iterator
 
 
 def _about_members(plan: Mapping[str, Any], live: Mapping[str, Any]) -> Iterator[str]:
-    """Yield sentences about members of the cluster that are missing in the inventory, or are on another host there."""
+    """Yield sentences about members of the cluster that the inventory lacks, or that it places on another host."""
     status = live.get("status") or {}
     nodes = {node["id"]: node for node in plan["nodes"]}
     brokers = {broker["broker"]: broker for broker in status.get("brokers") or ()}

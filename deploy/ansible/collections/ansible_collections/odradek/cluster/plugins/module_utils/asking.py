@@ -14,8 +14,8 @@ _ASK_SECONDS = 10
 _PATIENCE_SECONDS = 2.0
 _ASKED_ALONE_MAX = 3
 _ANSWERED: dict[str, str] = {}
-"""The address that answered last, by the list of addresses that contains it. It is tried first, because a
-module that waits asks many times.
+"""For each list of addresses, the address in it that answered last. The next question goes to this address first,
+because a module that waits asks many times.
 """
 
 

@@ -39,7 +39,7 @@ def system_of(os_release: str) -> str:
 
 
 def memory_of(meminfo: str) -> int:
-    """Return the bytes of memory from the content of /proc/meminfo; 0 if it has none."""
+    """Return the size of the host's memory in bytes, from the content of /proc/meminfo; 0 if the content lacks it."""
     found = re.search(r"^MemTotal:\s+(\d+) kB", meminfo, re.MULTILINE)
     return int(found[1]) * 1024 if found else 0
 
@@ -132,7 +132,9 @@ def _is_absent(address: str) -> bool:
 
 
 def _connect(peer: tuple[int, str, int, float]) -> dict | None:
-    """Connect to another node's port and disconnect. Return the failure with its reason; None if it succeeds."""
+    """Connect to another node's port and disconnect. If the connection fails, return the port with the reason;
+    otherwise return None.
+    """
     node, address, port, seconds = peer
     try:
         socket.create_connection((address, port), timeout=seconds).close()
@@ -173,7 +175,9 @@ def _directories() -> list[dict]:
 
 
 def checks(looks: dict, connect_seconds: float) -> dict:
-    """Return the facts of a host. `looks` has its `nodes`, their `peers` and the time `asked_at`."""
+    """Return the facts of a host. `looks` names what to check: the host's `nodes`, the `peers` that they connect to,
+    and the time `asked_at` of the request.
+    """
     nodes, peers = looks["nodes"], looks["peers"]
     resolved = {address: _resolve(address) for address in {each["address"] for each in (*nodes, *peers)}}
     taken, listening = _ports(nodes, resolved)

@@ -1,4 +1,4 @@
-"""Installed releases on a host: the links `current` and `previous`, and the room for another one."""
+"""Installed releases on a host: the links `current` and `previous`, and the free space that another release needs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import shutil
 
 BYTES_FREE_MIN = 300_000_000
-"""The bytes that a release needs."""
+"""The free space, in bytes, that the installation of a release needs."""
 
 
 def linked(root: str, link: str) -> str | None:
@@ -18,7 +18,9 @@ def linked(root: str, link: str) -> str | None:
 
 
 def is_installed(root: str, name: str) -> bool:
-    """True if a release is installed completely: its manifest is written last."""
+    """True if the release is installed completely. The manifest shows this, because it is the last file that is
+    written.
+    """
     return os.path.exists(os.path.join(root, "versions", name, "MANIFEST.json"))
 
 

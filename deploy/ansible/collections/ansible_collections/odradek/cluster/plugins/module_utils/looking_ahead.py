@@ -1,12 +1,13 @@
-"""Computes what becomes unavailable while nodes of a cluster restart, and the losses that remain afterwards, from
-answers of `odradek`.
+"""Computes which partitions become unavailable while nodes of a cluster restart, and what the cluster lacks afterwards.
+It uses the answers of the command `odradek`.
 
-`status` is the document of `odradek cluster status --json`, `partitions` that of `odradek partition list --json`.
+`status` is the output of `odradek cluster status --json`, and `partitions` is the output of `odradek partition list
+--json`.
 
 When nodes stop, there are three kinds of partitions. Some stay available, because enough other replicas are in sync.
-Some become unavailable in any order of restarts, because they have one replica, or only `min.insync.replicas`. All
-other partitions become unavailable only because other replicas are out of sync or moving. A restart waits for these
-replicas.
+Some become unavailable in any order of restarts, because they have a single replica, or no more replicas than
+`min.insync.replicas`. All other partitions become unavailable only because other replicas are out of sync or moving. A
+restart waits for these replicas.
 """
 
 from __future__ import annotations
@@ -105,9 +106,7 @@ def look_ahead(status: dict, partitions: list, stopping: list) -> dict:
 
 
 def accepted_by(name: str, words: list) -> bool:
-    """True if an operator accepts the loss of a partition: `words` has its name, its topic, or the word for
-    everything.
-    """
+    """True if an operator accepts the loss of a partition: `words` has its name, its topic, or the word `all`."""
     return ALL in words or name in words or (name != QUORUM and name.rpartition("-")[0] in words)
 
 

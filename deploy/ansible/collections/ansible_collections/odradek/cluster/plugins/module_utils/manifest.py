@@ -24,8 +24,8 @@ class BadRelease(Exception):
 
 
 def contents_digest(manifest: dict) -> str:
-    """Return the digest of a release's contents. The commit is not part of it: releases with equal contents are the
-    same.
+    """Return the digest of a release's contents. The commit in the manifest does not count, but the digests of the
+    wheels do.
     """
     contents = {key: manifest.get(key) for key in _CONTENTS}
     return hashlib.sha256(json.dumps(contents, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

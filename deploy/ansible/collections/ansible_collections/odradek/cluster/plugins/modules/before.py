@@ -1,5 +1,7 @@
 #!/usr/bin/python
-"""Keeps the state of a host from before a roll-out, its release and files, until the roll-out is complete."""
+"""Keeps a copy of a host's state from before a roll-out: its release and its files. The copy exists until the roll-out
+is complete.
+"""
 
 from __future__ import annotations
 
@@ -180,7 +182,7 @@ def main() -> None:
         module.exit_json(changed=False, paths=[])
     if params["state"] == "kept":
         paths = keep(directory, params["paths"], params["root"])
-        # A copy does not change the running nodes.
+        # Report no change, because a copy does not affect the running nodes.
         module.exit_json(changed=False, paths=paths)
     if params["state"] == "restored":
         paths = restore(directory, params["root"])

@@ -1,5 +1,7 @@
 #!/usr/bin/python
-"""Prepares disks for log directories: formats an empty disk with XFS, and never changes any other disk."""
+"""Prepares disks for log directories: formats an empty disk with XFS. It changes another disk only if the operator has
+named its serial number in the option C(wipe).
+"""
 
 from __future__ import annotations
 
@@ -329,8 +331,8 @@ def _is_mounted(root: str, name: str) -> bool:
 def _candidates(
     prefixes: list[str], bytes_min: int, wipe: Collection[str] = (), cluster_id: str = ""
 ) -> tuple[list[dict], dict[str, list[str]], list[str]]:
-    """Return empty disks, disks of ours by name, and the reasons against all other disks. Device names are stable
-    across ports.
+    """Return the empty disks, our own disks by name, and the reasons why all other disks are unusable. A disk keeps its
+    device name in the result when it is plugged into another port.
     """
     stable: dict[str, str] = {}
     if os.path.isdir("/dev/disk/by-id"):
@@ -377,8 +379,8 @@ def _line(path: str) -> str:
 
 
 def _expected(root: str, units: str = _UNITS) -> dict[str, str]:
-    """Return the disks that earlier runs have assigned to this host, as their mount units show. The result
-    has the devices by the disks' names.
+    """Return the disks that earlier runs have assigned to this host, as their mount units show. The result maps each
+    disk's name to its device.
     """
     begin = f"{root.strip('/').replace('/', '-')}-"
     names = [each for each in os.listdir(units) if each.startswith(begin) and each.endswith(".mount")]
@@ -391,7 +393,7 @@ def _expected(root: str, units: str = _UNITS) -> dict[str, str]:
 
 
 def assigned(ours: dict[str, str], expected: dict[str, str], empty: list[str]) -> list[dict]:
-    """Return name and device of each disk: disks of ours keep their names, empty disks replace missing disks, and
+    """Return name and device of each disk: our own disks keep their names, empty disks replace missing disks, and
     further empty disks get new names.
     """
     devices = dict(ours)

@@ -113,7 +113,7 @@ from ansible_collections.odradek.cluster.plugins.module_utils.links import activ
 
 def _read(path: str) -> str | None:
     try:
-        # Line ends count, too.
+        # Keep line ends as they are, because a difference in them counts as a change.
         with open(path, encoding="utf-8", errors="replace", newline="") as file:
             return file.read()
     except FileNotFoundError:
@@ -243,7 +243,9 @@ def _write(path: str, content: str, mode: int, owner: int, group: int) -> None:
 
 
 def _attributes(entry: dict) -> tuple[int, int, int]:
-    """Return mode, owner and group of an entry. In check mode its user may be absent; root stands in."""
+    """Return mode, owner and group of an entry. In check mode the user or the group may not exist yet; then root's id
+    is returned.
+    """
     try:
         owner = pwd.getpwnam(entry["owner"]).pw_uid
     except KeyError:
@@ -256,7 +258,9 @@ def _attributes(entry: dict) -> tuple[int, int, int]:
 
 
 def _directories(module: _Module) -> list[str]:
-    """Make the wanted directories, and return those that were not as wanted."""
+    """Make the directories, and set their modes and owners. Return the paths of those that were missing or had another
+    mode or owner.
+    """
     changed = []
     for entry in module.params["directories"]:
         path, (mode, owner, group) = entry["path"], _attributes(entry)
@@ -273,7 +277,9 @@ def _directories(module: _Module) -> list[str]:
 
 
 def _switched(module: _Module) -> list[dict[str, str]]:
-    """Switch to the wanted release, and return the difference; empty if it is the current one already."""
+    """Switch to the wanted release. Return the difference for Ansible; the list is empty if this release is the current
+    one already.
+    """
     wanted = module.params["release"]
     if wanted is None or linked(wanted["root"], "current") == wanted["name"]:
         return []

@@ -1,5 +1,7 @@
 #!/usr/bin/python
-"""Decides whether nodes may be restarted now: what each partition would lose, and why."""
+"""Decides whether nodes may be restarted now. For each partition that would become unavailable, it reports the
+reason.
+"""
 
 from __future__ import annotations
 
@@ -117,7 +119,7 @@ def held_up(status: dict | None, partitions: list, trouble: str, params: dict) -
     else:
         found = look_ahead(status, partitions, params["stopping"])["refused"]
     if set(params["stopping"]) <= set(params["starting"]):
-        # These nodes may be down already, which may be the reason why the quorum does not answer.
+        # Perhaps the quorum does not answer because these nodes are down. Then there is no reason to wait.
         found.pop(QUORUM, None)
     return {name: text for name, text in found.items() if not accepted_by(name, params["accept"])}
 
@@ -138,7 +140,7 @@ def _judge_steps(module: AnsibleModule) -> None:
     if params["steps"]:
         status, partitions, trouble = _looked(params)
     else:
-        # Nobody restarts, so no partition loses anything.
+        # No node restarts, so no partition becomes unavailable, and the list of partitions is not needed.
         partitions = []
         status, trouble = ask(params["odradek"], params["bootstrap"], "cluster", "status")
     if status is None:

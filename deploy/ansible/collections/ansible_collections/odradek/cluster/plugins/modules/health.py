@@ -109,8 +109,8 @@ _ALL_THERE = ("whole", "present")
 
 
 def missing_of(status: dict, want: str, online: list[int], besides: Collection[int] = ()) -> list[str]:
-    """Return sentences about everything that the wanted state requires and the cluster lacks, worst first. Empty if
-    nothing is missing.
+    """Return sentences about everything that the wanted state requires and the cluster lacks, the worst first. The list
+    is empty if nothing is missing.
     """
     there = {broker["broker"] for broker in status["brokers"] if broker["online"]}
     absent = [broker for broker in online if broker not in there]
@@ -189,7 +189,7 @@ def _up_seconds(service: str) -> float:
 def _look(params: dict) -> tuple[dict | None, list, int]:
     """Ask the cluster. Return its status, sentences about what it lacks, and the number of things that it lacks."""
     want, before = params["want"], params["before"]
-    # A node that starts needs the cores more than a question that it cannot answer yet.
+    # Try to connect before running a command. A command would take processor time from a node that is starting.
     if want == "back" and (refusal := _refusal(params["bootstrap"])):
         return None, [f"the cluster does not answer: {refusal}"], 0
     if want == "again" and before is not None:
@@ -211,8 +211,8 @@ def _look(params: dict) -> tuple[dict | None, list, int]:
 
 
 def _refusal(bootstrap: str) -> str:
-    """Wait for a moment until the only address accepts a connection. Return why it does not; empty if it does, or if
-    there are several addresses.
+    """Wait for a moment until the address accepts a connection. Return the error if it does not, otherwise an empty
+    text. With several addresses, return an empty text at once.
     """
     host, _, port = bootstrap.rpartition(":")
     until = time.monotonic() + _POLL_SECONDS
@@ -228,8 +228,8 @@ def _refusal(bootstrap: str) -> str:
 
 
 def _awaits_again(params: dict, until: float) -> tuple[dict | None, bool]:
-    """Wait until nothing is missing that was not missing before. Return the last status, and false if time was up or
-    the service has fallen.
+    """Wait until the cluster lacks only what it lacked before the roll-out. Return the last status, and True. The
+    second value is False if the time was up, or if the service has failed repeatedly.
     """
     again = {**params, "want": "again"}
     while True:
@@ -242,7 +242,7 @@ def _awaits_again(params: dict, until: float) -> tuple[dict | None, bool]:
 
 
 def _succeed(module: AnsibleModule, status: dict | None, missing: list, started: float) -> None:
-    """End the module, after the wait that `awaits_again` asks for."""
+    """End the module with this result. If the option `awaits_again` is set, first wait as it demands."""
     more = {}
     if module.params["want"] == "back" and module.params["awaits_again"]:
         status, more["again"] = _awaits_again(module.params, started + _BACK_AGAIN_SECONDS_MAX)
@@ -308,7 +308,7 @@ def main() -> None:
                 status=status,
                 missing=missing,
             )
-        # While nothing accepts connections, the look itself has waited.
+        # With `want: back`, pause only briefly, because `_look` itself waits while the address accepts no connection.
         time.sleep(_BACK_POLL_SECONDS if params["want"] == "back" else _POLL_SECONDS)
 
 

@@ -135,7 +135,7 @@ def _install(module: AnsibleModule, name: str, archive: str, directory: str) -> 
     pip = os.path.join(wheels, facts["pip"], "pip")
     install = "install --no-index --no-compile --no-warn-script-location --disable-pip-version-check --quiet --find-links"
     python = os.path.join(directory, "bin", "python")
-    # By its own Python: with --python, pip would start a second time.
+    # Run pip with the new environment's Python. With the option --python, pip would start a second process of itself.
     commands.append([python, pip, *install.split(), wheels, facts["requirement"]])
     for command in commands:
         done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -104,7 +104,7 @@ def main() -> None:
     command = [params["odradek"], "storage", "check-config", "--json"]
     for key in params["unknown"]:
         command += ["--allow-unknown", key]
-    # A new host does not have this user yet. There the command runs as root, which may read every file.
+    # A new host does not have the user of the nodes yet. On such a host the command runs as root.
     if params["user"] in {each.pw_name for each in pwd.getpwall()}:
         command = ["runuser", "-u", params["user"], "--", *command]
     problems = {}

@@ -1,8 +1,8 @@
-"""Waits for a long time by many short calls of a module, with a line on the screen each minute.
+"""Waits for a long time by many short calls of a module, and prints a line each minute.
 
-When its time is up, a module returns `still_waiting`, `sentence` (about missing things), `left` (their number) and
-`remedy`. The control machine then calls it again. So no SSH connection is idle for long, and the wait continues if a
-connection breaks.
+If a module has no answer when its time is up, it returns `still_waiting`. It also returns a `sentence` about the
+missing things, their number (`left`), and a `remedy`. The control machine then calls it again. So no SSH connection is
+idle for long, and the wait continues if a connection breaks.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ SLICE_SECONDS = 60
 
 
 def pace(left: int, seconds: float, first_left: int, first_seconds: float) -> str:
-    """Return a text with the number of missing things and the time until they are complete at the present pace. Return
-    an empty text if nothing is counted.
+    """Return a text with the number of things that are still missing. If the number has fallen, the text also estimates
+    the remaining time. The text is empty if `left` is 0.
     """
     if left <= 0:
         return ""
@@ -50,7 +50,7 @@ def wait(
                 result["waited_seconds"] = round(waited, 1)
             return result
         if waited >= total_seconds:
-            # The caller does not need this key.
+            # The time is up, so the caller gets a failure that is final.
             result.pop("still_waiting")
             result["msg"] = (
                 f"Stopped after {waited:.0f} s: {result['sentence']}. {result.get('remedy', '')}".strip()

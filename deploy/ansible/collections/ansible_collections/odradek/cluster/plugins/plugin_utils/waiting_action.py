@@ -1,4 +1,4 @@
-"""The action plugin of modules that wait: it calls the module repeatedly, and prints what it waits for."""
+"""The action plugin of modules that wait: it calls the module repeatedly, and prints what the module waits for."""
 
 from __future__ import annotations
 
