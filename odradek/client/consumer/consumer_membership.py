@@ -179,6 +179,10 @@ class ConsumerMembership(Membership):
         if self._machine.has_lost and self.fenced is None:
             self._join()
 
+    def adopting(self, partitions: dict[TopicPartition, bytes]) -> None:
+        """Record that the application gets these partitions now, before its listener is called for the new ones."""
+        self._machine.adopting(partitions)
+
     def adopted(self, partitions: dict[TopicPartition, bytes], incarnation: int) -> None:
         """Make the next heartbeat acknowledge these partitions, because the application has adopted them."""
         self._machine.adopted(partitions, incarnation)

@@ -296,8 +296,7 @@ def play(cluster: Cluster, kinds: Sequence[Kind], directory: Path, *, rounds: in
     try:
         members = [run.join(kind) for kind in kinds]
         for number in range(rounds):
-            if members[number % len(members)].kind.stalls:
-                run.stall_and_return(members[number % len(members)])
+            run.stall_and_return(members[number % len(members)])
             run.kill_coordinator()
             run.leave(members.pop(number % len(members)))
             run.kill_leader()
