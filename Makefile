@@ -74,7 +74,7 @@ TRANSACTIONS := tests/cluster/test_exactly_once.py tests/cluster/test_deaths_in_
 test-transactions: install-dev ## five clients' transactions while nodes die, each and everywhere: 20,000 records exactly once (ARGS='-k java')
 	@exec $(BIN)/python -m pytest -v -s --matrix $(TRANSACTIONS) $(ARGS)
 
-test-groups: install-dev ## clients with group.protocol=consumer while nodes and members die: librdkafka, Java, Kafka's programs (ARGS='-k java')
+test-groups: install-dev ## clients with group.protocol=consumer while nodes and members die: librdkafka, Java, Kafka's programs, ours (ARGS='-k java')
 	@exec $(BIN)/python -m pytest -v -s -n 0 --matrix tests/other_clients/consumer_protocol $(ARGS)
 
 SPARKS := 4.2.0 4.3.0

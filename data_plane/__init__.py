@@ -1,4 +1,4 @@
-"""The broker: partition logs, replication, request handlers."""
+"""The broker: partition logs, replication, coordinators of groups and transactions, request handlers."""
 
 if __name__ != "odradek.data_plane":
     # Import this package under one name only. A second copy would have its own error classes, which an `except`

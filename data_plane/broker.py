@@ -1,5 +1,5 @@
-"""The broker: creates its parts, passes each metadata image to them, and holds the objects that request
-handlers share.
+"""The broker: creates its parts, passes each metadata image to them, holds leaderships and coordinators back,
+and stops them; shared by request handlers.
 
 Metadata reaches a broker only as images of the metadata log (`apply_metadata`). To change metadata, the
 broker sends requests to the controller over a `ControllerPort`, even if both run in one process.

@@ -1,4 +1,5 @@
-"""Incremental fetch sessions by KIP-227. PURE.
+"""The broker's incremental fetch sessions (KIP-227): which partitions a fetch reads, in which order, and which
+session is evicted for a new one. PURE.
 
 A session remembers which partitions a client fetches, and the last answer about each. So a request names only
 changed partitions, and a response has only changes. Each request has an epoch. Epoch -1 asks for no session,

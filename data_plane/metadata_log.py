@@ -1,4 +1,5 @@
-"""The metadata log on disk. It uses the log class of topics to implement the quorum's `ReplicatedLog` port.
+"""The metadata log on disk (the quorum's port `ReplicatedLog`): damage at the start (torn write or rot), the
+synced offset, retention below snapshots. It uses the log class of topics.
 
 Rot and torn writes
 -------------------
@@ -209,8 +210,8 @@ class MetadataLog:
         return result.last_offset
 
     def _check_disk(self, operation: str, error: KafkaError) -> None:
-        """Raise `DiskError` if `error` means an offline directory. The log of a topic answers clients with
-        `error`. Here the quorum must end instead.
+        """Raise `DiskError` if `error` means an offline directory. Clients get such an error as an answer about
+        a topic's log; about the metadata log it must end the node.
         """
         if error.code is ErrorCode.KAFKA_STORAGE_ERROR:
             raise DiskError(self._root.path, self.directory.path, operation, 0, str(error)) from error

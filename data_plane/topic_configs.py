@@ -1,5 +1,5 @@
-"""The configuration of each topic's logs: the topic's own values take precedence over the broker's values.
-Both may change at run time. PURE.
+"""The configuration of each topic's logs (the topic's values, then the broker's), and this broker's own dynamic
+configuration. Both may change at run time. PURE.
 """
 
 from __future__ import annotations

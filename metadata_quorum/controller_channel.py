@@ -1,4 +1,5 @@
-"""The channel from a node to the active controller, on this or another node. PORTED.
+"""The channel from a node to the active controller, with its repetitions; the controller's answer on this node:
+rights, quotas, long requests in turns. PORTED.
 
 Theory of operation
 -------------------

@@ -1,5 +1,5 @@
-"""The table of requests that a controller's listener serves: requests to the quorum, requests to the
-controller, and envelopes.
+"""The API table of a controller's listener and its handlers: requests to quorum and controller, envelopes,
+DescribeCluster for controllers (KIP-919).
 
 As in Kafka, this listener advertises its own set of APIs. If another node is the active controller, the
 answer is NOT_CONTROLLER, and names the leader if the response has a field for it. Requests are never

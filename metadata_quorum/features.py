@@ -1,5 +1,5 @@
-"""The levels of features that this release supports (KIP-584), and the levels with which a new cluster
-begins.
+"""The levels of features that this release supports (KIP-584), the check of a cluster's levels against them,
+and the levels of a new cluster.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The running metadata of a node: the quorum, the publisher and, on the active controller, the controller's
-machine. PORTED.
+"""The running metadata of a node: quorum, publisher and controller wired together, started and stopped; the
+active controller's timers and checks of sessions. PORTED.
 
 There is one `MetadataService` per node. `start` opens the log and joins the quorum. `caught_up` waits until
 the image has all records that were committed when the leader became known. Subscribers read `committed_image`

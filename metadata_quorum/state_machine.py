@@ -1,4 +1,5 @@
-"""The replicated state machine: one runtime for all state that is decided by the records of a log.
+"""The runtime of replicated state machines (controller, coordinators): it decides, appends, replays, and holds
+responses until their records are committed.
 
 Theory of operation
 -------------------

@@ -1,4 +1,5 @@
-"""The options of a run: all choices that define it except its seed, as one value.
+"""The options of a run, all its choices except the seed: drawn from the seed, kept as JSON, made simpler for a
+failing run.
 
 The options follow swarm testing (Groce et al., 2012): most runs lack most kinds of trouble. A run with all kinds
 would hide bugs that show only when some kinds are absent. `RunOptions.draw` draws the options from the seed.

@@ -30,6 +30,10 @@ JOBS = {
         "odradek.spark.delivery.undecided",
         "show or end transactions that queries with delivery=two-phase have left open (needs neither Spark nor Java)",
     ),
+    "finish": (
+        "odradek.spark.delivery.finish",
+        "show how far a query's last batch is, and end a batch whose plan is gone (needs neither Spark nor Java)",
+    ),
     "quiet": (
         "odradek.spark.quiet",
         'print the folder of settings that make Spark print only errors: export SPARK_CONF_DIR="$(odradek spark quiet)"',

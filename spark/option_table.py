@@ -142,7 +142,7 @@ SINK_OPTIONS: Final = (
     Option(
         "adoptCheckpoint",
         "`false`",
-        "`true` in one run: trust the checkpoint although the decisions topic lacks its batches, or the topic was created again; with `two-phase`, also keep the rows of a decided batch if its repetition has other rows",
+        "`true` in one run: trust the checkpoint although the decisions topic lacks its batches, or the topic was created again; also keep the rows of a finished batch if its repetition has other rows",
         is_ours=True,
     ),
     Option(
@@ -155,7 +155,7 @@ SINK_OPTIONS: Final = (
     Option(
         "txnVersion",
         "",
-        "the number of the batch write, from 0 on: the same number is not written twice, a smaller one is refused",
+        "the number of the batch write, from 0 on: a finished number is not written twice, a smaller one is refused",
         "batch",
         is_ours=True,
     ),

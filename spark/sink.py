@@ -10,9 +10,9 @@ batch is acknowledged. Spark repeats a failed task, or else fails the micro-batc
 
 With **delivery=exactly-once**, the default, a task writes in a transaction that also has its progress
 (`delivery/task_protocol.py`). If an attempt finds that its batch is committed, it writes nothing and compares its
-rows. The driver makes no decisions. At the end it only checks that this batch has no markers of further tasks. If a
-batch is repeated with fewer tasks than before, the rows of the missing tasks are still in the topic. This check finds
-such markers.
+rows. At the end the driver writes that the batch is finished, so that no later run writes it again. If an earlier run
+has begun the batch, the tasks leave their transactions to the driver. It commits them if this run has the same tasks
+(`delivery/completion.py`).
 
 With **delivery=two-phase** a task prepares its transaction, and the driver decides once for all tasks of a batch or a
 job (`delivery/two_phase.py`). This mode is for plans of Spark whose tasks may give other rows when they are repeated.
@@ -57,12 +57,15 @@ from odradek.client.core.requests import topics_with_metadata
 from odradek.client.errors import ClientError
 from odradek.client.shells.blocking import Client
 from odradek.client.shells.producer import Producer
+from odradek.spark.delivery.batch_driver import drop_held, end_batch, forget_job
+from odradek.spark.delivery.completion import BatchEnd
 from odradek.spark.delivery.decisions import Decisions
-from odradek.spark.delivery.task_protocol import ProgressError, RowSummary, TaskProtocol
-from odradek.spark.delivery.two_phase import AttemptProtocol, DriverProtocol, sum_of
+from odradek.spark.delivery.task_protocol import RowSummary, TaskProtocol
+from odradek.spark.delivery.two_phase import AttemptProtocol, DriverProtocol, Prepared, sum_of
 from odradek.spark.delivery.two_phase_driver import run_driver
 from odradek.spark.worker_process import runs_as, spare_collector
-from odradek.spark.writing.prepared_before import refuse_beside_prepared
+from odradek.spark.writing.prepared_before import name_prepared_in_topic, refuse_beside_prepared
+from odradek.spark.writing.progress_before import refuse_beside_progress
 from odradek.spark.writing.sink_plan import Delivery, SinkPlan, plan_write
 from odradek.spark.writing.sink_task import SinkTask, TaskReport, Written, about_topic
 from odradek.spark.writing.transactional_task import write_once
@@ -86,10 +89,12 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
     """Make the writer of a batch query. Raises `ValueError`, with one sentence, if the query cannot be written."""
     if overwrite:
         raise ValueError("the sink cannot overwrite a topic: use .mode('append').")
-    plan = plan_write(options, schema)
+    plan = attrs.evolve(plan_write(options, schema), run=uuid.uuid4().hex)
     if plan.delivery is not Delivery.AT_LEAST_ONCE and plan.app_id is None:
         # A random id distinguishes the attempts of this run from the attempts of all other runs.
-        return BatchWriter(_checked(attrs.evolve(plan, app_id=f"job-{uuid.uuid4()}", version=0)))
+        return BatchWriter(
+            _checked(attrs.evolve(plan, app_id=f"job-{uuid.uuid4()}", version=0, is_fresh=True))
+        )
     plan = _checked(plan)
     if plan.delivery is Delivery.TWO_PHASE:
         # An earlier run that died may have left a decision that is not complete.
@@ -103,7 +108,7 @@ def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: boo
 
     Raises `ValueError`, with one sentence, if the query cannot be written.
     """
-    plan = plan_write(options, schema)
+    plan = attrs.evolve(plan_write(options, schema), run=uuid.uuid4().hex)
     if plan.app_id is not None:
         raise ValueError(
             "the options txnAppId and txnVersion are only for batch writes: a stream uses its query's "
@@ -133,8 +138,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Finish a failed job. The rows of finished tasks stay in the topic, except with two-phase delivery."""
-        if self._plan.delivery is Delivery.TWO_PHASE:
-            _abort(self._plan, messages, self._plan.app_id, self._plan.version)
+        _abort(self._plan, messages, self._plan.app_id, self._plan.version)
         _note(self._plan, messages, {"aborted": True})
 
 
@@ -165,8 +169,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Finish a failed micro-batch. The query fails; when it starts again, it repeats the whole micro-batch."""
-        if self._plan.delivery is Delivery.TWO_PHASE:
-            _abort(self._plan, messages, _query_of(messages), batchId)
+        _abort(self._plan, messages, _query_of(messages), batchId)
         _note(self._plan, messages, {"batch": batchId, "aborted": True})
 
 
@@ -187,6 +190,8 @@ def _checked(plan: SinkPlan) -> SinkPlan:
                 check_two_phase(plan, decisions)
                 return plan
             timeout_max_ms = decisions.transaction_timeout_max_ms()
+            if plan.is_fresh and plan.app_id is not None:
+                plan = attrs.evolve(plan, progress_begin=decisions.end_of(plan.app_id)[1])
     except (KafkaError, ClientError) as error:
         raise ValueError(
             f"delivery={plan.delivery.value} cannot use its topic '{plan.decisions_topic}': "
@@ -211,16 +216,29 @@ def _commit(
         return
     if plan.delivery is Delivery.TWO_PHASE:
         run_driver(plan.properties, plan.decisions_topic, _protocol(plan, messages, query, batch))
+    elif plan.is_fresh:
+        _forget(plan, query)
     else:
-        _check_tasks(plan, query, batch, len(messages))
+        end = _end(plan, messages, query, batch)
+        end_batch(plan.look_up_properties, plan.decisions_topic, end, _held(messages))
     _log_once(plan)
 
 
 def _abort(
     plan: SinkPlan, messages: Sequence[WriterCommitMessage | None], query: str | None, batch: int
 ) -> None:
-    """Abort the prepared transactions of a failed batch. If the batch is already decided, complete it instead."""
-    if query is None:
+    """Abort the prepared or held transactions of a failed batch. If the batch is already decided, complete it instead."""
+    if query is None or plan.delivery is Delivery.AT_LEAST_ONCE:
+        return
+    if plan.delivery is Delivery.EXACTLY_ONCE and plan.is_fresh:
+        _forget(plan, query)
+        return
+    if plan.delivery is Delivery.EXACTLY_ONCE:
+        try:
+            drop_held(plan.look_up_properties, plan.decisions_topic, query, _held(messages))
+        except (KafkaError, ClientError) as error:
+            # As below. Unlike prepared transactions, these have a timeout.
+            _LOGGER.warning("the transactions of %s stay open until their timeout: %s", query, error)
         return
     protocol = _protocol(plan, messages, query, batch, aborts=True)
     try:
@@ -269,18 +287,33 @@ def _log_once(plan: SinkPlan) -> None:
         )
 
 
-def _check_tasks(plan: SinkPlan, query: str, batch: int, tasks: int) -> None:
-    """Raise `ProgressError` if the batch is committed for more tasks than this run has."""
-    with Decisions(plan.look_up_properties, plan.decisions_topic) as decisions:
-        key, end = decisions.end_of(query)
-        markers = decisions.read(query, key, end).markers
-    more = [task for task, marker in markers.items() if task >= tasks and marker.batch == batch]
-    if more:
-        raise ProgressError(
-            f"batch {batch} of {query} has {tasks} tasks now, but an earlier run with {max(more) + 1} tasks has "
-            "committed rows of it: some rows may now be twice in the topic. Keep the number of tasks the same "
-            "when a batch is repeated, or use delivery=two-phase."
-        )
+def _forget(plan: SinkPlan, query: str) -> None:
+    """Delete the progress of a job that has ended, and that has no name by which it could run again."""
+    try:
+        forget_job(plan.look_up_properties, plan.decisions_topic, query, plan.progress_begin)
+    except (KafkaError, ClientError) as error:
+        # The rows are not affected, and a failed job would be run again.
+        _LOGGER.warning("the progress of %s stays in the topic %s: %s", query, plan.decisions_topic, error)
+
+
+def _end(plan: SinkPlan, messages: Sequence[WriterCommitMessage | None], query: str, batch: int) -> BatchEnd:
+    """Collect what the tasks of an exactly-once batch have reported."""
+    protocol = _protocol(plan, messages, query, batch)
+    reports = [message for message in messages if isinstance(message, TaskReport)]
+    return BatchEnd(
+        query,
+        batch,
+        next((report.run for report in reports), plan.run),
+        len(messages),
+        protocol.summary,
+        frozenset(report.task for report in reports if report.rows_compared >= 0),
+        protocol.topics,
+        adopt=plan.adopts,
+    )
+
+
+def _held(messages: Sequence[WriterCommitMessage | None]) -> list[Prepared]:
+    return [each.held for each in messages if isinstance(each, TaskReport) and each.held is not None]
 
 
 def _look_up(plan: SinkPlan) -> bytes:
@@ -296,6 +329,7 @@ def _look_up(plan: SinkPlan) -> bytes:
         with Client(where, config=config, timeout_ms=plan.look_up_ms) as client:
             deadline = client.core.now + plan.look_up_ms / 1000
             client.run(topics_with_metadata(client.core, [plan.topic], deadline=deadline, auto_create=True))
+            name_prepared_in_topic(plan, client)
             return client.core.cluster.topic(plan.topic).topic_id
     except KafkaError as error:
         raise ValueError(about_topic(plan.topic, where, error)) from None
@@ -348,6 +382,8 @@ def _write(
         if plan.delivery is Delivery.AT_LEAST_ONCE:
             if query is not None:
                 refuse_beside_prepared(plan, query)
+                if batch is not None:
+                    refuse_beside_progress(plan, query, batch)
             return _write_at_least_once(plan, iterator)
         context = TaskContext.get()
         if context is None or query is None or batch is None:
@@ -362,7 +398,7 @@ def _write(
         else:
             protocol = TaskProtocol(query, task, batch, consecutive=consecutive, adopt=plan.adopts)
             report = write_once(plan, protocol, iterator)
-        report.query = query
+        report.query, report.task, report.run = query, task, plan.run
         return report
     finally:
         spare_collector()

@@ -31,7 +31,7 @@ sys.dont_write_bytecode = False
 
 use_nursery()
 
-# Hypothesis must not fail slow examples: how long an example takes depends on the load of the machine.
+# Hypothesis must not fail an example for being slow, since its time depends on the load of the machine.
 settings.register_profile(
     "odradek", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )

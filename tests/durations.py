@@ -1,8 +1,8 @@
 """The seconds that each scope of tests took when it last ran. A run measures them, and the next run begins with the
 longest.
 
-They are kept in `.cache/test_durations.json` and decide only the order. For scopes that were never measured,
-`schedule.py` decides it.
+They are kept in `.cache/test_durations.json` and decide only the order. `schedule.py` orders scopes that were never
+measured.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ class Measuring:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        """Give each worker the same figures, so that all sort alike even if another run ends meanwhile."""
+        """Give each worker the same figures, so that all workers sort alike even if another run saves new figures
+        meanwhile."""
         node.workerinput["seconds"] = self.seconds
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

@@ -2,7 +2,7 @@
 tenth of a second.
 
 py4j, which PySpark brings, makes each call in the JVM. So nothing is compiled, and a JRE is enough. A tool may end its
-process by `Exit.exit`. Here this method records the status and throws an error, which ends only the call.
+process by `Exit.exit`. In this JVM, `Exit.exit` records the status and throws an error, which ends only the call.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CALL_SECONDS_MAX = 120.0
 
 @functools.cache
 def _launched() -> tuple[int, str]:
-    """Start the JVM with Kafka's classes, which ends with this process. Return its port and its token."""
+    """Start a JVM with Kafka's classes. The JVM ends with this process. Return its port and its token."""
     started: tuple[int, str] = launch_gateway(
         java_path=java_command(),
         classpath=f"{ensure_jars()}/*",

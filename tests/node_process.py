@@ -1,7 +1,7 @@
 """Our node as a real process on a free loopback port. It is stopped by its pid.
 
-With `ODRADEK_TEST_BOOTSTRAP=host:port` the `node` fixture uses a server that already runs. With the address of an
-Apache Kafka, the client tests show that they are right about the original.
+With `ODRADEK_TEST_BOOTSTRAP=host:port` the `node` fixture uses a server that already runs. If this is an Apache Kafka,
+the client tests check whether their expectations are true of Kafka itself.
 """
 
 from __future__ import annotations

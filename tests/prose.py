@@ -9,7 +9,7 @@ diagrams and headings.
 
 Faults are of three kinds:
 
-* `sentence`: too long, denies twice, or has a word that is banned everywhere;
+* `sentence`: too long, has two negations, or has a word that is banned everywhere;
 * `phrase`: a phrase of a docstring or a comment whose reader has to look for the noun or the verb. "Tell" may mean report,
   return, send, notify, log, answer or raise. Private names count here, too;
 * `verb`: the docstring of a function that does not begin with a verb in the imperative. The verbs are in

@@ -192,8 +192,8 @@ def circles_through_parents() -> list[tuple[str, str]]:
 
 
 def widths() -> dict[str, int]:
-    """Count the names that a reader sees in each folder: modules, data and folders. Names that every folder has do not
-    count."""
+    """Count the names that a reader sees in each folder: modules, data and folders. Names that every folder has are
+    left out."""
     found: dict[str, int] = {}
     ahead = [ROOT / name for name in (*PACKAGES, *BESIDE)]
     while ahead:

@@ -1,5 +1,5 @@
-"""Encodes messages to bytes and decodes them, by functions generated at first use: one per message class and
-version.
+"""Encodes messages to bytes and decodes them, untrusted ones within limits, by functions generated at first
+use: one per message class and version.
 
 `decoder` and `encoder` return the generated functions, for hot paths; `decode` and `encode` are for all other
 callers. `codec_decode` and `codec_encode` write the source of these functions. To read one: `python -c "from

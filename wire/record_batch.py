@@ -1,4 +1,5 @@
-"""Checks produced record batches (format version 2), and explains how brokers and clients handle batches.
+"""Checks produced record batches (format version 2): header, checksum, counts, size after decompression,
+timestamps; explains how brokers and clients handle batches.
 
 Theory of operation
 ===================

@@ -1,4 +1,5 @@
-"""The coordinator of one led partition of an internal topic, for one leadership. PORTED.
+"""The coordinator of one led partition of an internal topic, for one leadership: loading, decisions, timers,
+late commits, the end. PORTED.
 
 Theory of operation
 -------------------

@@ -1,4 +1,6 @@
-"""All shards of a broker for one internal topic, and the choice of the shard for a key. PORTED."""
+"""All shards of a broker for one internal topic: begun and ended with leaderships, held back, and chosen by
+group or transactional id. PORTED.
+"""
 
 from __future__ import annotations
 

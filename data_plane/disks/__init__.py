@@ -1,3 +1,3 @@
-"""The several disks of a broker: which directory holds which replica, and what happens when a disk hangs or
-is full.
+"""The several disks of a broker: which directory holds which replica, moves between them, disks that hang or
+are full, the scrub.
 """

@@ -1,5 +1,5 @@
-"""Reports full and hung disks to the controller, so that replicas on other brokers become leaders instead.
-PORTED.
+"""Reports full and hung disks to the controller: whose replicas should not lead, and which hung directories
+heartbeats report as offline. PORTED. So replicas on other brokers become leaders instead.
 
 Theory of operation
 -------------------

@@ -1,5 +1,5 @@
-"""Moves replicas between the disks of one broker, while they are served (AlterReplicaLogDirs, KIP-113,
-KIP-858).
+"""Moves replicas between the disks of one broker while they are served (AlterReplicaLogDirs, KIP-113):
+requests, copying, its throttle, the swap, resumption.
 
 Theory of operation
 -------------------

@@ -1,5 +1,5 @@
-"""Finds the disk of a replica's log, or chooses one for a new log. Makes no log if the replica's disk may be
-offline.
+"""Finds the disk of a replica's log, or chooses one for a new log (fewest logs, enough room) and makes it.
+Makes no log if the replica's disk may be offline.
 
 Theory of operation
 -------------------

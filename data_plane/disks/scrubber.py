@@ -1,5 +1,5 @@
-"""Searches the logs of a broker for silently damaged bytes: each log is read once per
-`odradek.scrub.interval.ms`. PORTED.
+"""The tasks that search a broker's logs for silently damaged bytes: each log is read once per
+`odradek.scrub.interval.ms`, with progress in a checkpoint. PORTED.
 
 Theory of operation
 -------------------

@@ -1,1 +1,3 @@
-"""Group coordinators: consumer groups of both protocols and their committed offsets."""
+"""Group coordinators: classic groups, committed offsets of all groups, lists and descriptions; `consumers/` has
+the protocol of KIP-848.
+"""

@@ -1,4 +1,5 @@
-"""One group of the classic protocol, as its coordinator has it in memory. PURE.
+"""One group of the classic protocol in its coordinator's memory: its phases, its members, the choice of
+protocol and leader, its record. PURE.
 
 Theory of operation
 -------------------

@@ -1,4 +1,5 @@
-"""The group coordinators of a broker: one shard per led partition of `__consumer_offsets`. PORTED.
+"""The group coordinators of a broker: one shard per led partition of `__consumer_offsets`; confirmed reads,
+commit timeouts, deleted topics, markers. PORTED.
 
 A shard also appends the transaction markers of its partition. A commit marker makes the offsets of its
 transaction valid; an abort marker drops them.

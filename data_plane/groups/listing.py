@@ -1,4 +1,6 @@
-"""ListGroups, DescribeGroups and DeleteGroups: administrators' requests about groups. PURE."""
+"""ListGroups, DescribeGroups, ConsumerGroupDescribe and DeleteGroups: administrators' requests about groups.
+PURE.
+"""
 
 from __future__ import annotations
 

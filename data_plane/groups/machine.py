@@ -1,4 +1,5 @@
-"""The state machine of the groups in one partition of `__consumer_offsets`. PURE.
+"""The state machine of the groups in one partition of `__consumer_offsets`: due deadlines first, then the part
+that decides the request. PURE.
 
 `decide` takes an `Ask`. It first handles due deadlines. Then one of the machine's parts (`membership`,
 `offsets`, `listing`) decides about the request. `decide` returns records, and answers that are sent once the

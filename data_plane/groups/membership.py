@@ -1,4 +1,5 @@
-"""JoinGroup, SyncGroup, Heartbeat, LeaveGroup and the rebalances that they start. PURE.
+"""Members of classic groups: JoinGroup, SyncGroup, Heartbeat, LeaveGroup, the rebalances that they start,
+sessions, static members. PURE.
 
 Theory of operation
 -------------------

@@ -1,4 +1,4 @@
-"""Committed offsets: commit, fetch, delete, expiry. PURE.
+"""Committed offsets: commit (also in transactions), fetch, delete, expiry. PURE.
 
 All state of offsets is replicated. Members matter only for the permission to commit. Members of the present
 generation may commit. While the group is empty, any client may commit. An offset expires

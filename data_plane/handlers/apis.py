@@ -1,4 +1,4 @@
-"""The APIs of a broker's listener in one table, each with its handler and its door.
+"""The APIs of a broker's listener in one table, each with its handler, its door and the right that it requires.
 
 Other APIs are not advertised.
 """

@@ -1,6 +1,5 @@
-"""Handlers of Metadata and DescribeCluster.
-
-They answer from the broker's metadata image; Metadata may create missing topics.
+"""Handlers of Metadata, which may create missing topics, and of DescribeCluster. They answer from the broker's
+metadata image.
 """
 
 from __future__ import annotations

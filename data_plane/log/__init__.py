@@ -1,1 +1,3 @@
-"""Partition logs in Kafka's file formats. The main module is `partition_log`."""
+"""Partition logs in Kafka's file formats: append and its checks, reads, loading, recovery, retention,
+truncation, searches by time. The main module is `partition_log`.
+"""

@@ -1,4 +1,5 @@
-"""One pass of the cleaner over one log: reads segments, writes cleaned ones and swaps them in.
+"""The log's side of a cleaning pass: the end below which it may clean, groups of segments, cleaned segments
+swapped in, the first dirty offset.
 
 Theory of operation
 -------------------

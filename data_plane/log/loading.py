@@ -1,4 +1,5 @@
-"""Opens a partition's directory: finds its segments, recovers from a crash, finds the log's end.
+"""Opens a partition's directory: finds its segments, recovers from a crash, finds the log's end; reads and
+writes the topic id (`partition.metadata`).
 
 Theory of operation
 -------------------

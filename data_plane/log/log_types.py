@@ -1,4 +1,6 @@
-"""The types of arguments and results of a partition's log."""
+"""The types of arguments and results of a partition's log, and the port (`LogOwner`) by which a log reports to
+its directory.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The log of one partition: append, read, roll, truncate.
+"""The log of one partition: append with its checks and offsets, read, flush, roll; the entrance to truncation,
+retention and look-ups.
 
 Theory of operation
 -------------------

@@ -1,5 +1,5 @@
-"""Searches a log for damaged bytes: reads batches again and compares their checksums. PURE except for reads
-of files.
+"""Checks a suspected place of a log, where a read has failed: reads its batches again and compares their
+checksums. PURE except for reads of files.
 
 Only a part of a log that is suspected of damage is checked. Each append has checked its batch already, and
 reading all logs again would take too long. The caller passes the offset at which reads have failed.

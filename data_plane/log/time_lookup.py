@@ -1,5 +1,5 @@
-"""Finds records by timestamp (blocking, in workers). A batch is parsed only up to the first
-match, without making record objects.
+"""Finds records by timestamp (ListOffsets): the first at or after a time, or the newest; blocking, in workers.
+A batch is parsed only up to the first match, without making record objects.
 
 Theory of operation
 -------------------

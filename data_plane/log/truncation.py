@@ -1,6 +1,6 @@
-"""Truncates a log: removes its records from an offset on, or removes all records. The offset is the place
-where the log diverges from its leader's log. Without any records, the log begins anew where the leader's log
-begins.
+"""Truncates a log at an offset, or empties it and starts it elsewhere; `replication/truncation.py` computes the
+offset. The offset is the place where the log diverges from its leader's log. Without any records, the log
+begins anew where the leader's log begins.
 
 A truncation is not synced. So a power loss may bring the removed bytes back. If appends continued in the same
 file, old and new bytes might then lie side by side. So the next append goes to a new file. The names in a

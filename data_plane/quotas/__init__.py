@@ -1,1 +1,3 @@
-"""Client quotas: the choice of the quota for a client, and the time that the client must wait."""
+"""Client quotas of a broker: what each client has used and how long it must wait, and connection rates of
+addresses.
+"""

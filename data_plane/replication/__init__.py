@@ -1,1 +1,3 @@
-"""The state of a partition above its log: leadership, the high watermark, and the requests that wait for it."""
+"""A partition above its log: leadership, high watermark, ISR, waiting requests; fetches from leaders,
+truncation, throttles, rotten replicas.
+"""

@@ -1,5 +1,6 @@
-"""The follower side of replication from one leader. A fetcher fetches all partitions that this broker follows
-there, over one connection. PORTED.
+"""The follower side of replication from one leader: fetch rounds, appends, truncation, a new start when the log
+ends outside the leader's. A fetcher fetches all partitions that this broker follows there, over one connection.
+PORTED.
 
 Theory of operation
 -------------------

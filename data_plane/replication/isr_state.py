@@ -1,5 +1,5 @@
-"""The in-sync replicas as their leader knows them. The set has been decided by the controller, or it is
-proposed to the controller. PURE.
+"""The in-sync replicas as their leader knows them: decided by the controller, or proposed to it (the maximal
+set). PURE.
 
 While a proposal is pending, either the committed or the proposed set may be in force. So the high watermark
 depends on the *maximal* set. A record is committed only when every replica of both sets has it (KIP-497's

@@ -14,6 +14,7 @@ import attrs
 
 from odradek.data_plane.replication.synced_promises import Sync
 from odradek.env.ports import Conn, ConnectionLost, Env, Log, renewal_time
+from odradek.named_states import reached
 from odradek.wire.framing.connection import ClientConnection, ConnectionClosed, ResponseReceived
 
 if TYPE_CHECKING:
@@ -77,6 +78,8 @@ class LeaderConnection:
         self._renew_at = NEVER
         self._answer_due = NEVER
         """The deadline, in monotonic seconds, for the answer to the last request."""
+        self._missing_bytes = 0
+        """The part of the present answer that was missing when the answer was overdue; 0 if no part had arrived."""
         self._watch: Timer | None = None
         """The timer that checks `_answer_due`."""
         self._low_water = 1
@@ -136,12 +139,14 @@ class LeaderConnection:
         """Send a request; call `answer` next to receive its answer. Raises `ConnectionLost`.
 
         The leader may wait `wait_ms` before it answers. The answer is overdue when another
-        `replica.socket.timeout.ms` have passed.
+        `replica.socket.timeout.ms` have passed. While parts of it arrive, the time begins anew: on a slow network a
+        large answer takes longer, and the next attempt would not be faster.
         """
         conn, wire = self._conn, self._wire
         if conn is None or wire is None:
             raise ConnectionLost("closed")
         self._answer_due = now + (self._settings.socket_timeout_ms + wait_ms) / 1000
+        self._missing_bytes = 0
         if self._watch is None:
             self._watch = self._timers.at(self._answer_due, self._look_for_answer)
         frame = wire.send(request, version)
@@ -179,14 +184,20 @@ class LeaderConnection:
                 raise ConnectionLost("the leader closed the connection")
 
     def _look_for_answer(self) -> None:
-        """Called by the timer. Closes the connection if its answer is overdue. The task that waits for the
-        answer then gets an error.
+        """Called by the timer. Closes the connection if its answer is overdue, and no part of the answer has
+        arrived since the last look. The task that waits for the answer then gets an error.
         """
         self._watch = None
         due = self._answer_due
         if due == NEVER:
             return
-        if self._clock.monotonic() < due:
+        now = self._clock.monotonic()
+        missing = 0 if self._wire is None else self._wire.bytes_expected
+        if now >= due and missing and missing != self._missing_bytes:
+            reached("replication.slow_answer_awaited")
+            self._missing_bytes = missing
+            due = self._answer_due = now + self._settings.socket_timeout_ms / 1000
+        if now < due:
             self._watch = self._timers.at(due, self._look_for_answer)
             return
         self._log.info("replication.leader_silent", leader=self._leader_id)

@@ -1,5 +1,5 @@
-"""Reports about the log ends of replicas without a leader. With these reports the controller can elect the
-replica with the longest log. Heartbeats carry the reports. PURE.
+"""Reports about the log ends of replicas without a leader, which heartbeats carry to the controller (KIP-966).
+With these reports the controller can elect the replica with the longest log. PURE.
 
 A partition waits for an election if it has neither a leader nor an ISR nor eligible replicas. All of its
 replicas may have lost records. Then the controller compares the remaining logs (KIP-966,

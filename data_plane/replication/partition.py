@@ -1,4 +1,5 @@
-"""A partition as its broker sees it: the log, its leader, and the requests that wait for its high watermark.
+"""A partition on its broker: leader or follower, high watermark, proposed ISR changes, appends, errors for
+wrong leaders and epochs.
 
 Theory of operation
 -------------------

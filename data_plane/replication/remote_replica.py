@@ -1,4 +1,6 @@
-"""The followers of a partition as its leader sees them: the ends of their logs, and when each was last caught up. PURE."""
+"""The followers of a partition as its leader sees them: the ends of their logs, who lags, who may join the ISR.
+PURE.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Replication of a broker: the fetches from leaders, the requests of its partitions to the controller, and
-the search for lagging followers. PORTED.
+"""Replication of a broker: which leaders it fetches from, throttles by configuration, and the search for
+lagging followers. PORTED. It also sends its partitions' requests to the controller.
 
 A broker has one object of this kind. Partitions use it to learn the state of the cluster
 (`PartitionCluster`). The broker passes to it every partition that the metadata changes (`follow_metadata`),

@@ -1,5 +1,5 @@
-"""Rotten replicas, whose bytes differ from the written bytes. This module finds them, takes them out of the
-ISR, and lets them begin anew. PORTED.
+"""Rotten replicas, whose bytes differ from the written bytes: found by readers, taken out of the ISR, set aside
+and begun anew. PORTED.
 
 Theory of operation
 -------------------

@@ -1,4 +1,4 @@
-"""The fetches that wait until a partition has more records. PURE.
+"""The fetches that wait until a partition has more records, each with a mark at which it wakes. PURE.
 
 Each fetch has a mark. The mark is an offset that the high watermark, the last stable offset or the log end must
 reach. Or it is a size that the log must reach. An append compares only the smallest mark of each kind, and

@@ -1,5 +1,5 @@
-"""The telemetry of a broker's clients (KIP-714): the metrics that each client must push, and the figures from
-accepted pushes. PURE.
+"""The telemetry of a broker's clients (KIP-714): what each client must push, which questions and pushes are
+refused, the accepted figures. PURE.
 
 Theory of operation
 -------------------

@@ -1,1 +1,3 @@
-"""Transaction coordinators: one shard for each partition of `__transaction_state` that this broker leads."""
+"""Transaction coordinators: one shard per led partition of `__transaction_state`; markers, verification,
+producer ids.
+"""

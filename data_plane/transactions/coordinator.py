@@ -1,5 +1,5 @@
-"""The transaction coordinators of a broker: one shard for each partition of `__transaction_state` that it
-leads. PORTED.
+"""The transaction coordinators of a broker: one shard for each led partition of `__transaction_state`, periodic
+checks, transactions left by earlier coordinators. PORTED.
 
 A new coordinator first completes the transactions that an earlier coordinator has decided to end. Once the
 loaded log is committed, the new coordinator writes the markers of all transactions in PrepareCommit and

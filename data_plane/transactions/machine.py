@@ -1,4 +1,5 @@
-"""The state machine of the transactional ids in one partition of `__transaction_state`. PURE.
+"""The state machine of transactional ids: decisions on InitProducerId, added partitions, EndTxn, timeouts,
+expiry. PURE. There is one for each partition of `__transaction_state`.
 
 The decision table (KIP-98, KIP-360, KIP-890; the order of checks is Kafka's)
 ----------------------------------------------------------------------------

@@ -1,4 +1,6 @@
-"""The transactional ids of one partition of `__transaction_state`: an immutable value, changed by replay alone. PURE."""
+"""The transactional ids of one partition of `__transaction_state`: an immutable value, changed by replay alone,
+and its records with their sizes. PURE.
+"""
 
 from __future__ import annotations
 

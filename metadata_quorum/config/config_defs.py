@@ -1,5 +1,5 @@
-"""Kafka's configuration keys: their types, defaults, valid values and synonyms, and the parser of their
-values.
+"""Kafka's configuration keys: types, defaults, valid values, synonyms; the parser of their values, and the
+check of a topic's overrides.
 
 The facts are rows of `config_defs.tsv` (Apache Kafka 4.3.0). Their columns are scope (broker, topic, group,
 client-metrics), name, type, default, valid values, importance, visibility and update. DescribeConfigs never

@@ -1,4 +1,5 @@
-"""The check of one configuration value against the type and the valid values of its key. PURE.
+"""The check of one configuration value against its key's type and valid values, and the keys of single
+listeners (`listener.name.LISTENER.`). PURE.
 
 Each value is checked three times. The broker checks it when it gets the request, and the controller before it
 writes the record. Every node checks it when it replays the log. So nodes can apply each accepted value.

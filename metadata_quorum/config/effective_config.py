@@ -1,5 +1,5 @@
-"""The value in force of a configuration key, and its source in Kafka's terms: overrides, broker values,
-defaults.
+"""The value in force of a configuration key and its source (override, broker value, default), and the entries
+that DescribeConfigs and CreateTopics show.
 
 A topic's key is looked up in the topic's overrides, then in the broker keys that are its synonyms, then in
 the defaults. The broker keys have three layers: dynamic values of this broker, dynamic values of all brokers,

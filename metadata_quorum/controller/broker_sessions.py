@@ -1,5 +1,5 @@
-"""Broker sessions: the time of each broker's last heartbeat, and the metadata offset up to which the broker
-has read. Sessions are soft state of the active controller, and are not replicated.
+"""Broker sessions: last heartbeats and metadata offsets, whose session is over, who waits to leave an ISR, and
+when a controlled shutdown may end. Sessions are soft state of the active controller, and are not replicated.
 
 When a controller becomes active, it begins a new session for every unfenced broker. It learns a broker's
 metadata offset from the broker's first heartbeat.

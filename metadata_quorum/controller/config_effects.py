@@ -1,4 +1,5 @@
-"""Changes of partitions that follow from changes of the configuration, and are made in the same decision.
+"""Changes of partitions that follow from changes of the configuration (min ISR, unclean election, disks in
+trouble), made in the same decision.
 
 * A lower `min.insync.replicas` may make an ISR large enough to commit. The high watermark then advances
   again, and eligible replicas may lack the newly committed records. So they stop being eligible. (Kafka

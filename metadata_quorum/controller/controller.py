@@ -1,4 +1,6 @@
-"""The controller as a state machine for the runtime in `state_machine.py`. Its state is a `MetadataImage`.
+"""The controller as a state machine: which function decides which request, the first decision of a new
+controller, and the periodic requests to itself. The runtime is in `state_machine.py`. Its state is a
+`MetadataImage`.
 
 `decide` looks up a pure function by the request's class. Each function is in the module of its subject
 (`topics`, `brokers`, `producer_ids`). The function gets the image, and also a `DecisionBasis`: the

@@ -1,5 +1,5 @@
-"""The inputs of a decision besides the image, the request and its context: the controller's settings and its soft
-state. PURE.
+"""The inputs of a decision besides image, request and context: the controller's settings, its soft state, and
+an index of delegation tokens. PURE.
 """
 
 from __future__ import annotations

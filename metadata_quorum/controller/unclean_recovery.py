@@ -1,5 +1,5 @@
-"""Unclean recovery (KIP-966): when all replicas that were in sync may have lost records, the replica with the
-longest log is elected.
+"""Unclean recovery (KIP-966): who is elected by the longest log, which reports are awaited, and which brokers
+hold the election back after a recovery. It applies when all replicas that were in sync may have lost records.
 
 After a power failure each machine has lost its unsynced bytes. A broker that restarts leaves ISR and ELR. If
 ISR and ELR are then both empty, the partition waits for the replicas in `last_known_elr`. With their

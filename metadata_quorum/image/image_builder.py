@@ -1,4 +1,5 @@
-"""The replay of records of the metadata log on an image.
+"""The replay of records of the metadata log on an image: which record changes what, and which records mean that
+the log is wrong.
 
 * **Replay is deterministic and strict.** The same records give the same image on the leader, on followers, on
   brokers and after a restart, however they are divided into batches. A record that does not fit (e.g. a

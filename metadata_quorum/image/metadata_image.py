@@ -1,4 +1,5 @@
-"""The cluster's metadata at one offset of the metadata log, as an immutable value.
+"""The cluster's metadata at one offset as an immutable value (topics, partitions, brokers, controllers), and
+the difference between two such images.
 
 All cluster state is the replay of one log. `MetadataImage` is the state after all records up to `offset`;
 `odradek.metadata_quorum.image.image_builder` makes the next image from the records that follow. The

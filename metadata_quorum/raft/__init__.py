@@ -1,1 +1,3 @@
-"""The Raft core of the metadata quorum. Start reading in `core.py`. PURE."""
+"""The Raft core of the metadata quorum without IO: elections, replication, roles, voters. Start reading in
+`core.py`. PURE.
+"""

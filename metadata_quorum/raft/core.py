@@ -1,4 +1,5 @@
-"""One replica of the metadata quorum: Kafka's pull-based Raft without IO. PURE.
+"""One replica of the metadata quorum, Kafka's pull-based Raft without IO: events come in (requests, answers,
+time), effects come out. PURE.
 
 Theory of operation
 -------------------

@@ -1,4 +1,5 @@
-"""The state that the parts of the core share: role, time, saved state, requests under way. PURE.
+"""The state that the parts of the core share: changes of role and epoch, the saved state, requests under way,
+the node to ask. PURE.
 
 Elections and replication act on this state, and do not depend on the reports that call them (`core.py`). Each
 change of role goes through `enter`. Only `enter` emits `SaveState`, and it does so before any message about

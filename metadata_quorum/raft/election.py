@@ -1,4 +1,5 @@
-"""Leader election: votes, pre-votes, and notices that an epoch begins or ends. PURE.
+"""Leader election: votes, pre-votes, notices of epochs; when a leader resigns (no quorum, slow disk), when a
+replica abstains. PURE.
 
 The other modules of the core call these functions (see `core.py`). The rules are those of the Raft paper,
 sections 5.2 and 5.4.1. Pre-votes come from the thesis (9.6) and KIP-996, the notices from KIP-595.

@@ -1,4 +1,5 @@
-"""Log replication: fetches, promises, the high watermark. PURE.
+"""Log replication: followers' fetches, where logs diverge or a snapshot is needed, promises, and the high
+watermark (which records are committed). PURE.
 
 The other modules of the core call these functions (see `core.py`). Followers fetch, so the leader needs no
 queues of records to send. A Fetch that finds no new records is parked until there are some.

@@ -1,4 +1,5 @@
-"""The six roles of a replica. Each role is a class, whose fields are needed only in this role. PURE.
+"""The six roles of a replica, the transitions between them, and the progress of other replicas that a leader
+knows. Each role is a class, whose fields are needed only in this role. PURE.
 
 `TRANSITIONS` lists which role may follow which, and in which epoch. `check_transition` checks every change of role
 against it. Only a voter becomes Prospective, Candidate or Leader; an observer is Unattached or a Follower. Every

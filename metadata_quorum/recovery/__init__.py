@@ -1,3 +1,3 @@
-"""Recovery of a quorum from the remaining copies of the metadata log: the facts about the nodes, the choice
-of a copy, and the plan. PURE.
+"""The decisions of a quorum's recovery from the remaining copies of the metadata log: facts about the nodes,
+the choice of a copy, the plan. PURE.
 """

@@ -1,4 +1,5 @@
-"""The choice of a copy of the metadata log, and the reasons to refuse a recovery. PURE.
+"""The choice of a copy of the metadata log, the reasons to refuse a recovery, and which topic id each name
+keeps. PURE.
 
 A recovery is refused if it is unnecessary, if facts are missing, or if an operator must decide first:
 

@@ -1,4 +1,5 @@
-"""Copies of the metadata log: reading them, comparing them, and finding the greatest. PURE.
+"""Copies of the metadata log: reading them, comparing them, finding the greatest, and copies that contradict
+each other. PURE.
 
 A copy consists of its newest complete snapshot and the log after it. Copies are ordered by the epoch of the
 last complete record, then by the end offset. (The epoch in a `quorum-state` says nothing about the records.)

@@ -1,4 +1,5 @@
-"""The plan of a recovery: the new metadata log, and the changes on each node. PURE.
+"""The plan of a recovery: the new metadata log, new ids and numbers, the changes on each node, and the checks
+before it is executed. PURE.
 
 The lost log may have assigned numbers that must not be assigned again. So the new log begins with a snapshot
 far above all numbers that were found. Its offset is above every end offset (epochs of brokers are offsets).

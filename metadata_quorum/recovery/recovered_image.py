@@ -1,4 +1,5 @@
-"""The state of the cluster with which a recovered metadata log begins. PURE.
+"""The cluster's state with which a recovered metadata log begins: replicas as found on disks, no leaders,
+raised leader epochs. PURE.
 
 The copy may be older than the logs of the lost voters. Since then a replica may have left an ISR, a leader
 may have changed, or a reassignment may have ended. So the leaders, ISRs and eligible replicas in the copy are

@@ -1,1 +1,3 @@
-"""One running replica of the metadata log: elections, replication, snapshots and files."""
+"""One running replica of the metadata log: the driver of the Raft core, writes and syncs, requests,
+connections, snapshots, files, published images.
+"""

@@ -1,5 +1,5 @@
-"""`meta.properties`: the ids of the cluster, node and directory to which a log directory belongs (version 1),
-as Kafka writes it.
+"""`meta.properties`: the ids of the cluster, node and directory to which a log directory belongs, and the error
+for an empty (unmounted) directory. The file has version 1, as Kafka writes it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Connections to other nodes: voters, controllers, brokers. PORTED.
+"""Connections to other nodes (voters, controllers, brokers): requests under way, timeouts, name resolution, the
+wait before an address is tried again. PORTED.
 
 Theory of operation
 -------------------

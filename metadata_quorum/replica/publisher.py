@@ -1,4 +1,5 @@
-"""The publication of committed metadata images to the parts of a node. PORTED.
+"""The publication of committed metadata images to the parts of a node: by replay of the log, or from the active
+controller. PORTED.
 
 A node has one image in memory. While the node is the active controller, the committed states of the
 controller's state machine are published. Otherwise `replay` reads committed batches, and a worker builds the

@@ -1,4 +1,5 @@
-"""Requests to the quorum on the controller listener: Raft's requests, and requests about the quorum. PORTED.
+"""Requests to the quorum on the controller listener: Raft's requests, changes of voters, chunks of snapshots,
+fetches of readers that are no replicas. PORTED.
 
 Raft's requests are passed to the core, which answers them by effects. All other requests are answered here:
 chunks of snapshots, the state of the quorum, changes of the voters (once they are committed). Readers that

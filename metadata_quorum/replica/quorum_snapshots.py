@@ -1,5 +1,5 @@
-"""The effects of snapshots on a replica's log. A leader's snapshot replaces the log. The node's own snapshots
-allow the removal of the log's beginning. PORTED.
+"""The effects of snapshots on a replica's log: a leader's snapshot is fetched and replaces it; the node's own
+allow the removal of its beginning. PORTED.
 
 A leader's snapshot is fetched in chunks while the node keeps working. It replaces the log if it is complete
 and undamaged, and the core still needs it. If the node crashes just before the replacement, the snapshot on

@@ -1,4 +1,5 @@
-"""Snapshots of a node's metadata log: when a snapshot is due, and how it is written. PORTED.
+"""Snapshots of a node's metadata log: when a snapshot is due, and how it is written from the committed image.
+PORTED.
 
 Theory of operation
 -------------------

@@ -1,4 +1,5 @@
-"""The files that `odradek storage format` writes and `odradek storage info` reads.
+"""The files that `storage format` and `adopt` write and `storage info` reads: which directory may be formatted,
+the first voters, the first records.
 
 A formatted node has `meta.properties` in every log directory, and `bootstrap.checkpoint` (the cluster's first
 records) in its metadata directory. As with Kafka 4.3's `kafka-storage format`, the first voters are given in

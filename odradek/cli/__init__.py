@@ -1,1 +1,3 @@
-"""The command line `odradek`, with one module for each group of commands."""
+"""The command line `odradek`: its entry point and what commands share (options, clients, output); `commands/`
+has the groups of commands.
+"""

@@ -1,4 +1,5 @@
-"""The entry point of the command line: `odradek GROUP COMMAND ...`.
+"""The entry point of the command line: finds the module of a group of commands, builds its parser, returns the
+exit code. A call is `odradek GROUP COMMAND ...`.
 
 Only the module of the requested group is imported. This module and the top level of each group's module
 import nothing heavy, such as trio or cattrs (tests/cli/test_import_budget.py). A command imports the other

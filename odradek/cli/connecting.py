@@ -1,4 +1,6 @@
-"""The client of a command: opened from the common options, with its errors turned into messages for people."""
+"""The client of a command: its address and keys (--command-config), the connection to the leading controller,
+and errors turned into messages for people.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Partitions without a leader: the brokers that they wait for, the brokers' reports about their replicas' logs, and
-the possible remedies.
+"""Partitions without a leader: the brokers that they wait for, their replicas' logs, and the advice that
+commands print.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Code shared by the commands about log directories: a request to the live brokers, and a note about the
-brokers that are down.
+"""Code shared by the commands about log directories: the option --broker, the request to the live brokers, a
+note about brokers that are down.
 """
 
 from __future__ import annotations

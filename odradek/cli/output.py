@@ -1,4 +1,5 @@
-"""The output of commands: aligned tables and named values for people, one JSON document per line for scripts.
+"""The output of commands: tables and named values for people, JSON documents for scripts, texts for bytes,
+numbers and spans, progress.
 
 On a terminal, headers are bold and problems are red. The output is at most as wide as the terminal (80 columns if that
 is unknown). Less important columns are left out, long cells are cut with an ellipsis, named values continue on the next

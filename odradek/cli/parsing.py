@@ -1,4 +1,6 @@
-"""Options that several commands share, and the types of their values."""
+"""Options that several commands share (--bootstrap-server, --timeout), the types of their values, and the
+parser with its error messages.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Full, hung and demoted disks, and `min.insync.replicas` of topics, as brokers report them to the commands."""
+"""Full, hung, demoted and retired disks, and `min.insync.replicas` of topics, as brokers report them to the
+commands.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The errors that a client itself detects. An error code in a broker's answer becomes an
-`odradek.wire.errors.KafkaError` instead.
+"""The errors that a client detects, which errors may be tried again, and a broker's error code as an exception.
+An error code in a broker's answer becomes an `odradek.wire.errors.KafkaError` instead.
 
 A request that fails without an answer from a broker ends in a `ClientError`. Both kinds have the attribute
 `retriable`. It is true if the same operation may succeed later.

@@ -1,4 +1,5 @@
-"""The ports: the interfaces through which a node uses everything outside of its own memory.
+"""The ports: the interfaces through which a node uses clocks, disks, the network, worker threads and other
+processes, and their errors.
 
 Theory of operation
 -------------------

@@ -1,4 +1,5 @@
-"""TLS of this machine: Python's `ssl` with buffers in memory instead of sockets. SHELL.
+"""TLS of this machine: Python's `ssl` with buffers in memory, allowed versions and ciphers, and keys read again
+after a change. SHELL.
 
 Java's names of ciphers are translated; a list that cannot be applied exactly is refused. `odradek.env.tls_stores`
 reads keys and certificates.

@@ -1,3 +1,3 @@
-"""A whole node, made of its parts: configuration, connections, metrics, start and stop. Start reading at
-`run_node.run_node`.
+"""A whole node, made of its parts: directories, registration, certificates, logins, start and stop. Start
+reading at `run_node.run_node`.
 """

@@ -1,4 +1,6 @@
-"""The directories of a node: opened, locked and checked against each other before anything else starts. PORTED."""
+"""The directories of a node: opened, locked and checked at the start, blank disks adopted, failed ones left
+out; logs loaded, closed at the end. PORTED.
+"""
 
 from __future__ import annotations
 
@@ -278,8 +280,8 @@ class Directories:
             await done.wait()
 
     def check_unread_topics(self, image: MetadataImage) -> None:
-        """Raise `NodeCannotStart` if the last recovery of the quorum could not read all disks of this broker, and
-        these disks have partitions that the metadata lack.
+        """Raise `NodeCannotStart` if a recovery of the quorum could not read all disks of this broker, and they
+        have partitions that the metadata lack.
 
         The recovered metadata come from other nodes, so they may lack topics that only this broker has. At other
         starts the logs of unknown topics are set aside as strays. Here that would hide acknowledged records. So an

@@ -1,4 +1,5 @@
-"""The parts of a node, and the order in which they start and stop. PORTED.
+"""The parts of a node, the order in which they start and stop, and the reasons for which a running node gives
+up. PORTED.
 
 Start: directories, metadata log, controller listener, quorum; on a broker also logs, registration, listeners for
 clients (see ARCHITECTURE.md). Stop: notify the controller, stop listening, commit what the metadata log holds, sync

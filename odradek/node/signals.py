@@ -1,5 +1,5 @@
-"""SIGTERM and SIGINT of a node's process. A thread waits for them, and ends the process if a start does not end.
-SHELL.
+"""SIGTERM and SIGINT of a node's process, also while it starts; and its end although calls to a disk hang. A
+thread waits for them, and ends the process if a start does not end. SHELL.
 
 While a node starts, its loop may wait in a call to a disk that hangs. Then Python runs no signal handlers. So the
 signals are blocked in every thread, and one thread waits for them. It passes a signal on to the loop. If the node was

@@ -1,4 +1,5 @@
-"""Reads the metadata log from the controller that leads the quorum. The functions are operations. PURE.
+"""Reads committed batches and snapshots of the metadata log from the controller that leads the quorum. The
+functions are operations. PURE.
 
 The reader fetches without a replica id, as a consumer does, and the leader answers up to the end of its log.
 Records beyond the high watermark may still be lost, so the reader leaves them out. If the log begins after

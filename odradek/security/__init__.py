@@ -1,1 +1,3 @@
-"""Security: the identity of clients, and their rights."""
+"""Security: TLS, logins by SASL, principals, delegation tokens; folders for ACLs, doors, the audit log and
+OAUTHBEARER.
+"""

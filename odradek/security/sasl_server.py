@@ -1,4 +1,5 @@
-"""The server's side of a SASL login on one connection (KIP-43, KIP-152, KIP-368). PURE.
+"""The server's side of a SASL login on one connection: the order of its requests, mechanisms, refusals,
+renewals (KIP-43, KIP-152, KIP-368). PURE.
 
 Before the login succeeds, a client may send ApiVersions once, name a mechanism (SaslHandshake) and exchange
 tokens. After version 0 of SaslHandshake, tokens come as bare frames. After version 1, they come in

@@ -1,5 +1,5 @@
-"""A TLS connection over any other connection. It has the interface `odradek.env.ports.Conn`, so callers see no
-difference. PORTED.
+"""A TLS connection over any other connection: encrypts, decrypts, and limits records without data. It has the
+interface `odradek.env.ports.Conn`, so callers see no difference. PORTED.
 
 * A send encrypts records one by one, and passes many of them to the connection below at once. Plain bytes
   count as sent only when that connection has accepted their encrypted form. So this object holds no unsent

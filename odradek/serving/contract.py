@@ -1,4 +1,5 @@
-"""The contract between the connection loop and the request handlers.
+"""The contract between connections and request handlers: responses, delayed answers, suspended work, the
+context and rights of a client.
 
 `handle(context, request) -> Response | Delayed | Suspend | None | CLOSE`
 

@@ -1,4 +1,5 @@
-"""The list of full or hung disks, which accept no records now, as a broker reports it to the controllers. PURE.
+"""The list of full, hung or demoted disks as text in a broker's own configuration, by which it reports them to
+the controllers. PURE.
 
 KRaft's messages have no field for such a directory. A directory in `offline_log_dirs` is gone for good, and a
 cordoned directory still has leaders. So a broker keeps a list in a configuration of its own BROKER resource

@@ -62,7 +62,7 @@ class _Meter(Protocol):
 
 
 class _Asker(Protocol):
-    """A connection, which knows the client that pays for its long work."""
+    """A connection. It knows the client to whose account its long work is charged."""
 
     def payer(self) -> Callable[[float, float], object] | None: ...
 

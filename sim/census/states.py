@@ -95,6 +95,7 @@ STATES: Mapping[str, str] = {
     "replication.isr_change_accepted": "The controller accepts a change of the ISR, and the leader still waits for the answer.",
     "replication.isr_change_refused": "The controller refuses to add a replica to the ISR, so the replica no longer counts.",
     "replication.look_failed": "A check of one partition for lagging replicas raises an exception.",
+    "replication.slow_answer_awaited": "A leader's large answer takes longer than `replica.socket.timeout.ms`, while its parts arrive.",
     "replication.synced_before_promise": "A follower must sync records before its next fetch confirms them.",
     "replication.session_begun_anew": "The leader no longer knows a follower's fetch session.",
     "replication.outdated_answer_dropped": "A follower's fetch is answered after the state of the partition has changed.",

@@ -1,5 +1,5 @@
-"""Invariants of a run: each class here receives the present state again and again, and raises an error if that state
-is impossible. PURE.
+"""Invariants of a run: one leader per epoch, high watermarks that never fall, committed batches equal on all
+replicas, queues within limits. PURE.
 
 Partitions:
 

@@ -1,5 +1,5 @@
-"""Check of Vote and Fetch between nodes. A message implies facts about its sender's disk. They must be true when the
-message is sent. PURE.
+"""Check of Vote and Fetch between nodes: what a message implies about its sender's disk is true when it is
+sent. PURE.
 
 1. A voter requests votes in an epoch, or grants its vote, only after its own vote is synced to disk (Raft, figure
    2).

@@ -1,1 +1,1 @@
-"""The simulated workload: clients and operators that act during a run."""
+"""The simulated workload: clients that act during a run; `operators/` has the operators."""

@@ -1,5 +1,5 @@
-"""Topics that are created and deleted during a storm. They have several segments, and retention deletes their
-records. PORTED.
+"""Topics that are created, written, searched and deleted during a storm, without guarantees for their records.
+They have several segments, and retention deletes their records. PORTED.
 
 Nothing is guaranteed for the records written here. The purpose is that segments are rolled, indexed, searched,
 flushed and removed, and that topics are deleted while tasks use their files.

@@ -1,4 +1,5 @@
-"""Workload: the product's own consumer, without a group, near a replica, or in a group. PORTED.
+"""Workload: the product's own consumer, without a group (also from a near replica) or in a group, and what each
+must read. PORTED.
 
 In addition to `sim.history`, this module checks two rules. A consumer without a group reads every offset once, in
 order. A group reads every acknowledged record at least once. After the faults have ended, both must read to the end.

@@ -1,4 +1,5 @@
-"""The basic workload: producers and readers that record all answers in a history. PORTED.
+"""The basic workload: topics, producers and readers that record all answers in a history, the final check;
+other workloads share its state. PORTED.
 
 Each value is unique and begins with its producer's name, so that a history shows losses, duplicates and wrong
 order. Producers send lists of records as one operation (`sim.load.producing`), or single records through the

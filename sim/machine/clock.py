@@ -1,4 +1,5 @@
-"""Virtual time: the clock that drives trio, and the clock that each node sees. SHELL.
+"""Virtual time: the clock that drives trio without sleeping, and the monotonic and wall clock that each node
+sees. SHELL.
 
 When no task can run, trio asks its clock how long to sleep until the next deadline. This clock never sleeps. It
 executes the next events of the agenda (a segment arrives, a timer fires, a disk answers) until an event wakes a task.

@@ -1,5 +1,5 @@
-"""A simulated cluster: the roles of its nodes, their configuration and formatting, and the comparison of their
-metadata. PORTED.
+"""A simulated cluster: its shape drawn from a seed, its nodes' configuration and formatting, replaced disks,
+the comparison of metadata. PORTED.
 
 A cluster has `nodes` brokers. With `controllers` = 0 the first `voters` of them are also controllers (0: all of them).
 Otherwise `controllers` separate machines form the quorum, with ids from 101 on. Some settings are drawn from the seed:

@@ -1,4 +1,5 @@
-"""A simulated disk: directories and files in memory, and their contents after a crash.
+"""The state of a simulated disk: injected errors, full and dead devices, and its contents after a crash. The calls
+on files are in `disk_files.py`.
 
 Theory of operation
 -------------------

@@ -1,4 +1,6 @@
-"""Open files and directories of a `sim.machine.disk.SimDisk`: the ports `File` and `Dir`."""
+"""The ports `File` and `Dir` on a simulated disk: open, read, write, rename, remove, list, sync, with the errors of
+POSIX.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A simulated machine and the node that runs on it: its starts, stops and crashes. PORTED.
+"""A simulated machine and the node on it: starts, clean stops, killed processes, power losses, disk errors.
+PORTED.
 
 Ways to end the node's process:
 

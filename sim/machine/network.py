@@ -1,4 +1,5 @@
-"""A simulated network: hosts, links that can be cut, and byte streams that arrive late and in pieces.
+"""A simulated network: hosts, listeners, byte streams that arrive late, in pieces or never; faults of single
+links are in `links.py`.
 
 Theory of operation
 -------------------

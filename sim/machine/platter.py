@@ -1,4 +1,5 @@
-"""The contents of a simulated disk: files and directories, in the page cache and durably.
+"""The contents of a simulated disk: files and directories, in the page cache and durably, and what a power loss
+leaves of them.
 
 A sync of a file makes all its bytes durable, a sync of a directory its entries. `sim.machine.disk` has the rules of
 what remains after a power loss.

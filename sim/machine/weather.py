@@ -1,4 +1,4 @@
-"""The weather of a run: how slow and unreliable its network, disks and CPUs are. Drawn from the seed."""
+"""The weather of a run, drawn from the seed: how slow and unreliable its network, disks and CPUs are."""
 
 from __future__ import annotations
 

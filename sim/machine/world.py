@@ -1,4 +1,5 @@
-"""One simulated run: a `trio.run` in which time, order and every port depend on a seed. SHELL.
+"""One simulated run: machines, processes that start, pause and crash, faults of links, disks and clocks; every
+port depends on a seed. SHELL.
 
 `World.run` starts trio with a virtual clock and a seeded scheduler. (Trio
 shuffles each batch of runnable tasks by a private generator.) `tests/test_determinism.py` checks that two processes

@@ -161,6 +161,8 @@ class RecoveryScenario:
         self.world.trace.record(self.world.now, "recovery", "log", what)
 
     async def _must_be_whole(self, when: str, seconds: float) -> None:
+        """Wait until the cluster is whole. Until the next storm no connection is too slow for the workload."""
+        self.world.fabric.weather = self.world.weather.settled()
         wrong = await self.cluster.wait_until_whole(seconds)
         if wrong is not None:
             raise Liveness(f"seed {self.world.seed}: {seconds} s {when} the cluster is not whole: {wrong}")
@@ -169,6 +171,7 @@ class RecoveryScenario:
 
     async def _storm(self, number: int) -> None:
         self._operator.end_settling()
+        self.world.fabric.weather = self.world.weather
         kinds = tuple(each for each in STORM_KINDS if self._random.random() < 0.6)
         plan = StormPlan(self._random.uniform(*STORM_SECONDS), kinds, power=False)
         operator = Operator(self.cluster, self._loads[0].partitions, self.shape.replicas, (), self.history)

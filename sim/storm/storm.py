@@ -1,4 +1,5 @@
-"""The storm: faults and operators' actions that hit a simulated cluster, drawn from a seed. PORTED.
+"""The storm: its tasks of faults and what the fault model permits: killed processes, cut and slow links, full
+and replaced disks. PORTED.
 
 Each kind of trouble is a separate task with its own random generator, so that troubles overlap. The seed draws
 which kinds a run has; few runs have all (swarm testing).

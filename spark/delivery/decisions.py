@@ -84,6 +84,8 @@ class Decisions:
         """Seconds that a request may take with its retries."""
         config = attrs.evolve(settings.client_config(), api_timeout=self.timeout)
         self.client = Client(properties["bootstrap.servers"], config=config, timeout_ms=settings.max_block_ms)
+        self.begins: dict[str, int] = {}
+        """The offset at which the progress of a query begins at the earliest, if it is known."""
         self._logs: dict[tuple[bytes, str], MarkerLog] = {}
         """The markers of each query that were read so far, up to the last stable offset; the key is (topic id,
         query).
@@ -144,7 +146,9 @@ class Decisions:
         identity = self.client.core.cluster.topic(self.topic).topic_id, query
         log = self._logs.pop(identity, None)
         if log is None or log.position > end:
-            start = self.client.list_offsets({key: EARLIEST})[key].offset
+            start = self.begins.get(query)
+            if start is None:
+                start = self.client.list_offsets({key: EARLIEST})[key].offset
             log = MarkerLog(query, start)
         while log.position < end:
             answer = self._fetch(key, log.position, _READ_COMMITTED)
@@ -168,7 +172,7 @@ class Decisions:
         """
         key, end = self.end_of(query)
         log = self.read(query, key, end)
-        return last_of(query, batch, log.decision, log.markers)
+        return last_of(query, batch, log.decision, log.markers, log.completion)
 
     def last_settled(self, query: str, batch: int, seconds: float) -> Decision | None:
         """Return a query's last decision, as `last` does. If it is the incomplete decision of an earlier

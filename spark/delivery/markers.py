@@ -1,7 +1,8 @@
 """Markers and decisions as readable JSON records: encoding them, and collecting them from the decisions topic. PURE.
 
-A marker's key is `{"query":"...","task":0}`, its value `{"batch":7,"rows":1000,"rowHash":"00..."}`. A decision of the
-two-phase protocol has the key `{"query":"...","decision":"two-phase"}`. Its value also has `winners`, each as [task,
+A marker's key is `{"query":"...","task":0}`, its value `{"batch":7,"rows":1000,"rowHash":"00...","run":"..."}`. The
+completion of a batch has the key `{"query":"...","complete":"batch"}`; its value has `tasks` beside the sums of rows and
+hashes. A decision of the two-phase protocol has the key `{"query":"...","decision":"two-phase"}`. Its value also has `winners`, each as [task,
 slot, producer id, producer epoch], and `complete`. Markers and decisions also contain `topics`: the topics that were
 written, with the topics' ids. All records of a query are in one partition.
 
@@ -19,6 +20,7 @@ from zlib import crc32
 
 import attrs
 
+from odradek.spark.delivery.completion import Completion
 from odradek.spark.delivery.task_protocol import Marker, ProgressError, RowSummary, TopicIds
 from odradek.spark.delivery.two_phase import Decision, Prepared
 from odradek.wire.batches.batch_header import BatchHeader, iter_batches
@@ -28,6 +30,8 @@ from odradek.wire.batches.transaction_markers import parse_marker
 __all__ = [
     "MarkerLog",
     "TaskKey",
+    "completion_key",
+    "completion_value",
     "decision_key",
     "decision_value",
     "marker_key",
@@ -38,9 +42,13 @@ __all__ = [
 _DECOMPRESSED_BYTES_MAX = 64 << 20
 
 TaskKey = tuple[str, int]
-"""The key of a marker: (query, task). A decision is about all tasks, so its key has the task `_ALL_TASKS`."""
+"""The key of a marker: (query, task). Decisions and completions are about all tasks, so their keys have the tasks
+`_ALL_TASKS` and `_COMPLETE`.
+"""
 _ALL_TASKS = -1
+_COMPLETE = -2
 _TWO_PHASE = "two-phase"
+_OF_A_BATCH = "batch"
 
 
 def partition_of(query: str, partitions: int) -> int:
@@ -55,7 +63,20 @@ def marker_key(query: str, task: int) -> bytes:
 
 def marker_value(marker: Marker) -> bytes:
     """Encode the value of a marker."""
-    return _as_json({**_common(marker.batch, marker.summary), "topics": _named(marker.topics)})
+    run = {"run": marker.run} if marker.run else {}
+    return _as_json({**_common(marker.batch, marker.summary), "topics": _named(marker.topics), **run})
+
+
+def completion_key(query: str) -> bytes:
+    """Encode the key of a query's completions. Compaction keeps only the last completion."""
+    return _as_json({"query": query, "complete": _OF_A_BATCH})
+
+
+def completion_value(completion: Completion) -> bytes:
+    """Encode the value of a completion."""
+    by_hand = {"byHand": True} if completion.by_hand else {}
+    common = _common(completion.batch, completion.summary)
+    return _as_json({**common, "tasks": completion.tasks, "topics": _named(completion.topics), **by_hand})
 
 
 def decision_key(query: str) -> bytes:
@@ -91,50 +112,58 @@ def _as_json(found: Mapping[str, Any]) -> bytes:
 
 
 def _parse_key(key: bytes | None) -> TaskKey | None:
-    """Parse the key of a record as (query, task). Return None if the record is neither a marker nor a
-    decision.
-    """
+    """Parse the key of a record as (query, task). Return None if the record is no marker, decision or completion."""
     try:
         found = json.loads(key or b"")
         query = found["query"]
-        task = _ALL_TASKS if found.get("decision") == _TWO_PHASE else found["task"]
+        if found.get("decision") == _TWO_PHASE:
+            task = _ALL_TASKS
+        elif found.get("complete") == _OF_A_BATCH:
+            task = _COMPLETE
+        else:
+            task = found["task"]
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
     return (query, task) if isinstance(query, str) and type(task) is int else None
 
 
-def _parse_value(key: TaskKey, value: bytes) -> Marker | Decision:
+def _parse_value(key: TaskKey, value: bytes) -> Marker | Decision | Completion:
     try:
         found = json.loads(value)
         batch, rows, row_hash = found["batch"], found["rows"], int(found["rowHash"], 16)
         topics = tuple((name, bytes.fromhex(text)) for name, text in found.get("topics", {}).items())
         if type(batch) is int and type(rows) is int:
             summary = RowSummary(rows, row_hash)
+            if key[1] == _COMPLETE:
+                return Completion(batch, summary, int(found["tasks"]), topics, found.get("byHand") is True)
             if key[1] != _ALL_TASKS:
-                return Marker(batch, summary, topics)
+                return Marker(batch, summary, topics, str(found.get("run", "")))
             winners = tuple(Prepared(*map(int, each)) for each in found["winners"])
             return Decision(batch, summary, winners, found["complete"] is True, topics)
     except (ValueError, TypeError, KeyError, AttributeError):
         pass
-    what = f"marker of task {key[1]}" if key[1] != _ALL_TASKS else "decision"
+    what = {_ALL_TASKS: "decision", _COMPLETE: "completion"}.get(key[1], f"marker of task {key[1]}")
     raise ProgressError(f"the {what} of {key[0]} cannot be read: {value[:200]!r}.")
 
 
 @attrs.define
 class MarkerLog:
-    """The last committed marker of each task, and the last decision of one query. They come from the record batches
-    before the offset `position`.
+    """The last committed marker of each task, and the last decision and completion of one query. They come from the
+    record batches before the offset `position`.
     """
 
     query: str
     position: int = 0
     markers: dict[int, Marker] = attrs.field(factory=dict)
     decision: Decision | None = None
+    completion: Completion | None = None
+    has_tombstones: bool = False
+    """True if a marker was deleted, as the driver of a job does at the job's end."""
     _open: dict[int, list[tuple[TaskKey, bytes | None]]] = attrs.field(factory=dict)
 
     def copy(self) -> MarkerLog:
         """Return a copy. Record batches that are added to the copy do not change this log."""
-        return MarkerLog(self.query, self.position, dict(self.markers), self.decision)
+        return attrs.evolve(self, markers=dict(self.markers), open={})
 
     def add_stable(self, buf: memoryview, aborted: Sequence[tuple[int, int]]) -> None:
         """Process record batches below the last stable offset. `aborted` has (producer id, first offset) of aborted
@@ -176,9 +205,35 @@ class MarkerLog:
     @property
     def newest_begun(self) -> int:
         """The last batch of any marker, whether committed or in an open transaction; -1 if there is none."""
+        return max([self.newest, *(each.batch for _, each in self._held_markers())])
+
+    @property
+    def finished(self) -> Completion | None:
+        """The last batch that is finished, in any delivery mode; None if there is none."""
+        decision, completion = self.decision, self.completion
+        if decision is None or not decision.is_complete:
+            return completion
+        if completion is not None and completion.batch >= decision.batch:
+            return completion
+        return Completion(decision.batch, decision.summary, topics=decision.topics)
+
+    @property
+    def is_empty(self) -> bool:
+        """True if the query has neither a marker, nor a decision, nor a completion."""
+        return self.newest_begun < 0 and self.decision is None and self.completion is None
+
+    def of_other_runs(self, batch: int, run: str) -> dict[int, Marker]:
+        """Return the markers of `batch` that other runs have written, by task. Markers in open transactions count."""
+        found = {task: each for task, each in self._held_markers() if each.batch == batch and each.run != run}
+        stored = {
+            task: each for task, each in self.markers.items() if each.batch == batch and each.run != run
+        }
+        return {**found, **stored}
+
+    def _held_markers(self) -> list[tuple[int, Marker]]:
         held = [each for records in self._open.values() for each in records]
-        begun = (_parse_value(key, value) for key, value in held if value and key[1] != _ALL_TASKS)
-        return max([self.newest, *(each.batch for each in begun)])
+        parsed = [(key[1], _parse_value(key, value)) for key, value in held if value and key[1] >= 0]
+        return [(task, each) for task, each in parsed if isinstance(each, Marker)]
 
     def is_undecided(self, task: int) -> bool:
         """True if an open transaction has a marker of this task."""
@@ -205,10 +260,18 @@ class MarkerLog:
         for key, value in found:
             parsed = None if value is None else _parse_value(key, value)
             if key[1] == _ALL_TASKS:
-                assert not isinstance(parsed, Marker)
+                assert parsed is None or isinstance(parsed, Decision)
                 self.decision = parsed
+            elif key[1] == _COMPLETE:
+                assert parsed is None or isinstance(parsed, Completion)
+                known = self.completion
+                # A suspended driver may write the completion of an earlier batch late.
+                is_late = parsed is not None and known is not None and parsed.batch < known.batch
+                if parsed is None or parsed.by_hand or not is_late:
+                    self.completion = parsed
             elif parsed is None:
                 self.markers.pop(key[1], None)
+                self.has_tombstones = True
             else:
                 assert isinstance(parsed, Marker)
                 self.markers[key[1]] = parsed

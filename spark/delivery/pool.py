@@ -22,25 +22,33 @@ from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.schema.versions import END_TXN_EPOCHS_GROW, INIT_PRODUCER_ID_TWO_PHASE
 
 if TYPE_CHECKING:
-    from odradek.client.admin.admin_transactions import TransactionDescription
+    from odradek.client.admin.admin_transactions import TransactionDescription, TransactionListing
     from odradek.client.core.client_core import ClientCore
 
 __all__ = [
     "PREFIX",
     "driver_id",
+    "end_held",
     "end_transactions",
     "free_slots",
+    "has_committed",
     "open_slots",
+    "open_tasks",
     "prepared_slots",
     "query_of",
     "slot_id",
+    "transactional_id",
 ]
 
 PREFIX = "odradek-spark-2pc-"
+_ONCE = "odradek-spark-"
 _OPEN = "Ongoing"
 _BEGUN = "Empty"
+_COMMITTED = ("PrepareCommit", "CompleteCommit")
 _SLOTS_LOOKED_AT = 16
 _SLOTS_MAX = 1024
+_EPOCHS_GROW_LEVEL = 2
+"""The level of `transaction.version` from which EndTxn gives a new epoch (KIP-890)."""
 _ID = re.compile(rf"{PREFIX}(.*)-(\d+)-(\d+)", re.DOTALL)
 _AT_A_TIME = 64
 _ENDED_BEFORE = frozenset(
@@ -53,6 +61,13 @@ _ENDED_BEFORE = frozenset(
     }
 )
 _FENCED = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
+
+
+def transactional_id(query: str, task: int) -> str:
+    """Return the transactional id of a task of delivery=exactly-once. The next producer with this id fences all
+    earlier attempts.
+    """
+    return f"{_ONCE}{query}-{task}"
 
 
 def slot_id(query: str, task: int, slot: int) -> str:
@@ -122,24 +137,8 @@ def open_slots(
     """List those slots of a query that have an open transaction, or a producer that may open one. Raises as
     `free_slots` does.
     """
-    deadline = core.now + timeout
-    attempt = 0
-    while True:
-        try:
-            listed = yield from list_transactions(
-                core,
-                states=states,
-                transactional_id_pattern=f"{re.escape(PREFIX + query)}-[0-9]+-[0-9]+",
-                timeout=deadline - core.now,
-            )
-            break
-        except KafkaError as error:
-            # A broker has left, and other coordinators have its transactions now. So ask all coordinators again.
-            wake_at = core.now + core.backoff(attempt)
-            if error.code is not ErrorCode.BROKER_NOT_AVAILABLE or wake_at >= deadline:
-                raise
-        attempt += 1
-        yield Wait(until=wake_at)
+    pattern = f"{re.escape(PREFIX + query)}-[0-9]+-[0-9]+"
+    listed = yield from _listed(core, states, pattern, timeout)
     names = [each.transactional_id for each in listed]
     described = (yield from describe_transactions(core, names, timeout=timeout)) if names else []
     found = []
@@ -150,6 +149,113 @@ def open_slots(
         if _is_open(each) or each.error is None:
             found.append(Prepared(int(match[2]), int(match[3]), each.producer_id, each.producer_epoch))
     return tuple(sorted(found))
+
+
+def has_committed(core: ClientCore, query: str, timeout: float) -> Operation[bool]:
+    """True if the last transaction of any task of the query was committed, in either mode.
+
+    The coordinators know this without the decisions topic, until the next producer with the same transactional id.
+    It is false for brokers that cannot list by pattern (KIP-1152). Raises as `free_slots` does.
+    """
+    name = re.escape(query)
+    pattern = f"{_ONCE}{name}-[0-9]+|{PREFIX}{name}-[0-9]+-[0-9]+"
+    try:
+        found = yield from _listed(core, _COMMITTED, pattern, timeout)
+    except UnsupportedByBroker:
+        return False
+    return bool(found)
+
+
+def open_tasks(core: ClientCore, query: str, timeout: float) -> Operation[tuple[int, ...]]:
+    """List the tasks of delivery=exactly-once that have an open transaction. Raises as `free_slots` does."""
+    start = f"{_ONCE}{query}-"
+    try:
+        found = yield from _listed(core, (_OPEN,), f"{re.escape(start)}[0-9]+", timeout)
+    except UnsupportedByBroker:
+        return ()
+    return tuple(sorted(int(each.transactional_id.removeprefix(start)) for each in found))
+
+
+def _listed(
+    core: ClientCore, states: Sequence[str], pattern: str, timeout: float
+) -> Operation[list[TransactionListing]]:
+    """List the transactions in these states whose ids match the pattern. Ask again while a coordinator moves."""
+    deadline = core.now + timeout
+    attempt = 0
+    while True:
+        try:
+            return (
+                yield from list_transactions(
+                    core, states=states, transactional_id_pattern=pattern, timeout=deadline - core.now
+                )
+            )
+        except KafkaError as error:
+            # A broker has left, and other coordinators have its transactions now. So ask all coordinators again.
+            wake_at = core.now + core.backoff(attempt)
+            if error.code is not ErrorCode.BROKER_NOT_AVAILABLE or wake_at >= deadline:
+                raise
+        attempt += 1
+        yield Wait(until=wake_at)
+
+
+def end_held(
+    core: ClientCore, query: str, held: Sequence[Prepared], *, commit: bool, timeout: float
+) -> Operation[list[Prepared]]:
+    """Commit or abort transactions that tasks of delivery=exactly-once hold open. Return those that had ended before,
+    perhaps by an earlier request without an answer.
+
+    The producer id and epoch of an attempt name its only transaction, so nothing else is ended. Raises `KafkaError`,
+    `ClientError`.
+    """
+    from odradek.wire.messages.end_txn import EndTxnRequest
+
+    deadline = core.now + timeout
+    level = core.cluster.features.get("transaction.version", 0)
+    version_max = None if level >= _EPOCHS_GROW_LEVEL else END_TXN_EPOCHS_GROW - 1
+    pending = {transactional_id(query, each.task): each for each in held}
+    ended: list[Prepared] = []
+    attempt = 0
+    while pending:
+        routed = yield from to_transaction_coordinators(core, list(pending), deadline)
+        for error in routed.missing.values():
+            raise error
+        failure: Exception = next(
+            iter(routed.errors.values()), KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, query)
+        )
+        calls = []
+        for node, of_node in routed.by_node.items():
+            for name in of_node:
+                each = pending[name]
+                request = EndTxnRequest(name, each.producer_id, each.producer_epoch, commit)
+                calls.append(
+                    (name, core.call(request, node=node, deadline=deadline, version_max=version_max))
+                )
+        if calls:
+            yield Wait([call for _, call in calls])
+        for name, call in calls:
+            refused: Exception | None = call.error
+            if call.error is None:
+                code = error_code(call.response.error_code)
+                if code is ErrorCode.NONE:
+                    del pending[name]
+                    continue
+                if code in _ENDED_BEFORE:
+                    ended.append(pending.pop(name))
+                    continue
+                refused = broker_error(code, None, f"transactional id {name}")
+            assert refused is not None
+            if not is_retriable(refused):
+                raise refused
+            failure = refused
+        if not pending:
+            break
+        wake_at = core.now + core.backoff(attempt)
+        if wake_at >= deadline:
+            raise failure
+        attempt += 1
+        yield Wait(until=wake_at)
+        yield from refresh_metadata(core, (), timeout=deadline - core.now)
+    return ended
 
 
 def end_transactions(

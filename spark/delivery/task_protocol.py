@@ -15,7 +15,9 @@ source offsets in the same way (KIP-618). An attempt makes these steps:
 | READ_MARKER | read the task's last committed marker below that offset | |
 | WRITE | write rows and marker in a transaction | only if the marker is of the batch before |
 | COMPARE | count and hash the rows, without writing them | only if the marker is of this batch, so that its rows are in the topic |
+| COUNT | the same, without a marker to compare with | only if the whole batch is finished (`completion.py`) |
 | COMMIT | send EndTxn | if the outcome is unknown, the attempt fails, and the next attempt reads the marker |
+| HOLD | leave the transaction open for the driver | instead of COMMIT, if another run of the query has begun this batch (`completion.py`) |
 | REPORT | return the task's result to Spark | |
 
 The marker is read up to the **high watermark**, never to the last stable offset. Because of another task's
@@ -36,6 +38,7 @@ transaction has ended, because the coordinator answers the commit before the par
 
 from __future__ import annotations
 
+import shlex
 from enum import Enum
 
 import attrs
@@ -79,6 +82,8 @@ class Marker:
     batch: int
     summary: RowSummary
     topics: TopicIds = ()
+    run: str = ""
+    """The run of the query that has written the batch. It is empty in markers that older versions have written."""
 
 
 class Step(Enum):
@@ -89,7 +94,9 @@ class Step(Enum):
     READ_MARKER = "read the marker"
     WRITE = "write"
     COMPARE = "compare"
+    COUNT = "count"
     COMMIT = "commit"
+    HOLD = "hold"
     REPORT = "report"
 
 
@@ -109,28 +116,58 @@ class TaskProtocol:
     adopt: bool = False
     step: Step = Step.FENCE
     marker: Marker | None = None
+    holds: bool = False
+    """True if the driver, and not this attempt, commits the transaction."""
 
     def fenced(self) -> None:
         """Called when InitProducerId has succeeded."""
+        self._leave(Step.FENCE, Step.TAKE_END)
+
+    def without_rows(self) -> None:
+        """Called when the attempt has no rows. It takes the end without FENCE."""
         self._leave(Step.FENCE, Step.TAKE_END)
 
     def end_taken(self) -> None:
         """Called when the high watermark of the markers' partition is known."""
         self._leave(Step.TAKE_END, Step.READ_MARKER)
 
-    def marker_read(self, marker: Marker | None, newest: int = -1, begun: int = -1) -> None:
+    def marker_read(
+        self,
+        marker: Marker | None,
+        newest: int = -1,
+        begun: int = -1,
+        *,
+        is_finished: bool = False,
+        is_repeated: bool = False,
+    ) -> None:
         """Called with the task's last marker, or None if there is none. Raises `ProgressError`.
 
         `newest` is the last batch that any task of the query has committed; -1 if there is none. `begun` also
-        counts markers in open transactions.
+        counts markers in open transactions. `is_finished` says that this batch has its completion, `is_repeated`
+        that another run of the query has begun it.
         """
+        if is_finished and newest <= self.batch:
+            self._leave(Step.READ_MARKER, Step.COUNT)
+            return
         writes = judge(self, marker, newest, begun)
         self.marker = marker
+        self.holds = writes and is_repeated
         self._leave(Step.READ_MARKER, Step.WRITE if writes else Step.COMPARE)
 
     def written(self) -> None:
         """Called when all rows and the marker are in the transaction."""
-        self._leave(Step.WRITE, Step.COMMIT)
+        self._leave(Step.WRITE, Step.HOLD if self.holds else Step.COMMIT)
+
+    def held(self) -> None:
+        """Called when the open transaction is left to the driver."""
+        self._leave(Step.HOLD, Step.REPORT)
+
+    def counted(self) -> None:
+        """Called when the rows of a finished batch are counted, or when a task has no rows to write."""
+        if self.step is Step.WRITE:
+            self.step = Step.REPORT
+        else:
+            self._leave(Step.COUNT, Step.REPORT)
 
     def committed(self) -> None:
         """Called when the coordinator has accepted the commit."""
@@ -148,7 +185,9 @@ class TaskProtocol:
             )
             raise ProgressError(
                 f"batch {self.batch} of {self.query} is committed for task {self.task} with {what}. "
-                "Repeat this batch with the same plan and number of tasks as at its beginning. If the plan cannot repeat its rows, end this batch with delivery=at-least-once, which doubles the committed rows, and then use delivery=two-phase."
+                "Nothing was added. Repeat this batch with the same plan and number of tasks as at its beginning. If the plan "
+                f"cannot repeat its rows, `odradek spark finish {shlex.quote(self.query)}` shows what is committed, and lets "
+                "you choose; then use delivery=two-phase."
             )
         self._leave(Step.COMPARE, Step.REPORT)
 

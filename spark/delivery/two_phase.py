@@ -54,6 +54,7 @@ from enum import Enum
 
 import attrs
 
+from odradek.spark.delivery.completion import Completion, check_batch_before, command_of
 from odradek.spark.delivery.task_protocol import Marker, ProgressError, RowSummary, TaskProtocol, TopicIds
 
 __all__ = [
@@ -92,6 +93,8 @@ class Decision:
     is_complete: bool = False
     """True once all winners are committed and the other transactions are ended."""
     topics: TopicIds = ()
+    by_hand: bool = False
+    """True if an operator has ended the batch (`completion.py`), so that its rows are not compared."""
 
 
 def sum_of(summaries: Iterable[RowSummary]) -> RowSummary:
@@ -131,8 +134,10 @@ def judge_decision(
 
 
 def check_mode(attempt: TaskProtocol, decision: Decision | None) -> None:
-    """Raise `ProgressError` if delivery=two-phase has begun or decided the batch of this exactly-once attempt."""
-    if decision is not None and (decision.batch >= attempt.batch or not decision.is_complete):
+    """Raise `ProgressError` if delivery=two-phase has begun a batch of this exactly-once attempt's query, and not
+    ended it.
+    """
+    if decision is not None and not decision.is_complete:
         raise ProgressError(
             f"delivery=two-phase has begun batch {decision.batch} of {attempt.query}, so batch {attempt.batch} cannot be "
             f"written with another delivery: run the query with delivery=two-phase until batch {decision.batch} has ended, "
@@ -141,23 +146,39 @@ def check_mode(attempt: TaskProtocol, decision: Decision | None) -> None:
 
 
 def last_of(
-    query: str, batch: int, decision: Decision | None, markers: Mapping[int, Marker]
+    query: str,
+    batch: int,
+    decision: Decision | None,
+    markers: Mapping[int, Marker],
+    completion: Completion | None = None,
 ) -> Decision | None:
     """Return the last decision of a query.
 
-    If tasks have committed later batches with delivery=exactly-once, return a substitute: a decision with the number
-    of the last of these batches. The marker of any task counts, because task 0's marker may still be missing. Raises
-    `ProgressError` if `batch` itself began with delivery=exactly-once.
+    If later batches were written with delivery=exactly-once, return a substitute: a decision with the number of the
+    last of these batches. The marker of any task counts, because task 0's marker may still be missing. Raises
+    `ProgressError` if one of these batches, or `batch` itself, has begun and is not finished.
     """
     newest = max(markers.values(), key=lambda each: each.batch, default=None)
-    if newest is None or (decision is not None and decision.batch >= newest.batch):
+    last = max(
+        -2 if newest is None else newest.batch,
+        -2 if completion is None else completion.batch,
+    )
+    if decision is not None and (not decision.is_complete or decision.batch >= last):
+        return decision
+    if completion is not None and completion.batch == last:
+        return Decision(
+            last, completion.summary, is_complete=True, topics=completion.topics, by_hand=completion.by_hand
+        )
+    if newest is None:
         return decision
     if newest.batch == batch:
         raise ProgressError(
             f"batch {batch} of {query} began with delivery=exactly-once, and tasks have committed rows "
             "of it: end the batch with delivery=exactly-once and the same number of tasks, and change "
-            "the option afterwards."
+            "the option afterwards. If that plan cannot be had again, "
+            f"`{command_of(query)}` shows what is committed, and lets you choose."
         )
+    check_batch_before(query, batch, markers, completion)
     first = markers.get(0, newest)
     return Decision(newest.batch, first.summary, is_complete=True, topics=first.topics)
 
@@ -339,7 +360,7 @@ class DriverProtocol:
         """Compare this run's rows with the decision, if the decision was made by another run. Raises `ProgressError`
         if the rows differ.
         """
-        if self.aborts or self.has_decided or self.adopt or self.decision is None:
+        if self.aborts or self.has_decided or self.adopt or self.decision is None or self.decision.by_hand:
             return
         stored, found = self.decision.summary, self.summary
         if stored == found:

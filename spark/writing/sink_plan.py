@@ -74,6 +74,12 @@ class SinkPlan:
     app_id: str | None = None
     """The name that a batch job has in its markers. It consists of `txnAppId` and the topic."""
     version: int = 0
+    run: str = ""
+    """The run of the query: a random name, which Spark passes to all tasks with this plan."""
+    is_fresh: bool = False
+    """True for a batch job without `txnAppId`. It has no earlier run."""
+    progress_begin: int = 0
+    """The offset in the decisions topic at which the progress of a fresh job begins."""
     topic_id: bytes = NO_TOPIC_ID
     """The id of `topic` at the start of the query."""
     look_up_ms: int = _LOOK_UP_MS

@@ -79,7 +79,12 @@ class TaskReport(WriterCommitMessage):
     themselves.
     """
     topics: TopicIds = ()
-    """The topics that were written and their ids, in two-phase delivery."""
+    """The topics that were written and their ids."""
+    task: int = -1
+    run: str = ""
+    """The run of the query (`SinkPlan.run`)."""
+    held: Prepared | None = None
+    """The transaction that the driver must commit, because an earlier run has begun the batch (`completion.py`)."""
 
 
 def about_topic(topic: str, where: str, error: KafkaError) -> str:

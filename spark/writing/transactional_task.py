@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -12,11 +13,23 @@ from odradek.client.errors import ClientError, ProducerFencedError
 from odradek.client.shells.producer import Producer
 from odradek.spark.delivery.decisions import Decisions
 from odradek.spark.delivery.markers import marker_key, marker_value
-from odradek.spark.delivery.task_protocol import Marker, ProgressError, Step, TaskProtocol, check_topics
-from odradek.spark.delivery.two_phase import Decision, check_mode
+from odradek.spark.delivery.pool import transactional_id
+from odradek.spark.delivery.progress import judge_attempt
+from odradek.spark.delivery.task_protocol import (
+    Marker,
+    ProgressError,
+    RowSummary,
+    Step,
+    TaskProtocol,
+    TopicIds,
+    check_topics,
+)
+from odradek.spark.delivery.two_phase import Prepared
 from odradek.spark.writing.prepared_before import refuse_beside_prepared
+from odradek.spark.writing.progress_before import refuse_lost_progress
 from odradek.spark.writing.sink_task import CountedRows, SinkTask, TaskReport
 from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.spark.writing.sink_plan import SinkPlan
@@ -31,30 +44,36 @@ _decisions: dict[tuple[object, ...], Decisions] = {}
 """The client of the decisions topic that this worker process has opened last. Later tasks use it again."""
 
 
-def transactional_id(query: str, task: int) -> str:
-    """Return the transactional id of a task. The next producer with this id fences all earlier attempts."""
-    return f"odradek-spark-{query}-{task}"
-
-
 def write_once(plan: SinkPlan, protocol: TaskProtocol, iterator: Iterator[pa.RecordBatch]) -> TaskReport:
-    """Write the task's rows exactly once.
+    """Write the task's rows exactly once. Task 0 always makes a transaction, other tasks make one for their rows.
 
     Raises:
         ProgressError: the markers contradict the batch.
         RuntimeError: the rows were not written; the text is one sentence.
     """
-    properties = {**plan.properties, "transactional.id": transactional_id(protocol.query, protocol.task)}
-    producer = Producer(properties)
+    producer: Producer | None = None
     started = time.monotonic()
 
     def overtaken(error: Exception) -> str:
         seconds = time.monotonic() - started
-        if seconds * 1000 >= producer.settings.transaction_timeout_ms:
+        if producer is not None and seconds * 1000 >= producer.settings.transaction_timeout_ms:
             return _too_long(protocol, seconds)
         return f"another attempt at task {protocol.task} of {protocol.query} has taken over, so this attempt ends: {error}"
 
     try:
-        return _steps(plan, protocol, producer, iterator)
+        decisions = decisions_of(plan)
+        refuse_lost_progress(plan, protocol.query, decisions)
+        if protocol.task:
+            first = next((batch for batch in iterator if batch.num_rows), None)
+            if first is None:
+                protocol.without_rows()
+                return _without_rows(plan, protocol, decisions)
+            iterator = chain([first], iterator)
+        name = transactional_id(protocol.query, protocol.task)
+        producer = Producer({**plan.properties, "transactional.id": name})
+        producer.init_transactions()
+        protocol.fenced()
+        return _steps(plan, protocol, decisions, producer, iterator)
     except (KafkaError, ClientError, RuntimeError) as error:
         fenced = fencing(error)
         if fenced is not None:
@@ -63,7 +82,8 @@ def write_once(plan: SinkPlan, protocol: TaskProtocol, iterator: Iterator[pa.Rec
             raise
         raise RuntimeError(_sentence(protocol, error)) from error
     finally:
-        producer.close(_CLOSE_SECONDS_MAX)
+        if producer is not None:
+            producer.close(_CLOSE_SECONDS_MAX)
 
 
 def fencing(error: Exception) -> Exception | None:
@@ -78,33 +98,35 @@ def fencing(error: Exception) -> Exception | None:
     return None
 
 
-def _steps(
-    plan: SinkPlan, protocol: TaskProtocol, producer: Producer, iterator: Iterator[pa.RecordBatch]
-) -> TaskReport:
-    producer.init_transactions()
-    protocol.fenced()
-    decisions = decisions_of(plan)
-    key, end = decisions.end_of(protocol.query)
-    protocol.end_taken()
-    log = decisions.read(protocol.query, key, end)
-    if log.is_undecided(protocol.task):
-        raise ProgressError(
-            f"another program has an open transaction with a marker of task {protocol.task} of {protocol.query}: "
-            "end that transaction first (`odradek txn` shows it)."
-        )
-    check_mode(protocol, log.decision)
-    marker = _newest(log.markers.get(protocol.task), log.decision)
-    protocol.marker_read(marker, log.newest, log.newest_begun)
-    if protocol.step is Step.WRITE:
-        refuse_beside_prepared(plan, protocol.query, decisions.client)
-    before = () if marker is None or plan.adopts else marker.topics
-    check_topics(protocol.query, marker.batch if marker else -1, before, plan.planned_topics)
-    rows = CountedRows(plan.hashed_columns)
+def _without_rows(plan: SinkPlan, protocol: TaskProtocol, decisions: Decisions) -> TaskReport:
+    """Make the checks of a task that has no rows, and report it."""
+    _, marker = _read_progress(plan, protocol, decisions)
     if protocol.step is Step.COMPARE:
+        protocol.compare(RowSummary(0, 0))
+        return TaskReport(rows_compared=0, topics=_topics_of(marker))
+    protocol.counted()
+    return TaskReport()
+
+
+def _steps(
+    plan: SinkPlan,
+    protocol: TaskProtocol,
+    decisions: Decisions,
+    producer: Producer,
+    iterator: Iterator[pa.RecordBatch],
+) -> TaskReport:
+    key, marker = _read_progress(plan, protocol, decisions)
+    before = () if plan.adopts else _topics_of(marker)
+    rows = CountedRows(plan.hashed_columns)
+    if protocol.step is not Step.WRITE:
         for batch in iterator:
             rows.add(batch)
-        protocol.compare(rows.summary)
-        return TaskReport(rows_compared=rows.summary.rows)
+        if protocol.step is Step.COMPARE:
+            protocol.compare(rows.summary)
+        else:
+            protocol.counted()
+        summary = rows.summary
+        return TaskReport(rows_compared=summary.rows, row_hash=summary.row_hash, topics=_topics_of(marker))
     task = SinkTask(plan, producer)
     producer.begin_transaction()
     for batch in iterator:
@@ -115,23 +137,43 @@ def _steps(
     producer.send(
         key.topic,
         key=marker_key(protocol.query, protocol.task),
-        value=marker_value(Marker(protocol.batch, rows.summary, task.topics or before)),
+        value=marker_value(Marker(protocol.batch, rows.summary, task.topics or before, plan.run)),
         partition=key.partition,
     )
     report = task.finish()
+    report.row_hash, report.topics = rows.summary.row_hash, task.topics or before
     protocol.written()
+    if protocol.holds:
+        producer_id, _, epoch = producer._leave_open().partition(":")
+        report.held = Prepared(protocol.task, -1, int(producer_id), int(epoch))
+        protocol.held()
+        return report
     producer.commit_transaction()
     protocol.committed()
     return report
 
 
-def _newest(marker: Marker | None, decision: Decision | None) -> Marker | None:
-    """Return the task's marker. If two-phase delivery has written later batches, return a substitute marker
-    with the number of the last of these batches.
+def _read_progress(
+    plan: SinkPlan, protocol: TaskProtocol, decisions: Decisions
+) -> tuple[TopicPartition, Marker | None]:
+    """Read the query's progress, and let the protocol decide by it. Return the partition of the markers, and the last
+    marker that is valid for this task. Raises `ProgressError`.
     """
-    if decision is None or (marker is not None and marker.batch > decision.batch):
-        return marker
-    return Marker(decision.batch, decision.summary, decision.topics)
+    query = protocol.query
+    key, end = decisions.end_of(query)
+    protocol.end_taken()
+    log = decisions.read(query, key, end)
+    if plan.is_fresh and log.has_tombstones:
+        raise ProgressError(f"the job {query} has ended, so this late attempt at task {protocol.task} ends")
+    marker = judge_attempt(protocol, log, plan.run, plan.topic)
+    refuse_beside_prepared(plan, query, decisions.client)
+    if not plan.adopts:
+        check_topics(query, marker.batch if marker else -1, _topics_of(marker), plan.planned_topics)
+    return key, marker
+
+
+def _topics_of(marker: Marker | None) -> TopicIds:
+    return () if marker is None else marker.topics
 
 
 def decisions_of(plan: SinkPlan) -> Decisions:
@@ -143,6 +185,9 @@ def decisions_of(plan: SinkPlan) -> Decisions:
             other.close()
         _decisions.clear()
         found = _decisions[identity] = Decisions(plan.properties, plan.decisions_topic)
+    if plan.is_fresh and plan.app_id is not None:
+        # Jobs are many, and a process meets each for a short time.
+        found.begins = {plan.app_id: plan.progress_begin}
     return found
 
 

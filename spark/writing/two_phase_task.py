@@ -16,6 +16,7 @@ from odradek.spark.delivery.decisions import Decisions
 from odradek.spark.delivery.pool import PREFIX, free_slots, slot_id
 from odradek.spark.delivery.task_protocol import check_topics
 from odradek.spark.delivery.two_phase import AttemptProtocol, Decision, Prepared
+from odradek.spark.writing.progress_before import refuse_lost_progress
 from odradek.spark.writing.sink_task import CountedRows, SinkTask, TaskReport
 from odradek.spark.writing.transactional_task import decisions_of, fencing
 from odradek.wire.errors import ErrorCode, KafkaError
@@ -99,6 +100,7 @@ def _steps(
     plan: SinkPlan, protocol: AttemptProtocol, first_slot: int, iterator: Iterator[pa.RecordBatch]
 ) -> TaskReport:
     decisions, seconds = decisions_of(plan), plan.look_up_ms / 1000
+    refuse_lost_progress(plan, protocol.query, decisions)
     decision = decisions.last_settled(protocol.query, protocol.batch, seconds)
     writes = protocol.looked(decision)
     if decision is not None and not plan.adopts:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from odradek.wire.api import api_name, api_versions
+from odradek.wire.api_keys import ApiKey
 from tests.conformance.comparison import load
 from tests.conformance.corpus import APIS, CORPUS, cases_of, key_of
 from tests.conformance.deliberate import DELIBERATE, NOT_SEEN, NOT_SERVED, OVER_BUDGET, Remark
@@ -12,6 +14,7 @@ from tests.conformance.telemetry.recording import RECORDING as TELEMETRY
 from tests.groups.beside_kafka.asking import ERRORS
 from tests.groups.beside_kafka.recording import RECORDING as GROUPS
 
+_OF_CONSUMER_GROUPS = (ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.CONSUMER_GROUP_DESCRIBE)
 PATH = Path(__file__).parents[2] / "docs" / "compatibility.md"
 _TITLE = """# Compatibility with Apache Kafka
 
@@ -30,7 +33,7 @@ def render() -> str:
         _TITLE.format(cases=len(CORPUS), answers=sum(answers.values())),
         "## What is served\n",
         "| key | API | versions | cases | answers |\n| ---: | --- | --- | ---: | ---: |",
-        *(_served(api, answers[api]) for api in sorted(APIS, key=key_of)),
+        *(row for _, row in sorted(_rows(answers))),
         _with_a_plugin(),
         "FindCoordinator 6 answers for groups; share groups, which that version is about, are not served. Produce 0 to 2"
         "\nare advertised and refused, as Kafka does for old clients' sake.\n",
@@ -55,19 +58,28 @@ def render() -> str:
     return "\n".join(parts).rstrip("\n") + "\n"
 
 
-def _served(api: str, answers: int) -> str:
-    first, last = api_versions(key_of(api))
-    title = "".join(word.capitalize() for word in api.split("_"))
-    return f"| {int(key_of(api))} | {title} | {first} to {last} | {len(cases_of(api))} | {answers} |"
+def _rows(answers: Mapping[str, int]) -> Iterator[tuple[int, str]]:
+    """Yield the key and the row of each API, also of those that have a recording of their own."""
+    for api in APIS:
+        yield _row(key_of(api), f"{len(cases_of(api))} | {answers[api]}")
+    with_a_plugin = (key for group in NOT_SERVED if group.needs_plugin for key in group.keys)
+    for key in (*_OF_CONSUMER_GROUPS, *with_a_plugin):
+        yield _row(ApiKey(key), "below | below")
+
+
+def _row(key: ApiKey, counts: str) -> tuple[int, str]:
+    first, last = api_versions(key)
+    return int(key), f"| {int(key)} | {api_name(key)} | {first} to {last} | {counts} |"
 
 
 def _about_groups() -> str:
     recorded = GROUPS.load()
     errors = recorded.pop(ERRORS)
+    names = " and ".join(f"{api_name(key)} ({int(key)})" for key in _OF_CONSUMER_GROUPS)
     return (
         f"Groups of the consumer protocol (KIP-848) have {len(recorded)} conversations with"
         f" {sum(map(len, recorded.values()))} answers of their own\n(`tests/groups/beside_kafka/`)."
-        " They are about ConsumerGroupHeartbeat (68) and ConsumerGroupDescribe (69) in versions 0 and 1,\nabout offsets of"
+        f" They are about {names} in versions 0 and 1,\nabout offsets of"
         f" members, and about old requests for such groups. {len(errors)}\ntriples of request,"
         " version and error are in the recording; no answer differs.\n"
     )

@@ -21,6 +21,7 @@ TOPS = (*PACKAGES, "bench", "testkit")
 BEGIN = "<!-- modules: python -m tests.docs.module_tables -->\n"
 END = "<!-- end of modules -->\n"
 _TABLE = re.compile(re.escape(BEGIN) + ".*?" + re.escape(END), re.DOTALL)
+_COLOUR = re.compile(r"\b(?:PURE|PORTED|SHELL)\b")
 _END_OF_SENTENCE = re.compile(r"(?<=\.)\s")
 
 
@@ -46,11 +47,22 @@ def first_sentence(path: Path) -> str:
 
 
 def colour_of(path: Path) -> str:
-    """Return a module's colour (STYLE.md), or an empty text outside the product."""
+    """Return a module's colour (STYLE.md), or an empty text outside the product.
+
+    A docstring may name the colour. Otherwise it follows from the folder and the code. Fail if a module with coroutines
+    calls itself PURE.
+    """
     module = str(path.relative_to(ROOT))
     if module not in coloured():
         return ""
-    return "SHELL" if is_shell(module) else "PORTED" if is_async(ast.parse(path.read_text())) else "PURE"
+    tree = ast.parse(path.read_text())
+    found = "SHELL" if is_shell(module) else "PORTED" if is_async(tree) else "PURE"
+    named = set(_COLOUR.findall((ast.get_docstring(tree) or "").partition("\n\n")[0]))
+    if len(named) != 1:
+        return found
+    (colour,) = named
+    assert colour != "PURE" or not is_async(tree), f"{module} has coroutines, so it is not PURE"
+    return colour
 
 
 def table_of(folder: Path) -> str:

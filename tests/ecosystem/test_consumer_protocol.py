@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import subprocess
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -33,24 +36,54 @@ def test_franz_go(tmp_path: Path) -> None:
 
 
 def test_platformatic(tmp_path: Path) -> None:
-    """Members of @platformatic/kafka, restarted by a parent, share a topic with librdkafka and read each acknowledged
-    record."""
-    directory = installed(tmp_path)
+    """Three consumers of @platformatic/kafka read each acknowledged record, and no committed offset goes back."""
+    share_by_node(tmp_path, ROUNDS, "platformatic", "platformatic", "platformatic")
+
+
+def test_platformatic_beside_librdkafka(tmp_path: Path) -> None:
+    """Consumers of @platformatic/kafka and librdkafka read each acknowledged record of their common topic."""
+    share_by_node(tmp_path, 1, "platformatic", "librdkafka", "platformatic")
+
+
+def share_by_node(directory: Path, rounds: int, *names: str) -> None:
+    """Let members share a topic on three nodes, those of @platformatic/kafka among them."""
+    node, program = installed()
 
     def command(place: Place) -> list[str]:
-        return ["node", str(directory / "member.mjs"), place.bootstrap, place.group, place.topic]
+        return [str(node), str(program), place.bootstrap, place.group, place.topic]
 
-    platformatic = Kind("platformatic", command, our_event, says_what_it_owns=False, stalls=False)
-    with three_nodes(tmp_path) as cluster:
-        play(cluster, [platformatic, LIBRDKAFKA, platformatic], tmp_path, rounds=1)
+    platformatic = Kind("platformatic", command, our_event, says_what_it_owns=False)
+    kinds = {"platformatic": platformatic, "librdkafka": LIBRDKAFKA}
+    with three_nodes(directory) as cluster:
+        play(cluster, [kinds[name] for name in names], directory, rounds=rounds)
 
 
-def installed(target: Path) -> Path:
-    """Install the program's packages with the hashes of its lock file. Skip the test without Node.js and npm."""
-    if shutil.which("node") is None or shutil.which("npm") is None:
-        pytest.skip("no node or no npm on the path")
-    directory = target / "node"
-    shutil.copytree(SOURCES, directory)
+def installed() -> tuple[Path, Path]:
+    """Install the program's packages, a Node.js among them, with the hashes of its lock file.
+
+    Return the paths of Node.js and of the program. Skip the test if npm or its registry is missing.
+    """
+    if shutil.which("npm") is None:
+        pytest.skip("no npm on the path")
+    files = sorted(SOURCES.iterdir())
+    contents = hashlib.sha256(b"".join(each.read_bytes() for each in files)).hexdigest()[:16]
+    directory = Path.home() / ".cache" / "odradek-ecosystem" / f"node-{contents}"
+    if not directory.exists():
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=directory.parent) as fresh:
+            install_into(Path(fresh) / "node", files)
+            (Path(fresh) / "node").rename(directory)
+    nodes = list(directory.glob("node_modules/node-linux-*/bin/node"))
+    if not nodes:
+        pytest.skip("the lock file has no Node.js for this machine")
+    return nodes[0], directory / "member.mjs"
+
+
+def install_into(directory: Path, files: Sequence[Path]) -> None:
+    """Copy these files, and install what their lock file says. Skip the test if npm cannot."""
+    directory.mkdir()
+    for each in files:
+        shutil.copy(each, directory)
     done = subprocess.run(
         ["npm", "ci", "--ignore-scripts"],
         cwd=directory,
@@ -61,4 +94,3 @@ def installed(target: Path) -> Path:
     )
     if done.returncode:
         pytest.skip(f"npm cannot install @platformatic/kafka: {done.stderr[-300:]}")
-    return directory

@@ -13,7 +13,7 @@ MIB = 1 << 20
 
 
 class Mirror:
-    """An object whose methods return or raise what they are given."""
+    """An object whose methods return their arguments, or raise one of them."""
 
     def __init__(self, *args: Any) -> None:
         self.args = args

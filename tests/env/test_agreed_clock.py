@@ -45,8 +45,8 @@ class Clocks:
 
 
 def test_a_jump_is_believed_when_the_clock_has_kept_to_it() -> None:
-    """A jump counts once the clock has kept to it for an interval. Until then both times are possible. It is logged
-    once."""
+    """A jump of the wall clock is believed once the clock has kept the new time for an interval. Until then the old
+    and the new time are both possible. The jump is logged once."""
     for jump_ms in (7 * DAY_MS, -7 * DAY_MS):
         clocks = Clocks()
         assert clocks.offsets() == (0, 0)
@@ -59,7 +59,7 @@ def test_a_jump_is_believed_when_the_clock_has_kept_to_it() -> None:
 
 
 def test_a_jump_that_is_taken_back_leaves_nothing_behind() -> None:
-    """Each jump starts the interval again. If all jumps are taken back, the times are as before."""
+    """Each further jump starts the interval again. If all jumps are reversed, only the old time is possible again."""
     for jump_ms in (DAY_MS, -DAY_MS):
         clocks = Clocks()
         for days in range(1, 10):

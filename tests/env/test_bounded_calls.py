@@ -1,4 +1,5 @@
-"""Calls to a disk for which the loop waits only for a limited time. Late calls are undone, and all keep their order."""
+"""Calls to a disk for which the loop waits only for a limited time. A late call is undone, and calls keep their
+order."""
 
 from __future__ import annotations
 
@@ -58,7 +59,7 @@ def test_an_abandoned_call_is_undone_once_the_device_answers() -> None:
 
 
 def test_an_undoing_that_fails_is_told_once() -> None:
-    """If the undoing fails, `settle` raises the error once. The disk is then offline."""
+    """If undoing a late call fails, `settle` raises the error once. The disk is then offline."""
     calls = BoundedCalls(SOON_SECONDS)
     answer = threading.Event()
 
@@ -75,7 +76,8 @@ def test_an_undoing_that_fails_is_told_once() -> None:
 
 
 def test_the_interpreter_changes_hands_quickly_only_while_the_loop_waits() -> None:
-    """The interpreter's switch interval is short only while the loop waits for a call, since it slows workers down."""
+    """The interpreter's switch interval is short only while the loop waits for a call, since a short interval slows
+    workers."""
     calls = BoundedCalls(60)
     usual = sys.getswitchinterval()
     assert calls.run(sys.getswitchinterval, no_undo) < usual / 10
@@ -84,7 +86,7 @@ def test_the_interpreter_changes_hands_quickly_only_while_the_loop_waits() -> No
 
 
 def test_a_call_that_hangs_keeps_nobody_from_closing() -> None:
-    """`close` returns during a hanging call and refuses later ones. The thread ends after it has undone the
+    """`close` returns during a hanging call and refuses later calls. The disk's thread ends after it has undone the
     late call."""
     calls = BoundedCalls(SOON_SECONDS)
     answer, began, undone = threading.Event(), threading.Event(), threading.Event()
@@ -132,8 +134,8 @@ def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SlowDevice:
 
 
 def test_an_append_that_hangs_leaves_nothing(device: SlowDevice) -> None:
-    """The bytes of an abandoned append are cut off when they arrive late, even if the buffer or the file is gone by
-    then."""
+    """If the bytes of an abandoned append arrive late, they are cut off. By then the caller may have reused its buffer
+    or closed the file."""
     file = device.directory.subdir("t-0", create=True).open("0.log", create=True)
     assert file.append(b"first") == 0
     device.answer.clear()
@@ -184,7 +186,8 @@ def test_workers_are_not_bounded(device: SlowDevice) -> None:
 def test_the_error_of_an_abandoned_append_is_told_by_settle(
     device: SlowDevice, number: int, is_final: bool
 ) -> None:
-    """If an abandoned append fails late, `settle` raises the error of a dead device, but not that of a full one."""
+    """An abandoned append fails late. `settle` raises the error if the device is broken (EIO), but not if it is full
+    (ENOSPC)."""
     file = device.directory.open("a", create=True)
     device.answer.clear()
     device.error = OSError(number, "told late")
@@ -264,7 +267,7 @@ def test_work_that_hangs_is_undone_or_goes_on(device: SlowDevice, is_undone: boo
 def test_the_error_of_work_that_was_to_be_undone_is_told_by_settle(
     device: SlowDevice, error: int, is_final: bool
 ) -> None:
-    """If abandoned work fails late, `settle` raises the error of a broken device, and none if the device is sound."""
+    """Abandoned work fails late. `settle` raises the error if the device is broken, but not if it is full."""
     directory = device.directory
     answer = threading.Event()
 
@@ -314,7 +317,7 @@ def test_looks_into_a_directory_are_bounded(device: SlowDevice, monkeypatch: pyt
 def test_a_read_of_what_is_not_in_memory_is_bounded(
     device: SlowDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A hanging read from the device uses its own buffer, since the caller may use its buffer again. The file stays
+    """A hanging read fills a separate buffer, since the caller may reuse the buffer that it passed. The file stays
     open for the read."""
     file = device.directory.open("a", create=True)
     file.append(b"0123456789")

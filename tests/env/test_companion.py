@@ -1,4 +1,4 @@
-"""Companions: one contract for real and simulated ones, then tests of the real process."""
+"""Companions: first tests that real and simulated companions share, then tests of the real process."""
 
 from __future__ import annotations
 
@@ -138,7 +138,8 @@ def test_a_pinned_file_is_read_even_if_it_was_removed(env: Maker, tmp_path: Path
 
 
 def test_a_closed_companion_is_lost(env: Maker) -> None:
-    """After `close`, which may be called twice, each call raises `CompanionLost`, even if there was none before."""
+    """After `close`, which may be called twice, each call raises `CompanionLost`, even if the companion was never used
+    before."""
     for is_used in (False, True):
         mirror = env.new_companion(MIRROR)
         if is_used:
@@ -172,7 +173,7 @@ def test_a_dead_node_calls_nothing() -> None:
 
 
 def children() -> set[str]:
-    """Return the child processes of this one, zombies included."""
+    """Return the child processes of this process, zombies included."""
     return {
         pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()
     }
@@ -246,8 +247,8 @@ def fifo(tmp_path: Path) -> Path:
 
 
 def test_close_ends_a_call_that_runs(real: RealEnv, fifo: Path) -> None:
-    """If `close` is called during another thread's call, that call raises `CompanionLost` at once, however busy
-    it is."""
+    """If `close` is called during another thread's call, that call raises `CompanionLost` at once, even if the
+    companion is busy."""
     before = children(), descriptors()
     process = real.new_companion(PROCESS)
     caught: list[BaseException] = []
@@ -304,7 +305,8 @@ else: threading.Event().wait()
 
 
 def test_the_signals_that_stop_a_node_leave_its_companion(real: RealEnv) -> None:
-    """SIGINT and SIGTERM, which reach all processes of a terminal or service, leave the companion to its node."""
+    """A companion ignores SIGINT and SIGTERM, which reach all processes of a terminal or service. It lives as long as
+    its node."""
     process = real.new_companion(PROCESS)
     pid = process.call("pid")
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -338,7 +340,8 @@ def test_a_memoryview_arrives_as_bytes(real: RealEnv) -> None:
 
 
 def test_a_lent_file_is_of_use_during_its_call(real: RealEnv, tmp_path: Path) -> None:
-    """A lent file can be read during its call. Then it is closed, and the companion keeps no descriptor."""
+    """A file that is passed to a call can be read during this call. Then it is closed, and the companion keeps no
+    descriptor."""
     file = real.open_dir(str(tmp_path)).open("a.log", create=True)
     file.append(b"x")
     mirror = real.new_companion(MIRROR)
@@ -352,7 +355,8 @@ def test_a_lent_file_is_of_use_during_its_call(real: RealEnv, tmp_path: Path) ->
 
 
 def test_a_failed_read_names_the_directory(real: RealEnv, tmp_path: Path) -> None:
-    """If a companion's read fails, the node gets a `DiskError` with the log directory, as for its own reads."""
+    """If a companion's read fails, the node gets a `DiskError` with the log directory, as if the node itself had
+    read."""
     file = real.open_dir(str(tmp_path)).open("a.log", create=True)
     mirror = real.new_companion(MIRROR)
     with pytest.raises(DiskError) as caught:
@@ -413,7 +417,7 @@ def test_a_companion_is_of_its_environment(real: RealEnv) -> None:
 
 
 def test_a_companion_gives_way() -> None:
-    """A companion raises its niceness on any system. It works, too, if the kernel lacks long time slices."""
+    """A companion raises its niceness on any system. It also works if the kernel lacks long time slices."""
     script = "import os; from odradek.env.low_priority import *; give_way(); print(os.getpriority(0, 0) - NICENESS)"
     before = os.getpriority(os.PRIO_PROCESS, 0)
     said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

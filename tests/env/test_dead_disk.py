@@ -1,7 +1,7 @@
 """Calls to a disk that has died raise only `DiskError`, and open files can be closed.
 
-Real file systems die by their shutdown call. Other tests let single system calls fail, one after the other. The
-simulated disk dies in all its ways.
+Real file systems are killed by their shutdown call. Other tests let single system calls fail, one after the other. The
+simulated disk is killed with each error, and with each set of calls that may still succeed.
 """
 
 from __future__ import annotations
@@ -223,7 +223,8 @@ def test_a_dead_disk_does_not_lack_a_file(name: str, tmp_path: Path, monkeypatch
     ids=lambda value: "+".join(sorted(value)) if isinstance(value, frozenset) else str(value),
 )
 def test_the_simulated_disk_dies_in_all_ways(number: int, spared: frozenset[str]) -> None:
-    """On a simulated dead disk every call fails that this death affects, and all files can be closed."""
+    """A simulated disk dies, and some kinds of calls may still succeed. All other calls fail, and all files can be
+    closed."""
     disk = SimDisk()
     opened = Opened.on(disk.open_dir("/data", create=True))
     disk.dead_paths, disk.spared = {"/data": number}, spared

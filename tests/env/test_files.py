@@ -33,7 +33,7 @@ def root(open_root: OpenRoot) -> Dir:
 
 
 def test_append_returns_the_position_and_counts_the_size(root: Dir) -> None:
-    """`append` writes all data and returns its position. `size` counts it."""
+    """`append` writes all data and returns the position of the data. `size` includes the data."""
     file = root.open("a.log", create=True)
     assert [file.append(b"one"), file.append(bytearray(b"four")), file.append(memoryview(b"x")[:0])] == [
         0,
@@ -170,7 +170,7 @@ def test_an_open_file_follows_its_renamed_directory(root: Dir) -> None:
 
 
 def test_a_file_that_was_replaced_before_the_first_read_is_missing(open_root: OpenRoot) -> None:
-    """If another file takes the name before the first read, the read fails instead of returning its bytes."""
+    """If another file takes the name before the first read, the read fails, and returns no bytes of the other file."""
     open_root().open("a.log", create=True).append(b"old")
     late = open_root().open("a.log")
     open_root().rename("a.log", "b.log")
@@ -214,7 +214,7 @@ def test_write_atomic_replaces_the_whole_content(root: Dir) -> None:
 
 
 def test_rename_replaces_a_file_but_not_a_full_directory(root: Dir) -> None:
-    """As in POSIX, a file takes the name of another file, and a directory only that of an empty one."""
+    """As in POSIX, a renamed file replaces another file, and a renamed directory replaces only an empty directory."""
     root.open("a", create=True).append(b"a")
     root.open("b", create=True).append(b"b")
     root.rename("a", "b")
@@ -244,7 +244,7 @@ def test_remove_tree_takes_everything_below(root: Dir) -> None:
 
 
 def test_free_bytes_and_warmth_are_answered(root: Dir) -> None:
-    """A disk reports free space, and freshly written bytes as being in memory."""
+    """A disk reports its free space. It also reports that freshly written bytes are in memory."""
     file = root.open("a", create=True)
     file.append(bytes(20_000))
     assert 0 < root.free_bytes() <= root.total_bytes()

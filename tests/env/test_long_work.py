@@ -95,7 +95,8 @@ async def test_a_loop_that_nobody_else_uses_goes_on_at_once() -> None:
 
 
 async def test_others_who_had_a_turn_keep_their_part_of_the_loop() -> None:
-    """If another connection had a turn, the next piece rests for a multiple of the last one's time."""
+    """If another connection had a turn, a request rests before its next piece, for a multiple of the last piece's
+    time."""
     world = World()
     share = world.work.begin()
     await world.pieces("a", 0.004, share=share)
@@ -108,7 +109,7 @@ async def test_others_who_had_a_turn_keep_their_part_of_the_loop() -> None:
 
 
 async def test_what_runs_beside_the_loop_counts_as_well() -> None:
-    """Pieces in a worker lead to rests, too, since a worker takes the interpreter from the loop."""
+    """Pieces that run in a worker lead to rests, too, since a worker takes the interpreter from the loop."""
     world = World()
     share = world.work.begin()
     assert await share.in_worker(world.piece, "a", 0.060) == "a"
@@ -118,7 +119,7 @@ async def test_what_runs_beside_the_loop_counts_as_well() -> None:
 
 
 async def test_a_piece_that_was_held_up_holds_up_no_other_for_minutes() -> None:
-    """If the machine was paused during a piece, the next piece rests for a few seconds at most."""
+    """If the machine was paused during a piece, the rest before the next piece lasts a few seconds at most."""
     world = World()
     share = world.work.begin()
     await share.in_worker(world.piece, "a", 30.0)
@@ -128,8 +129,8 @@ async def test_a_piece_that_was_held_up_holds_up_no_other_for_minutes() -> None:
 
 
 async def test_who_has_taken_least_is_next() -> None:
-    """The request that has used least time is next. So a request of short pieces ends long before a request of long
-    ones."""
+    """The next turn is for the request that has used the least time. So a request with short pieces ends long before a
+    request with long pieces."""
     world = World()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(world.pieces, "long", 0.1, 0.1, 0.1)
@@ -142,7 +143,8 @@ async def test_who_has_taken_least_is_next() -> None:
 
 
 async def test_who_comes_late_does_not_overtake_all_that_was_before() -> None:
-    """A new request starts with the used time of the last request, so it is next. Then all take turns."""
+    """A new request counts as having used as much time as the request that ran last. So it soon has its first turn,
+    and then all requests take turns."""
     world = World()
     await world.pieces("early", *[0.1] * 20)
     share = world.work.begin()

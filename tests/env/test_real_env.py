@@ -20,7 +20,7 @@ pytestmark = pytest.mark.trio
 
 
 async def test_sleep_until_reaches_its_deadline() -> None:
-    """`sleep_until` waits for its deadline. If the deadline has passed, it is a checkpoint all the same."""
+    """`sleep_until` waits for its deadline. Even if the deadline has passed, the call is a checkpoint."""
     clock = RealEnv().clock
     deadline = clock.monotonic() + 0.005
     await clock.sleep_until(deadline)
@@ -167,7 +167,7 @@ async def test_a_seed_makes_random_repeatable() -> None:
 
 
 async def test_a_turn_pays_for_itself_alone() -> None:
-    """KIP-124: a turn is charged its own CPU time, but not what the loop did before it."""
+    """KIP-124: the charge for a turn is its own CPU time. Earlier work of the loop is left out."""
     meter = RealEnv().meter
     sum(range(100_000))
     assert meter.turn_cpu_seconds(1e-6) == 1e-6
@@ -190,8 +190,8 @@ async def test_short_turns_share_a_reading_of_the_clock(monkeypatch: pytest.Monk
 async def test_a_worker_waits_for_a_thread_that_the_system_cannot_give(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """If the system cannot start a thread (clone(2), EAGAIN), the function runs once, later. Its own errors are not
-    retried."""
+    """If the system cannot start a thread (clone(2), EAGAIN), the function runs later, and only once. Its own errors
+    are not retried."""
     start = trio._threads.start_thread_soon
     failures = [RuntimeError("can't start new thread"), MemoryError()]
     calls: list[int] = []

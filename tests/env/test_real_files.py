@@ -45,15 +45,15 @@ def test_opening_many_files_costs_no_descriptors(root: RealDir, tmp_path: Path) 
 
 
 def test_an_open_file_is_small(root: RealDir) -> None:
-    """An open partition takes at most 4 KiB."""
+    """The object of an open file takes less than 512 bytes, including its path."""
     file = root.open("a.log", create=True)
     assert not hasattr(file, "__dict__")
     assert sys.getsizeof(file) + sys.getsizeof(file.path) < 512
 
 
 def test_a_late_open_of_a_replaced_file_is_refused(root: RealDir) -> None:
-    """If another file has taken the name since, a late open is refused by its inode, so no fetch reads foreign
-    bytes."""
+    """A file is opened before its first read, but another file has taken its name since. The inode reveals this, and
+    the read is refused, so no fetch gets foreign bytes."""
     root.open("a.log", create=True).append(b"old")
     late = root.open("a.log")
     root.rename("a.log", "b.log")
@@ -160,7 +160,7 @@ def test_cold_pages_are_seen(root: RealDir, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_file_system_that_cannot_say_what_is_in_memory_is_read(
     root: RealDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If a file system does not know RWF_NOWAIT (EOPNOTSUPP), its bytes count as in memory, as for `is_warm`."""
+    """If a file system does not know RWF_NOWAIT (EOPNOTSUPP), all bytes of its files count as being in memory."""
     file = root.open("a.log", create=True)
     file.append(b"abcdef")
     preadv = os.preadv
@@ -184,7 +184,7 @@ def test_a_part_in_memory_is_not_enough(root: RealDir, monkeypatch: pytest.Monke
 
 
 def test_the_lock_ends_with_its_process(root: RealDir) -> None:
-    """A second process cannot lock a directory while the first one lives, and can once it was killed."""
+    """A second process cannot lock a directory while the first one lives. Once the first one was killed, it can."""
     script = f"""
 import sys
 import threading
@@ -248,16 +248,15 @@ def test_the_room_of_a_removed_file_is_freed_by_a_thread(
 
 
 def test_an_empty_directory_on_the_file_system_of_others_is_no_blank_disk(tmp_path: Path) -> None:
-    """A missing or empty directory beside other files is no blank disk: it may be the mount point of an
-    unmounted one."""
+    """A missing or empty directory on a file system with other files does not count as a blank disk. It may be the
+    mount point of a disk that is not mounted."""
     (tmp_path / "other").write_text("x")
     assert not is_blank_disk(str(tmp_path / "data"))
     assert not is_blank_disk("/")
 
 
 def test_what_is_open_below_a_root_is_known(root: RealDir) -> None:
-    """The open files below a root are found as `umount` does: the lock, files, and removed files that are still
-    open."""
+    """`is_open` finds what would make `umount` fail: the lock, open files, and removed files that are still open."""
     assert not root.is_open()
     root.lock()
     assert root.is_open()

@@ -64,7 +64,8 @@ async def test_recv_into_tells_would_block_from_end() -> None:
 
 
 async def test_readable_waits_for_as_much_as_it_was_told() -> None:
-    """`readable` returns once as many bytes have arrived as `wait_for` asked for (socket(7), SO_RCVLOWAT)."""
+    """`wait_for` sets a number of bytes. `readable` returns once so many bytes have arrived (socket(7),
+    SO_RCVLOWAT)."""
     here, there = await pair(RealEnv())
     there.wait_for(150_000)
     block = bytes(50_000)
@@ -85,7 +86,7 @@ async def test_readable_waits_for_as_much_as_it_was_told() -> None:
                     await here.writable()
             await trio.testing.wait_all_tasks_blocked()
     assert counts[0] == 150_000
-    # The end of the stream ends the wait at once. So does any byte, if the number is lowered while some have arrived.
+    # The end of the stream ends the wait at once. So does a lower number, if at least so many bytes have arrived.
     assert here.send([b"abc"]) == 3
     there.wait_for(1)
     assert await receive(there, 3) == b"abc"
@@ -99,7 +100,7 @@ async def test_readable_waits_for_as_much_as_it_was_told() -> None:
 
 
 async def test_send_joins_chunks_and_bounds_their_number() -> None:
-    """If there are more chunks than IOV_MAX, `send` takes the first ones instead of failing."""
+    """If there are more chunks than IOV_MAX, `send` takes as many as allowed instead of failing."""
     here, there = await pair(RealEnv())
     chunks = [bytes([index % 256]) for index in range(3000)]
     whole = b"".join(chunks)
@@ -146,7 +147,8 @@ async def test_a_reset_is_connection_lost() -> None:
 
 
 async def test_close_ends_the_own_waiters() -> None:
-    """If a connection is closed while a task waits for it, the task gets `ConnectionLost`, and no error of trio's."""
+    """If a connection is closed while a task waits for it, the task gets `ConnectionLost` instead of an exception of
+    trio."""
     here, _ = await pair(RealEnv())
     ended: list[str] = []
 
@@ -209,7 +211,7 @@ async def test_sendfile_takes_what_fits(tmp_path: Path) -> None:
 
 
 async def test_sendfile_of_a_short_file_is_a_disk_error(tmp_path: Path) -> None:
-    """`sendfile` beyond the end of a file raises `DiskError`. With 0 the caller would wait for ever."""
+    """`sendfile` beyond the end of a file raises `DiskError`. If it returned 0, the caller would wait for ever."""
     env = RealEnv()
     here, _ = await pair(env)
     file = env.open_dir(str(tmp_path)).open("a.log", create=True)
@@ -358,8 +360,8 @@ class _FailingSocket:
 
 
 async def test_accept_survives_what_peers_and_networks_do(autojump_clock: trio.testing.MockClock) -> None:
-    """After errors of a peer or the network, `accept` tries again at once (accept(2)), and without memory after a
-    while."""
+    """After an error of a peer or the network, `accept` tries again at once (accept(2)). After a lack of memory, it
+    tries again a little later."""
     listener: TcpListener = RealEnv().network.listen("127.0.0.1", 0)
     numbers = [errno.ECONNABORTED, errno.EPROTO, errno.ENETDOWN, errno.EPERM, errno.ENOBUFS, errno.ENOMEM]
     listener._socket = _FailingSocket(listener._socket, numbers)  # type: ignore[assignment]  # a double

@@ -1,4 +1,4 @@
-"""The driver of requests that wait: its pace, who is charged, the order of answers, and errors."""
+"""The driver of requests that wait: the size of slices, who is charged, the order of answers, and errors."""
 
 from __future__ import annotations
 
@@ -39,17 +39,18 @@ class Held(Inline):
 
 
 class Stage:
-    """A driver that records the end of each stretch, among the records of the work itself."""
+    """A driver of work that records a `.` whenever the work begins another wait or ends, among the records of the work
+    itself."""
 
     def __init__(self, tasks: trio.Nursery | None = None) -> None:
         self.world = World()
         self.done = self.world.done
         self.driver = StepDriver(self.world.work, lambda: self.done.append("."), tasks)
         self.asked: list[Any] = []
-        """The receivers of answers, in the order of the questions."""
+        """The receivers of answers, in the order in which the answers were asked for."""
 
     def ask(self, count: int, *behind: int) -> Steps[Any]:
-        """Ask for `count` answers and return them. After the answers, do work of the units `behind`."""
+        """Ask for `count` answers and return them. `behind` are the units of the work that follows the answers."""
         answers = Answers()
         for _ in range(count):
             self.asked.append(answers.receiver())
@@ -104,8 +105,8 @@ async def test_the_first_slice_is_short_while_others_have_long_work() -> None:
 
 
 async def test_each_wait_gives_what_came_of_it_and_wakes_others_behind_it() -> None:
-    """When a wait ends, the work goes on with the result at once. After this stretch, tasks that wait for news are
-    woken."""
+    """When a wait ends, the work goes on with the result at once. When the work waits again or ends, the driver wakes
+    other tasks."""
     stage = Stage()
     clock, done = stage.world.clock, stage.done
 
@@ -133,7 +134,8 @@ async def test_each_wait_gives_what_came_of_it_and_wakes_others_behind_it() -> N
 
 
 async def test_the_client_that_asked_pays_for_all_that_others_do_for_it() -> None:
-    """KIP-124: the asking client is charged for its pieces on the loop and in workers, even if they fail."""
+    """KIP-124: the client of a request is charged for the request's pieces on the loop and in workers, even if they
+    fail."""
     stage = Stage()
     paid: list[tuple[float, float]] = []
     other: list[tuple[float, float]] = []
@@ -158,7 +160,8 @@ async def test_the_client_that_asked_pays_for_all_that_others_do_for_it() -> Non
 
 
 async def test_an_error_that_the_work_does_not_expect_ends_it() -> None:
-    """The error of a wait is raised at the yield. If the work does not catch it, the connection gets it."""
+    """If a wait fails, its error is raised at the work's `yield`. If the work does not catch the error, the connection
+    gets it."""
     stage = Stage()
 
     def work() -> Steps[None]:

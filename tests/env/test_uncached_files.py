@@ -1,4 +1,4 @@
-"""Reads that bypass the page cache: exact at any place and length, of the right file, and from the device."""
+"""Reads that bypass the page cache, at any offset and of any length. They never read another file of the same name."""
 
 from __future__ import annotations
 

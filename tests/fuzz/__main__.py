@@ -34,7 +34,7 @@ MEMORY_MIB_MAX = 4096
 
 
 def main() -> int:
-    """Read the command line and do what it says."""
+    """Run the command that the command line names."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=(__doc__ or "").split("\n")[0])
     commands = parser.add_subparsers(dest="command")
     run = commands.add_parser("run", help="fuzz targets in turns")

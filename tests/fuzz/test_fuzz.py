@@ -18,7 +18,7 @@ from tests.fuzz.target import Target
 from tests.fuzz.targets import TARGETS
 
 CHANGED = {"logs": 150}
-"""How many changed inputs are tried for targets with slow inputs. Others get more."""
+"""How many changed inputs are tried for targets with slow inputs. Other targets get more."""
 FULL = 1000
 
 

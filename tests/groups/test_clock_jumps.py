@@ -51,7 +51,7 @@ def test_one_jump_forward_expires_no_offset_until_it_is_believed() -> None:
 
 @pytest.mark.parametrize("jump_ms", [7 * DAY_MS, -7 * DAY_MS], ids=["forward", "backward"])
 def test_a_jump_that_is_taken_back_expires_nothing(jump_ms: int) -> None:
-    """If a jump is taken back, offsets from before it and offsets committed during it are all kept."""
+    """If a jump is reversed, offsets from before the jump and offsets committed during it are all kept."""
     watched = Watched()
     watched.jump(jump_ms)
     assert watched.offsets_after(INTERVAL_MS - 1000 * CHECK_SECONDS) == 1

@@ -92,8 +92,8 @@ def test_each_follower_has_to_fetch_twice() -> None:
 
 
 def test_fetches_of_two_sessions_prove_nothing() -> None:
-    """Two fetches in different sessions prove nothing: a paused leader may find both in its sockets, after its
-    successor began."""
+    """Two fetches in different sessions prove nothing. A leader that was paused may find both in its sockets, although
+    its successor leads already."""
     case = replicated()
     told = case.read()
     case.fetch(3, 3)
@@ -147,7 +147,7 @@ def test_a_deposed_coordinator_does_not_answer() -> None:
 
 
 def test_a_read_that_nobody_confirms_is_refused_in_time() -> None:
-    """If the followers do not confirm a read in time, it gets NOT_COORDINATOR, and the client asks others."""
+    """If the followers do not confirm a read in time, it gets NOT_COORDINATOR. A later read can succeed."""
     case = replicated()
     told = case.read()
     case.fetch(2, 2)

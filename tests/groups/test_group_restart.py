@@ -68,7 +68,7 @@ class Groups:
         self.client = RawClient(self.server.bootstrap)
 
     def find(self) -> None:
-        """Wait for the coordinator. The first request creates the topic that it needs."""
+        """Wait for the coordinator. The first request creates the topic that the coordinator needs."""
         request = FindCoordinatorRequest("g", 0, ["g"])
         until(lambda: self.client.request(request, 4), lambda answer: not answer.coordinators[0].error_code)
 

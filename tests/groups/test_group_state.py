@@ -245,8 +245,7 @@ def test_a_group_belongs_to_the_partition_that_java_computes(group_id: str, java
 
 
 def test_an_offset_that_a_transaction_may_replace_does_not_expire() -> None:
-    """KIP-98: a pending offset keeps the committed offset before it, and the group, from expiring until the marker
-    comes."""
+    """KIP-98: while a transaction's offset is pending, neither the committed offset before it nor the group expires."""
     settings = GroupSettings()
     machine = GroupMachine(settings)
     committed = offset_commit_record("g", "t", 0, OffsetCommitValue(10, -1, "", 1, -1, TOPIC_ID))

@@ -57,9 +57,9 @@ class Seen:
     """All answers to members, and the check that they agree."""
 
     assigned: dict[tuple[int, str], bytes] = attrs.field(factory=dict)
-    """(generation, member) -> the assignment."""
+    """Each assignment by generation and member."""
     holders: dict[tuple[int, bytes], str] = attrs.field(factory=dict)
-    """(generation, assignment) -> the member that holds it."""
+    """The member that has an assignment, by generation and assignment."""
     committed: dict[int, int] = attrs.field(factory=dict)
     """The newest acknowledged offset of each partition. Each member has a partition of its own."""
     adrift: dict[int, list[int]] = attrs.field(factory=dict)

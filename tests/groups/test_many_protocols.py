@@ -1,4 +1,4 @@
-"""What a member's protocols cost its group: their list is read once, and the topics of each subscription once."""
+"""The work for the protocols of a group's members: each list of protocols and each subscription is read only once."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_newcomer_with_thousands_of_protocols_is_compared_once() -> None:
 
 
 def test_of_a_subscription_the_topics_are_read_once() -> None:
-    """The topics of a subscription are read once, and its megabyte of owned partitions is passed over."""
+    """The topics of a subscription are read once. A megabyte of owned partitions behind them is skipped."""
     owned = (1 << 20) // 6
     metadata = struct.pack(">hih1sii", 1, 1, 1, b"t", -1, owned) + bytes(6) * owned
     member = Member("a", None, "c", "h", 10_000, 10_000, (("range", metadata),))
@@ -51,7 +51,7 @@ def test_of_a_subscription_the_topics_are_read_once() -> None:
 
 
 def test_more_topics_than_a_stranger_may_name_are_none() -> None:
-    """A subscription with more topics than a request may name counts as unreadable: the group's topics are then
+    """A subscription with more topics than a request may name counts as unreadable. The topics of its group are then
     unknown."""
     names = 150_000
     metadata = struct.pack(">hi", 0, names) + bytes(2) * names + struct.pack(">i", -1)

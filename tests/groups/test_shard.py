@@ -284,7 +284,7 @@ def test_shards_that_fail_twice_are_begun_once() -> None:
     case = Case(ALONE)
     coordinator = GroupCoordinator(cast("CoordinatorHost", case.broker), GroupSettings())
     begun: list[int] = []
-    coordinator.follow_leadership = lambda: begun.append(1)  # type: ignore[method-assign]  # what it calls is counted
+    coordinator.follow_leadership = lambda: begun.append(1)  # type: ignore[method-assign]  # counts calls
     for _ in range(2):
         coordinator.shards[0] = case.shard = case.new_shard()
         coordinator._shard_failed(case.shard)
@@ -336,7 +336,7 @@ def test_topics_deleted_while_the_log_is_read_are_forgotten() -> None:
 
 
 def test_a_timer_that_comes_exactly_in_time_finds_something_due() -> None:
-    """A timer that fires exactly on time finds its work due, although 4.004 s times a thousand is less than 4004 ms."""
+    """A timer that fires exactly on time finds its work due. As a float, 4.004 s times 1000 is less than 4004 ms."""
     case = Case(ALONE)
     run(case.shard.load())
     case.broker.clock.now_ms = 1004
@@ -369,7 +369,7 @@ def test_a_decision_larger_than_a_segment_is_several_batches() -> None:
 def test_a_decision_that_cannot_be_replayed_ends_the_node_and_is_never_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A decision that cannot be replayed ends the node before it is written, since it would stop every later
+    """A decision that cannot be replayed ends the node before the decision is written, since it would stop every later
     coordinator."""
     case = Case()
     run(case.shard.load())
@@ -388,7 +388,7 @@ def test_a_decision_that_cannot_be_replayed_ends_the_node_and_is_never_written(
 
 
 def test_a_heartbeat_waits_for_the_hashes_of_large_topics(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Heartbeats wait while a worker hashes large topics once. All are answered, even if the shard ends."""
+    """Heartbeats wait while a worker hashes large topics once. All heartbeats are answered, even if the shard ends."""
     monkeypatch.setattr(topic_hashes, "INLINE_UNITS_MAX", 0)
     case = Case(ALONE)
     run(case.shard.load())

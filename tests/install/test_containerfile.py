@@ -1,4 +1,4 @@
-"""The Containerfile: judged by hadolint, and its steps run by hand, since no engine for containers is here."""
+"""The Containerfile is checked by hadolint. Its steps are run by hand, since the tests have no container engine."""
 
 from __future__ import annotations
 
@@ -32,13 +32,14 @@ def _instructions() -> list[tuple[str, str]]:
 
 
 def test_the_linter_finds_nothing() -> None:
-    """hadolint judges the instructions, and the shell in them."""
+    """hadolint reports no fault in the instructions or in their shell commands."""
     done = subprocess.run([TOOLS / "hadolint", CONTAINERFILE], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_steps_give_a_node(tmp_path: Path) -> None:
-    """The first stage builds the environment from wheel and hashes; entry point and command start a node in it."""
+    """The first stage builds the environment from the wheel and the locked hashes. The entry point and the command
+    start a node in this environment."""
     sources = clone(tmp_path / "sources")
     build("wheel", sources, sources / "dist")
     steps = _instructions()

@@ -1,4 +1,4 @@
-"""Releases: which commit is which, their bill of materials, and the files that `make release` writes."""
+"""Releases: the commit of each release, its bill of materials, and the files that `make release` writes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def _git(root: Path, *words: str) -> str:
 
 
 def test_the_newest_release_is_that_of_the_sources() -> None:
-    """Package and collection have its version; each release below it names its commit."""
+    """The newest release in the changelog has the version of the package and the Ansible collection. Each older
+    release names its commit."""
     newest, *others = releases(CHANGELOG)
     assert newest.version == broker_connection._SOFTWARE_VERSION, "clients name it to servers"
     assert newest.version == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
@@ -51,7 +52,8 @@ def test_the_newest_release_is_that_of_the_sources() -> None:
 
 @needs_git
 def test_each_commit_that_the_changelog_names_is_there() -> None:
-    """In a clone with its history; a shallow one may lack them."""
+    """Each commit that the changelog names is in the history of this clone. A shallow clone may lack some, so it skips
+    the test."""
     if _git(ROOT, "rev-parse", "--is-shallow-repository") == "true":
         pytest.skip("this clone is shallow")
     for each in releases(CHANGELOG):
@@ -62,7 +64,8 @@ def test_each_commit_that_the_changelog_names_is_there() -> None:
 
 @pytest.fixture
 def history(tmp_path: Path) -> Path:
-    """Make a repository of two commits; its changelog names the first one as 1.0.0."""
+    """Make a repository of two commits. Its changelog names the first commit for release 1.0.0, and no commit for
+    1.1.0."""
     _git(tmp_path, "init", "-q")
     _git(tmp_path, "commit", "-q", "--allow-empty", "-m", "one")
     first = _git(tmp_path, "rev-parse", "HEAD")
@@ -74,7 +77,8 @@ def history(tmp_path: Path) -> Path:
 
 
 def test_a_release_is_found_by_the_changelog_or_its_tag(history: Path) -> None:
-    """Tags need not be there. Where tag and changelog differ, neither is believed."""
+    """A release is found by the changelog, or by its tag. If both name a commit and the two differ, the release is
+    refused."""
     first, second = _git(history, "rev-parse", "HEAD~"), _git(history, "rev-parse", "HEAD")
     assert commit_named("1.0.0", history) == commit_named("v1.0.0", history) == (first, "1.0.0")
     assert commit_named(second[:9], history) == (second, None)
@@ -94,7 +98,7 @@ def test_a_release_is_found_by_the_changelog_or_its_tag(history: Path) -> None:
 
 
 def test_a_commit_of_another_history_is_refused(history: Path) -> None:
-    """A shallow clone lacks commits that its changelog names."""
+    """The changelog names a commit that the clone lacks, for example a shallow clone. The release is refused."""
     page = history / "CHANGELOG.md"
     page.write_text(page.read_text().replace(_git(history, "rev-parse", "HEAD~"), "1" * 40))
     with pytest.raises(UnknownRelease, match="is not in this clone"):
@@ -102,7 +106,7 @@ def test_a_commit_of_another_history_is_refused(history: Path) -> None:
 
 
 def test_versions_of_the_collection() -> None:
-    """Ansible demands semantic versions."""
+    """Versions of releases are converted to semantic versions, which Ansible requires."""
     assert [semantic(each) for each in ("0.3.0", "1.2rc1", "0.1.1.dev3", "0.3.0+dirty", "1.2.3.4")] == [
         "0.3.0",
         "1.2.0-rc1",
@@ -113,7 +117,7 @@ def test_versions_of_the_collection() -> None:
 
 
 def test_hashes_of_lock_files() -> None:
-    """Each project that a node needs, with all its hashes."""
+    """Each project in the lock file of a node is found with all of its hashes."""
     text = (ROOT / "wheels.txt").read_text()
     found = locked_hashes(text)
     assert found.keys() == pins(ROOT / "wheels.txt").keys()
@@ -131,7 +135,8 @@ def _wheel(directory: Path, name: str, *fields: str) -> Path:
 
 
 def test_the_bill_of_materials(tmp_path: Path) -> None:
-    """CycloneDX by its schema: each wheel with hash, licence and dependencies; an extra's are left out."""
+    """The bill of materials is valid CycloneDX. Each wheel has its hash, licence and dependencies, but not the
+    dependencies of its extras."""
     ours = _wheel(
         tmp_path,
         "odradek",
@@ -162,7 +167,8 @@ def test_the_bill_of_materials(tmp_path: Path) -> None:
 @needs_git
 @pytest.mark.long
 def test_a_tagged_commit_is_named_with_its_tag(tmp_path: Path) -> None:
-    """Wheel and source distribution keep the tag of their own version, and no other."""
+    """A commit has the tag of its own version and the tag of another version. Wheel and source distribution keep only
+    the former."""
     sources = clone(tmp_path / "sources")
     version = tomllib.loads((sources / "pyproject.toml").read_text())["project"]["version"]
     _git(sources, "tag", "--force", "v99.0")
@@ -182,7 +188,8 @@ def test_a_tagged_commit_is_named_with_its_tag(tmp_path: Path) -> None:
 @pytest.mark.install
 @pytest.mark.skipif(not GALAXY.exists(), reason="make deploy-tools installs Ansible")
 def test_a_release_of_a_commit(tmp_path: Path) -> None:
-    """The files of `make release FROM=COMMIT`: sums that hold, one wheel in all of them, and a bill for each pin."""
+    """`make release FROM=COMMIT` writes files and their correct checksums. The archive and the source distribution give
+    the same wheel, and the bill of materials lists each pinned project."""
     command = [sys.executable, "-m", "deploy.make_release", "--from", "HEAD", "--version", "9.8.7"]
     done = subprocess.run([*command, "--out", tmp_path], cwd=ROOT, capture_output=True, text=True, check=True)
     names = [Path(line).name for line in done.stdout.splitlines()]

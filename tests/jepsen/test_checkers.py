@@ -211,14 +211,15 @@ def test_history_survives_its_file() -> None:
 
 @pytest.mark.parametrize("module", [history, checkers, schedule])
 def test_judges_and_plans_are_pure(module: ModuleType) -> None:
-    """One history gives one verdict, and one seed one plan, in any process and at any time."""
+    """Checkers and plans depend only on their input: a history gives one verdict, and a seed gives one plan, in any
+    process."""
     tree = ast.parse(inspect.getsource(module))
     assert list(findings(tree)) == []
     assert not is_async(tree)
 
 
 def test_unknown_lines_are_refused() -> None:
-    """A file with other lines is refused as a history."""
+    """A file whose lines are no operations is refused."""
     with pytest.raises(ValueError, match="unknown kind"):
         History.from_lines(['{"kind": "elephant"}'])
 

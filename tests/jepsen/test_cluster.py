@@ -64,7 +64,8 @@ def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_nothing_acknowledged_is_lost_in_a_minute_of_faults(tmp_path: Path) -> None:
-    """With acks=all and two of three replicas in sync, each acknowledged record is read once, in order, by all."""
+    """With acks=all and two of three replicas in sync, each consumer reads each acknowledged record once and in
+    order."""
     result = _run("--seconds", "30", "--seed", "4", "--keep", str(tmp_path / "run"))
     assert result.stdout.splitlines()[-1:] == ["verdict: ok"], result.stdout + result.stderr
     assert result.returncode == 0

@@ -31,7 +31,7 @@ def test_every_target_is_drawn() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_kills_are_counted_and_befall_one_node_at_a_time(seed: int) -> None:
-    """A plan of twenty kills has twenty, and a node is back before the next one is killed."""
+    """A plan of twenty kills has twenty faults, and a node is back before the next one is killed."""
     faults = plan_kills(seed, 20)
     assert faults == plan_kills(seed, 20)
     assert len(faults) == 20
@@ -65,5 +65,5 @@ def test_targets_can_be_named() -> None:
     ],
 )
 def test_links_that_are_cut(target: str, choice: float, cut: set[tuple[int, int]]) -> None:
-    """With node 2 as the victim, each kind of partition cuts exactly these links."""
+    """With node 2 as the victim, each kind of partition cuts exactly the listed links."""
     assert set(links(target, 2, NODES, choice)) == cut

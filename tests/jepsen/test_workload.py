@@ -1,4 +1,4 @@
-"""Values of the clients differ from foreign bytes, and the restart of a producer is noticed."""
+"""The clients' values are recognized among other bytes, and the restart of a producer is noticed."""
 
 from __future__ import annotations
 

@@ -222,9 +222,9 @@ def test_rolling_an_empty_segment_does_nothing() -> None:
 
 
 def test_a_replica_keeps_its_leaders_offsets_and_epochs() -> None:
-    """A replica appends several of its leader's batches in one call, with gaps of compaction.
+    """A replica appends several of its leader's batches in one call, with gaps that compaction has left.
 
-    It rolls between them, and ignores a partial last batch.
+    It rolls between the batches, and ignores a partial last batch.
     """
     log = new_log(LogConfig(segment_bytes=300))
     sent = [
@@ -254,9 +254,9 @@ def test_an_empty_replica_takes_a_batch_that_begins_below_its_start() -> None:
 
 
 def test_a_replica_that_has_records_takes_no_batch_that_overlaps_them() -> None:
-    """A batch that overlaps existing records is refused, since the logs must differ.
+    """A replica gets a batch that overlaps its records. The batch is refused, since the two logs must differ.
 
-    Only an empty log may reach back.
+    Only a replica with an empty log accepts a batch that begins below its log end.
     """
     log = new_log()
     append(log, batch(3, base_offset=0, leader_epoch=1), epoch=1, origin=Origin.REPLICA)
@@ -267,7 +267,8 @@ def test_a_replica_that_has_records_takes_no_batch_that_overlaps_them() -> None:
 
 @pytest.mark.reaches("replication.batch_of_later_epoch_left_out")
 def test_a_replica_takes_nothing_of_a_later_epoch_than_its_leaders() -> None:
-    """A leader that was replaced answers with records of its successor's epoch. They are left out."""
+    """A leader that was replaced answers with records of its successor's epoch. The replica leaves these records
+    out."""
     log = new_log()
     data = batch(base_offset=0, leader_epoch=1) + batch(base_offset=1, leader_epoch=3)
     assert append(log, data, epoch=2, origin=Origin.REPLICA).last_offset == 0
@@ -386,7 +387,7 @@ def test_a_consumer_that_reads_on_costs_no_scan() -> None:
 def test_two_followers_that_read_the_same_cost_no_scan() -> None:
     """Two followers read the same new batches.
 
-    The second read needs no scan, since the places of the last appends are remembered.
+    The second read needs no scan, since the log remembers where it has placed the last batches.
     """
     disk = new_disk()
     log = new_log(LogConfig(index_interval_bytes=100), disk)

@@ -166,7 +166,8 @@ def test_a_broken_log_panics(name: str) -> None:
     )
 )
 def test_offsets_stay_in_their_order(steps: list[tuple[str, int]]) -> None:
-    """Log start, high watermark and log end stay in this order. A step that would change it raises AssertionError."""
+    """Log start, high watermark and log end stay in this order. A step that would break the order raises
+    AssertionError."""
     offsets = LogOffsets(3)
     for step, offset in steps:
         before = offsets.high_watermark

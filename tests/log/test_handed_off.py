@@ -1,4 +1,4 @@
-"""Batches that workers check: a refused one leaves nothing behind."""
+"""Batches that workers check. A refused batch keeps no memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ ROOM_BYTES = 1 << 30
 def test_a_batch_that_inflates_too_far_holds_nothing_when_it_is_forgotten() -> None:
     """A batch inflates beyond its limit.
 
-    When it is dropped, its bytes and its decompressor are freed at once: a request may have hundreds of batches.
+    When it is dropped, its bytes and its decompressor are freed at once, since a request may have hundreds of such
+    batches.
     """
     config = LogConfig(max_message_bytes=2000)
     budget = RequestBudget(0, Inflated())

@@ -119,9 +119,10 @@ def test_lookups_say_what_the_records_do(
     restarts=st.booleans(),
 )
 def test_retention_goes_by_the_records(batches: list[Written], age: int, restarts: bool) -> None:
-    """`retention.ms` goes by the records: the oldest segments are removed as far as all of their records have expired.
+    """`retention.ms` uses the timestamps of records.
 
-    A header with a later timestamp, which is not in the future, keeps its segment for longer.
+    The oldest segments are removed as far as all of their records have expired. A header with a later timestamp, which
+    is not in the future, keeps its segment for longer.
     """
     disk = SimDisk(Random(0), wall_ms=lambda: 60)
     now_ms, limit_ms = 61, 61 - age
@@ -149,7 +150,7 @@ def test_retention_goes_by_the_records(batches: list[Written], age: int, restart
     assert retain(log, now_ms) == gone
 
 
-# --- the walk itself
+# --- the timestamps in the records
 
 
 @settings(max_examples=examples(200), deadline=None)
@@ -163,7 +164,7 @@ def test_retention_goes_by_the_records(batches: list[Written], age: int, restart
     codec=st.integers(0, 4),
 )
 def test_the_newest_timestamp_is_that_of_all_records(timestamps: list[int], size: int, codec: int) -> None:
-    """The newest timestamp is found with numbers of any width, and records across chunks, as by reading each record."""
+    """All timestamps are found, even if they differ widely and records span several chunks of decompressed bytes."""
     data = claiming(timestamps, 0, codec, size)
     assert newest_timestamp(data, **LIMITS) == max(timestamps)
     assert [timestamp for _, timestamp in record_times(data, **LIMITS)] == timestamps
@@ -221,9 +222,9 @@ def test_an_active_segment_is_walked_from_where_the_last_walk_ended() -> None:
 
 
 def test_a_budget_bounds_the_walk_and_the_next_lookup_goes_on() -> None:
-    """A lookup's budget of work ends, and the headers are used for the rest.
+    """A lookup uses up its budget of work before it has read all records. For the other batches it uses their headers.
 
-    After a few lookups all records are known.
+    After a few lookups all records have been read.
     """
     log = lying(50, LogConfig())
     wanted = (THEN_MS + 60_000 * 49 + 10, 98, 0)
@@ -240,7 +241,8 @@ def test_a_budget_bounds_the_walk_and_the_next_lookup_goes_on() -> None:
 
 
 def test_a_walk_is_forgotten_where_the_log_is_cut() -> None:
-    """A truncation forgets what a lookup has found. Removed records are not found, and new ones are."""
+    """A truncation discards the timestamps that a lookup has found. Later lookups find new records and no removed
+    ones."""
     log = lying(10, LogConfig())
     assert log.times().offset_for_timestamp(THEN_MS + 60_000 * 9, upper_bound=20) is not None
     log.truncate_to(10)
@@ -256,7 +258,7 @@ def test_a_walk_is_forgotten_where_the_log_is_cut() -> None:
 def test_large_segments_are_searched_block_by_block() -> None:
     """A lookup remembers the newest timestamp of each block.
 
-    A later one starts at the right block of a large segment.
+    A later lookup starts at the right block of a large segment.
     """
     log = lying(40, LogConfig(segment_bytes=1 << 24), size=BLOCK_BYTES // 8)
     log.roll(NOW_MS)
@@ -294,7 +296,7 @@ def test_the_time_index_is_corrected_for_the_next_start() -> None:
 def test_damage_behind_what_was_walked_is_an_error_of_the_lookup() -> None:
     """A lookup reads up to a damaged batch.
 
-    A lookup that needs more raises CORRUPT_MESSAGE, and retention goes by headers.
+    A lookup that has to read further raises CORRUPT_MESSAGE. Retention then uses the timestamps in the headers.
     """
     disk = new_disk()
     log = lying(10, LogConfig(retention_ms=HOUR_MS), disk)
@@ -364,7 +366,7 @@ def test_a_producers_claim_costs_a_plain_batch_nothing() -> None:
 
 
 def test_the_lags_of_compaction_go_by_the_records() -> None:
-    """Headers are wrong. `min.compaction.lag.ms` and `max.compaction.lag.ms` go by the records."""
+    """Headers are wrong. `min.compaction.lag.ms` and `max.compaction.lag.ms` use the timestamps of the records."""
     disk = new_disk()
     config = LogConfig(
         cleanup_policy=("compact",), min_compaction_lag_ms=HOUR_MS, max_compaction_lag_ms=2 * HOUR_MS

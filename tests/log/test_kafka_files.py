@@ -85,7 +85,8 @@ def test_a_directory_of_kafka_is_read_to_the_last_record(recorded: Path, variant
 
 @pytest.mark.parametrize("variant", ["unclean", "clean"])
 def test_kafkas_producers_go_on_here(recorded: Path, variant: str) -> None:
-    """We know the last batch of each of Kafka's producers. A repetition is answered, and a gap is refused."""
+    """We know the last batch of each of Kafka's producers. A repeated batch is answered, and a gap in sequence numbers
+    is refused."""
     log = load(recorded / variant).logs["mixed", 0]
     state = log.load_producers()
     active = {producer.producer_id: producer for producer in state.active_producers()}

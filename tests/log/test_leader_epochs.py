@@ -26,7 +26,8 @@ EPOCHS = ((1, 0), (3, 10), (6, 25))
     ],
 )
 def test_an_epoch_ends_where_the_next_one_starts(asked: int, answer: tuple[int, int]) -> None:
-    """A question for an epoch is answered with the greatest known epoch that is not above it, and its end (KIP-320).
+    """A request about an epoch gets the greatest known epoch that is not above it, and the end offset of that epoch
+    (KIP-320).
 
     For an epoch above all known ones the answer is undefined.
     """
@@ -70,7 +71,8 @@ def test_a_new_epoch_drops_what_contradicts_it(
 
 
 def test_truncation_forgets_epochs_at_both_ends() -> None:
-    """A truncation at the end drops later epochs. At the start, the first remaining epoch begins at the new start."""
+    """A truncation at the end drops later epochs. After a truncation at the start, the first remaining epoch begins at
+    the new start."""
     epochs = LeaderEpochs(EPOCHS)
     epochs.truncate_from_end(25)
     assert epochs.entries == EPOCHS[:2]
@@ -96,7 +98,7 @@ def test_entries_always_ascend(assigned: list[tuple[int, int]]) -> None:
 
 
 def test_the_file_is_kafkas() -> None:
-    """The file has Kafka's format: version 0, the number of entries, and a line for each."""
+    """The file has Kafka's format: version 0, the number of entries, and a line for each entry."""
     assert LeaderEpochs(EPOCHS).encode() == b"0\n3\n1 0\n3 10\n6 25\n"
     assert LeaderEpochs.decode(b"").entries == ()
 

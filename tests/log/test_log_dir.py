@@ -60,7 +60,7 @@ def test_meta_properties_say_who_owns_the_directory() -> None:
 def test_a_cluster_id_is_read_as_kafka_reads_it() -> None:
     """A cluster id is decoded as Latin-1 with escapes, as Kafka 4.3 does.
 
-    Kafka's tool writes UTF-8, so Kafka's own nodes read another id than "clüster", too.
+    Kafka's tool writes the file in UTF-8. So Kafka's own nodes, too, read "clüster" as another id.
     """
     lines = "node.id=3\nversion=1\ncluster.id=%s\ndirectory.id=EBESExQVFhcYGRobHB0eHw\n"
     for written, known in (("clüster", "clÃ¼ster"), ("\\ a\\fb ", " a\fb "), ("\\u20AC", "€")):
@@ -112,7 +112,7 @@ def test_offset_checkpoints_are_kafkas_text() -> None:
 def test_the_clean_shutdown_marker_counts_once() -> None:
     """The marker of a clean shutdown is Kafka's JSON.
 
-    It is removed when it is read, even if a power loss follows. A marker without an epoch counts, too.
+    It is removed when it is read, even if a power loss follows. A marker without an epoch also means a clean shutdown.
     """
     assert encode_clean_shutdown(322) == b'{"version":0,"brokerEpoch":322}'
     disk = new_disk()
@@ -274,7 +274,8 @@ def test_after_a_crash_recovery_starts_at_the_recovery_point() -> None:
 
 @pytest.mark.parametrize("is_full", [False, True])
 def test_a_log_cut_below_its_checkpoints_says_so_before_anything_is_appended(is_full: bool) -> None:
-    """Recovery cuts a log below its checkpoints. They are lowered before an append, or on a full disk removed."""
+    """Recovery cuts a log below its checkpoints. The checkpoints are lowered before an append, or removed if the disk
+    is full."""
     node = Node(LogConfig(segment_bytes=4 * SIZE))
     fill(node.log(), 10)
     node.look(60_000)
@@ -427,7 +428,7 @@ def test_a_log_of_another_topic_with_the_same_name_becomes_a_stray() -> None:
 
 
 def test_a_topic_made_anew_while_the_disk_hangs_gets_nothing_of_the_old_one() -> None:
-    """A topic is recreated while the disk hangs. The new log is refused until the old one is renamed (seed 431033)."""
+    """A topic is recreated while the disk hangs. The new log is refused until the old log is renamed (seed 431033)."""
     node = Node()
     fill(node.log(), 3)
     node.log_dir.set_stalled(True)
@@ -456,7 +457,8 @@ def test_a_new_log_is_durable_with_its_first_flush() -> None:
 
 
 def test_a_topics_id_is_durable_before_its_records() -> None:
-    """The first flush fails, and then the power. The log may have lost records, but its topic id is known."""
+    """The first flush of a log fails, and then the power is cut. The log may have lost records, but its topic id is
+    known."""
     for seed in range(20):
         node = Node()
         log = node.log()

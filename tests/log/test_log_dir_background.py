@@ -36,7 +36,7 @@ def test_rolled_segments_are_flushed_at_the_next_look() -> None:
 def test_flush_ms_is_kept_and_everything_is_flushed_in_turn() -> None:
     """A log with flush.ms is flushed when this time has passed.
 
-    Logs without it take turns: each run of the background work flushes some of them.
+    Logs without flush.ms take turns, and each run of the background work flushes some of them.
     """
     node = Node(LogConfig(flush_ms=5_000))
     log = node.log()
@@ -65,7 +65,7 @@ def test_flush_ms_is_kept_and_everything_is_flushed_in_turn() -> None:
 def test_checkpoints_are_written_when_due() -> None:
     """Checkpoints are written when due: high watermarks every 5 s, recovery points and log starts every minute.
 
-    Unchanged ones are not written.
+    An unchanged checkpoint is not written.
     """
     node = Node()
     log = node.log()
@@ -90,7 +90,7 @@ def test_checkpoints_are_written_when_due() -> None:
 def test_one_write_stores_all_log_starts_that_were_raised() -> None:
     """One write of the checkpoint stores all raised log starts, and `on_start_stored` is called for each.
 
-    It is repeated after a full disk.
+    If the disk is full, the write is repeated later.
     """
     told: list[int] = []
     node = Node()

@@ -35,7 +35,7 @@ class Entry:
 class LogMachine(RuleBasedStateMachine):
     """A model of a log: the list of all batches, the offset below which they are durable, and the log start offset.
 
-    Producers remember batches that were deleted, so the model keeps those, too.
+    Producers remember batches that were deleted, so the model keeps deleted batches, too.
     """
 
     def __init__(self) -> None:
@@ -197,7 +197,8 @@ class LogMachine(RuleBasedStateMachine):
     def restart(self, keep: Keep, maybe: tuple[Entry, bytearray] | None = None) -> None:
         """Crash and recover. The log is a prefix of its former state, with everything durable.
 
-        The former state may also be that before a truncation that was not flushed.
+        A crash may also undo a truncation that was not flushed. The log is then a prefix of its state before the
+        truncation.
         """
         end, start = self.end(), self.log_start
         emptied_before = len(self.node.events("log.start_is_behind_end"))

@@ -91,7 +91,7 @@ def test_a_follower_that_is_batches_behind_costs_no_small_reads() -> None:
 
 
 def test_a_cut_forgets() -> None:
-    """A batch is appended after a truncation. Its place differs from the truncated one's, which is forgotten."""
+    """A log forgets the place of a batch that is truncated. A new batch with the same offset has another place."""
     log = new_log()
     for _ in range(10):
         append(log, batch(2))

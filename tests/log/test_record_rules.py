@@ -45,7 +45,7 @@ def refused(config: LogConfig, data: bytearray) -> RecordsRefused:
 def test_a_compacted_topic_wants_keys(codec: CompressionType) -> None:
     """A compacted topic refuses records without a key by INVALID_RECORD, with the index of each (KIP-467).
 
-    The message shows three.
+    The message shows three of them.
     """
     builder = RecordBatchBuilder(compression_type=codec)
     for serial in range(9):
@@ -108,7 +108,7 @@ def test_records_decide_about_the_newest_timestamp(
 ) -> None:
     """A batch's header has a wrong newest timestamp.
 
-    It is set from the records, as in Kafka, and is no reason to refuse.
+    The batch is accepted, and the timestamp is set from its records, as in Kafka.
     """
     data = batch(3, compression_type=codec)
     struct.pack_into(">q", data, MAX_TIMESTAMP_AT, claimed)

@@ -47,7 +47,7 @@ def test_files_are_read_as_they_were_written(
 
 @given(ascending, st.integers(0, LOG_BYTES))
 def test_lookups_find_the_greatest_entry_not_above(offsets: list[int], asked: int) -> None:
-    """A lookup by offset, position or timestamp finds the greatest entry that is not above."""
+    """A lookup by offset, position or timestamp finds the greatest entry that is not above the given number."""
     index = built(offsets, offsets, offsets)
     below = [offset for offset in offsets if offset <= asked]
     assert index.position_for_offset(asked) == ((len(below) - 1, below[-1]) if below else (-1, 0))

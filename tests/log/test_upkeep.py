@@ -74,7 +74,7 @@ def test_segments_without_timestamps_age_by_their_file() -> None:
 
 @pytest.mark.parametrize(("limit", "kept"), [(5, 6), (4, 5), (3.5, 5), (1, 2), (0, 1)])
 def test_the_oldest_segments_go_until_the_size_fits(limit: float, kept: int) -> None:
-    """retention.bytes removes the oldest segments while the log stays at least that large."""
+    """retention.bytes removes the oldest segments while the log stays at least as large as this limit."""
     log = hourly(LogConfig(retention_ms=-1, retention_bytes=int(limit * SIZE)))
     retain(log, NOW_MS)
     assert len(log.segments) == kept
@@ -225,7 +225,8 @@ def test_the_recovery_point_falls_with_a_truncation() -> None:
 
 
 def test_the_first_record_that_is_not_older() -> None:
-    """The lookup finds the first record that is not older, among unordered timestamps and in compressed batches."""
+    """The lookup finds the first record that is not older than the given time, among unordered timestamps and in
+    compressed batches."""
     log = new_log(LogConfig(segment_bytes=900, index_interval_bytes=100))
     timestamps = [5, 9, 2, 30, 12, 11, 40, 40, 8, 60, 1, 70]
     for at in range(0, 12, 2):

@@ -115,8 +115,8 @@ def offsets(seed: int) -> str:
 
 
 def crowd(seed: int) -> str:
-    """Run an aimed seed: groups whose members come and go, coordinators that die or are isolated, and only producers as other
-    clients.
+    """Run an aimed seed: groups whose members come and go, and coordinators that die or are isolated. All other clients are
+    producers.
 
     The partitions of coordinators get a new segment each second.
     """

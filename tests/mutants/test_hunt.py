@@ -35,7 +35,9 @@ def _next(book: Book, scope: Scope = SCOPE) -> tuple[str, Step] | None:
 
 
 def test_the_place_of_each_mutant_can_be_counted() -> None:
-    """Code with counts at the places of all mutants compiles, and the original code is back after the block."""
+    """A counter is inserted at the place of each mutant. The code with the counters compiles, and after the block the
+    original code is back.
+    """
     with counted(MUTANTS) as counts:
         assert not counts
     outcome = perform(SOUND, Step("raft", 0), 0.0)
@@ -79,7 +81,7 @@ def test_steps_are_cheap_first_and_only_where_the_place_ran(book: Book) -> None:
 
 
 def test_the_mutant_that_has_had_least_time_goes_next(book: Book) -> None:
-    """The mutant with the least CPU time is next, and a mutant that was found gets no more."""
+    """The mutant with the least CPU time is next, and a mutant that was found gets no more CPU time."""
     book.add(Outcome(FIRST, Step(CLUSTER, 0), "", 5.0))
     assert _next(book) == (SECOND, Step(CLUSTER, 0))
     book.add(Outcome(SECOND, Step(CLUSTER, 0), "safety: lost", 9.0))
@@ -98,7 +100,7 @@ def test_the_budget_ends_the_hunt(book: Book) -> None:
 
 
 def test_a_hunt_goes_on_from_its_file(book: Book, tmp_path: Path) -> None:
-    """A resumed hunt reads outcomes of the present code. Those of other code are skipped unless asked for."""
+    """A resumed hunt reads outcomes of the present code. Outcomes of other code are skipped unless asked for."""
     book.add(Outcome(FIRST, Step("raft", 0), "safety", 2.0))
     path = tmp_path / "book.jsonl"
     again = Book(path)
@@ -110,8 +112,8 @@ def test_a_hunt_goes_on_from_its_file(book: Book, tmp_path: Path) -> None:
 
 
 def test_a_result_says_who_found_a_mutant_or_why_nobody_did(book: Book) -> None:
-    """A result names the driver that found the mutant, if any: parts, clusters or an aimed one. A missed mutant's
-    result says how often its place ran."""
+    """A result names the driver that found the mutant: parts, clusters or an aimed driver. The result of a missed
+    mutant says how often the mutant's place ran."""
     book.add(Outcome(FIRST, Step("raft", 0), "raft 3 alone: two leaders", 2.0))
     book.add(Outcome(SECOND, Step(CLUSTER, 0), "", 2.0))
     for seed in range(1, results.CLUSTERS_MIN):

@@ -81,8 +81,8 @@ def node(process: ServerProcess) -> Iterator[Node]:
 
 
 def test_limits_of_messages_follow_topic_broker_and_all_brokers(node: Node) -> None:
-    """A topic's message limit takes precedence over the broker's, and this one over the cluster-wide default
-    (KIP-226)."""
+    """A topic's message limit takes precedence over the broker's limit. The broker's limit takes precedence over the
+    cluster-wide default (KIP-226)."""
     assert not node.create("t").error_code
     assert node.produce("t", 5_000) == ErrorCode.NONE
     assert node.alter(BROKER, "", message_max_bytes="4000") == ErrorCode.NONE

@@ -38,7 +38,8 @@ print("held", collections.full)
 
 
 def test_what_survives_a_full_collection_is_frozen_and_thawed_now_and_then() -> None:
-    """A full collection checks only objects made since the last one. Every hundredth collection checks all of them."""
+    """A full collection checks only objects made since the last full collection. Every hundredth one checks all
+    objects."""
     ran = subprocess.run(
         [sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=60, check=False
     )

@@ -86,8 +86,8 @@ def test_a_large_topic_is_spread_over_the_disks_and_served() -> None:
 
 
 def test_others_are_served_while_logs_are_made() -> None:
-    """While logs are made, other requests are served and other topics created. A partition without its log yet answers
-    with a retriable error."""
+    """While logs are made, other requests are served and other topics created. A partition whose log is still missing
+    answers with a retriable error."""
 
     async def script(world: World, clients: Clients) -> None:
         await clients.create("small", 1)

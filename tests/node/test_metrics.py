@@ -193,7 +193,7 @@ def test_requests_without_an_answer_are_told_apart() -> None:
 
 
 def test_a_request_that_waits_has_the_latency_of_its_wait() -> None:
-    """The latency of a parked Fetch includes its wait, and so does that of a response behind it on the same
+    """The latency of a parked Fetch includes its wait. So does the latency of a response behind it on the same
     connection."""
 
     async def script(world: World, connect: Connect) -> None:
@@ -381,7 +381,8 @@ def test_peers_that_do_not_ask_are_closed() -> None:
 
 
 def test_who_holds_places_keeps_nobody_out() -> None:
-    """If one address holds all connections, its silent ones are closed for newcomers, which are served at once."""
+    """If one address uses all connections for metrics, its silent connections are closed. Newcomers are served at
+    once."""
 
     async def script(world: World, connect: Connect) -> None:
         stranger = world.node_env("stranger").network
@@ -541,7 +542,8 @@ def test_one_line_per_second_and_peer() -> None:
 
 
 def test_complaints_of_many_peers_take_bounded_memory() -> None:
-    """With errors from very many peers, those beyond a thousand a second share one line, so memory stays bounded."""
+    """If more than a thousand peers cause errors in a second, the further peers share one line, so memory stays
+    bounded."""
     log = Lines()
     complaints = Complaints(log)
     for number in range(3 * PEERS_MAX):

@@ -15,8 +15,8 @@ from testkit.virtual import Client
 @pytest.mark.parametrize("replica_id", [1, 2, 2**31 - 1])
 @pytest.mark.parametrize("version", [12, 15])
 def test_a_stranger_is_no_follower(replica_id: int, version: int) -> None:
-    """A fetch with the id of an unregistered broker, or of the node itself, gets no fetch session. A follower's session
-    would outlive those of consumers."""
+    """A fetch with the id of an unregistered broker, or of the node itself, gets no fetch session. Sessions of
+    followers outlive those of consumers."""
 
     async def script(world: World, connect: Callable[[], Awaitable[Client]]) -> None:
         client = await connect()

@@ -123,8 +123,8 @@ def offsets(tools: Tools, topic: str, time: int = -1) -> dict[int, int]:
 
 
 def test_topics(tools: Tools, fresh_topic: Callable[[str], str]) -> None:
-    """TopicCommand creates a topic with a configuration, adds partitions, describes it, refuses a second one, and
-    deletes it."""
+    """TopicCommand creates a topic with a configuration, adds partitions, describes it, deletes it, and refuses a
+    second topic of the same name."""
     topic = fresh_topic("tools-topics")
     options = ("--partitions", "2", "--replication-factor", "1", "--config", "max.message.bytes=64000")
     assert f"Created topic {topic}." in tools.run("TopicCommand", "--create", "--topic", topic, *options)

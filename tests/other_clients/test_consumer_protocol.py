@@ -130,7 +130,8 @@ def test_a_pattern_is_matched_by_the_coordinator(
 def test_a_group_changes_its_protocol_while_members_read(
     node: RunningNode, fresh_topic: Callable[[str], str]
 ) -> None:
-    """A classic member and one of the consumer protocol share a group, one takes over, and each record is read once."""
+    """A classic member and a member of the consumer protocol share a group. When the latter leaves, the classic member
+    takes over. Each record is read once."""
     topic, group = fresh_topic("migrated"), fresh_topic("group")
     make_topic(node.bootstrap, topic, 4)
     values = write(node.bootstrap, topic, 4)

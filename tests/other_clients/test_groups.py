@@ -22,7 +22,8 @@ ALL = list(range(PARTITIONS))
 SESSION_MS = 6_000
 WAIT_SECONDS = 40.0
 RESTART_SESSION_MS = 120_000
-"""The session timeout of members that return in time. It is longer than any wait here, even for a slow restart."""
+"""The session timeout of members that return in time. No restart in these tests takes so long, even on a slow
+machine."""
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 Start = Callable[..., "Process"]

@@ -23,14 +23,15 @@ from tests.other_clients.drivers import (
 
 
 def wait_for_partitions(driver: Driver, topic: str, count: int | None) -> None:
-    """Ask until the metadata, which follow the controller, show the topic with so many partitions (None: no topic)."""
+    """Ask until the metadata show the topic with so many partitions, or no topic (None). Metadata follow the
+    controller late."""
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while (shown := driver.topics().get(topic)) != count:
         assert time.monotonic() < deadline, f"{topic} has {shown} partitions, expected {count}"
 
 
 def test_create_and_delete(driver: Driver, fresh_topic: Callable[[str], str]) -> None:
-    """A created topic is listed with its partitions. A deleted one is not, and its name can be used again."""
+    """A created topic is listed with its partitions. A deleted topic is not listed, and its name can be used again."""
     topic = fresh_topic("admin")
     driver.create_topic(topic, 3)
     wait_for_partitions(driver, topic, 3)

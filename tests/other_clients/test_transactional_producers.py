@@ -40,8 +40,8 @@ class Transactors:
         return self.started[-1]
 
     def values(self) -> list[bytes]:
-        """Return the committed values in partition 0, once the last transaction has ended. Check that the rest is
-        empty."""
+        """Return the committed values in partition 0, once the last transaction has ended. Check that the other
+        partitions are empty."""
         found: list[bytes] = []
         keys = [(self.target, partition) for partition in range(PARTITIONS)]
         with Consumer(bootstrap_servers=self.bootstrap, isolation_level="read_uncommitted") as consumer:
@@ -100,7 +100,7 @@ def error_of(*calls: Callable[[], None]) -> Abortable | Fatal | None:
 
 
 def test_commits_and_aborts(transactors: Transactors) -> None:
-    """KIP-98: records and offsets of a transaction count if it commits, and neither does if it aborts."""
+    """KIP-98: if a transaction commits, its records and its offset count. If it aborts, neither counts."""
     producer = transactors.start()
     for value, offset, is_commit, told in (
         (b"one", 5, True, 5),
@@ -113,7 +113,7 @@ def test_commits_and_aborts(transactors: Transactors) -> None:
 
 
 def offset_of(transactors: Transactors) -> int:
-    """Return the group's offset, which waits for the end of its transaction (KIP-447)."""
+    """Return the group's committed offset. The request waits until no open transaction can change it (KIP-447)."""
     with Consumer(
         bootstrap_servers=transactors.bootstrap, group_id=transactors.target, isolation_level="read_committed"
     ) as consumer:

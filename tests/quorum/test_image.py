@@ -42,7 +42,7 @@ def partition(topic_id: bytes, number: int, **fields: object) -> records.Partiti
 def random_access_record(random: Random) -> Message:
     """Make a record about users, ACLs, tokens or quotas.
 
-    Its names repeat, so that later records change earlier ones.
+    It draws from a few names, so that later records change earlier ones.
     """
     number = random.randrange(3)
     name = random.choice(["alice", "bob", ""])
@@ -155,7 +155,7 @@ def test_replay_in_any_batching_gives_equal_images(random: Random, length: int) 
 @given(st.randoms(use_true_random=False), st.integers(1, 80))
 @settings(max_examples=examples(80), deadline=None)
 def test_a_delta_names_everything_that_differs(random: Random, length: int) -> None:
-    """An observer applies only the changes that the deltas list. Its state then equals each image."""
+    """An observer applies only the changes that the deltas list. After each delta its state equals the image."""
     topics: dict[str, object] = {}
     configs: dict[tuple[int, str], object] = {}
     brokers: dict[int, object] = {}
@@ -227,16 +227,17 @@ def test_a_transaction_is_visible_as_a_whole_or_not_at_all() -> None:
     ids=lambda record: type(record).__name__,
 )
 def test_a_record_that_does_not_fit_stops_the_replay(record: Message) -> None:
-    """A record that does not fit the image, or is of an unknown type, stops the replay. It might be an access rule."""
+    """A record that does not fit the image, or is of an unknown type, stops the replay. Such a record might be an
+    access rule."""
     image, _ = replayed(MetadataImage.empty("c"), records.TopicRecord("a", T1), partition(T1, 0))
     with pytest.raises(InvalidMetadata):
         replayed(image, record)
 
 
 def test_a_topic_made_anew_is_deleted_and_changed() -> None:
-    """A batch deletes a topic and creates another one of its name.
+    """A batch deletes a topic and creates another topic of the same name.
 
-    The delta lists both, and the configuration is gone.
+    The delta lists both, and the old configuration is gone.
     """
     image, _ = replayed(
         MetadataImage.empty("c"),
@@ -258,7 +259,7 @@ def test_a_topic_made_anew_is_deleted_and_changed() -> None:
 def test_leader_and_partition_epochs_only_rise() -> None:
     """Each change of a partition raises its partition epoch.
 
-    A change of its leader, also to none, raises its leader epoch.
+    If the leader changes, or there is none any more, the leader epoch rises.
     """
     image, _ = replayed(MetadataImage.empty("c"), records.TopicRecord("a", T1), partition(T1, 0))
     shrunk, _ = replayed(image, records.PartitionChangeRecord(partition_id=0, topic_id=T1, isr=[]))

@@ -40,7 +40,8 @@ pytestmark = pytest.mark.java
 
 @pytest.fixture
 def used_directory(tmp_path: Path, kafka_jars: Path) -> Path:
-    """A node's directory after two starts. A topic was created, one deleted, and a block of producer ids allocated."""
+    """A node's directory after two starts. A topic was created, another was deleted, and a block of producer ids was
+    allocated."""
     path = tmp_path / "data"
 
     async def main() -> None:
@@ -103,7 +104,8 @@ def test_storage_tool_reads_a_formatted_directory(used_directory: Path) -> None:
 
 @pytest.mark.parametrize("text", [" a b=:#!\\ ", "cDZEekk4T3hTNGVlNzB3LUtUbkxaQQo="])
 def test_cluster_ids_are_read_alike(tmp_path: Path, kafka_jars: Path, text: str) -> None:
-    """Any text may be a cluster id. Each program reads the other's file, with white space, separators and padding."""
+    """Any text may be a cluster id. Kafka and Odradek read each other's file, even if the id has white space,
+    separators or padding."""
     properties = tmp_path / "node.properties"
     env = RealEnv(7)
     for name in ("ours", "theirs"):

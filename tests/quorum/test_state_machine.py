@@ -105,7 +105,8 @@ STEPS = st.lists(
 @given(STEPS)
 @settings(max_examples=examples(200), deadline=None)
 def test_no_answer_tells_of_what_is_not_committed(steps: list[tuple[str, Any]]) -> None:
-    """Every answer, even an error or a read, is released when the high watermark reaches the state that it has seen.
+    """Every answer, even an error or a read, is released when the high watermark reaches the state on which the answer
+    depends.
 
     Answers are released in the order in which they were made.
     """
@@ -157,7 +158,7 @@ def test_a_decision_sees_what_was_decided_before_it_is_committed() -> None:
 
 
 def test_a_batch_commits_as_a_whole() -> None:
-    """The high watermark is within a decision's records. None of them is visible yet."""
+    """The high watermark is within a decision's records. None of these records is visible yet."""
     log = SlowLog()
     machine = make(log)
     deferred = machine.submit(Add((1, 2, 3)), 0)

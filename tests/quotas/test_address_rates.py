@@ -29,7 +29,7 @@ def test_an_address_has_a_burst_and_then_its_rate() -> None:
 
 
 def test_the_default_is_for_each_address_without_a_quota_of_its_own() -> None:
-    """KIP-612: an address has its own quota, or else the default."""
+    """KIP-612: the default quota applies to each address separately, unless the address has its own quota."""
     rates = AddressRates(burst_seconds=1.0)
     rates.set_quota(None, 1.0)
     rates.set_quota("10.0.0.1", 5.0)
@@ -93,7 +93,7 @@ def test_endless_addresses_cost_no_memory() -> None:
 
 
 def test_brokers_own_listener_is_exempt() -> None:
-    """Other nodes are let in whatever the quotas of clients are."""
+    """Connections of other nodes are accepted, whatever the quotas of clients are."""
     limits = ConnectionLimits(addresses=AddressRates(burst_seconds=1.0))
     assert limits.addresses is not None
     limits.addresses.set_quota(None, 1.0)

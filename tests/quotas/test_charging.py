@@ -23,7 +23,7 @@ BROKER = "User:broker"
 
 
 def charging(*, is_of_nodes: bool = False) -> tuple[Charging, ClientQuotas]:
-    """Make the charging of a broker on which each user has a quota of fetched bytes and one of CPU time."""
+    """Make the charging of a broker on which each user has a quota of fetched bytes and a quota of CPU time."""
     quotas = ClientQuotas(QuotaSettings(11, 1))
     of_each = ((USER, None),)
     quotas.apply({(of_each, CONSUMER_BYTE_RATE): 1000.0, (of_each, REQUEST_PERCENTAGE): 10.0})

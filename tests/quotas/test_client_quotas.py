@@ -1,4 +1,4 @@
-"""Accounts of clients: which clients share one, how many there are, and when they are dropped."""
+"""Accounts of clients: which clients share an account, how many accounts there are, and when they are dropped."""
 
 from __future__ import annotations
 
@@ -104,7 +104,8 @@ def test_a_change_of_quotas_looks_at_accounts_in_slices() -> None:
 
 
 def test_clients_beyond_the_accounts_keep_their_debt_when_another_quota_changes() -> None:
-    """Clients beyond the limit of accounts share one account. It keeps its debt until no quota has its rate."""
+    """Clients beyond the limit of accounts share one account. It keeps its debt as long as some quota has the
+    account's rate."""
     made = quotas({(OF_EACH_CLIENT, PRODUCE): 1_000_001.0}, accounts_max=1)
     made.share_of("User:eve", "first", 0.0)
     late = made.share_of("User:eve", "late", 0.0).produce

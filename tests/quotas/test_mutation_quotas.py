@@ -62,7 +62,7 @@ def test_a_strict_client_in_debt_is_refused_and_told_how_long() -> None:
 
 
 def test_a_permissive_client_is_served_and_told_to_wait() -> None:
-    """KIP-599: CreateTopics 5, which does not know that error, is served, and the answer names the wait."""
+    """KIP-599: CreateTopics 5, which lacks the error for a used-up quota, is served, and the answer names the wait."""
     admitted = quotas().admit(image(2.0), ANN, create("a", "b", "c"), 5, 0.0)
     assert isinstance(admitted, Admitted)
     assert len(admitted.request.topics) == 3
@@ -138,7 +138,7 @@ def test_partitions_that_are_deleted_or_added_are_charged() -> None:
 
 
 def test_endless_clients_take_no_memory_and_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients beyond the limit of buckets share one, until a bucket without debt makes room."""
+    """Clients beyond the limit of buckets share one bucket, until a bucket without debt makes room."""
     monkeypatch.setattr("odradek.metadata_quorum.quotas.mutation_quotas.BUCKETS_MAX", 10)
     builder = ImageBuilder(MetadataImage())
     each = [EntityData("client-id", None)]

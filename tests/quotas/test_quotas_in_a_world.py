@@ -231,8 +231,8 @@ def test_a_quota_that_is_removed_ends_the_wait() -> None:
 
 
 def test_a_fetch_takes_a_batch_however_low_the_quota_is() -> None:
-    """As in Kafka, a fetch returns a whole first batch, however low the quota is. Without the quota it returns all
-    again."""
+    """As in Kafka, a fetch returns a whole first batch, however low the quota is. Once the quota is removed, a fetch
+    returns all batches again."""
 
     async def script(world: World, connect: Any) -> None:
         admin, client = await connect(), await connect()
@@ -424,7 +424,7 @@ def test_a_change_of_another_quota_lets_nobody_change_metadata() -> None:
 
 
 def test_an_address_that_connects_too_often_is_turned_away() -> None:
-    """KIP-612: connections beyond the quota of their address are closed. Later ones are accepted again."""
+    """KIP-612: connections beyond the quota of their address are closed. Later connections are accepted again."""
 
     async def script(world: World, connect: Any) -> None:
         admin = await connect()
@@ -445,7 +445,7 @@ def test_an_address_that_connects_too_often_is_turned_away() -> None:
 
 
 def test_a_listener_lets_so_many_in_a_second() -> None:
-    """KIP-612: connections beyond a listener's rate are accepted later, and none is closed."""
+    """KIP-612: connections beyond a listener's rate are accepted later, and no connection is closed."""
 
     async def script(world: World, connect: Any) -> None:
         clock = world.node_env("client").clock

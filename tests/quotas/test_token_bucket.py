@@ -14,7 +14,8 @@ amounts = st.floats(0, 1e6, allow_nan=False)
 def test_a_client_that_waits_as_told_keeps_to_its_quota(
     rate: float, burst_seconds: float, asked: list[float]
 ) -> None:
-    """KIP-219: a client that keeps its waits uses at most the burst, plus the rate times the elapsed time."""
+    """KIP-219: a client that waits as long as it is asked to uses at most the burst, plus the rate times the elapsed
+    time."""
     bucket = TokenBucket(rate, rate * burst_seconds, 0.0)
     now = used = 0.0
     for amount in asked:
@@ -64,7 +65,7 @@ def test_a_wait_is_told_in_whole_milliseconds_that_fit_an_answer() -> None:
 
 
 def test_an_infinite_quota_leaves_no_debt_behind() -> None:
-    """A quota may be infinite, as in Kafka. It leaves no debt, and the next quota begins with a whole burst."""
+    """A quota may be infinite, as in Kafka. Under it no debt arises, and the next quota begins with a whole burst."""
     endless = float("inf")
     bucket = TokenBucket(endless, endless, 0.0)
     assert bucket.charge(1e9, 0.0) == 0.0

@@ -91,7 +91,8 @@ async def fetch_least(cluster: ReplicatedTopic, offset: int) -> Any:
 
 @pytest.mark.parametrize("topic", TOPICS)
 def test_a_consumer_is_spared_answers_without_records(topic: str) -> None:
-    """A consumer gets records wherever it begins, since librdkafka fails after ten answers without records."""
+    """librdkafka fails after ten answers without records. So a consumer gets records wherever it begins in a compacted
+    log."""
     files = kafkas_files(topic)
 
     async def script(cluster: ReplicatedTopic) -> None:

@@ -85,7 +85,8 @@ def test_a_follower_without_descriptors_promises_nothing_until_it_has_synced() -
 
 
 def test_a_flush_that_hangs_is_waited_for() -> None:
-    """While a follower's device hangs, its records do not count as replicated. It goes on once the device answers."""
+    """While a follower's device hangs, its records do not count as replicated. The follower goes on once the device
+    answers."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         assert (await cluster.produce(1, b"a"))[0] == 0

@@ -1,4 +1,4 @@
-"""Strangers that fetch in a follower's name, which a Fetch request states without proof."""
+"""Strangers that fetch in a follower's name. A Fetch request states this name without proof."""
 
 from __future__ import annotations
 

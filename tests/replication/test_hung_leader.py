@@ -23,7 +23,8 @@ async def append(cluster: ReplicatedTopic) -> None:
 
 
 def test_what_followers_promise_counts_while_the_leaders_disk_hangs() -> None:
-    """While the leader's disk hangs, records that all in-sync replicas have are committed, and all stay in sync."""
+    """While the leader's disk hangs, records that all in-sync replicas have are committed, and no replica leaves the
+    ISR."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         await cluster.world.sleep(1.0)

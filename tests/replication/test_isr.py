@@ -76,7 +76,7 @@ class Leader:
         self.partition = Partition(new_log(self.config), self.cluster)
         self.image = PartitionImage(ME, 3, 7, replicas, isr)
         for _ in range(records):
-            self.partition.log.append(memoryview(batch()), 0, 2, NOW_MS)  # type: ignore[arg-type]  # a client's
+            self.partition.log.append(memoryview(batch()), 0, 2, NOW_MS)  # type: ignore[arg-type]  # Origin.CLIENT
         self.partition.apply(self.image, ME)
 
     def append(self) -> None:
@@ -116,7 +116,7 @@ def test_the_slowest_in_sync_replica_holds_the_high_watermark() -> None:
 
 def test_a_leader_wonders_about_a_follower_that_does_not_get_on() -> None:
     """If a follower keeps fetching the same offset although more records follow, the leader suspects its own log. It
-    repeats this whenever the number of such fetches has doubled."""
+    reports the suspicion again whenever the number of such fetches has doubled."""
     leader = Leader(records=3)
     for _ in range(5):
         leader.fetch(2, 3)
@@ -312,11 +312,11 @@ def test_steady_load_is_not_lag() -> None:
 
 
 def test_a_follower_serves_nobody_before_its_leader_has_agreed_with_its_log() -> None:
-    """A follower serves consumers (KIP-392) only after its leader has confirmed its log, which a power loss may have
-    cut."""
+    """A follower serves consumers (KIP-392) only after its leader has confirmed the follower's log, which a power loss
+    may have cut."""
     partition = Partition(new_log(), Cluster())
     for _ in range(3):
-        partition.log.append(memoryview(batch()), 0, 2, NOW_MS)  # type: ignore[arg-type]  # a client's
+        partition.log.append(memoryview(batch()), 0, 2, NOW_MS)  # type: ignore[arg-type]  # Origin.CLIENT
     partition.log.advance_high_watermark(3)
     following = PartitionImage(2, 3, 7, (1, 2, 3), (1, 2, 3))
     partition.apply(following, ME)

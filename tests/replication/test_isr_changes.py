@@ -1,4 +1,4 @@
-"""A leader's proposals to the controller: the in-sync replicas with their broker epochs, until they are decided."""
+"""A leader's proposals of in-sync replicas to the controller, with the broker epochs of these replicas."""
 
 from __future__ import annotations
 

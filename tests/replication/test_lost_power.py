@@ -87,7 +87,8 @@ def test_all_lose_power_with_flush_messages(order: tuple[int, ...]) -> None:
 
 
 def test_all_lose_power_without_flush_messages() -> None:
-    """Without flush.messages, records older than a minute survive if all lose power, and the newest may be lost."""
+    """Without flush.messages, records older than a minute survive if all nodes lose power, and the newest may be
+    lost."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         await acknowledged(cluster, 1, range(20))

@@ -7,6 +7,7 @@ import pytest
 from odradek.data_plane.replication.throttle import FOLLOWER, LEADER, rate_key, replicas_key
 from odradek.wire.errors import ErrorCode
 from sim.machine.weather import Weather
+from tests.log.support import batch
 from tests.replication.brokers import NODES, TOPIC, ReplicatedTopic, host
 
 
@@ -99,6 +100,25 @@ def test_a_follower_gives_up_a_leader_that_does_not_answer() -> None:
         assert len(cluster.contents(2)) == 3
 
     ReplicatedTopic(replica_socket_timeout_ms="3000").play(script)
+
+
+def test_an_answer_that_arrives_slowly_is_awaited() -> None:
+    """A large answer takes longer than `replica.socket.timeout.ms` on a slow network. The follower waits for it as long
+    as parts of it arrive, because another attempt would take as long."""
+
+    async def script(cluster: ReplicatedTopic) -> None:
+        await cluster.produce(1, b"a")
+        await cluster.in_sync(1, 2, 3)
+        leader = cluster.members[1].partition()
+        began = cluster.world.now
+        leader.append_as_leader(
+            memoryview(batch(value=b"b" * 900_000)), cluster.members[1].env.clock.wall_ms()
+        )
+        await cluster.until(lambda: len(cluster.contents(2)) == 2)
+        assert cluster.world.now - began > 6.0, "the network was too fast for this test"
+
+    slow = Weather(latency_seconds=(0.02, 0.02), socket_buffer_bytes=4096)
+    ReplicatedTopic(weather=slow, replica_socket_timeout_ms="3000").play(script)
 
 
 def test_a_new_leader_cuts_what_was_not_acknowledged() -> None:
@@ -248,8 +268,8 @@ def test_deleted_records_go_everywhere() -> None:
 
 
 def test_deleted_records_stay_deleted_when_everybody_loses_power() -> None:
-    """Records stay deleted if all lose power: before DeleteRecords is answered, the new start is on all disks. (Kafka
-    4.3 answers earlier, and its earliest offset may fall back if the broker is killed.)"""
+    """Records stay deleted if all nodes lose power, since all disks have the new log start before DeleteRecords is
+    answered. (Kafka 4.3 answers earlier, and its earliest offset may fall back if the broker is killed.)"""
 
     async def script(cluster: ReplicatedTopic) -> None:
         for serial in range(3):
@@ -267,7 +287,8 @@ def test_deleted_records_stay_deleted_when_everybody_loses_power() -> None:
 
 @pytest.mark.parametrize("full", [1, 3], ids=["leader", "follower"])
 def test_a_replica_whose_disk_is_full_has_not_deleted_records(full: int) -> None:
-    """A replica with a full disk serves from the new start on, but counts only when its checkpoint is written."""
+    """A replica with a full disk serves from the new log start on. For DeleteRecords it counts only when its
+    checkpoint is written."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         for serial in range(3):

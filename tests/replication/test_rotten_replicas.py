@@ -45,8 +45,8 @@ def size_of(cluster: ReplicatedTopic, node_id: int = 1) -> int:
 
 @pytest.mark.parametrize("byte", [INSIDE, SECOND_MAGIC])
 def test_a_rotten_leader_is_replaced_and_refetches(byte: int) -> None:
-    """If a follower cannot use a leader's batch, another leads, the old log is kept, and in the end all three are
-    equal."""
+    """If a follower cannot use a leader's batch, another replica leads, and the damaged log is kept. In the end all
+    three logs are equal."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         await write(cluster, 0, 3)
@@ -92,7 +92,8 @@ def test_an_empty_replica_is_never_in_sync() -> None:
 
 
 def test_the_last_in_sync_keeps_what_it_has() -> None:
-    """The last in-sync replica leads on with its damaged log. Once another replica is in sync, the log is replaced."""
+    """The last in-sync replica goes on leading with its damaged log. Once another replica is in sync, the log is
+    replaced."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         await write(cluster, 0, 3)
@@ -121,8 +122,8 @@ def test_the_last_in_sync_keeps_what_it_has() -> None:
 
 @pytest.mark.reaches("rot.promising_replica_returns")
 def test_a_replica_that_gave_up_just_when_it_became_the_last_leads_again() -> None:
-    """A replica that has reported its log as lost just as it became the last in sync withdraws the report and
-    leads on."""
+    """A replica reports its log as lost just when it becomes the last in-sync replica. It withdraws the report and
+    leads again."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         await write(cluster, 0, 3)
@@ -221,10 +222,10 @@ class Deaths:
             assert {offset: held.get(offset) for offset in self.acknowledged} == self.acknowledged
 
     async def _settle(self, cluster: ReplicatedTopic, rot_at: int) -> None:
-        """Wait until all replicas are in sync, or for 20 s. If no reader has met the damage, it is still there: restore
-        the bit.
+        """Wait until all replicas are in sync, or for 20 s. If no reader has met the damage until then, restore the
+        damaged bit.
 
-        Recovery may also have cut the damaged byte off. Then its place holds another byte, or none, and stays as it is.
+        Recovery may have cut the damaged byte off. Then its place has another byte, or none, and is left as it is.
         """
         end = cluster.world.now + 20.0
         while cluster.world.now < end:

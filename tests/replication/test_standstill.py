@@ -12,7 +12,7 @@ from tests.replication.test_isr import LAG_MS_MAX, Leader, Waiter
 
 @pytest.mark.parametrize("by_time", [False, True], ids=["fenced", "silent"])
 def test_who_does_not_join_holds_up_nobody(by_time: bool) -> None:
-    """A replica that is about to join counts until it is refused, fenced, or no longer caught up."""
+    """A replica that is about to join the ISR counts as in sync until it is refused, fenced, or no longer caught up."""
     leader = Leader((1, 2))
     leader.fetch(2, 0)
     leader.fetch(3, 0)

@@ -92,7 +92,7 @@ def test_followers_and_the_leaders_disk_in_any_order(is_disk_first: bool) -> Non
 
 
 def test_one_sync_at_a_time_and_the_next_covers_what_came_meanwhile() -> None:
-    """Group commit: three appends during a sync share the next one."""
+    """Group commit: three appends during a sync share the next sync."""
     leader = Synced(**ALONE, flush_messages=1)
     leader.append()
     leader.partition.log.flush()
@@ -119,7 +119,7 @@ def test_the_end_of_a_sync_acknowledges() -> None:
 
 
 def test_as_many_unsynced_as_the_topic_permits() -> None:
-    """With flush.messages=3, two records are committed without a sync, and the third waits for one."""
+    """With flush.messages=3, two records are committed without a sync, and the third waits for a sync."""
     leader = Synced(**ALONE, flush_messages=3)
     leader.append()
     leader.append()

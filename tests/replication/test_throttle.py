@@ -55,7 +55,7 @@ def test_without_a_rate_nothing_is_slowed() -> None:
 
 
 def test_the_rate_holds_over_time() -> None:
-    """Bytes beyond the rate have to wait. A pause saves up one second's worth at most."""
+    """Bytes beyond the rate have to wait. After a pause, at most one second's worth of bytes may be sent at once."""
     made = throttle(1000, "*")
     made.note(3000)
     assert not made.has_room(0)

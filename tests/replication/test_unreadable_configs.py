@@ -110,8 +110,8 @@ def applied(broker: Broker, changes: Sequence[ConfigRecord]) -> MetadataImage:
 
 
 def min_isr_of_controller(image: MetadataImage) -> int:
-    """Return the minimum that a controller uses. Its file says 2 and the brokers' file says 3, but with eligible
-    leaders only the metadata log counts."""
+    """Return the minimum that a controller uses. The controller's file says 2 and the brokers' file says 3, but with
+    eligible leaders only the metadata log counts."""
     return topic_rules(image, BASIS, image.topics[TOPIC]).min_isr
 
 

@@ -122,7 +122,8 @@ def _strict_extensions(
     signers: ec.EllipticCurvePublicKey | rsa.RSAPublicKey,
     is_authority: bool,
 ) -> Iterator[tuple[x509.ExtensionType, bool]]:
-    """Yield what RFC 5280 demands and default contexts since Python 3.13 check, each with whether it is critical."""
+    """Yield the extensions that RFC 5280 demands and that default contexts check since Python 3.13. With each, yield
+    whether it is critical."""
     yield x509.SubjectKeyIdentifier.from_public_key(own), False
     yield x509.AuthorityKeyIdentifier.from_issuer_public_key(signers), False
     if is_authority:

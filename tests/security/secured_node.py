@@ -68,7 +68,8 @@ def make_certificates(directory: Path) -> None:
 
 
 def properties(directory: Path, ports: list[int]) -> dict[str, str]:
-    """Return the node's configuration. The plaintext listener is last, since the start is awaited there."""
+    """Return the node's configuration. The plaintext listener is last, since tests wait for the start at the last
+    listener."""
     plaintext, controller, sasl, renewing, tls, sasl_tls = ports
     listeners = [
         f"SASL://127.0.0.1:{sasl}",

@@ -20,7 +20,7 @@ _STATED = re.compile(rf"(`{COMMAND}`\s[^`]*?`digest: )([0-9a-f]{{64}})`")
 
 
 def stated() -> dict[str, str]:
-    """Return the stated digest by the name of the page. A page without the sentence is left out."""
+    """Return the stated digest by the name of the page. A page that states no digest is left out."""
     found = {}
     for page in PAGES:
         match = _STATED.search(page.read_text())

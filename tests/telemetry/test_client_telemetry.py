@@ -138,8 +138,8 @@ def test_a_client_without_an_id_matches_no_pattern_of_ids() -> None:
 
 
 def test_the_silent_instance_gives_way() -> None:
-    """The number of instances is bounded: the instance that is silent for longest is dropped, and its client gets a new
-    one."""
+    """The number of instances is bounded. The instance that is silent for longest is dropped, and its client gets a
+    new one."""
     broker = Broker(instances_max=3)
     for number in (1, 2, 3):
         broker.instance(number)
@@ -187,7 +187,7 @@ def test_instances_of_a_client_are_combined() -> None:
 
 
 def test_a_change_of_subscription_keeps_the_figures() -> None:
-    """A new subscription makes an instance again, but its figures are kept until the next push."""
+    """After a new subscription a client gets a new instance, but its figures are kept until its next push."""
     broker = Broker()
     broker.push(1, Pushed({LATENCY_MAX: 2.0}, {SENT: 5.0}))
     broker.subscribe("one", metrics="a")

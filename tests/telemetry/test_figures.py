@@ -72,8 +72,8 @@ def test_units_are_those_of_prometheus() -> None:
 
 
 def test_numbers_of_nodes_become_one_where_clients_have_no_other() -> None:
-    """If an old client reports request times only by node, the average is the mean of the nodes', and the maximum the
-    largest of theirs."""
+    """An old client reports request times only by node. The average is then the mean of the nodes' averages, and the
+    maximum is the largest of their maxima."""
     by_node = [
         PushedMetric(f"node.request.latency.{way}", ((10.0, True), (30.0, True))) for way in ("avg", "max")
     ]
@@ -94,8 +94,8 @@ def test_labels_that_clients_choose_make_no_figures() -> None:
 
 
 def test_only_deltas_count() -> None:
-    """A counter is read only from deltas: gauges, cumulative sums and negative numbers are ignored. A sum in place of a
-    gauge is ignored, too."""
+    """A counter is read only from deltas. Gauges, cumulative sums and negative numbers are ignored. So is a sum in
+    place of a gauge."""
     for metric in (
         PushedMetric("record.send.total", ((7, False),)),
         PushedMetric("record.send.total", ((7, False),), is_sum=True, temporality=2),

@@ -1,4 +1,4 @@
-"""The reader of pushed OTLP metrics: it finds the wanted ones, skips the others, and withstands any bytes."""
+"""The reader of pushed OTLP metrics finds the wanted metrics, skips the others, and withstands any bytes."""
 
 from __future__ import annotations
 

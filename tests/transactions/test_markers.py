@@ -78,7 +78,7 @@ class Loop:
             task(*arguments).send(None)
 
     def run_woken(self) -> None:
-        """Do nothing: `run` calls the woken ones."""
+        """Do nothing: `run` calls the woken callbacks."""
 
     async def ask(self, leader: int, request: DescribeProducersRequest) -> tuple[ErrorCode, Any]:
         self.looked += 1
@@ -282,7 +282,8 @@ class Beginning(TransactionShard):
 
 
 def test_a_coordinator_that_begins_sends_no_marker_of_what_may_be_lost() -> None:
-    """A new coordinator sends no marker for a decision above the high watermark, which may still be lost."""
+    """A new coordinator sends no marker for a decision above the high watermark, since the decision may still be
+    lost."""
     loop = Loop()
     sender = MarkerSender(loop, loop, loop.write)  # type: ignore[arg-type]
     shard = Beginning(loop, sender, LOADED_END - 1)

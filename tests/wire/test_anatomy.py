@@ -308,7 +308,7 @@ def test_the_answers_of_parts_joined_are_the_answer_to_the_whole(case: Case, dat
 
 
 def test_results_that_are_ready_follow_the_others() -> None:
-    """Results that need no decision are placed after the decided ones."""
+    """Results that need no decision are placed after the results of decisions."""
     shape = anatomy(ApiKey.CREATE_PARTITIONS, 3)
     make, answer = response_class(ApiKey.CREATE_PARTITIONS), request_class(ApiKey.CREATE_PARTITIONS)()
     decided: list[Any] = [make(results=[each]) for each in ("one", "two")]  # type: ignore[call-arg]

@@ -75,7 +75,7 @@ def test_unknown_metadata_frames(data: str) -> None:
 
 
 def test_only_metadata_records_are_framed_as_such() -> None:
-    """Only metadata records can be framed: requests and control records are refused."""
+    """Only metadata records can be framed. Requests and control records are refused."""
     for message in (ProduceRequest(), VotersRecord()):
         with pytest.raises(LocalProtocolError):
             encode_metadata_record(message)
@@ -162,7 +162,7 @@ def test_coordinator_records_survive_their_frame() -> None:
 
 
 def test_the_two_logs_number_their_records_apart() -> None:
-    """Both coordinator logs number their record types separately: type 0 is an old offset commit in one and a
+    """Both coordinator logs number their record types separately. Type 0 is an old offset commit in one log and a
     transaction in the other."""
     data = encode_coordinator_key(TransactionLogKey("txn"))
     assert decode_coordinator_key(data, "transaction") == TransactionLogKey("txn")

@@ -31,8 +31,8 @@ NAMES = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9)), max_size=
 @given(names=NAMES)
 @settings(max_examples=examples(30))
 def test_an_answer_names_all_that_was_asked(api: ApiKey, names: list[tuple[str, int]]) -> None:
-    """A response names all that was asked: topics by first appearance, partitions in order. Only some APIs name a
-    repeated thing just once."""
+    """A response names everything in the request: topics by first appearance, partitions in order. Only some APIs
+    answer a repeated name just once."""
     shape = anatomy(api, 0)
     element, inner = shape._levels[0][1].element, shape._levels[0][1].names[0]
     request = request_class(api)()

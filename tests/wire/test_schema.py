@@ -28,7 +28,7 @@ def test_generated_sources_are_what_the_tables_say() -> None:
 def test_check_names_a_stale_file(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`--check` fails and names an edited generated source."""
+    """The generator's option `--check` fails and names the generated source that was edited."""
     sources = generate.sources()
     sources[PACKAGE / "messages" / "fetch.py"] += "# edited\n"
     monkeypatch.setattr(generate, "sources", lambda: sources)
@@ -79,7 +79,7 @@ def test_messages_of_an_api_have_its_versions() -> None:
 
 
 def test_api_keys_are_those_of_the_scope() -> None:
-    """All APIs of Kafka 4.3 are there, except those of share and streams groups (76-79, 83-92)."""
+    """The tables have all APIs of Kafka 4.3, except those of share and streams groups (76-79, 83-92)."""
     keys = {*range(4), *range(8, 76), 80, 81, 82}
     assert {int(key) for key in ApiKey} == keys
 

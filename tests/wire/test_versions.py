@@ -43,7 +43,7 @@ def _parsed() -> Iterator[tuple[str, ast.Module]]:
 
 
 def api_of(name: str) -> ApiKey:
-    """Return the API that a fact belongs to: the one with the longest name that is a prefix of the fact's."""
+    """Return the API that a fact belongs to: the one with the longest name that is a prefix of the fact's name."""
     return max((key for key in ApiKey if name.startswith(f"{key.name}_")), key=lambda key: len(key.name))
 
 

@@ -1,4 +1,5 @@
-"""The 61-byte header of a version 2 record batch: functions that read it, check it, and patch it in place.
+"""The 61-byte header of a version 2 record batch: functions that parse it, check the CRC, patch offsets,
+producer and timestamps, and iterate over batches.
 
 Every function takes the buffer that holds the batch and the offset of its first byte. So a broker can pass
 its receive buffer, and a log its file block, without slicing first.

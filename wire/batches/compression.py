@@ -1,5 +1,5 @@
-"""Compresses and decompresses records with the four codecs. Each decompression is limited before it allocates
-memory.
+"""Compresses and decompresses records with the four codecs, within a limit of bytes. Each decompression is
+limited before it allocates memory.
 
 Theory of operation
 ===================

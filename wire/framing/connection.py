@@ -1,4 +1,5 @@
-"""The state of either end of a Kafka connection, without IO: bytes go in, events come out.
+"""Either end of a Kafka connection, without IO: bytes go in, events come out; answers keep the requests' order,
+and unanswered requests are limited.
 
 Theory of operation
 ===================

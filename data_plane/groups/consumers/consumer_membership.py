@@ -1,4 +1,5 @@
-"""ConsumerGroupHeartbeat: members join, move towards their target, leave and are fenced (KIP-848). PURE.
+"""ConsumerGroupHeartbeat (KIP-848): members join, move towards their target, leave, are fenced; limits of size
+and memory; the downgrade. PURE.
 
 Theory of operation
 -------------------

@@ -1,4 +1,5 @@
-"""Conversion of a group from the classic to the consumer protocol and back, while its members keep running. PURE.
+"""Conversion of a group between the classic and the consumer protocol while its members run; classic members'
+subscriptions and assignments as bytes. PURE.
 
 A classic group becomes a consumer group when a member of the consumer protocol joins it. The other members
 still speak the classic protocol. Their epoch is the generation, and they keep the partitions that the group's

@@ -1,4 +1,5 @@
-"""The target of a consumer group: the partitions that each member should have, as the chosen assignor computes them.
+"""The target of a consumer group: when it may be computed, and which partitions each member should have by the
+chosen assignor.
 
 PURE.
 """

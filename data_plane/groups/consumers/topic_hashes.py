@@ -1,4 +1,5 @@
-"""The hash of the topics that a group reads. If it changes, the group's epoch rises. PURE.
+"""The hash of the topics that a group reads, by whose change the group's epoch rises, and the worker that
+hashes large topics. PURE.
 
 The hash covers all that an assignor may use: each topic's id, name and partitions, and the racks of each
 partition's replicas. It is bit for bit the hash of Kafka 4.3.

@@ -1,1 +1,3 @@
-"""Handlers of requests that describe or change topics, configurations and logs."""
+"""Handlers of requests about topics, configurations, logs and log directories, and of requests that the
+controller decides.
+"""

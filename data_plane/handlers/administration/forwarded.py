@@ -1,8 +1,8 @@
-"""Handlers of requests that a broker only forwards to the active controller. PORTED.
+"""Handlers of requests that a broker only forwards to the controller: topics, elections, reassignments, ACLs,
+tokens, features, registrations, voters. PORTED.
 
-These requests concern topics, elections, reassignments, registrations, features and voters. The request is
-forwarded unchanged, and the answer is returned unchanged. If no controller answers in time, the broker
-answers with an error.
+The request is forwarded unchanged, and the answer is returned unchanged. If no controller answers in time, the
+broker answers with an error.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""DescribeLogDirs and AlterReplicaLogDirs (KIP-113): the directories of replicas, and moves between them."""
+"""DescribeLogDirs and AlterReplicaLogDirs (KIP-113): replicas' sizes and directories, the health of disks, the
+state of cleaning, moves.
+"""
 
 from __future__ import annotations
 

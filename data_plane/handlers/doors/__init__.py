@@ -1,1 +1,3 @@
-"""The rights of a broker's clients: for each handler a door, which checks the client's rights first."""
+"""The doors of a broker's handlers: which rights of a client each kind of request needs, and how the rest is
+refused.
+"""

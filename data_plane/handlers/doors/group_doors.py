@@ -1,4 +1,6 @@
-"""Doors of requests about groups and offsets whose rights do not fit into one row of the table in `apis.py`."""
+"""Doors with rules of their own about groups: OffsetFetch, ConsumerGroupHeartbeat, ListGroups, FindCoordinator.
+Their rights do not fit into one row of the table in `apis.py`.
+"""
 
 from __future__ import annotations
 

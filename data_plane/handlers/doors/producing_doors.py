@@ -1,5 +1,5 @@
-"""Doors of Produce and Fetch. These requests are the hot path, so their doors use the decisions that the
-connection has cached by topic name.
+"""Doors of Produce (checked again for delayed answers) and Fetch, by the decisions that a connection remembers.
+These requests are the hot path, so their doors use the decisions that the connection has cached by topic name.
 
 The rights of a Fetch are checked when its partitions are read (`fetch_job.py`), since a fetch session
 contains partitions that later requests do not name. The door of Fetch only refuses clients that fetch as a

@@ -1,4 +1,6 @@
-"""Doors of requests about topics. Their refusals must not reveal which topics exist."""
+"""Doors of Metadata, DescribeCluster, DescribeTopicPartitions and AlterReplicaLogDirs, whose refusals must not
+reveal which topics exist.
+"""
 
 from __future__ import annotations
 

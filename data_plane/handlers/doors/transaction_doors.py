@@ -1,5 +1,5 @@
-"""Doors of requests of producers and transactions whose rights do not fit into one row of the table in
-`apis.py`.
+"""Doors with rules of their own about transactions: InitProducerId, AddPartitionsToTxn, ListTransactions. Their
+rights do not fit into one row of the table in `apis.py`.
 """
 
 from __future__ import annotations

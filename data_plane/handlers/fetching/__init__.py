@@ -1,1 +1,3 @@
-"""Handlers of Fetch and of offset lookups."""
+"""Handlers of Fetch, ListOffsets and OffsetForLeaderEpoch: the partitions read, when a fetch waits, records outside of
+the page cache.
+"""

@@ -1,8 +1,7 @@
-"""Cold records, which are not in the page cache. Before a fetch with such records is answered, a worker reads
-them into the page cache.
+"""Records that are not in the page cache: workers read them before the fetch is answered; small warm ranges are
+copied into the answer.
 
-So only the lagging consumer waits for the disk. The event loop never does. Small warm ranges (in the page
-cache) are copied into the answer here.
+So only the lagging consumer waits for the disk. The event loop never does.
 """
 
 from __future__ import annotations

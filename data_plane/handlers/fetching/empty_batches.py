@@ -1,4 +1,5 @@
-"""Reads of a log for consumers. A read skips batches without records if other batches follow them.
+"""Reads of a log for consumers, which skip batches without records. A batch is skipped only if another one
+follows.
 
 Compaction leaves empty batches, and a segment may have only such batches. librdkafka takes an answer without
 records as a sign that its limit was too small for the next record. Each time, librdkafka doubles the limit.

@@ -1,4 +1,5 @@
-"""The work of one fetch: read its partitions within its limits, and build the response.
+"""The work of one fetch: reads partitions within limits, with rights, throttled followers, diverging logs and
+aborted transactions; builds the response.
 
 A response holds pinned ranges of segment files instead of bytes; the connection sends them with sendfile. A
 parked fetch keeps its job, and reads again each time that it is woken.

@@ -1,4 +1,4 @@
-"""Handlers of ListOffsets and OffsetForLeaderEpoch."""
+"""Handlers of ListOffsets and OffsetForLeaderEpoch, and the turns in which searches by timestamp use a disk."""
 
 from __future__ import annotations
 

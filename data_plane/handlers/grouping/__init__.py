@@ -1,1 +1,1 @@
-"""Handlers of group requests."""
+"""Handlers of group requests: FindCoordinator, members' requests, committed offsets, lists and descriptions."""

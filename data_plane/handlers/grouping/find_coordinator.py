@@ -1,6 +1,5 @@
-"""Handler of FindCoordinator: the broker that coordinates a group or a transactional id.
-
-It creates the internal topic when it is first needed.
+"""Handler of FindCoordinator: the broker that coordinates a group or a transactional id; creates the internal
+topic when it is first needed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""Handlers of OffsetCommit, OffsetFetch and OffsetDelete.
-
-They check names, ids and partitions; coordinators decide the rest.
+"""Handlers of OffsetCommit, OffsetFetch and OffsetDelete, which check names, ids and partitions; coordinators
+decide the rest.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Handlers of group requests.
+"""Handlers of JoinGroup, SyncGroup, Heartbeat, LeaveGroup (passed to the coordinator), and ListGroups,
+DescribeGroups, DeleteGroups (split by group).
 
 Members' requests are passed to the group's coordinator; administrators' requests are split by group.
 """

@@ -1,1 +1,3 @@
-"""Handlers of Produce and of producers."""
+"""Handlers of Produce, DescribeProducers and WriteTxnMarkers: refusals, appends, recompression, verification,
+acknowledgements.
+"""

@@ -1,5 +1,5 @@
-"""A delayed Produce response. The request's batches are appended, and the response waits for replicas or for
-a flush.
+"""A delayed Produce response, which waits for replicas or a flush; errors and leaders' addresses in its answers
+(KIP-951).
 """
 
 from __future__ import annotations

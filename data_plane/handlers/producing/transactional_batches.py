@@ -1,5 +1,5 @@
-"""The transactional batches of one Produce request. Their transaction's coordinator must verify them before
-they are appended (KIP-890).
+"""The transactional batches of one Produce request: which of them their coordinator must verify before the
+append, and the errors (KIP-890).
 
 A batch whose transaction is open in its log, and was verified for this transactional id, needs no
 verification. For the other batches, the leader asks the coordinator once about all partitions of the request,

@@ -1,1 +1,3 @@
-"""Handlers of requests of transactional producers, and of requests that describe transactions."""
+"""Handlers of InitProducerId, EndTxn, AddPartitionsToTxn and AddOffsetsToTxn, and of requests that describe
+transactions.
+"""

@@ -1,4 +1,5 @@
-"""One cleaning pass over one log, from building the map to the last swap. PORTED.
+"""Runs a cleaning pass over one log: lets the companion process fill the offset map and clean groups of segments,
+checks the disk's room, swaps. PORTED.
 
 The event loop plans the pass and swaps the segments. Workers read and write files. They also wait for the
 companion process, which runs the record loop (`RecordLoop`). `data_plane/log/parts/README.md` prescribes the

@@ -1,4 +1,6 @@
-"""Values that a pass and its record loop exchange between processes. PURE."""
+"""Values that a pass and its record loop exchange between processes: the rules of the pass, producers' last
+batches, results. PURE.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,3 @@
-"""One log directory: its logs, their upkeep and its small files."""
+"""One log directory: its logs, their upkeep, its free space, its small files and worker threads, copies from
+other disks.
+"""

@@ -1,4 +1,5 @@
-"""The small files of a log directory, in Kafka's formats.
+"""The formats of a log directory's small files: offset checkpoints, and the clean-shutdown marker with the
+broker epoch. The formats are Kafka's.
 
 * Four offset checkpoints are text files: version 0, the number of entries, then a line `topic partition
   offset` for each entry.

@@ -1,5 +1,5 @@
-"""Makes future replicas: copies of logs from another disk of the broker. Swaps a complete copy with the live
-log (KIP-113).
+"""The files of a future replica: makes a log's copy on another disk, swaps it with the live log, settles swaps
+after a crash (KIP-113).
 
 Theory of operation
 -------------------

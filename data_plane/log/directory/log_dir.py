@@ -1,4 +1,5 @@
-"""A log directory: the partition logs on one disk, and the tasks that maintain it.
+"""A log directory: opens, makes, deletes and sets aside its logs, refuses records while room is short (with warnings),
+goes offline, closes clean.
 
 Theory of operation
 -------------------

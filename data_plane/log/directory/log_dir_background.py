@@ -1,4 +1,5 @@
-"""The upkeep of one log directory: a loop that runs due tasks once a second. PORTED.
+"""The upkeep of one log directory, once a second: flushes, retention, expiry of producers, checkpoints,
+measured free space, removal of files. PORTED.
 
 Work that waits for the device runs in a worker. A log may be deleted, truncated or closed at any time: before
 a worker begins, while it works, and before the loop gets the result. So the loop checks the log again after

@@ -1,5 +1,5 @@
-"""The free space of one disk: the reserve that records must leave free, and how soon the disk will be full.
-PURE.
+"""Figures of one disk's free space: the reserve's size, the fill rate, the hours until it is full; `log_dir.py`
+acts on them. PURE.
 
 Records of clients and of leaders are refused while only the reserve (`odradek.log.dir.reserve.bytes`) is left.
 Metadata, deletes, retention, compaction, checkpoints and coordinators may use the reserve, because they need

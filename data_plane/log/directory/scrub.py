@@ -1,4 +1,5 @@
-"""Scrubs one log: reads its segments past the page cache, and checks each batch against its checksum.
+"""The scrub of one log: reads its segments past the page cache, and checks each batch against its checksum;
+`disks/scrubber.py` calls it.
 
 Only the checksum decides. Compacted replicas differ in bytes although all are sound, so a comparison of
 replicas would show nothing. Only bytes on the device are read: finished segments, and the active segment if

@@ -1,1 +1,3 @@
-"""The parts of a log: each owns its state, and imports nothing of the code above it."""
+"""The parts of a log, each with its own state: offsets, segments, durability, producers, leader epochs, cleaned
+segments and swaps. A part imports nothing of the code above it.
+"""

@@ -1,4 +1,4 @@
-"""Keeps a log's recovery point, and makes the flush that raises it.
+"""A log's recovery point: the flush that raises it, the truncation that lowers it.
 
 Below the recovery point everything is known to be on the device, so recovery after a crash starts there. A
 truncation lowers the recovery point before any bytes are removed. `flush` runs in a worker, and a truncation

@@ -1,4 +1,5 @@
-"""Keeps the state of a log's producers. The state is read from the log's files only when it is first needed.
+"""A log's producers, read from its files when first needed: the last stable offset, verification guards,
+expiry, snapshots.
 
 After a clean stop, the newest snapshot contains the whole state. Most logs never need the state, so reading it
 at the start would be wasted. After a truncation the state is read again. Each fetch of a read-committed

@@ -1,5 +1,5 @@
-"""The leader epochs of a log, each with its start offset (KIP-101, KIP-279), and their file
-`leader-epoch-checkpoint`.
+"""The leader epochs of a log with their start offsets (KIP-101, KIP-279): where an epoch ends, which epoch an
+offset has; their checkpoint file.
 
 The start offset of an entry (epoch, start offset) is the offset of the epoch's first record. An epoch without
 records has the offset that its first record would get. Entries are an immutable tuple that is replaced as a

@@ -1,4 +1,5 @@
-"""Keeps the state that all parts of a log share: its directory, its owner, and whether the log works.
+"""The state that all parts of a log share: directory, owner, condition; when appends are refused, which errors
+take the log directory offline.
 
 A failed operation takes the log and its log directory offline, with these exceptions:
 

@@ -1,4 +1,5 @@
-"""Packs what a log knows about one producer into bytes, because a log may know many thousands of producers.
+"""Packs what a log knows about one producer into bytes, because a log may know many thousands; finds a
+duplicate among its last five batches.
 
 A packed entry has a head, then up to five batches, the newest first. All fields of the newest batch are
 stored. Of an older batch, only its size and the distances to the next newer batch are stored. The sequence

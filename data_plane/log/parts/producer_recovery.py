@@ -1,4 +1,6 @@
-"""Rebuilds producer state from the disk: from the last good snapshot, and the batch headers after it."""
+"""Rebuilds producer state from the last good snapshot and the batch headers after it; writes and removes
+snapshot files.
+"""
 
 from __future__ import annotations
 

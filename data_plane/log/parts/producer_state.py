@@ -1,4 +1,5 @@
-"""The idempotent and transactional producers that a log knows: sequences, epochs, open transactions.
+"""The idempotent and transactional producers of a log: which sequence or epoch is refused, duplicates, open
+transactions, expiry, the snapshot's format.
 
 Theory of operation
 -------------------

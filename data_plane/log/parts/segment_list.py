@@ -1,5 +1,5 @@
-"""Keeps the list of a log's segments: decides when a new segment must begin (`must_roll`), and adds, removes
-and replaces segments.
+"""A log's segments: finds the segment for a read, decides when a new one must begin, adds, removes and replaces
+segments, makes empty files.
 
 The list is replaced as a whole, so a reader in a worker keeps the list that it has read. Its last segment is
 the active one. A segment begins at the offset where its predecessor ends. There is one exception. Compaction

@@ -1,4 +1,5 @@
-"""One segment of a log: a file of batches and its sparse indexes.
+"""One segment of a log: its file, its sparse indexes, the position of an offset in it, its newest timestamp,
+cuts and syncs.
 
 Theory of operation
 -------------------

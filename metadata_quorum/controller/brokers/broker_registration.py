@@ -1,4 +1,5 @@
-"""Joining and leaving of brokers: registration, heartbeats, fencing, controlled shutdown.
+"""Registration, heartbeats, fencing and controlled shutdown of brokers; directories that they report as failed
+or cordoned; elections when they return.
 
 A broker registers, and is fenced at first. It reads the metadata log, and asks with its heartbeats to be
 unfenced. It is fenced again when its session expires, when it shuts down, or when it asks to be fenced. Its

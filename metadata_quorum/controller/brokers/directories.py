@@ -1,5 +1,5 @@
-"""The log directory of each replica (KIP-858): the reports of brokers about directories, and their effects on
-partitions.
+"""AssignReplicasToDirs (KIP-858): the log directory that a broker reports for each replica, and the effects of
+this report on the partition.
 
 If a broker has one directory, its replicas are assigned to this directory when they are created. A broker
 with several directories chooses one for each replica, and reports it by AssignReplicasToDirs. Until then the

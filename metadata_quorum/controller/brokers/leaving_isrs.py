@@ -1,4 +1,5 @@
-"""The removal of stopped or failed brokers from ISRs, while the remaining members are alive.
+"""The removal of stopped or failed brokers from leaderships and ISRs, and the wait while the remaining members
+may be dead.
 
 A replica that has left an ISR may lack records that the remaining members commit later. So if the remaining
 members are lost, this replica cannot be elected. A remaining member may be dead already, because its session

@@ -1,4 +1,5 @@
-"""Rules for the registration of a broker or of a controller. PURE.
+"""Rules for the contents of a broker's or controller's registration: ids, names, listeners, features, sizes.
+PURE.
 
 A registration is written to the metadata log without changes. From the log its contents get into every node's
 memory, disk and Metadata responses. Kafka 4.3 checks little: it accepts a negative id, a missing incarnation,

@@ -1,1 +1,3 @@
-"""Decisions about partitions: placement, leaders, in-sync replicas, reassignment."""
+"""Decisions about partitions: placement, elections of leaders, in-sync and eligible replicas, reassignment,
+added partitions.
+"""

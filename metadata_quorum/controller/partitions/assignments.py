@@ -1,5 +1,5 @@
-"""The replicas of new partitions: the rules for manual assignments, and the records that create the
-partitions.
+"""The replicas of new partitions: the rules for manual assignments, the replicas' first directories, and the
+records that create the partitions.
 """
 
 from __future__ import annotations

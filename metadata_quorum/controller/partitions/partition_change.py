@@ -1,4 +1,6 @@
-"""The change of one partition, when its in-sync replicas, its assignment or its brokers change.
+"""The change of one partition: its leader (clean or unclean), ISR, eligible replicas (ELR) and the end of a
+reassignment, decided together. A change follows when the in-sync replicas, the assignment or the brokers
+change.
 
 One function decides the leader, ISR, eligible replicas and last known leader together, because they depend on
 each other. The rules are those of Kafka's PartitionChangeBuilder, with KIP-455 for reassignments and KIP-966

@@ -1,5 +1,5 @@
-"""The requests of a quorum replica to other nodes: finding addresses, waiting, and reporting the answers to
-the core. PORTED.
+"""The requests of a quorum replica to other nodes: their addresses, pauses after failures, reports to the core,
+and this voter's new address (KIP-853). PORTED.
 
 A request to a node is sent to the address that this node reported when it was the leader. Without such an
 address, the request is sent to one of three other places. These are the place where the node was found, its

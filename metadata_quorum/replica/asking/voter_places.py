@@ -1,5 +1,5 @@
-"""The places at which voters have answered. A voter is identified by its id and directory; an address is only
-a hint. PURE.
+"""The places at which voters have answered or were found, and whether two places may be one process. A voter is
+identified by its id and directory; an address is only a hint. PURE.
 
 The log has an address for each voter. If no process answers there as this voter, the voter is searched for at
 all addresses of all bootstrap servers (`voter_search.py`). The place where it was found is kept here until it

@@ -1,4 +1,5 @@
-"""Requests to a voter, at one place or at all places where it may be. PORTED.
+"""Requests to a voter at one place or at all places where it may be, by name resolution of the bootstrap
+servers. PORTED.
 
 Any answer except INVALID_VOTER_KEY comes from the voter that the request names. Only the requests Vote and
 BeginQuorumEpoch name a voter by id and directory. So only these two requests are sent to addresses that may

@@ -76,7 +76,7 @@ def register(groups: Groups) -> None:
     parser.add_argument(
         "--secure",
         action="store_true",
-        help="run the nodes with TLS and logins; clients use DIR/admin.properties or DIR/client.properties (--command-config). Brokers reach each other at ports 1500 above the client ports",
+        help="run the nodes with TLS and logins; clients use DIR/admin.properties or DIR/client.properties (--command-config). Brokers reach each other at another port: the client port plus 1500",
     )
 
 

@@ -1,5 +1,5 @@
-"""`odradek disk`: the brokers' log directories and the health of their disks. It also moves replicas between
-directories, and leaderships off slow disks.
+"""`odradek disk list|demote`: log directories, the health of their disks, leaderships off slow disks;
+`cli/moves/disks.py` has `retire` and `balance`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""`odradek partition list|move|balance|elect`: the replicas of partitions, and their leaders."""
+"""`odradek partition list|move|balance|elect`: the replicas of partitions and their leaders, and which partitions
+the arguments name.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`odradek disk retire|balance`: move replicas between the directories of a broker."""
+"""`odradek disk retire|balance`: move replicas between the directories of a broker, cordon a directory, release
+it when empty.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""`odradek partition elect`: elect preferred leaders for partitions. On request, elect replicas that lack records, for
-partitions that have no leader.
+"""`odradek partition elect`: elect preferred leaders, or on request replicas that lack records, for partitions
+that have no leader.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The plan of `odradek broker drain`: how replicas move off brokers, including brokers that are down.
+"""The plan of `odradek broker drain`: how replicas move off brokers (even if these are down), partitions
+without a leader, the option --accept-loss.
 
 New replicas copy from each partition's leader, so the broker that leaves may be down. A partition without a
 leader stays on its brokers, and the plan lists it. There are two kinds of partitions without a leader. A

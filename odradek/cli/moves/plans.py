@@ -1,5 +1,5 @@
-"""Code that is shared by commands which move partitions: their options, and the printing and execution of a
-plan.
+"""The plans of commands that move partitions: their options, how `TOPIC:0-3` is parsed, how a plan is printed and
+carried out. `commands/partition.py` looks the partitions up.
 """
 
 from __future__ import annotations

@@ -557,6 +557,6 @@ def _begin_anew(args: argparse.Namespace) -> int:
         say("nothing was changed: --execute sets its metadata log aside")
     else:
         say(
-            f"node {node.node_id}: its metadata log is {name} now; at its next start the node fetches the quorum's log"
+            f"node {node.node_id}: its metadata log was set aside under the name {name}; at its next start the node fetches the quorum's log"
         )
     return 0

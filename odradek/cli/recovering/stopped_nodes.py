@@ -1,4 +1,6 @@
-"""Reads the properties files and directories of stopped nodes, for the commands of a recovery."""
+"""Reads the properties files, directories and backups of stopped nodes for a recovery, and finds addresses
+where a controller still listens.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Lists, describes and deletes groups. The functions are operations. PURE."""
+"""Lists, describes and deletes groups of both protocols, with their members and assignments. The functions are
+operations. PURE.
+"""
 
 from __future__ import annotations
 

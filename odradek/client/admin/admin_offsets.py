@@ -1,5 +1,5 @@
-"""Reads, writes and deletes the committed offsets of groups, and computes the lag of a group. The functions
-are operations. PURE.
+"""Reads, writes, deletes and resets the committed offsets of groups, computes their lag, and looks up start,
+end and timestamps of partitions. The functions are operations. PURE.
 
 A partition's lag is given in records and in time. The lag in records is the partition's end offset minus the
 committed offset. The lag in time is the age of the first record that the group has not read. To find that

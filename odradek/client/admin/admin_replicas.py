@@ -1,5 +1,5 @@
-"""Describes the logs of replicas. The broker that has a replica describes the replica's log. The functions are
-operations. PURE.
+"""Describes the logs of single replicas, followers included: start offset, end offset. The broker that has a
+replica describes the replica's log. The functions are operations. PURE.
 
 Usually only a partition's leader answers ListOffsets. But any replica answers a request with the replica id -2 (Kafka's
 debugging consumer), from its own log. Followers answer it, and so do the replicas of a partition without a leader.

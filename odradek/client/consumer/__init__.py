@@ -1,1 +1,1 @@
-"""The consumer without IO and threads: positions, fetches and group membership."""
+"""The consumer without IO and threads: polls, positions, fetches, commits, group membership, assignors."""

@@ -1,5 +1,5 @@
-"""The assignors, which distribute a group's partitions among its members: range, round robin,
-cooperative-sticky, and assignors of the application. PURE.
+"""The assignors of a group (range, round robin, cooperative-sticky, own ones), and subscriptions and
+assignments as bytes in JoinGroup and SyncGroup. PURE. They distribute the group's partitions among its members.
 
 The group's leader runs an assignor on the subscriptions of all members, and sends each member its assignment. The
 leader and the other members may be different clients (Java's, librdkafka's). So range and round robin assign exactly as

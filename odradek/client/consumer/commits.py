@@ -1,4 +1,5 @@
-"""A consumer's commits: those that the application requests, and the automatic commits. PURE.
+"""A consumer's commits: by the application, automatic, before a rebalance, at the end; when they are due,
+repeated, and which member they name. PURE.
 
 Only one commit is under way at a time, so the coordinator gets the commits in the order of the calls.
 Asynchronous commits that wait are merged into one. So an application that commits after each record has at

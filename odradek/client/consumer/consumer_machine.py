@@ -1,4 +1,5 @@
-"""A consumer without IO, on which the blocking and the async consumer are built. PURE.
+"""A consumer without IO, on which the blocking and the async consumer are built: polls, subscriptions,
+positions, background operations. PURE.
 
 Theory of operation
 -------------------

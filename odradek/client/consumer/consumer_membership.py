@@ -1,4 +1,5 @@
-"""Membership of a group by the new protocol (KIP-848): heartbeats to the coordinator, which assigns partitions. PURE.
+"""Membership by the new protocol (KIP-848): sends heartbeats, handles refusals, looks up topics' names, leaves;
+their contents: `member_machine.py`. PURE. The coordinator assigns the partitions.
 
 `MemberMachine` decides what a heartbeat says and what an answer means. `ConsumerMembership` sends heartbeats in the
 background, one at a time. `Rebalances` adopts assignments inside the application's polls.
@@ -177,6 +178,10 @@ class ConsumerMembership(Membership):
         """Join again, after the application's listener was called for the lost partitions."""
         if self._machine.has_lost and self.fenced is None:
             self._join()
+
+    def adopting(self, partitions: dict[TopicPartition, bytes]) -> None:
+        """Record that the application gets these partitions now, before its listener is called for the new ones."""
+        self._machine.adopting(partitions)
 
     def adopted(self, partitions: dict[TopicPartition, bytes], incarnation: int) -> None:
         """Make the next heartbeat acknowledge these partitions, because the application has adopted them."""

@@ -1,5 +1,5 @@
-"""Delivery of fetched chunks as the results of `poll` and `poll_batches`: order, positions, aborted transactions.
-PURE.
+"""Delivery of fetched records to `poll` and `poll_batches`: order, positions, hidden and aborted records,
+deserializers. PURE.
 
 A poll that needs the records of a batch opens the batch. Polls then decode some of its records at a time. The
 position moves when a poll returns records. It also moves past everything that is hidden from applications:

@@ -1,5 +1,5 @@
-"""Fetches records before the application polls for them, with at most one long poll per broker at a time, and
-handles errors. PURE.
+"""Fetches records ahead of polls: from which replica, one long poll per broker at a time, errors, offsets out
+of range. PURE.
 
 Theory of operation
 -------------------

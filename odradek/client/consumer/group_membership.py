@@ -1,4 +1,5 @@
-"""Membership of a group by the classic protocol: joining, heartbeats, rebalances, leaving. PURE.
+"""Membership by the classic protocol: what JoinGroup reports, SyncGroup, heartbeats, the leader's assignment,
+refusals, leaving. PURE. The part of a rebalance inside polls is in `rebalances.py`.
 
 Theory of operation
 -------------------

@@ -1,4 +1,5 @@
-"""One member of a group by the new protocol (KIP-848): its states, and the contents of its heartbeats. PURE.
+"""One member by the new protocol (KIP-848): its states, what its heartbeats report, and what an answer or an
+error means. PURE.
 
 Theory of operation
 -------------------
@@ -11,7 +12,7 @@ with the target, the coordinator increases the member epoch.
 | --- | --- | --- |
 | UNSUBSCRIBED | outside of the group: before a subscription, and after leaving | - |
 | JOINING | a heartbeat with epoch 0 is due or under way | driver |
-| RECONCILING | the target differs from the adopted partitions; heartbeats go on | application, once the topics' names are known |
+| RECONCILING | the application has yet to adopt the target; heartbeats go on | application, once the topics' names are known |
 | ACKNOWLEDGING | the application has adopted a target; the next heartbeat reports it at once | driver |
 | STABLE | heartbeats | driver |
 | FENCED | the coordinator has another epoch for the member, or does not know it: its partitions are lost | application |
@@ -26,10 +27,13 @@ Rules
 -----
 * A heartbeat has the fields that changed since the last one. After an error or a missing answer, the next heartbeat
   has all fields.
-* A heartbeat with all fields also reports the partitions of a target that is not adopted yet. The application may
-  adopt them before the coordinator reads the heartbeat.
+* A heartbeat with all fields also reports the partitions of a target that is not adopted yet, and those that the
+  application is adopting. It may have them before the coordinator reads the heartbeat.
 * Partitions count as owned until the application has given them up. A target that arrives meanwhile is adopted
   afterwards.
+* The coordinator may withdraw a target before it is adopted, so that the target is what the application has. The
+  application adopts it nevertheless, because it may be busy with the earlier one. Then the member reports its
+  partitions again: the coordinator waits for a report without the withdrawn ones.
 * The driver ignores the answer to a heartbeat of an earlier `incarnation`.
 * A target contains topic ids. The topics' names come from metadata, perhaps later than the target.
 """
@@ -85,7 +89,6 @@ _TRANSITIONS = frozenset(
         *((state, _S.JOINING) for state in _LOST),
         *((state, _S.RECONCILING) for state in (_S.JOINING, _S.ACKNOWLEDGING, _S.STABLE)),
         (_S.RECONCILING, _S.ACKNOWLEDGING),
-        (_S.RECONCILING, _S.STABLE),
         (_S.ACKNOWLEDGING, _S.STABLE),
         *((state, lost) for state in _BEATING for lost in _LOST),
         *((state, _S.LEAVING) for state in _BEATING),
@@ -167,6 +170,8 @@ class MemberMachine:
         """The partitions that the application has adopted, each with its topic id; None before the first target."""
         self.target: dict[bytes, tuple[int, ...]] = {}
         """The partitions that the coordinator has assigned: their numbers by topic id."""
+        self._coming: dict[TopicPartition, bytes] = {}
+        """The partitions that the application is adopting, each with its topic id."""
         self._had_pattern = False
         self._sent = _Sent()
 
@@ -219,6 +224,7 @@ class MemberMachine:
         self.epoch = -1
         self.owned = None
         self.target = {}
+        self._coming = {}
         self._sent = _Sent()
 
     def leave(self) -> ConsumerGroupHeartbeatRequest | None:
@@ -298,7 +304,10 @@ class MemberMachine:
         """
         from odradek.wire.messages.consumer_group_heartbeat import TopicPartitions
 
-        found = {each.topic_id: {*each.partitions} for each in _by_topic_id(self.owned or {})}
+        found: dict[bytes, set[int]] = {}
+        for partitions in (self.owned or {}, self._coming):
+            for key, topic_id in partitions.items():
+                found.setdefault(topic_id, set()).add(key.partition)
         for topic_id, indexes in self.target.items():
             found.setdefault(topic_id, set()).update(indexes)
         return [TopicPartitions(topic_id, sorted(indexes)) for topic_id, indexes in sorted(found.items())]
@@ -323,11 +332,9 @@ class MemberMachine:
             return  # the next heartbeat must report the adopted target before the member is STABLE
         if not self._is_target_owned():
             self._become(_S.RECONCILING)
-        elif self.state is not _S.STABLE:
-            self._become(_S.STABLE)
         elif response.assignment is not None:
-            # The coordinator repeats a target that the member has already adopted. Perhaps the report of the
-            # owned partitions was lost, so report them again.
+            # The coordinator repeats a target that the member has adopted, or withdraws a target before its adoption.
+            # Perhaps the report of the owned partitions was lost or came too early, so report them again.
             self._sent.owned = None
 
     def unanswered(self) -> None:
@@ -362,7 +369,13 @@ class MemberMachine:
         if self.state is not _S.RECONCILING:
             return self.state in _LOST
         resolved = self.resolved(names)
-        return resolved != self.owned and bool(resolved or self.owned or not self.target)
+        if resolved == self.owned:
+            return self._is_target_owned()
+        return bool(resolved or self.owned or not self.target)
+
+    def adopting(self, partitions: Mapping[TopicPartition, bytes]) -> None:
+        """Record that the application gets these partitions now. `adopted` or the end of the membership follows."""
+        self._coming = dict(partitions)
 
     def adopted(self, partitions: Mapping[TopicPartition, bytes], incarnation: int) -> None:
         """Record that the application has adopted these partitions. The next heartbeat reports them. A target of an
@@ -370,6 +383,7 @@ class MemberMachine:
         """
         if incarnation != self.incarnation or self.state is not _S.RECONCILING:
             return
+        self._coming = {}
         self.owned = dict(partitions)
         self._become(_S.ACKNOWLEDGING)
 

@@ -1,5 +1,5 @@
-"""The code that the memberships of both group protocols share, and the choice between the two protocols.
-PURE.
+"""The interface that the memberships of both group protocols share, and the choice between the protocols
+(`group.protocol=auto`). PURE.
 
 `GroupMembership` uses the classic protocol, `ConsumerMembership` the new one (KIP-848). A consumer has one membership
 at a time. With `group.protocol=auto`, `KindChooser` chooses the protocol before each join of a consumer that is

@@ -1,4 +1,4 @@
-"""Finds the positions at which a consumer reads, from commits or by the reset policy, and validates them
+"""The positions at which a consumer begins to read, from commits or by the reset policy, and their validation
 after a change of leader. PURE.
 
 `Positions.run` is an operation that runs as long as the consumer. On every signal it looks for partitions whose

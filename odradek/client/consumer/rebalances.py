@@ -157,6 +157,7 @@ class Rebalances:
                 return None
             return self._begin(RebalanceKind.REVOKED, gone, lambda: self._subscription.assign(kept))
         new = [key for key in target if key not in owned]
+        membership.adopting(target)
         self._subscription.assign(target)
         self._stir()
         return self._begin(RebalanceKind.ASSIGNED, new, lambda: membership.adopted(target, stay), always=True)

@@ -1,4 +1,5 @@
-"""The partitions that a consumer reads, and its progress in each. PURE.
+"""The subscription of a consumer (topics, pattern, manual assignment), the partitions that it reads, and its
+progress in each. PURE.
 
 A partition has three offsets. `position` is the next offset that the application gets. `fetch_offset` is the
 next offset to fetch; it is ahead of the position by the records that are fetched already (`chunks`). The

@@ -1,5 +1,5 @@
-"""One connection to one broker, without IO: it negotiates versions, sends requests before earlier ones are
-answered, and matches answers to requests. PURE.
+"""One connection to one broker, without IO: versions, login, requests in flight, throttle times, answers
+matched to requests, overdue calls. PURE.
 
 The first request on a connection is ApiVersions. Other requests are sent only when the broker's versions are
 known. Calls wait in `waiting` until there is room in the pipeline (`in_flight_max`) and no throttle time is

@@ -1,4 +1,5 @@
-"""The client without IO: connections, calls and operations behind one interface in the style of h11. PURE.
+"""The client without IO, in the style of h11: connections, calls, operations, deadlines, backoff, the choice of
+any broker, a new bootstrap. PURE.
 
 Theory of operation
 -------------------

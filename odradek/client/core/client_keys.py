@@ -1,4 +1,4 @@
-"""Kafka's client configuration keys, checked and typed. PURE.
+"""Kafka's client configuration keys, checked, typed and with defaults; rules between keys. PURE.
 
 `ProducerSettings.from_properties({"linger.ms": "20", ...})` makes an attrs object with one field for each key that
 has an effect. The field's name is the key with underscores. Values may be strings, as in a properties file, or Python

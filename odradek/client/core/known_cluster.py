@@ -1,4 +1,5 @@
-"""The cluster as the client knows it: brokers, topics and leaders, from Metadata answers and leader hints. PURE.
+"""The cluster as the client knows it: brokers, topics, leaders; which Metadata answer or leader hint replaces
+older knowledge. PURE.
 
 Rules
 -----

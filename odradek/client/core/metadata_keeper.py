@@ -1,4 +1,5 @@
-"""Keeps a client's metadata (partitions and their leaders) up to date. PURE.
+"""Keeps a client's metadata up to date: fetches it after its maximum age, after a leader has moved, and for
+unknown topics. PURE.
 
 `run` fetches metadata after `metadata.max.age.ms`, when a caller calls `ask` (a leader moved), and when an unknown
 topic is needed. After a failure, or while a topic stays unknown, it waits for a backoff before the next request.

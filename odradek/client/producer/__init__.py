@@ -1,1 +1,1 @@
-"""The producer without threads: it collects records into batches and sends them."""
+"""The producer without threads: batches, partitions of records, sending and repeating, transactions."""

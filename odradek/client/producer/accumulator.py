@@ -1,5 +1,5 @@
-"""Holds a producer's records from `send` until their acknowledgement: in batches by partition, within a memory limit.
-Also chooses the sticky partition of records without a key (KIP-794). PURE.
+"""A producer's records until their acknowledgement: batches by partition, the memory limit, the choice of each
+record's partition (KIP-794). PURE.
 
 Theory of operation
 -------------------

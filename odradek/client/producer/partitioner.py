@@ -1,4 +1,5 @@
-"""Computes the partition of a record from its key. PURE.
+"""The hash of a record's key (murmur2), and the partition that follows from it; records without a key are in
+`accumulator.py`. PURE.
 
 All Kafka clients hash keys with murmur2, and so does this client. So a key always goes to the same partition,
 whichever client writes it. The accumulator chooses the partition of records without a key (KIP-794).

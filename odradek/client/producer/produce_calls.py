@@ -1,4 +1,4 @@
-"""Makes Produce requests from queues and batches, and reads the answers. PURE."""
+"""The contents of Produce requests and of their answers, for the batches that `sender.py` has chosen. PURE."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fetches two things that a sender needs besides batches: a producer id, and fresh metadata. PURE.
+"""Fetches a producer's id and epoch, and fresh metadata, when they are due. PURE.
 
 Each of the two has a keeper, which runs at most one operation at a time. The keeper's method `keep` starts an operation
 if a fetch is due, and returns the time at which the sender must call `keep` again. `news` is called when an operation

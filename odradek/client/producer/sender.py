@@ -1,4 +1,5 @@
-"""The operation that sends a producer's batches, repeats them safely and completes them. PURE.
+"""Sends a producer's batches: when they are ready (linger), in safe order, again after errors, split if too
+large, given up after `delivery.timeout.ms`. PURE. One operation does this, and completes the batches.
 
 Theory of operation
 -------------------

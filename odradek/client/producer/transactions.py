@@ -228,8 +228,14 @@ class Transactions:
         """Wait until all records are written, and prepare the transaction: another system decides whether it
         commits (KIP-939). Return the prepared state as text.
         """
+        self._check_two_phase(Step.PREPARE.value)
+        return (yield from self.leave_open(timeout))
+
+    def leave_open(self, timeout: float) -> Operation[str]:
+        """Wait until all records are written. After that only the program that knows the returned text ends the
+        transaction, before its timeout.
+        """
         with self._alone(Step.PREPARE.value):
-            self._check_two_phase(Step.PREPARE.value)
             is_first = self.machine.state is TransactionState.IN_TRANSACTION
             self.machine.make(Step.PREPARE)
             if is_first:

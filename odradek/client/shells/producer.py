@@ -374,6 +374,13 @@ class Producer(FamiliarFace, known_as="Producer"):
         """
         return self._io.run(self._of_transactions().prepare(self.settings.max_block_ms / 1000))
 
+    def _leave_open(self) -> str:
+        """Wait until all records are written, and leave the transaction open: another process ends it.
+
+        Returns its producer id and epoch as `ID:EPOCH`. Unlike after `prepare`, the transaction keeps its timeout.
+        """
+        return self._io.run(self._of_transactions().leave_open(self.settings.max_block_ms / 1000))
+
     def resume(self) -> str | None:
         """Start like `init_transactions`, but do not abort a prepared transaction (KIP-939).
 

@@ -1,5 +1,5 @@
-"""Performs the effects of a core with non-blocking sockets and a selector. SHELL. `blocking.py` and
-`io_thread.py` use this module.
+"""Performs the effects of a core with non-blocking sockets and a selector: connecting, TLS, sending, receiving.
+SHELL. `blocking.py` and `io_thread.py` use this module.
 
 `Sockets` performs the core's effects (`perform_effects`) and reports the events of sockets to the core
 (`handle`). Its owner runs the loop that calls `select`. If there is a lock for the core, the owner holds this

@@ -1,5 +1,5 @@
-"""Dynamic configuration (KIP-226): a running node applies the values in the metadata log. This module applies all
-values except those for logs, which the broker applies itself. PURE.
+"""Dynamic configuration (KIP-226): a running node applies changed values, such as limits of connections, except
+those for logs. This module applies all values except those for logs, which the broker applies itself. PURE.
 
 Values in the metadata log have been checked before (`config_values.check_value`). An invalid value of the properties
 file is skipped, with an error in the node's log.

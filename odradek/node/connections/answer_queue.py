@@ -1,4 +1,5 @@
-"""The answers of one connection: sent in the order of its requests, several at once, with limited memory. PORTED.
+"""The answers of one connection: in the order of its requests, several at once, with limited memory; the pause
+of a muted client. PORTED.
 
 An answer that is ready at once goes straight to the send queue. As soon as one request is delayed, it and all
 later requests get a `Slot` in a queue (`odradek.node.connections.answers`). This queue is limited in number

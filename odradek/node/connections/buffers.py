@@ -1,4 +1,5 @@
-"""Memory for received frames: one buffer that all connections share, and a pool of buffers for incomplete frames.
+"""Memory for received frames: one shared buffer, a pool for incomplete frames, and the connections to close
+when the pool is used up.
 
 A connection receives into the shared buffer and dispatches every complete frame from there. Only an incomplete tail
 is copied into a buffer of its own. That buffer grows with the bytes that have arrived, never with the size that a

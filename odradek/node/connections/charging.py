@@ -1,4 +1,5 @@
-"""Quotas at a listener: charges clients for their requests, and mutes them. PORTED.
+"""Quotas at a listener: which connections are charged and which are exempt (nodes), and the throttle time of
+each answer. PORTED.
 
 `data_plane/quotas` has the accounts. This module decides which connections are charged: it charges clients,
 and exempts nodes. A node is known by its listener (the brokers' own), by a principal with CLUSTER_ACTION, or

@@ -1,4 +1,5 @@
-"""The request path of one connection: receive bytes, dispatch frames to handlers, send answers in order. PORTED.
+"""The request path of one connection: receives bytes, limits the size of frames, dispatches requests to
+handlers; from accept to close. PORTED.
 
 Theory of operation
 -------------------

@@ -1,4 +1,6 @@
-"""All connections of one listener: accept and serve them, close idle ones, enforce limits. PORTED."""
+"""All connections of one listener: accepted, authenticated, served, refused beyond limits; idle ones are
+closed. PORTED.
+"""
 
 from __future__ import annotations
 

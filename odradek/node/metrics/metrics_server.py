@@ -1,5 +1,5 @@
-"""Serves the metrics page over HTTP/1.1, on a listener of its own, with TLS and logins if the properties file
-sets them. PORTED.
+"""Serves the metrics page over HTTP/1.1, on a listener of its own with limits, and measures the lateness of the
+event loop. PORTED.
 
 It accepts one request per connection, GET or HEAD of `/metrics`. The number of connections, the bytes of a request
 and the time for it are limited. A peer's mistake ends only its own connection.

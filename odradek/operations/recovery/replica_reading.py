@@ -69,8 +69,8 @@ class Replicas:
         """Add the future replicas that a start would use to `found`, and the other future replicas to
         `missing`.
 
-        `is_whole` is true if all log directories of the node were read. Otherwise an unread directory may
-        have the original log, which may be longer than the copy.
+        `is_whole` is true if all log directories of the node were read. If it is false, all future replicas
+        are missing: an unread directory may have the original log, which may be longer than its copy.
         """
         for future in self._futures:
             replica = future.replica

@@ -1,4 +1,5 @@
-"""The authorizer: Kafka's StandardAuthorizer (KIP-801), and the decisions that a connection remembers. PURE.
+"""The authorizer: Kafka's StandardAuthorizer (KIP-801), the reason of each decision, and the decisions that a
+connection remembers. PURE.
 
 Theory of operation
 -------------------

@@ -1,5 +1,6 @@
-"""A door is a check before a request handler. It removes the parts of a request for which the client has no right,
-and answers these parts with errors.
+"""Doors in general: the check before a request handler that refuses parts of a request without rights, at once
+or in a worker. It removes the parts of a request for which the client has no right, and answers these parts
+with errors.
 
 Theory of operation
 -------------------

@@ -2,9 +2,8 @@
 
 A coordinator announces a generation by its first answer to a JoinGroup. From then on it must reject commits of older
 generations, unless the group was deleted and created again. For commits in transactions KIP-447 demands this. Only the
-coordinator that announced the generation is checked, since two brokers may consider themselves the coordinator. An
-answer may be sent long after it was made. If the group was created again since the request, the answer may belong to
-the former group.
+coordinator that announced the generation is checked, since two brokers may consider themselves the coordinator. If the
+group was created again between a request and its answer, the answer may belong to the former group, and is left out.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Workload: classic consumer groups whose members start, end, pause and return. PORTED.
+"""Workload: classic consumer groups whose members start, end, pause and return; each is a process of
+`member.py`. PORTED.
 
 Each slot of a group is a machine on which one member after another runs, each for some seconds. A member closes,
 crashes or is paused. A paused member resumes without noticing the pause, which may have been longer than its session.

@@ -1,5 +1,5 @@
-"""Workload: a consumer group with the consumer protocol whose members start, end, pause and return; some use the
-classic protocol. PORTED.
+"""Workload: a group with members of both protocols (KIP-848) that start, end, pause and return; their polls,
+errors and late commits. PORTED.
 
 Each slot is a machine on which one member after another runs, each for some seconds, as in `crowd`. A member is the
 product's own consumer. The seed draws the protocol of each member, so the group migrates in both directions. After

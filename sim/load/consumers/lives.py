@@ -1,4 +1,6 @@
-"""One run of a group member's process, on its own machine. PORTED."""
+"""The life of a group member's process, for `crowd.py` and `herd.py`: started on its machine, then closed,
+killed or paused. PORTED.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""One run of a group member's process, with the product's own consumer. The group's checks record everything that the
-member receives. PORTED.
+"""A classic member's process in `crowd.py`: its polls and their errors, commits, seeks, and what its rebalance
+listener records. The group's checks record everything that the member receives. PORTED.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The settings of a group and of each of its members' processes, drawn from a seed. PURE."""
+"""The settings of a classic group in `crowd.py` and of each of its members' processes, drawn from a seed. PURE."""
 
 from __future__ import annotations
 

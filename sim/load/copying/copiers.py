@@ -1,4 +1,5 @@
-"""Workload: programs that copy a topic in transactions, and the final checks of the copy. PORTED.
+"""Workload: programs that copy a topic in transactions (some continue as zombies), the feeder, and the final
+checks of the copy. PORTED.
 
 A feeder writes the source topic with an idempotent producer. There are two slots, each with a transactional id, two
 machines, and one copier process after another. The slots share the source's partitions as a consumer group (KIP-447),

@@ -1,5 +1,5 @@
-"""The transactions and offset commits of a joint workload with their outcomes, and the checks of these outcomes.
-PURE.
+"""The transactions and offset commits of a joint workload with their outcomes, and their checks, such as the order
+of each key's records. PURE.
 
 Rules for records, as a read_committed reader sees them:
 

@@ -1,5 +1,5 @@
-"""The base class of each operator. An operator has a client, a separate random generator, and a record of
-acknowledged changes. PORTED.
+"""The base class of each operator: its client, its steps, and the acknowledged or possible values of what it
+changes. PORTED.
 
 An operator takes one step after another while the storm lasts. Any step may fail. Once the cluster is healed, `check`
 verifies that acknowledged steps have taken effect.

@@ -1,4 +1,5 @@
-"""The operator of a storm: it moves partitions, requests elections, creates and deletes topics. PORTED.
+"""The operator of a storm: moves, elections (also of partitions left without a leader), topics, voters added,
+removed and replaced. PORTED.
 
 Any action may fail, but no action may lose a record. After the storm every move must finish.
 """

@@ -1,37 +1,23 @@
 // A member of a group of the consumer protocol by @platformatic/kafka: `node member.mjs SERVERS GROUP TOPIC`.
 //
-// It commits by itself, twice a second. SIGTERM lets it leave. It prints a JSON list for each record that it reads. The
-// client ends by an exception when a broker is gone, and stays away once it is fenced: then its process is started anew.
-import { spawn } from 'node:child_process'
-import { Consumer, stringDeserializers } from '@platformatic/kafka'
+// It commits by itself, twice a second. SIGTERM lets it leave. It prints a JSON list for each record that it reads.
+// The library ends a stream when a leader is missing from its metadata, and it goes on under a member id that the
+// coordinator has forgotten. Then a new consumer takes the place of the old one.
+import { Consumer, findErrorBy, stringDeserializers } from '@platformatic/kafka'
 
-if (process.env.IS_MEMBER) {
-  await share(...process.argv.slice(2))
-} else {
-  watch()
-}
+const [servers, groupId, topic] = process.argv.slice(2)
+let leaving = false
+let consumer
+let stream
 
-function watch () {
-  let leaving = false
-  let member
-  const start = () => {
-    member = spawn(process.execPath, process.argv.slice(1), { stdio: 'inherit', env: { ...process.env, IS_MEMBER: 'yes' } })
-    member.once('exit', () => {
-      if (leaving) {
-        process.exit(0)
-      }
-      start()
-    })
-  }
-  start()
-  process.once('SIGTERM', () => {
-    leaving = true
-    member.kill('SIGTERM')
-  })
-}
-
-async function share (servers, groupId, topic) {
-  const consumer = new Consumer({
+process.once('SIGTERM', async () => {
+  leaving = true
+  await stream?.close().catch(error => say('close of the stream', error))
+  await consumer.close(true).catch(error => say('close', error))
+  process.exit(0)
+})
+while (!leaving) {
+  consumer = new Consumer({
     groupId,
     clientId: 'member',
     bootstrapBrokers: servers.split(','),
@@ -40,31 +26,38 @@ async function share (servers, groupId, topic) {
     retries: 100,
     retryDelay: 200
   })
-  let stream
-  process.once('SIGTERM', async () => {
-    await stream?.close()
-    await consumer.close()
-    process.exit(0)
-  })
-  consumer.on('error', error => console.error('consumer', error))
-  consumer.on('consumer:heartbeat:error', ({ error }) => {
-    if (error.findBy?.('apiId', 'UNKNOWN_MEMBER_ID')) {
-      console.error('fenced')
-      process.exit(1)
-    }
+  try {
+    await share()
+  } catch (error) {
+    say('a new consumer after', error)
+    // A stream that closes commits again, and a member that is forgotten would repeat that commit for all its retries.
+    stream?.destroy()
+    await consumer.close(true).catch(error => say('close', error))
+  }
+}
+
+async function share () {
+  const forgotten = new Promise((_resolve, reject) => {
+    consumer.on('consumer:heartbeat:error', ({ error }) => {
+      say('heartbeat', error)
+      if (findErrorBy(error, 'apiId', 'UNKNOWN_MEMBER_ID')) {
+        reject(error)
+      }
+    })
   })
   const where = { mode: 'committed', fallbackMode: 'earliest' }
-  stream = await consumer.consume({ topics: [topic], ...where, autocommit: 500, maxWaitTime: 500 })
-  stream.on('error', error => {
-    console.error('stream', error)
-    process.exit(1)
-  })
-  stream.on('autocommit', error => {
-    if (error) {
-      console.error('commit', error.message)
-    }
-  })
+  const begun = consumer.consume({ topics: [topic], ...where, autocommit: 500, maxWaitTime: 500 })
+  stream = await Promise.race([begun, forgotten])
+  stream.on('autocommit', error => error && say('commit', error))
+  // Autocommit counts a record as read once the stream has it, so a program may not let records wait in its buffer.
   stream.on('data', record => {
     console.log(JSON.stringify(['record', record.partition, Number(record.offset), record.value]))
   })
+  const ended = new Promise((resolve, reject) => stream.once('error', reject).once('close', resolve))
+  await Promise.race([ended, forgotten])
+}
+
+function say (what, error) {
+  const reason = error.errors?.at(-1) ?? error
+  console.error(new Date().toISOString(), `${what}: ${reason.apiId ?? reason.code} ${reason.message}`)
 }

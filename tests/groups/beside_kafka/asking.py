@@ -1,8 +1,8 @@
-"""Conversations about groups of the consumer protocol: the same requests to any server, and answers that can be
+"""Conversations about groups of the consumer protocol: any server gets the same requests, and its answers can be
 compared.
 
 Ids of topics and names of topics and groups differ from run to run, so answers have `T`, `U` and `G` in their place.
-Where the order of Kafka's hash map decides, only the numbers of a member's partitions are compared.
+Where the order of Kafka's hash map decides, only the number of each member's partitions is compared.
 """
 
 from __future__ import annotations
@@ -222,8 +222,8 @@ class Talk:
     def beat(
         self, member: str, epoch: int = 0, *, version: int = 1, by_number: bool = False, **fields: Any
     ) -> Any:
-        """Send a heartbeat. `topics` and `owns` use the conversation's names. With epoch 0 it joins and fills all
-        fields."""
+        """Send a heartbeat. `topics` and `owns` use the conversation's names. With epoch 0 the member joins and fills
+        all fields."""
         names = fields.pop("topics", None if epoch else ["T"])
         owned = fields.pop("owns", None if epoch else {})
         request = ConsumerGroupHeartbeatRequest(
@@ -347,7 +347,7 @@ class Talk:
         self.keep(self.ask(DescribeGroupsRequest([self.group], False), version))
 
     def list_groups(self, states: list[str], types: list[str]) -> None:
-        """Keep how the list of groups shows this group, if it does."""
+        """Keep the entry of this group in the list of groups, if there is one."""
         answer = self.ask(ListGroupsRequest(states, types), 5)
         answer.groups = [each for each in answer.groups if each.group_id == self.group]
         self.keep(answer)

@@ -1,4 +1,5 @@
-"""The errors that requests about groups can get: those that the conversations provoke, and why others are left out."""
+"""The errors that requests about groups can get. Most are provoked by conversations, and each other one has a
+reason."""
 
 from __future__ import annotations
 

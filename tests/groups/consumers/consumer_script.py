@@ -1,14 +1,15 @@
 """Scripts for groups of the consumer protocol. They have the commands of `group_script`, and these:
 
-    topics NAME=PARTITIONS... [-NAME...]  the topics that the cluster has from now on; `-NAME` deletes one
+    topics NAME=PARTITIONS... [-NAME...]  the topics that the cluster has from now on; `-NAME` deletes a topic
     racks NODE=RACK...                    the racks of brokers
     beat NAME [topics=T+U|topics=] [pattern=P] [epoch=N] [owns=T-0+T-1|owns=] [instance=I] [assignor=A] [rack=R]
               [rebalance=MS] [group=G] [new]
                                           a heartbeat with only the given fields; the first one joins
     full NAME                             a heartbeat with all fields, as after a lost answer
     ack NAME                              a heartbeat that lists the partitions of the last assignment
-    quit NAME, away NAME                  a member leaves, a static member for a while
-    resolve                               the workers end: patterns find their topics, large groups their targets
+    quit NAME                             a member leaves for good
+    away NAME                             a static member leaves for a while
+    resolve                               the workers finish: patterns get their topics, and large groups their targets
     show [GROUP]                          ConsumerGroupDescribe
 
 A client uses the member id and the epoch of its last answer. `t-0` is partition 0 of topic `t`.

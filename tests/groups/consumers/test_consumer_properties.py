@@ -65,7 +65,7 @@ class Client:
     pattern: str = ""
     has: frozenset[Owned] = frozenset()
     says: bool = False
-    """True if its next heartbeat lists its partitions."""
+    """True if the client's next heartbeat lists its partitions."""
     life: int = 0
 
     @property
@@ -79,7 +79,7 @@ class World(ScriptedCoordinator[GroupsState, None]):
     def __init__(self) -> None:
         super().__init__(HeldLog(read_groups))
         self._works: list[tuple[Any, list[Any]]] = []
-        """The unfinished works of workers, each with its result: the requests that are still to be decided."""
+        """The unfinished work of workers. Each has its result: the requests that a decision still has to handle."""
         self.counts: dict[str, int] = {"t": 4}
         self.offset = 0
         self.image = image_of(self.counts, 0)
@@ -329,8 +329,8 @@ def _play(world: World, event: tuple[Any, ...]) -> None:
 def test_a_partition_has_one_owner_and_the_state_is_the_log(
     events: list[tuple[Any, ...]], by_workers: bool
 ) -> None:
-    """KIP-848: a partition is assigned only after its owner has given it up, and in the end all have owners. This also
-    holds if workers compute the targets, whose parts are written between other events.
+    """KIP-848: a partition is assigned only after its owner has given it up, and in the end each partition has an
+    owner. This also holds if workers compute the targets, and parts of a target are written between other events.
     """
     with pytest.MonkeyPatch.context() as patch:
         if by_workers:
@@ -388,7 +388,7 @@ def test_an_assignor_gives_each_partition_once_and_evenly(
 
 @given(st.integers(1, 8), st.integers(1, 8), st.integers(1, 40))
 def test_uniform_moves_as_little_as_it_can(before: int, after: int, partitions: int) -> None:
-    """When members join, the members that stay lose only partitions above the new even share."""
+    """When members join, each earlier member keeps as many of its partitions as its new even share allows."""
     assign = ASSIGNORS["uniform"]
     topics = frozenset([b"a"])
 

@@ -24,13 +24,13 @@ def started(room: int, topics: str) -> ConsumerScript:
 
 @pytest.mark.parametrize("field", ["instance_id", "rack_id", "client_id", "pattern"])
 def test_each_text_of_a_member_takes_room(field: str) -> None:
-    """A member with 30 KB in any of its texts counts as thirty members more."""
+    """A member with 30 KB in any of its texts takes as much room as 31 members without long texts."""
     assert weight_of_member("m", Profile()) == 1
     assert weight_of_member("m", Profile(**{field: "x" * 30 * BYTES_PER_WEIGHT})) == 31
 
 
 def test_names_of_topics_take_room() -> None:
-    """Ten thousand short topic names count, too, since each is an entry in several tables."""
+    """The names in a subscription take room, even if they are short: each of them is an entry in several tables."""
     names = tuple(f"t{number}" for number in range(10_000))
     assert weight_of_member("m", Profile(topics=names)) > 500
 

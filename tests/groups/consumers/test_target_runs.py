@@ -1,4 +1,4 @@
-"""Targets that workers compute, while the group changes before they are written."""
+"""Targets that workers compute, while the group changes before the target is written."""
 
 from __future__ import annotations
 

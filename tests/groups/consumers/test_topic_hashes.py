@@ -36,7 +36,8 @@ MOVED = PartitionImage(2, 1, 2, (2,), (2,))
 
 
 def test_a_new_leader_changes_no_hash(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A new leader leaves the hash of a topic as it is, without computing it again. A new replica changes it."""
+    """If a topic gets a new leader, its hash stays, without a computation. If it gets a new replica, the hash
+    changes."""
     hashes = TopicHashes()
     first = hashes.of_group(["t"], _image(1, LED_BY_1))
     computed = []
@@ -66,6 +67,7 @@ def test_other_racks_are_seen_with_the_next_image_of_a_topic() -> None:
 
 
 def test_more_topics_than_are_kept_are_hashed_by_decisions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the cache has no room for more hashes, decisions compute them. Otherwise workers would be asked for ever."""
+    """If the cache has no room for further hashes, decisions compute them. Otherwise workers would compute them again
+    and again."""
     monkeypatch.setattr(topic_hashes, "KEPT_MAX", 0)
     assert TopicHashes().unhashed(["t"], _image(1, LED_BY_1)) is None

@@ -22,8 +22,7 @@ __all__ = ["answers_of"]
 WAIT_SECONDS = 300.0
 SECOND_TOPIC = "second.member.of.a.group"
 PARTITIONS = 2
-"""Partitions of each topic: two, since the second member may get one even of topics that match the first one's
-pattern."""
+"""Partitions of each topic. The second member may get one even of topics that match the first member's pattern."""
 
 
 def answers_of(bootstrap: str) -> dict[str, list[Any]]:

@@ -35,7 +35,7 @@ KEEPS = st.sampled_from(["all", "synced", "random"])
 Crash = tuple[str, int] | None
 """A power loss at the n-th disk operation from now on.
 
-The count is of all operations, or only of renames or removals.
+The text says which operations count: all of them, or only renames or removals.
 """
 CRASHES: st.SearchStrategy[Crash] = (
     st.none()

@@ -1,4 +1,5 @@
-"""Compaction while the wall clock jumps. Tombstones stay for `delete.retention.ms`, and young records for their lag."""
+"""Compaction while the wall clock jumps. Tombstones still stay for `delete.retention.ms`, and young records for
+`min.compaction.lag.ms`."""
 
 from __future__ import annotations
 

@@ -132,7 +132,8 @@ def test_companions_end_when_all_has_been_clean_for_a_minute() -> None:
     ids=str,
 )
 def test_numbers_that_kafka_accepts_do_not_stop_the_cleaner(change: dict[str, float]) -> None:
-    """Kafka does not limit some numbers of the configuration. The cleaner uses the nearest possible value."""
+    """Kafka accepts any number for some keys. Where a number is impossible, the cleaner uses the nearest possible
+    value."""
 
     async def script(node: CleanerNode) -> None:
         node.cleaner.run()
@@ -202,7 +203,7 @@ def test_a_thread_that_was_busy_when_others_went_is_counted_once() -> None:
         await node.until(
             lambda: all(log.cleaning.token for each in node.log_dirs for log in each.logs.values())
         )
-        # Each of the three threads is in a pass. A thread ends only after its pass, so one goes first.
+        # Each of the three threads is in a pass. A thread ends only after its pass, so at first only one thread ends.
         node.configure(threads=1, io_bytes_per_second_max=1000)
         await node.until(lambda: node.cleaner.statistics()["threads"] == 2)
         for threads in (3, 2):
@@ -281,7 +282,7 @@ def _unknown_codec(data: bytearray) -> None:
 def test_a_log_that_cannot_be_cleaned_is_set_aside(change: Callable[[bytearray], None], reason: str) -> None:
     """A log with a damaged batch is tried once.
 
-    It is not truncated, its reason is reported, and other logs are cleaned.
+    The log is not truncated, the damage is reported, and other logs are cleaned.
     """
 
     async def script(node: CleanerNode) -> None:
@@ -315,7 +316,7 @@ def test_a_log_that_cannot_be_cleaned_is_set_aside(change: Callable[[bytearray],
 def test_an_error_that_nobody_expects_sets_its_log_aside() -> None:
     """The record loop raises an unexpected error.
 
-    Its log is set aside and the node continues, since each start would raise it again.
+    The log is not cleaned any more, and the node goes on, since the error would come again after a restart.
     """
 
     async def script(node: CleanerNode) -> None:
@@ -342,7 +343,7 @@ def test_an_error_that_nobody_expects_sets_its_log_aside() -> None:
 
 
 def test_a_pass_without_memory_is_tried_again() -> None:
-    """The companion has no memory for its map of keys. It ends, and the next pass has a new one."""
+    """The companion has no memory for its map of keys. The companion ends, and the next pass has a new one."""
 
     async def script(node: CleanerNode) -> None:
         log = node.log("t")

@@ -77,7 +77,7 @@ def a_loop(
 
 
 def map_all(loop: RecordLoop, data: bytes, bytes_max: int = 1 << 20, from_offset: int = 0) -> int:
-    """Map the keys of a whole file. Return the offset at which the map ends, which may be full earlier."""
+    """Map the keys of a whole file, or until the map is full. Return the offset up to which keys are mapped."""
     at, end = 0, from_offset
     while at < len(data):
         mapped = loop.map_records(Bytes(data), at, len(data), bytes_max, OFFSETS, from_offset)

@@ -126,7 +126,7 @@ def test_recovery_keeps_every_segment_whatever_the_policy_is(
 
 @pytest.mark.parametrize("topic", TOPICS)
 def test_a_fetch_in_a_gap_begins_with_the_next_batch(recorded: Path, topic: str) -> None:
-    """Every offset is a valid position to fetch from. One in a gap gives the next batch."""
+    """Every offset is a valid position to fetch from. A fetch at an offset in a gap gives the next batch."""
     log = loaded(recorded, topic)
     headers = [header for header, _ in batches_of(log)]
     for bound in (log.log_end_offset, log.segments[-1].base_offset, headers[3].base_offset):
@@ -312,7 +312,8 @@ def test_sparks_decoder(recorded: Path, topic: str) -> None:
 
 
 def is_aborted(value: bytes | None) -> bool:
-    """True if a record belongs to an aborted transaction: `record.produce_transactions` aborts every other one."""
+    """True if a record belongs to an aborted transaction. `record.produce_transactions` aborts every other
+    transaction."""
     number = re.match(rb"transaction (\d+)transaction", value or b"")
     return number is not None and int(number[1]) % 2 == 1
 

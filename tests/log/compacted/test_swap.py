@@ -26,7 +26,7 @@ COMPACTED = LogConfig(
 
 
 def keyed(random: Random, sequence: int = -1, keys: int = 7) -> bytearray:
-    """Make a batch of records with few keys. With a sequence number it is of producer 5."""
+    """Make a batch of records with few keys. With a sequence number, it is a batch of producer 5."""
     builder = RecordBatchBuilder(
         compression_type=random.choice([0, 0, 1, 4]),
         producer_id=5 if sequence >= 0 else -1,

@@ -153,7 +153,7 @@ def _dropped(*_: object) -> None:
 def test_every_want_of_a_descriptor_is_a_refusal_and_nothing_else(tmp_path: Path) -> None:
     """Each call that opens a descriptor fails in turn, once or three times.
 
-    It is only refused: the directory stays online, and the log is complete.
+    Only the call is refused. The directory stays online, and in the end the log is complete.
     """
     with _short() as shortage:
         reference = Run(tmp_path / "reference")

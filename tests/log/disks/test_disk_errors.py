@@ -171,7 +171,8 @@ def test_a_failed_sync_takes_the_directory_offline_for_good() -> None:
 
 @pytest.mark.parametrize("operation", ["append", "truncate", "read"])
 def test_any_other_error_takes_the_directory_offline(operation: str) -> None:
-    """An I/O error takes the directory offline. All of its logs refuse, and the first reason is reported once."""
+    """An I/O error takes the directory offline. All of its logs refuse every use, and the first reason is reported
+    once."""
     node = Node()
     log, other = node.log(), node.log("other")
     fill(log, 3)

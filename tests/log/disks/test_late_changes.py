@@ -1,6 +1,6 @@
 """A disk answers late to a change of files.
 
-Meanwhile the log refuses; afterwards, and after a restart, it is complete.
+Meanwhile the log refuses every use. Afterwards, or after a restart, it is complete.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SIZE = len(batch())
 OTHER_ID = bytes(reversed(TOPIC_ID))
 CONFIG = LogConfig(segment_bytes=2 * SIZE, retention_ms=3_600_000, file_delete_delay_ms=0)
 TIMES = pytest.mark.parametrize("is_early", [True, False], ids=["done-at-once", "done-late"])
-"""The device performs the change before it falls silent, or when it answers."""
+"""The device performs the change at once and only its answer is late, or it performs the change when it answers."""
 Change = Callable[["Hanging"], None]
 
 
@@ -92,9 +92,9 @@ def filled(case: Node, batches: int = 7) -> PartitionLog:
 
 @TIMES
 def test_a_truncation_that_is_answered_late(is_early: bool) -> None:
-    """A truncation is answered late.
+    """The disk answers late to a truncation. The log refuses every use until then, and is truncated afterwards.
 
-    The log refuses until then, and is truncated afterwards. A restart finds the same.
+    A restart also finds the truncated log.
     """
     case = Hanging(is_early=is_early)
     log, other = filled(case), case.log("u")
@@ -215,7 +215,7 @@ def test_a_late_truncation_that_fails_takes_the_directory_offline() -> None:
 
 
 def test_a_late_truncation_that_finds_no_room_changes_nothing() -> None:
-    """A late truncation finds a full disk.
+    """A truncation is performed late, and finds a full disk.
 
     The log serves as before, and a later truncation still lowers the recovery point.
     """
@@ -237,7 +237,8 @@ def test_a_late_truncation_that_finds_no_room_changes_nothing() -> None:
 
 @TIMES
 def test_a_deletion_is_the_first_to_meet_the_hang(is_early: bool) -> None:
-    """A deletion meets a silent disk. The log is gone at once, and its name is free when the disk answers."""
+    """A log is deleted while the disk does not answer. The log is gone at once, and its name is free when the disk
+    answers."""
     case = Hanging(is_early=is_early)
     filled(case)
     filled_too = case.log("u")
@@ -281,7 +282,8 @@ def test_a_log_that_is_made_too_late_is_unmade(is_early: bool) -> None:
 
 @TIMES
 def test_a_roll_that_is_answered_late_is_made_again(is_early: bool) -> None:
-    """A roll is answered late. Its append is refused and leaves nothing, and the next append rolls.
+    """The disk answers late to a roll. The append that needs the roll is refused and leaves nothing, and the next
+    append rolls.
 
     The disk's thread writes all files of a roll in one step.
     """
@@ -348,7 +350,7 @@ def test_a_node_that_stops_meanwhile_leaves_the_log_to_the_next_start() -> None:
 
 @TIMES
 def test_the_rest_of_a_refused_append_is_cut_off_late(is_early: bool) -> None:
-    """An append is refused on a full disk, which then falls silent.
+    """An append is refused on a full disk, which then stops answering.
 
     When the disk answers, the partial write of the append is cut off.
     """

@@ -231,7 +231,7 @@ def test_a_checkpoint_never_names_a_log_that_was_set_aside_before_it_was_written
 
 
 def test_a_clean_stop_passes_over_a_log_that_was_deleted_meanwhile() -> None:
-    """A log is deleted while its directory is being closed. The shutdown is still a clean one."""
+    """A log is deleted while its directory is being closed. The shutdown still counts as clean."""
     node = Node(CONFIG)
     _filled(node, epoch=0)
     log_dir = node.log_dir

@@ -362,9 +362,9 @@ def test_gaps_behind_a_gap_vouch_for_it_where_no_checkpoint_knows_the_log() -> N
 
 @pytest.mark.parametrize("recovery_point", [0, 2])
 def test_a_checkpoint_that_knows_the_log_lets_nobody_vouch_for_a_gap(recovery_point: int) -> None:
-    """A checkpoint knows the log, with a low recovery point, as during a truncation to its start.
+    """A checkpoint lists the log with a low recovery point, as during a truncation to the log's start.
 
-    A gap above it ends the log.
+    A gap above this point ends the log.
     """
     _, directory = _with_a_gap([0, 1, 2, 3], list(range(10, 20)), [20, 25])
     assert open_log(directory, clean=False, recovery_point=recovery_point).log_end_offset == 4
@@ -506,7 +506,8 @@ def test_a_damaged_snapshot_is_no_source(clean: bool) -> None:
 def test_a_damaged_epoch_file_is_made_anew(clean: bool, recovery_point: int) -> None:
     """The file of leader epochs is damaged.
 
-    It is rebuilt from the batches, so that the replica does not report its end unasked (KIP-595).
+    It is rebuilt from the batches, since a follower needs it to find where its log diverges from the leader's
+    (KIP-595).
     """
     disk, _ = written()
     disk.corrupt(f"{ROOT}/leader-epoch-checkpoint", 0)

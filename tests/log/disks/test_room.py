@@ -1,4 +1,4 @@
-"""The reserve of a disk, which records must not use but retention may. Also the forecast when a disk is full."""
+"""The reserve of a disk, which records must not use but retention may, and the forecast of when the disk is full."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GIB = 1 << 30
 
 
 def test_the_reserve_is_a_hundredth_at_most_one_gibibyte_or_what_the_key_says() -> None:
-    """The reserve is 1 % of the disk, at most 1 GiB, or the configured value, at most half of the disk."""
+    """The default reserve is 1 % of the disk and at most 1 GiB. A configured reserve counts up to half of the disk."""
     room = Room()
     assert room.reserve_bytes == 0
     room.note(0.0, 10 * GIB, 5 * GIB)
@@ -37,7 +37,8 @@ def test_the_reserve_is_a_hundredth_at_most_one_gibibyte_or_what_the_key_says() 
 
 
 def test_a_room_on_the_brink_does_not_flutter() -> None:
-    """A disk is short at the reserve. It stops being short only with an eighth more room."""
+    """A disk is short as soon as its free room has shrunk to the reserve. It stays short until its free room exceeds
+    the reserve by an eighth."""
     room = Room(8_000)
     assert not room.note(0.0, 100_000, 8_001)
     assert room.note(1.0, 100_000, 8_000)
@@ -122,7 +123,7 @@ class Short:
 
 
 def test_records_leave_the_reserve_alone_and_coordinators_do_not() -> None:
-    """Within the reserve, batches of clients and leaders, and new logs, are refused as on a full disk.
+    """Only the reserve of a disk is left. Batches of clients and leaders, and new logs, are refused as on a full disk.
 
     A coordinator's batches are written.
     """

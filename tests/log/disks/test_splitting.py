@@ -110,7 +110,7 @@ def test_a_damaged_segment_stays_whole() -> None:
 
 
 def test_an_offset_out_of_reach_is_damage_where_nothing_was_synced() -> None:
-    """Above the recovery point, an offset out of range is damage: no checksum covers base offsets."""
+    """Above the recovery point, an offset out of range is damage, since no checksum covers base offsets."""
     directory, data = written(new_disk())
     log = open_log(directory, CONFIG, clean=False, recovery_point=14)
     assert (bases(log), log.log_end_offset) == ([10], 16)

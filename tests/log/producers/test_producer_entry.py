@@ -85,7 +85,8 @@ def test_any_kept_batch_is_found_when_it_is_repeated(entry: ProducerEntry, which
 
 
 def test_what_is_behind_a_gap_is_forgotten() -> None:
-    """After a gap in sequence numbers, or 2^32 offsets later, older batches are forgotten: no client repeats them."""
+    """After a gap in sequence numbers, or 2^32 offsets later, older batches are forgotten, since no client repeats
+    them."""
     first, second, third = (9, 100, 0, 5), (10, 101, 0, 6), (11, 102, 0, 7)
     assert _filled([first, second, third]) == [[*first], [*second], [*third]]
     assert _filled([first, third]) == [[*third]]

@@ -1,4 +1,4 @@
-"""Sequence numbers and epochs of idempotent producers by tables of cases, and the snapshots of their state."""
+"""The checks of idempotent producers' sequence numbers and epochs, in tables of cases, and snapshots of producers."""
 
 from __future__ import annotations
 
@@ -241,7 +241,8 @@ def test_a_damaged_snapshot_is_refused() -> None:
 
 
 def test_snapshots_are_taken_at_every_roll_and_go_with_their_segments() -> None:
-    """`<base offset>.snapshot` has the producers at the start of that segment. It is removed with its segment."""
+    """`<base offset>.snapshot` has the producers at the start of the segment with this base offset. It is removed with
+    the segment."""
     log = new_log()
     for at in range(3):
         append(log, batch(2, producer_id=1, producer_epoch=0, base_sequence=2 * at))

@@ -1,8 +1,8 @@
 """The order of steps: unchanged code first, then each mutant in turn with the seeds that reach its place, cheap ones
 first.
 
-All steps share one budget of CPU time. The mutant that has used least goes next, so a mutant that is found early leaves
-its share to the others. The last part of the budget is for drivers aimed at mutants that no seed has shown.
+All steps share one budget of CPU time. The mutant that has used the least time is next, so a mutant that is found early
+leaves its share to the others. The last part of the budget is for drivers aimed at mutants that no seed has shown.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class Scope:
 
 
 def steps_of(mutant: str, book: Book) -> list[Step]:
-    """Return the steps that may show a mutant, cheap ones first: unchanged code passes them and reaches its place."""
+    """Return the steps that may show a mutant, cheap ones first. Unchanged code passes these steps and reaches the
+    mutant's place."""
     sound = [each for each in book.sound.values() if not each.verdict and each.reached.get(mutant)]
     return [each.step for each in sorted(sound, key=lambda each: (each.cpu_seconds, each.step))]
 

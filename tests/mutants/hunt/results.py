@@ -1,4 +1,4 @@
-"""The last result of each mutant in a hunt, in `results.tsv` and on the page of lessons."""
+"""The last result of each mutant in a hunt, in `results.tsv` and on the page docs/simulation-findings.md."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Result:
 
 
 def read(path: Path = FILE) -> dict[str, Result]:
-    """Return the results of all mutants. A mutant without one has `UNTRIED`."""
+    """Return the results of all mutants. A mutant without a result has `UNTRIED`."""
     results = {mutant.name: Result(mutant.name, UNTRIED) for mutant in MUTANTS}
     if path.exists():
         with path.open(newline="") as file:

@@ -264,8 +264,8 @@ def test_meta_properties_that_do_not_fit(take: Callable[[str], Path]) -> None:
 
 
 def test_a_mount_point_without_its_disk(take: Callable[[str], Path]) -> None:
-    """An empty directory may be a mount point whose disk comes late, so the exit status asks for a retry. If the
-    directory has other files, it does not."""
+    """An empty directory may be a mount point whose disk comes late, so the exit status asks for a retry. For a
+    directory with other files, it asks for none."""
     directory = take("clean")
     data = directory / "data"
     data.rename(directory / "elsewhere")

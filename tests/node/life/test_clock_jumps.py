@@ -76,8 +76,8 @@ async def join(world: World, client: Client) -> HeartbeatRequest:
 
 @pytest.mark.parametrize("jump_ms", [DAY_MS, -DAY_MS], ids=["ahead", "back"])
 def test_a_member_of_a_group_lives_as_long_as_its_session(jump_ms: int) -> None:
-    """A group member that sends heartbeats stays through a jump. One without heartbeats is removed after its session
-    timeout."""
+    """A group member that sends heartbeats stays through a jump. A member without heartbeats is removed after its
+    session timeout."""
 
     async def script(world: World, connect: Connect) -> None:
         client = await connect()

@@ -1,4 +1,4 @@
-"""A cluster id may be any text, and everything that shows it shows the same text."""
+"""A cluster id may be any text. Clients, commands and metrics show exactly this text."""
 
 from __future__ import annotations
 

@@ -77,7 +77,8 @@ def test_a_node_does_not_start_on_acls_that_nobody_enforces(tmp_path: Path) -> N
 
 
 def test_with_the_operators_word_it_starts_and_loses_nothing(tmp_path: Path) -> None:
-    """If the operator allows it, the node starts. Its snapshots contain all of Kafka's rules, also after a restart."""
+    """If the operator allows rules that are not enforced, the node starts. Its snapshots contain all of Kafka's rules,
+    also after a restart."""
     properties = prepare(tmp_path, **{START_WITHOUT_ACLS: "true"})
     expected = rules_in(tmp_path / "data")
     assert (len(expected.acls), len(expected.scram_credentials)) == (1, 1)

@@ -145,8 +145,8 @@ def test_deleted_records_are_not_brought_back_by_a_crash() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_whatever_fails_on_one_disk_stays_there(seed: int) -> None:
-    """The second disk begins to fail at a random operation, amid writes and topic changes. The first disk's partitions
-    accept every record. Those of the second succeed or answer KAFKA_STORAGE_ERROR."""
+    """The second disk begins to fail at a random operation, amid writes and topic changes. Partitions on the first
+    disk accept every record. Partitions on the second disk accept it or answer KAFKA_STORAGE_ERROR."""
     random = Random(seed)
 
     async def script(world: World, cluster: Cluster) -> None:

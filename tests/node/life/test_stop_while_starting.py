@@ -1,4 +1,4 @@
-"""SIGTERM stops a node in every phase of its start. The tests hold real processes at the phase that they want."""
+"""SIGTERM stops a node in every phase of its start. Each test keeps a real process in one phase."""
 
 from __future__ import annotations
 

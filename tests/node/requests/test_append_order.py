@@ -51,7 +51,7 @@ SLOW_WORKERS = Weather(
 
 @attrs.define
 class Sender:
-    """A connection that pipelines requests of all kinds and may be cut in the middle of one."""
+    """A connection that pipelines requests of all kinds, and that may be cut in the middle of a request."""
 
     number: int
     random: Random
@@ -147,8 +147,8 @@ async def read_all(client: Client, topic: str) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_one_connections_appends_are_in_the_order_of_its_requests(seed: int) -> None:
-    """Each log has the records of a connection in the order of its requests. If the connection was cut, only the last
-    ones may be missing."""
+    """Each log has the records of a connection in the order of its requests. If the connection was cut, only its last
+    records may be missing."""
     random = Random(seed)
     nodes: list[Node] = []
     told: dict[tuple[Context, str], list[int]] = {}

@@ -117,7 +117,7 @@ def create_topic(client: RawClient, name: str, partitions: int = 1, **configs: s
 def place(node: RunningNode, fresh_topic: Callable[[str], str]) -> Iterator[Place]:
     """A topic for a bad batch.
 
-    After the test, the same connection must append a good batch directly after the last good one.
+    After the test, the same connection must append a good batch directly after the last good batch.
     """
     if node.process is None:
         pytest.skip("ODRADEK_TEST_BOOTSTRAP names the server, and the test needs a process of its own")
@@ -185,7 +185,7 @@ def place(node: RunningNode, fresh_topic: Callable[[str], str]) -> Iterator[Plac
     ],
 )
 def test_a_bad_batch_is_refused(place: Place, batch: Callable[[], bytearray], error: ErrorCode) -> None:
-    """A bad batch gets Kafka's error code, and -1 as base offset and append time: nothing is appended."""
+    """A bad batch is not appended. It gets Kafka's error code, and -1 as base offset and append time."""
     answer = place.client.produce(place.topic, batch())
     assert ErrorCode(answer.error_code) is error
     assert (answer.base_offset, answer.log_append_time_ms) == (NO_OFFSET, -1)

@@ -347,8 +347,8 @@ def test_idle_connections_are_reaped() -> None:
 
 
 def test_half_frames_that_hold_memory_are_evicted() -> None:
-    """If two large half-sent frames do not fit into memory, the connection that stopped sending is closed, even if it
-    waits for memory."""
+    """Two large half-sent frames do not fit into memory together. The connection whose client has stopped sending is
+    closed, even if it waits for memory itself."""
     large = framed(b"echo:" + b"x" * 900_000)
 
     async def script(world: World, node: Node, connect: Callable[[], Awaitable[Client]]) -> None:

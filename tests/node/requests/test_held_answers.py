@@ -93,7 +93,8 @@ def test_requests_behind_a_parked_one_are_dispatched() -> None:
 
 
 def test_what_all_connections_hold_is_bounded() -> None:
-    """At the limit for all connections, those that hold much are no longer read, and later closed. Others stay."""
+    """The waiting responses of all connections reach their limit. The connections with the largest shares are no
+    longer read, and are closed later. Other connections stay open."""
     count = 3 * HELD_IN_ALL_BYTES_MAX // HELD_BYTES_MAX
 
     async def script(world: World, node: Node, connect: Connect) -> None:
@@ -118,7 +119,7 @@ def test_what_all_connections_hold_is_bounded() -> None:
 
 
 def test_who_is_held_back_by_others_goes_on_when_they_leave() -> None:
-    """A connection that waits for memory held by others continues when it is released."""
+    """A connection waits for memory that other connections use. It continues when they release this memory."""
     count = HELD_IN_ALL_BYTES_MAX // HELD_BYTES_MAX + 1
 
     async def script(world: World, node: Node, connect: Connect) -> None:
@@ -140,8 +141,8 @@ def test_who_is_held_back_by_others_goes_on_when_they_leave() -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_answers_are_in_order_whatever_waits(seed: int) -> None:
-    """Random requests are completed in random order over several connections. Each gets its responses in order, and no
-    memory stays counted."""
+    """Random requests are completed in random order over several connections. Each connection gets its responses in
+    order, and in the end no memory is counted."""
     random = Random(seed)
     commands = (b"echo", b"large", b"wait", b"park", b"suspend", b"file")
 

@@ -64,7 +64,7 @@ def of_zeros(size: int, codec: CompressionType = CompressionType.ZSTD) -> bytes:
 
 
 def of_body(codec: CompressionType, body: bytes) -> bytes:
-    """Make a batch of three old records whose body is replaced by these bytes."""
+    """Make a batch whose header announces three records with old timestamps, and whose body is these bytes."""
     batch = good_batch(3, timestamp_ms=1)[:HEADER_SIZE] + bytearray(body)
     struct.pack_into(">h", batch, 21, codec)
     return bytes(sealed(batch))
@@ -134,7 +134,7 @@ class Stage:
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("acks", [0, 1, -1])
 def test_what_the_loop_decompresses_is_bounded(codec: CompressionType, acks: int) -> None:
-    """A worker decompresses large batches. Small ones before and after them keep their order, and all are stored
+    """A worker decompresses large batches. Small batches before and after them keep their order, and all are stored
     unchanged."""
     stage = Stage()
     small = bytes(good_batch(1, timestamp_ms=1, size=5))
@@ -167,8 +167,8 @@ def test_what_the_loop_decompresses_is_bounded(codec: CompressionType, acks: int
 
 
 def test_a_request_has_a_budget_of_decompressed_bytes() -> None:
-    """All batches of a request share a budget of decompressed bytes. Beyond it they get MESSAGE_TOO_LARGE; the next
-    request has a new budget."""
+    """All batches of a request share a budget of decompressed bytes. Batches beyond it get MESSAGE_TOO_LARGE, and the
+    next request has a new budget."""
     stage = Stage()
     bomb = of_zeros(REQUEST_BYTES_MIN - (1 << 20))
 
@@ -292,7 +292,7 @@ def test_a_flush_that_ends_while_a_later_batch_is_decompressed() -> None:
 
 
 def test_limits_that_change_while_a_batch_is_decompressed() -> None:
-    """If limits change while a batch is decompressed, the append uses the new ones."""
+    """If limits change while a batch is decompressed, the append uses the new limits."""
     stage = Stage()
 
     async def script(world: World, connect: Callable[[], Awaitable[Client]]) -> None:

@@ -1,4 +1,5 @@
-"""Requests with very many names, or one name many times: each thing is described once, and others take their turns."""
+"""Requests with very many names, or with one name many times: each thing is described once, and other connections get
+their turns."""
 
 from __future__ import annotations
 

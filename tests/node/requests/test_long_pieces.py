@@ -253,8 +253,8 @@ def test_offsets_of_very_many_partitions_are_committed_and_deleted_in_pieces(pie
 
 
 def test_a_commit_that_is_too_large_commits_nothing(pieces: Pieces) -> None:
-    """The size limit applies to the whole OffsetCommit, in however many pieces it is processed. Beyond it no offset is
-    committed."""
+    """The size limit applies to the whole OffsetCommit, in however many pieces it is processed. Above the limit, no
+    offset is committed."""
 
     async def script(world: World, ask: Ask, connect: Any) -> None:
         message = commit(0)

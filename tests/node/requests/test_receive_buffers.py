@@ -153,8 +153,8 @@ async def leave(holder: Holding, holders: list[Holding], pool: ReceiveBuffers) -
 
 
 def test_the_largest_share_goes_first_and_of_it_the_slowest() -> None:
-    """At most one connection a second is closed for the waiting ones: the slowest of the address with the largest
-    share. All that are slower than `BYTES_PER_SECOND_MIN` may go at once."""
+    """While connections wait for memory, one connection a second is closed: the slowest of the address with the
+    largest share. All connections slower than `BYTES_PER_SECOND_MIN` may be closed together."""
 
     async def main() -> None:
         pool = ReceiveBuffers(POOL)

@@ -46,14 +46,18 @@ from testkit.raw_requests import record_batch
 PARTITIONS = 1000
 FRAME_BYTES = 1 << 20
 BOMBS_BYTES = 160 << 10
-"""Size of a frame whose batches inflate to 128 MiB each. A megabyte of them would take half a minute of zlib."""
+"""The size of a frame whose batches inflate to 128 MiB each. For a frame of a megabyte, zlib would need half a
+minute."""
 PEAK_MIB_MAX = 96
-"""The budget is 64 MiB, and allocators take some more."""
+"""The most MiB by which a request may increase the node's memory. The budget is 64 MiB, and allocators take some
+more."""
 ANSWER_BYTES_MAX = 16 << 20
 ANSWER_ELEMENTS_MAX = 400_000
-"""Ten for each element of a request: CreateTopics returns all configurations of a topic."""
+"""The most array elements of a response, ten for each of a request: CreateTopics returns all configurations of a
+topic."""
 TURN_INFLATED_BYTES_MAX = 2 * RATION + 2 * CHUNK_BYTES
-"""The most bytes that the loop decompresses in one turn: a ration before the last batch begins, and one for that batch."""
+"""The most bytes that the loop decompresses in a turn: a `RATION` before the last batch begins, and one for that
+batch."""
 ZERO_SECONDS_MAX = 60.0
 
 DECODED = "odradek_request_elements_total"
@@ -85,7 +89,8 @@ HELD = (
 """Gauges of the memory held by requests and responses. All are 0 at rest."""
 
 HOLDINGS = Holdings(partitions=2_000)
-"""What the node has. Partitions are few, as an election of all is expensive; `make costs` has five times as many."""
+"""The groups, users and so on that the node has. It has a fifth of the partitions of `make costs`, since electing all
+their leaders is expensive."""
 HELD_THINGS = {
     ApiKey.DESCRIBE_ACLS: len(RULED) * HOLDINGS.rules,
     ApiKey.DESCRIBE_CLIENT_QUOTAS: 2 * HOLDINGS.quotas,
@@ -94,11 +99,11 @@ HELD_THINGS = {
     ApiKey.LIST_GROUPS: 2 * HOLDINGS.groups,
     ApiKey.LIST_TRANSACTIONS: 2 * HOLDINGS.transactional_ids,
 }
-"""Units of work for going through all things of a kind, for APIs that list them."""
+"""Units of work for going through everything of one kind that the node has, for APIs that list it."""
 
 
 def held(key: ApiKey) -> int:
-    """Return the most units of work that a request of this API may take besides those for its elements."""
+    """Return the most units of work that a request of this API may take beside the units for its own elements."""
     return PARTITIONS + HELD_THINGS.get(key, 3 * HOLDINGS.partitions)
 
 

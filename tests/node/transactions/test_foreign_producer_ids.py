@@ -1,6 +1,6 @@
-"""A client uses another producer's id with its own transactional id, although KIP-890 verifies only the partition.
+"""A client sends another producer's id with its own transactional id, and is refused.
 
-The coordinator is a stub that knows one transactional id.
+KIP-890 verifies only the partition. The coordinator is a stub that knows one transactional id.
 """
 
 from __future__ import annotations
@@ -116,8 +116,8 @@ def test_a_long_transactional_id_is_known_again() -> None:
 
 @pytest.mark.parametrize("code", [ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.NOT_COORDINATOR])
 def test_a_verification_under_another_id_leaves_the_owners_first_sequence_alone(code: ErrorCode) -> None:
-    """The lowest sequence number of a pending verification is kept per transactional id, so a stranger's does not
-    affect the owner's."""
+    """The lowest sequence number of a pending verification is kept per transactional id, so a stranger's number does
+    not affect the owner."""
     coordinator = Owner(code=code)
 
     async def script(connect: Connect, client: Client) -> None:
@@ -130,7 +130,7 @@ def test_a_verification_under_another_id_leaves_the_owners_first_sequence_alone(
 
 
 def test_a_verification_under_another_id_cannot_void_the_owners() -> None:
-    """A stranger's failed verification does not invalidate the owner's, which is in progress."""
+    """A stranger's failed verification does not invalidate the owner's verification, which is in progress."""
     coordinator = Owner()
 
     async def script(connect: Connect, client: Client) -> None:
@@ -152,7 +152,8 @@ def test_a_verification_under_another_id_cannot_void_the_owners() -> None:
 
 
 def test_a_transaction_that_has_ended_leaves_nothing_behind() -> None:
-    """The end of a transaction also ends its verification: the first batch of the next one is verified again."""
+    """The end of a transaction also ends its verification, so the first batch of the next transaction is verified
+    again."""
     coordinator = Owner()
 
     async def script(connect: Connect, client: Client) -> None:
@@ -166,7 +167,7 @@ def test_a_transaction_that_has_ended_leaves_nothing_behind() -> None:
 
 
 def test_offsets_join_no_transaction_of_another_transactional_id() -> None:
-    """TxnOffsetCommit also verifies the transactional id: a client with rights to the group may not own the
+    """TxnOffsetCommit also verifies the transactional id, since a client with rights to the group may not own the
     transaction."""
     coordinator = Owner()
 

@@ -195,8 +195,8 @@ def test_clients_write_no_records_of_coordinators(hostile: Hostile) -> None:
 
 
 def test_markers_of_producers_that_nobody_knows(hostile: Hostile) -> None:
-    """Markers of unknown producers are written (KIP-664). Those with producer id -1 are refused without affecting the
-    others."""
+    """Markers of unknown producers are written (KIP-664). Markers with producer id -1 are refused without affecting
+    the others."""
     topics = [WritableTxnMarkerTopic(hostile.topic, [0, 0, PARTITIONS])]
     producers = [-1, *range(1_000_000, 1_000_500)]
     markers = [WritableTxnMarker(producer, 0, False, topics, 0) for producer in producers]

@@ -69,7 +69,7 @@ def test_a_prepared_transaction_outlives_its_producer_and_kill_9_of_the_node(
     server: ServerProcess, tmp_path: Path
 ) -> None:
     """A prepared transaction survives a kill of the node and has no timeout. Another producer resumes and commits it,
-    and fences the first."""
+    and fences the first producer."""
     zombie = Producer({"bootstrap.servers": server.bootstrap, **KEYS})
     zombie.init_transactions()
     zombie.begin_transaction()
@@ -79,7 +79,7 @@ def test_a_prepared_transaction_outlives_its_producer_and_kill_9_of_the_node(
     again = launch_odradek(tmp_path / "node" / "server.properties")
     try:
         with Client(again.bootstrap) as client:
-            # Once this transaction has timed out, the coordinator has checked the prepared one, too.
+            # Once this transaction has timed out, the coordinator has checked the prepared transaction, too.
             beside = Producer(
                 bootstrap_servers=again.bootstrap, transactional_id="beside", transaction_timeout_ms=100
             )
@@ -126,8 +126,8 @@ def test_the_async_producer_resumes_and_aborts(server: ServerProcess) -> None:
 
 
 def test_version_6_is_advertised_where_two_phases_are_enabled(server: ServerProcess, tmp_path: Path) -> None:
-    """Version 6 of InitProducerId (KIP-939) is advertised only if two-phase commit is enabled. Kafka 4.3 never does
-    so."""
+    """Version 6 of InitProducerId (KIP-939) is advertised only if two-phase commit is enabled. Kafka 4.3 never
+    advertises it."""
     plain = start_odradek(tmp_path / "plain")
     try:
         assert [newest_version(each) for each in (server, plain)] == [6, 5]

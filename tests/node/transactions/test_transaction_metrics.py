@@ -98,8 +98,8 @@ def test_an_open_transaction_shows_with_its_age_and_what_it_keeps_from_readers(n
 
 
 def test_late_fenced_and_prepared_transactions_are_counted(node: Metered) -> None:
-    """A timed-out transaction is aborted and its producer refused; both are counted. A prepared one has a separate
-    age."""
+    """A timed-out transaction is aborted and its producer refused; both are counted. The age of prepared transactions
+    has its own metric."""
     late = node.producer("late", transaction_timeout_ms=500)
     late.begin_transaction()
     late.send(TOPIC, b"late").result(WAIT_SECONDS)

@@ -64,7 +64,8 @@ async def open_transaction(world: World, client: Client, name: str) -> None:
 
 
 async def until_it_changes(world: World, broker: Broker, figure: str) -> None:
-    """Wait until a statistic changes and the same check has made its other decisions. The next check is later."""
+    """Wait until a statistic changes, and then until the same check has made its other decisions. The next check comes
+    later."""
     before = broker.transactions.statistics()[figure]
     while broker.transactions.statistics()[figure] == before:
         await world.sleep(0.1)

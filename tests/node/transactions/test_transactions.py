@@ -137,7 +137,7 @@ def committed_fetch(offset: int, **limits: int) -> FetchRequest:
 
 def test_the_coordinator_is_asked_before_the_first_append_of_a_transaction_only() -> None:
     """Only a transaction's first append to a partition is verified with the coordinator (KIP-890). After a marker the
-    next one is verified again."""
+    next append is verified again."""
     coordinator = Coordinator(ErrorCode.NONE)
 
     async def script(connect: Connect, client: Client) -> None:
@@ -190,7 +190,7 @@ def test_a_leader_that_adds_partitions_asks_again_while_the_last_transaction_end
 
 
 def test_a_marker_in_between_voids_the_verification() -> None:
-    """If the marker arrives before the coordinator's answer, the batch is refused: its transaction has already
+    """If the marker arrives before the coordinator's answer, the batch is refused, since its transaction has already
     ended."""
     coordinator = Coordinator(ErrorCode.NONE)
 
@@ -294,8 +294,8 @@ def test_later_requests_of_a_connection_wait_for_the_verification() -> None:
 
 @pytest.mark.parametrize("is_commit", [COMMIT, ABORT])
 def test_a_committed_reader_waits_for_the_marker(is_commit: bool) -> None:
-    """A read_committed fetch waits at the last stable offset. The marker completes it, and aborted transactions are
-    listed."""
+    """A read_committed fetch waits at the last stable offset. A marker completes the fetch, and aborted transactions
+    are listed."""
 
     async def script(connect: Connect, client: Client) -> None:
         reader = await connect()

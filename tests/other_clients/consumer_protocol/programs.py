@@ -14,14 +14,24 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO
 
 import attrs
 
 from testkit.kafka_server import SHORT_LIVED, ensure_jars, java_command
 from testkit.processes import command_prefix
 
-__all__ = ["CONSOLE", "JAVA", "LIBRDKAFKA", "VERIFIABLE", "Kind", "Member", "Place", "Record", "our_event"]
+__all__ = [
+    "CONSOLE",
+    "JAVA",
+    "LIBRDKAFKA",
+    "ODRADEK",
+    "VERIFIABLE",
+    "Kind",
+    "Member",
+    "Place",
+    "Record",
+    "our_event",
+]
 
 ROOT = Path(__file__).resolve().parents[3]
 END_SECONDS = 60.0
@@ -67,8 +77,6 @@ class Kind:
     event: Callable[[str], Event]
     """Reads one line of the program's output as an event."""
     says_what_it_owns: bool = True
-    stalls: bool = True
-    """True if SIGSTOP stops the whole program, and False if it has a child process that goes on."""
 
 
 class Member:
@@ -89,23 +97,24 @@ class Member:
                 stderr=complaints,
                 text=True,
             )
-        assert self._process.stdout is not None
-        self._reader = threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True)
+        self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
-    def _read(self, lines: IO[str]) -> None:
-        for line in lines:
-            match self.kind.event(line.rstrip("\n")):
-                case Record() as record:
-                    self.records.append(record)
-                case Owned(partitions, gained):
-                    self.owned = self.owned | partitions if gained else self.owned - partitions
-                case None:
-                    pass
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as lines:
+            for line in lines:
+                match self.kind.event(line.rstrip("\n")):
+                    case Record() as record:
+                        self.records.append(record)
+                    case Owned(partitions, gained):
+                        self.owned = self.owned | partitions if gained else self.owned - partitions
+                    case None:
+                        pass
 
     @property
     def values(self) -> set[str]:
-        """Return the values of all records that it has read."""
+        """Return the values of all records that the program has read."""
         return {each.value for each in list(self.records)}
 
     @property
@@ -113,27 +122,27 @@ class Member:
         return self._process.poll() is None
 
     def stall(self) -> None:
-        """Stop it by SIGSTOP. Its connections stay open, but it sends nothing."""
+        """Stop the program by SIGSTOP. Its connections stay open, but it sends nothing."""
         self._process.send_signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
-        """Continue it by SIGCONT."""
+        """Continue the program by SIGCONT."""
         self._process.send_signal(signal.SIGCONT)
 
     def leave(self) -> None:
-        """Make it leave its group, and wait for the end of the process."""
+        """Make the member leave its group, and wait for the end of its process."""
         self._process.send_signal(signal.SIGTERM)
         self._process.wait(END_SECONDS)
         self._reader.join(END_SECONDS)
 
     def kill(self) -> None:
-        """End it by SIGKILL if it still runs."""
+        """End the program by SIGKILL if it still runs."""
         self._process.kill()
         self._process.wait()
         self._reader.join(END_SECONDS)
 
     def last_words(self) -> str:
-        """Return the end of its standard error."""
+        """Return the end of the program's standard error."""
         return f"{self.name}: " + self._complaints.read_text(errors="replace")[-1500:]
 
 
@@ -174,6 +183,11 @@ def _librdkafka(place: Place) -> list[str]:
     return [sys.executable, "-m", module, place.bootstrap, place.group, place.topic]
 
 
+def _odradek(place: Place) -> list[str]:
+    module = "tests.other_clients.consumer_protocol.odradek_member"
+    return [sys.executable, "-m", module, place.bootstrap, place.group, place.topic]
+
+
 def _verifiable(place: Place) -> list[str]:
     where = ("--bootstrap-server", place.bootstrap, "--group-id", place.group, "--topic", place.topic)
     return _java(
@@ -198,6 +212,8 @@ def _java_member(place: Place) -> list[str]:
 
 
 LIBRDKAFKA = Kind("librdkafka", _librdkafka, our_event)
+ODRADEK = Kind("odradek", _odradek, our_event)
+"""Our own client. It is no client of others, but their scenario shows it on our nodes and on Apache Kafka's."""
 VERIFIABLE = Kind("verifiable-consumer", _verifiable, _verifiable_event)
 CONSOLE = Kind("console-consumer", _console, _console_event, says_what_it_owns=False)
 JAVA = Kind("java", _java_member, our_event)

@@ -111,7 +111,7 @@ class View:
 class Witness:
     """A thread that observes the group all the time, and records each broken rule.
 
-    It uses our client, since librdkafka's ends the process by an assertion if the coordinator dies during a
+    It uses our client, since librdkafka's client ends the process by an assertion if the coordinator dies during a
     description.
     """
 
@@ -290,13 +290,13 @@ class _Run:
 
 
 def play(cluster: Cluster, kinds: Sequence[Kind], directory: Path, *, rounds: int = 1) -> None:
-    """Let members of these kinds share the topic through all these events, `rounds` times, and check the result."""
+    """Let members of these kinds share a topic, and check the result. In each round a member stalls, the coordinator
+    is killed, a member leaves, a leader is killed, and a member joins."""
     run = _Run(cluster, directory)
     try:
         members = [run.join(kind) for kind in kinds]
         for number in range(rounds):
-            if members[number % len(members)].kind.stalls:
-                run.stall_and_return(members[number % len(members)])
+            run.stall_and_return(members[number % len(members)])
             run.kill_coordinator()
             run.leave(members.pop(number % len(members)))
             run.kill_leader()

@@ -8,8 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from jepsen_tests.systems import ApacheKafka
 from testkit.kafka_server import KafkaUnavailable, ensure_jars
-from tests.other_clients.consumer_protocol.programs import CONSOLE, JAVA, LIBRDKAFKA, VERIFIABLE, Kind
+from tests.other_clients.consumer_protocol.programs import (
+    CONSOLE,
+    JAVA,
+    LIBRDKAFKA,
+    ODRADEK,
+    VERIFIABLE,
+    Kind,
+)
 from tests.other_clients.consumer_protocol.scenario import play, three_nodes
 
 pytestmark = [
@@ -39,15 +47,25 @@ def test_clients_share_a_group(tmp_path: Path, whole_matrix: bool) -> None:
 
 @pytest.mark.parametrize(
     "kinds",
-    [[LIBRDKAFKA] * 3, [VERIFIABLE] * 3, [JAVA] * 3, [CONSOLE] * 3],
-    ids=["librdkafka", "verifiable-consumer", "java-with-a-pattern", "console-consumer"],
+    [[LIBRDKAFKA] * 3, [ODRADEK] * 3, [VERIFIABLE] * 3, [JAVA] * 3, [CONSOLE] * 3],
+    ids=["librdkafka", "odradek", "verifiable-consumer", "java-with-a-pattern", "console-consumer"],
 )
 def test_clients_of_a_kind(kinds: list[Kind], tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """Members of one kind read each acknowledged record, Java's even with a pattern that the coordinator matches."""
+    """Members of one kind read each acknowledged record. Java's members even subscribe to a pattern that the
+    coordinator matches."""
     if not request.config.getoption("--matrix"):
         pytest.skip("only in the long form: run make test-groups")
-    if LIBRDKAFKA not in kinds:
+    if LIBRDKAFKA not in kinds and ODRADEK not in kinds:
         request.getfixturevalue("kafka_jars")
     if JAVA in kinds and shutil.which("javac") is None:
         pytest.skip("no Java compiler")
     share(kinds, tmp_path, ROUNDS)
+
+
+def test_our_client_on_apache_kafka(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """Our members and one of librdkafka read each acknowledged record of three nodes of Apache Kafka."""
+    if not request.config.getoption("--matrix"):
+        pytest.skip("only in the long form: run make test-groups")
+    request.getfixturevalue("kafka_jars")
+    with three_nodes(tmp_path, ApacheKafka()) as cluster:
+        play(cluster, [ODRADEK, LIBRDKAFKA, ODRADEK], tmp_path, rounds=1)

@@ -56,7 +56,7 @@ class Replica:
     lives: bool = False
     broker_epoch: int = -1
     previous: int = -1
-    """The broker epoch of its last clean stop, which a file on its disk remembers."""
+    """The broker epoch of its last clean stop, which is in a file on its disk."""
     seen: PartitionImage | None = None
     offset: int = -1
     promised: dict[int, int] = attrs.Factory(dict)
@@ -89,7 +89,7 @@ class PowerWorld:
         self.acknowledged: list[Record] = []
         self.nodes = {node_id: Replica(node_id) for node_id in NODES}
         self.unclean: list[tuple[PartitionImage, PartitionImage]] = []
-        """Elections of leaders that may lack records, as the partition before and after."""
+        """Elections of leaders that may lack records, each with the partition before and after it."""
         self.checked_epoch = -1
         """The newest leader epoch whose leader was checked against the acknowledged records."""
         self.machine = self._activate(MetadataImage.empty("c"))

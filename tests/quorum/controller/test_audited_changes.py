@@ -43,7 +43,7 @@ def audited(member: Member) -> list[dict[str, Any]]:
 def test_each_decision_has_a_line_with_its_offsets() -> None:
     """A decision's line has its first and last offset.
 
-    A client's decision names the client, and the controller's own names the node.
+    The line names the client, or the node if it is the controller's own decision.
     """
 
     async def script(world: World, controllers: Controllers) -> None:

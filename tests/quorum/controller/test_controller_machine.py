@@ -148,7 +148,7 @@ class ControllerMachine(RuleBasedStateMachine):
             )
         )
         if known is not None and set(known.log_dirs).isdisjoint(self.disks[broker_id]):
-            # All of the broker's disks are new, so it may be another node: it is refused while the old session lasts.
+            # All of the broker's disks are new, so it may be another node. It is refused while the old session lasts.
             assert response.error_code in (ErrorCode.NONE, ErrorCode.DUPLICATE_BROKER_REGISTRATION)
         else:
             assert response.error_code == ErrorCode.NONE

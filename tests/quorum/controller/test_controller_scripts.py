@@ -26,5 +26,5 @@ def test_script(path: Path, rewrite: bool) -> None:
 
 
 def test_scripts_exist() -> None:
-    """There are scripts: with an empty folder nothing would be tested."""
+    """The folder has scripts. If it were empty, the test above would prove nothing."""
     assert len(SCRIPTS) >= 6

@@ -106,7 +106,7 @@ def guarded(service: MetadataService, acls: dict[bytes, Acl]) -> None:
 def test_a_reader_does_not_delete_a_topic_that_is_being_made(version: int) -> None:
     """A client without DELETE deletes a topic whose creation is in flight.
 
-    It gets UNKNOWN_TOPIC_OR_PARTITION, and the topic is created.
+    The deletion gets UNKNOWN_TOPIC_OR_PARTITION, and the topic is created.
     """
 
     async def main(env: Env) -> None:

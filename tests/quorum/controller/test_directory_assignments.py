@@ -118,7 +118,8 @@ def test_the_word_is_recorded() -> None:
 def test_a_replica_outside_the_registration_is_offline(directory: bytes) -> None:
     """The new directory is not registered, so the replica is offline.
 
-    The replica leaves the ISR, and another one leads. Alone in the ISR it stays, and the partition has no leader.
+    The replica leaves the ISR, and another replica leads. If it is alone in the ISR, it stays there, and the
+    partition has no leader.
     """
     code, after = ask(NEW, directory)
     assert code is ErrorCode.NONE
@@ -143,9 +144,9 @@ def test_a_lost_replica_is_not_eligible_and_its_fetches_count_no_more() -> None:
 
 @pytest.mark.parametrize("before", [UNASSIGNED_DIRECTORY, LOST_DIRECTORY, MIGRATING_DIRECTORY, TWO])
 def test_a_replica_that_is_found_leads_again(before: bytes) -> None:
-    """A partition waits for its last in-sync replica, and the broker reports it in a valid directory.
+    """A partition waits for its last in-sync replica.
 
-    The replica leads again.
+    The broker reports this replica in a valid directory, and the replica leads again.
     """
     waiting = attrs.evolve(NEW, leader=NO_LEADER, isr=(1,), directories=(before, b"x" * 16))
     _, after = ask(waiting, ONE)

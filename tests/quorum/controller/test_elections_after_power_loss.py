@@ -99,8 +99,8 @@ def test_a_broker_that_has_registered_is_waited_for(
 ) -> None:
     """All brokers lose power and register, before any is unfenced. The longest log leads, however late it reports.
 
-    The first broker to register left an ISR that was still large enough, so it is missing in the last known ELR. It is
-    waited for all the same, even by a new controller.
+    The first broker to register left an ISR that was still large enough, so it is missing in the last known ELR. The
+    controller waits for it all the same, and so does a new controller.
     """
     for best in NODES:
         world = PowerWorld(Random(3))

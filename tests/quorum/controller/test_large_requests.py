@@ -93,7 +93,7 @@ def test_as_much_as_a_decision_may_write_is_not_too_much() -> None:
 def test_lists_are_combined_item_by_item() -> None:
     """Appending to a list adds only missing items, once and in order.
 
-    Subtracting removes one item for each given one.
+    Subtracting removes one item of the list for each given item.
     """
     assert combine_items(Operation.APPEND, "a,b,a", "c,b,c,d") == ["a", "b", "a", "c", "d"]
     assert combine_items(Operation.SUBTRACT, "a,b,a,c", "a,c,x") == ["b", "a"]

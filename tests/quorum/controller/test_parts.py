@@ -432,9 +432,9 @@ def test_what_would_write_too_much_writes_nothing(validate_only: bool) -> None:
 
 
 def test_what_is_refused_does_not_count_as_written() -> None:
-    """Topics that are refused, as they exist already, do not count towards the limit of records.
+    """Topics that exist already are refused, and do not count towards the limit of records.
 
-    The new ones may reach it exactly.
+    New topics may reach the limit exactly.
     """
     cluster = Cluster()
     names = [f"n{number}" for number in range(2000)]
@@ -470,7 +470,7 @@ def test_a_topic_that_grows_beyond_the_limit_leaves_the_others_alone() -> None:
 def test_a_controller_that_is_lost_in_between_is_told_for_the_rest() -> None:
     """The controller loses its lead between two parts.
 
-    Committed topics are answered, and the rest gets NOT_CONTROLLER.
+    Committed topics are answered, and the other topics get NOT_CONTROLLER.
     """
     cluster = Cluster()
     request = new_topics_named([f"n{number}" for number in range(1000)])

@@ -36,7 +36,7 @@ def test_replicas_are_distinct_and_led_by_active_brokers(
 ) -> None:
     """In every cluster a partition's replicas are distinct and its leader is active.
 
-    Brokers lead equally many, and racks are used evenly.
+    The numbers of partitions that brokers lead differ by one at most, and racks are used evenly.
     """
     brokers = [broker(number, rack, host, fenced) for number, (rack, host, fenced) in enumerate(places)]
     active = [each for each in brokers if not each.fenced]
@@ -76,7 +76,8 @@ def test_a_dead_brokers_load_spreads_over_all_survivors() -> None:
 
 
 def test_fenced_brokers_help_only_when_they_must() -> None:
-    """Fenced brokers get replicas only if there are too few active ones, and never as the first replica."""
+    """Fenced brokers get replicas only if there are too few active brokers. A fenced broker never has the first
+    replica."""
     brokers = [broker(0), broker(1, fenced=True), broker(2)]
     for replicas in place_replicas(brokers, 6, 3, Random(1)):
         assert replicas[-1] == 1

@@ -20,7 +20,8 @@ def ids_of(answer: AllocateProducerIdsResponse) -> range:
 
 
 def test_blocks_asked_for_before_one_is_committed_are_different() -> None:
-    """Several blocks are requested before one is committed. They differ, since each decision sees the earlier ones."""
+    """Several blocks are requested before one is committed. The blocks differ, since each decision sees the earlier
+    decisions."""
 
     async def script(world: World, controllers: Controllers) -> None:
         epoch = (await controllers.ask(register(100))).broker_epoch

@@ -72,7 +72,7 @@ def controller(**changes: Any) -> ControllerRegistrationRequest:
 
 
 def of_controllers(changes: dict[str, Any]) -> dict[str, Any]:
-    """Translate the invalid fields of a broker's registration to those of a controller's."""
+    """Translate the invalid fields of a broker's registration to fields of a controller's registration."""
     if "broker_id" in changes:
         return {"controller_id": changes["broker_id"]}
     if "listeners" in changes:
@@ -94,7 +94,7 @@ def of_controllers(changes: dict[str, Any]) -> dict[str, Any]:
 def test_absurd_registrations_are_refused() -> None:
     """Each invalid registration is refused with its error code, and nothing of it is written.
 
-    Valid ones are accepted before and after.
+    Valid registrations are accepted before and after.
     """
 
     async def script(world: World, controllers: Controllers) -> None:

@@ -1,4 +1,5 @@
-"""The log has configuration values that a controller cannot parse. It keeps them until the key is changed."""
+"""The log has configuration values that a controller cannot parse. The controller keeps such a value until its key is
+changed."""
 
 from __future__ import annotations
 
@@ -73,7 +74,7 @@ def test_a_change_of_the_key_takes_the_text_away(
 
 @pytest.mark.parametrize("configs", [[], [absolute.AlterableConfig("retention.ms", "5")]])
 def test_replacing_all_values_takes_the_text_away(configs: list[absolute.AlterableConfig]) -> None:
-    """AlterConfigs lists all values that remain, so it removes an unreadable one."""
+    """AlterConfigs lists all values that remain, so it removes an unreadable value."""
     code, image = decided(absolute.AlterConfigsRequest([absolute.AlterConfigsResource(TOPIC, "t", configs)]))
     assert (code, dict(image.topic_configs("t"))) == (0, {each.name: each.value for each in configs})
     assert (TOPIC, "t") not in image.unreadable_configs
@@ -102,7 +103,7 @@ def test_a_deleted_topic_leaves_nothing() -> None:
 def test_each_is_told_and_counted_once() -> None:
     """An unreadable value is logged and counted once.
 
-    It may come in the log, at a start or with a leader's snapshot.
+    It may come in a new record, in the log at a start, or in a leader's snapshot.
     """
 
     class Lines:

@@ -51,7 +51,7 @@ class RaftMachine(RuleBasedStateMachine):
 
     @rule()
     def quiet_moment(self) -> None:
-        """Let time pass without trouble. Most runs need a few such rules to elect a leader."""
+        """Let time pass without trouble. In most runs, a leader is elected only after several calls."""
         self.cluster.settle(0.3)
 
     @rule(number=NODES)

@@ -13,7 +13,8 @@ SCRIPTS = sorted((Path(__file__).parent / "scripts").glob("*.txt"))
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 def test_script(path: Path, rewrite: bool) -> None:
-    """A script's output is what its commands do. `--rewrite` writes the output anew; review the difference."""
+    """The commands of a script give the output that it contains. `--rewrite` writes the output anew; review the
+    difference."""
     happened = run_script(path)
     if rewrite:
         path.write_text(happened)

@@ -76,7 +76,7 @@ def test_an_answer_of_a_recovered_quorum_stops_a_replica_with_a_log(kind: type, 
 def test_an_old_leader_stops_as_well() -> None:
     """Old voters elect a leader among themselves.
 
-    It stops when a node of the recovered quorum answers its BeginQuorumEpoch.
+    This leader stops when a node of the recovered quorum answers its BeginQuorumEpoch.
     """
     core = replica()
     for at in range(1, 100):

@@ -77,7 +77,7 @@ def register(broker_id: int) -> BrokerRegistrationRequest:
 class Controllers:
     """Controllers on the machines `c1`, `c2` and so on. They are formatted at once, and started by `start`.
 
-    `voters` are the voters. `observers` are not controllers.
+    `voters` and `observers` are ids of nodes. An observer is no controller, unless it is in `more_controllers`, too.
     """
 
     def __init__(

@@ -206,7 +206,7 @@ def test_a_clean_stop_hands_over() -> None:
 
 @pytest.mark.long
 def test_followers_that_lag_fetch_many_batches_at_once() -> None:
-    """A follower that lags fetches hundreds of batches in a few answers. It syncs each before the next fetch."""
+    """A follower that lags fetches hundreds of batches in a few answers. It syncs each answer before the next fetch."""
 
     async def script(world: World, controllers: Controllers) -> None:
         leader = await controllers.leader()
@@ -337,7 +337,7 @@ def test_the_leader_describes_the_quorum() -> None:
 def test_static_voters_are_described_without_directories() -> None:
     """With static voters, DescribeQuorum shows no directory ids of voters, as Kafka does at kraft.version 0.
 
-    Observers have theirs.
+    It shows the directory ids of observers.
     """
 
     async def script(world: World, controllers: Controllers) -> None:

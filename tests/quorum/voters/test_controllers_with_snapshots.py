@@ -45,7 +45,8 @@ def test_every_node_writes_its_own_and_lets_the_log_go() -> None:
 
 @pytest.mark.parametrize("static", [False, True])
 def test_who_was_away_for_long_loads_the_leaders_snapshot(static: bool) -> None:
-    """A voter was away, and the leader's log begins above its end. It fetches a snapshot, and then votes as before."""
+    """A voter was away, and the leader's log begins above the voter's end. The voter fetches a snapshot, and then
+    votes as before."""
 
     async def script(world: World, controllers: Controllers) -> None:
         leader = await controllers.leader()
@@ -89,7 +90,8 @@ def test_all_start_again_from_their_snapshots() -> None:
 
 
 def test_voters_that_joined_later_are_told_by_their_own_snapshots() -> None:
-    """A node was formatted without voters, and the log named them later. Its own snapshot contains them, too (KIP-853).
+    """A node was formatted without voters, and the log named the voters later. The node's own snapshot contains the
+    voters, too (KIP-853).
 
     Otherwise the node would not know after a restart whether it votes, and who else does.
     """

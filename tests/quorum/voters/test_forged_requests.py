@@ -96,9 +96,9 @@ def test_an_epoch_has_one_leader_whatever_is_said() -> None:
 
 
 def test_leaders_that_do_not_exist_are_got_over() -> None:
-    """Each node gets a BeginQuorumEpoch of another nonexistent leader.
+    """Each node gets a BeginQuorumEpoch of a different leader that does not exist.
 
-    After failed fetches the nodes elect a real one.
+    After failed fetches, the nodes elect a real leader.
     """
 
     async def script(world: World, controllers: Controllers) -> None:
@@ -170,7 +170,7 @@ def test_addresses_of_leaders_that_are_none_are_forgotten() -> None:
 def test_a_replica_with_the_id_of_a_voter_does_not_stand_in_for_it() -> None:
     """A stranger fetches under a voter's node id, but from another disk (KIP-853).
 
-    The leader does not count its fetches, and stays.
+    The leader does not count the stranger's fetches, and goes on leading.
     """
 
     async def script(world: World, controllers: Controllers) -> None:

@@ -293,7 +293,7 @@ def test_a_disk_that_is_full_behind_a_late_sync_does_not_hang() -> None:
 def test_the_tail_reads_as_the_log_does() -> None:
     """A read from the log's tail in memory returns whole batches, at least one, below the bound.
 
-    Batches in the file are left to the file.
+    If the offset is in an earlier batch, the read returns None, since this batch has to be read from the file.
     """
     tail = LogTail()
     assert tail.read(5, 100, None) is None

@@ -1,4 +1,4 @@
-"""A node connects to that listener of a controller that has the same name as the node's own first listener."""
+"""A node connects to the listener of a controller that has the same name as the node's own first listener."""
 
 from __future__ import annotations
 

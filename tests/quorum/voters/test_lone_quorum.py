@@ -268,10 +268,10 @@ def test_a_dead_broker_is_fenced_however_slow_commits_are(commit_seconds: float)
 
 
 def test_a_controller_that_was_paused_fences_nobody_for_it() -> None:
-    """A controller is paused.
+    """A controller is paused. Living brokers are not fenced for the pause, and get a session's time to send
+    heartbeats.
 
-    Living brokers are not fenced for the pause: they have a session's time to send heartbeats. Silent ones are fenced
-    then.
+    Silent brokers are fenced after this time.
     """
     world = make_world()
     active: list[Any] = []
@@ -402,7 +402,8 @@ def test_a_want_of_descriptors_is_waited_out() -> None:
 
 
 def test_a_node_stops_though_its_disk_is_full() -> None:
-    """A node with a full disk stops in time. Clients whose decisions were not written get NOT_CONTROLLER."""
+    """A node with a full disk is stopped. It ends soon, and clients whose decisions were not written get
+    NOT_CONTROLLER."""
     world = make_world()
     answers: list[Any] = []
 
@@ -501,7 +502,7 @@ def test_a_cluster_with_features_that_we_lack_is_refused() -> None:
 def test_a_failed_quorum_waits_quietly_for_a_call_to_its_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """The quorum fails while a disk call hangs.
 
-    The node ends when the call returns, and until then its clock does not spin.
+    The node ends when the call returns. Until then it sleeps, instead of setting timers again and again.
     """
     world = make_world()
     timeouts: list[float] = []

@@ -1,4 +1,5 @@
-"""A controller whose metadata log is lost does not start: it may have voted, and acknowledged records, by that log."""
+"""A controller whose metadata log is lost does not start, since its votes and acknowledged records may be lost with
+the log."""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ def open_log(world: World, node_id: int, *, may_vote: bool = True) -> MetadataLo
 def test_a_metadata_log_that_is_gone_is_missed(static: bool, clean: bool, lost: str) -> None:
     """A voter's log is gone, but its directory id is as before.
 
-    It refuses to start, since it might vote twice in an epoch.
+    The voter refuses to start, since it might vote twice in an epoch.
     """
 
     async def script(world: World, controllers: Controllers) -> None:

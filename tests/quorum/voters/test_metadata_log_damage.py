@@ -84,7 +84,7 @@ def test_a_log_that_was_cut_stops_the_node() -> None:
 
 
 def test_a_torn_tail_is_cut_off_silently() -> None:
-    """Part of a batch follows the synced log. It was never answered, so it is cut off."""
+    """Part of a batch follows the synced log. The batch was never answered, so the part is cut off."""
     world = make_world()
     world.run(run, world, write_some)
     file = world.machine(NODE).disk.open_dir(PATH).open(LOG.removeprefix(PATH + "/"))
@@ -151,7 +151,7 @@ def test_the_synced_offset_is_a_lower_bound() -> None:
 def test_a_torn_write_of_several_batches_is_cut_where_it_is_torn(at: int) -> None:
     """A write of several batches is torn by a power loss, which may keep a later batch.
 
-    The log is truncated at the first damaged one.
+    The log is truncated at the first damaged batch.
     """
     world = make_world()
     directory = world.machine(NODE).disk.open_dir(PATH).subdir("__cluster_metadata-0")

@@ -60,7 +60,7 @@ async def all_entries_are_new(controllers: Controllers) -> None:
 def test_all_voters_move_at_once() -> None:
     """All voters move at once. Within a minute a leader is elected, and the log has the new addresses of all.
 
-    Then the log alone is enough: the nodes start again with useless bootstrap servers.
+    Then the log alone is enough, so the nodes can start again with useless bootstrap servers.
     """
 
     async def script(world: World, controllers: Controllers) -> None:
@@ -137,7 +137,7 @@ def test_voters_move_one_by_one() -> None:
 
 
 def test_addresses_that_were_exchanged() -> None:
-    """Voters exchange their addresses, so another voter answers at each.
+    """Voters exchange their addresses, so another voter answers at each address.
 
     The error INVALID_VOTER_KEY is neither counted as a vote nor logged as a refusal.
     """
@@ -271,7 +271,7 @@ def test_another_cluster_teaches_nothing(is_vote: bool) -> None:
 def test_a_short_patience_finds_moved_voters_too() -> None:
     """Voters have moved, and `controller.quorum.fetch.timeout.ms` is long compared to the request timeout.
 
-    They are found all the same.
+    The voters are still found.
     """
 
     async def script(world: World, controllers: Controllers) -> None:
@@ -285,7 +285,7 @@ def test_a_short_patience_finds_moved_voters_too() -> None:
 
 
 def test_an_address_in_the_log_that_leads_to_the_voter_itself_is_no_doubt() -> None:
-    """The log has another name of this node, `localhost`.
+    """The log has another name of this node's address, `localhost`.
 
     The node recognizes its own request, and elects without a delay.
     """

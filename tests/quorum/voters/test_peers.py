@@ -182,7 +182,7 @@ def test_who_is_not_there_has_not_seen_the_request() -> None:
 def test_a_crash_of_the_peer_breaks_what_is_under_way_and_nothing_later() -> None:
     """A peer crashes.
 
-    Requests under way raise `ConnectionLost`, as they may have been performed. Later ones use a new connection.
+    Requests under way raise `ConnectionLost`, as they may have been performed. Later requests use a new connection.
     """
 
     async def script(world: World, connections: PeerConnections, peer: Peer) -> None:
@@ -280,7 +280,7 @@ async def count_attempts(world: World, seconds: float, peers: list[Peer]) -> int
             answers.append(await ask(world, peer, 1, 1.0))
             await world.sleep(0.02)
 
-    env.network.connect = count  # type: ignore[method-assign]  # counted on its way
+    env.network.connect = count  # type: ignore[method-assign]  # counts calls
     for done in [world.spawn(hurry, peer) for peer in peers]:
         await done.wait()
     env.network.connect = connect  # type: ignore[method-assign]
@@ -299,7 +299,7 @@ async def hang_up(env: Env) -> None:
 def test_a_dead_peer_is_tried_twice_a_second_at_most(lanes: tuple[str, ...]) -> None:
     """Many callers in several lanes send to a dead peer.
 
-    It is tried at most twice a second, and reached within a second after its return.
+    The peer is tried at most twice a second, and reached within a second after its return.
     """
 
     async def script(world: World, connections: PeerConnections, peer: Peer) -> None:

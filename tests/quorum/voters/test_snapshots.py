@@ -174,7 +174,7 @@ def test_every_field_of_brokers_controllers_and_partitions_is_kept() -> None:
 def test_a_snapshot_is_there_whole_or_not_at_all() -> None:
     """The power is cut at each operation of writing a second snapshot.
 
-    The newest complete one is the first or the second.
+    The newest complete snapshot is the first or the second.
     """
     first, second = image_of(1), image_of(6)
     for number in range(1, 40):

@@ -82,7 +82,7 @@ def test_a_formatted_node_has_an_identity_features_and_a_voter() -> None:
 def test_formatting_twice_is_refused_and_can_be_ignored() -> None:
     """Formatting again is refused.
 
-    With `--ignore-formatted` only new directories are formatted, and those of another node are refused.
+    With `--ignore-formatted` only new directories are formatted, and directories of another node are refused.
     """
     first, second = directories()
     format_all(first)
@@ -178,7 +178,7 @@ def test_a_damaged_identity_is_told(contents: str, problem: str) -> None:
 
 
 def test_an_unfinished_snapshot_is_told_apart() -> None:
-    """A snapshot without its footer is unfinished, and is refused. A damaged one gives another error."""
+    """A snapshot without its footer is unfinished, and is refused. A damaged snapshot gives another error."""
     first, _ = directories()
     format_all(first)
     data = first.read_bytes("bootstrap.checkpoint")

@@ -39,7 +39,7 @@ def test_voters_are_judged_each_by_itself() -> None:
 
 
 def test_a_name_and_its_address_are_one_place() -> None:
-    """A host name, an alias and its address are the same place. Another port is another one."""
+    """A host name, an alias and its address are the same place. Another port is another place."""
     known = places()
     known.note_addresses("old", ("10.0.0.1",))
     known.note_addresses("alias", ("10.0.0.1",))

@@ -134,7 +134,7 @@ async def test_all_bootstrap_servers_are_asked_and_the_voter_is_kept(nursery: tr
 async def test_every_address_of_a_name_is_asked(nursery: trio.Nursery) -> None:
     """A bootstrap name has several addresses.
 
-    Each is asked under this name, and the next request goes to the one of the voter.
+    Each is asked under this name, and the next request goes to the address at which the voter answered.
     """
     found = {
         ("10.0.0.1", 9093): ErrorCode.INVALID_VOTER_KEY,
@@ -192,7 +192,7 @@ async def test_a_stranger_at_the_old_address_is_no_refusal(nursery: trio.Nursery
 async def test_strangers_everywhere_are_a_refusal(nursery: trio.Nursery) -> None:
     """All addresses answer that they belong to another cluster.
 
-    The start is refused, since this node is the wrong one.
+    The start is refused, since this node itself is in the wrong cluster.
     """
     code = ErrorCode.INCONSISTENT_CLUSTER_ID
     driver = Driver({OLD: code, FIRST: code, SECOND: code}, nursery)

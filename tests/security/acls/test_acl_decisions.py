@@ -74,7 +74,7 @@ def test_an_acl_goes_with_the_first_filter_that_means_it() -> None:
 
 
 def test_an_exact_filter_finds_its_acl_without_a_search() -> None:
-    """A filter that names all parts of an ACL matches only this one. An ACL of another principal stays."""
+    """A filter that names all parts of an ACL matches only this ACL. The same ACL of another principal stays."""
     decider = Decider()
     decider.decide(create("t"))
     other = DeleteAclsFilter(2, "t", 3, "User:b", "*", READ, ALLOW)

@@ -165,7 +165,8 @@ def test_a_connection_forgets_its_decisions_when_an_acl_changes() -> None:
 
 
 def test_a_connection_remembers_a_thousand_decisions() -> None:
-    """A connection remembers a thousand decisions, and does not ask for them again. New ones replace the oldest."""
+    """A connection remembers a thousand decisions, and does not ask for them again. New decisions replace the
+    oldest."""
     held = authorizer([rule("*")])
     rights = Rights(held, ALICE, HOST)
     for _ in range(2):

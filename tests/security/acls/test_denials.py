@@ -1,4 +1,4 @@
-"""Refusals for the audit log: every refusal of a request, but not what a list leaves out."""
+"""Refusals in the audit log: each refusal of a request is reported, but not the resources that a list leaves out."""
 
 from __future__ import annotations
 
@@ -99,7 +99,8 @@ def test_a_remembered_refusal_is_told_again() -> None:
 
 
 def test_lists_and_alternatives_tell_nothing() -> None:
-    """Topics and groups that a list hides are not reported as denials. Neither is a right if another one suffices."""
+    """Topics and groups that a list hides are not reported as denials. Neither is a missing right, if another right
+    suffices."""
     authorizer, heard = judged(may(ResourceType.TOPIC, "t", Operation.WRITE))
     hidden = MetadataResponse(topics=[MetadataResponseTopic(0, "secret")])
     shown = ask(authorizer, ApiKey.METADATA, MetadataRequest(None), hidden, version=9)
@@ -170,7 +171,7 @@ class KeptLines:
 
 
 def test_the_line_says_why() -> None:
-    """A denial's line says why: the ACL that denies, a missing ACL, or ACLs that are still to be read."""
+    """A denial's line gives the reason: the ACL that denies, a missing ACL, or ACLs that are still to be read."""
     denies = Acl(ResourceType.TOPIC, "orders-", 4, ALICE, "10.0.0.1", Operation.ALL, 2)
     authorizer, _ = judged(denies)
     auditor, lines = Auditor(1), list[dict[str, Any]]()

@@ -1,6 +1,6 @@
 """Doors check the rights of every served API.
 
-Parked requests are checked again, and answers equal Kafka's recorded ones.
+Parked requests are checked again, and answers equal those recorded from Kafka.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def _rights(authorizer: Authorizer) -> Any:
 
 
 def test_a_parked_answer_is_judged_again() -> None:
-    """A right is taken while a request is parked. The door's `again` refuses the answer."""
+    """A client loses a right while its request is parked. The door's method `again` then refuses the answer."""
     held = Authorizer(AuthorizerSettings())
     rule = Acl(ResourceType.TOPIC, "t", 3, "User:ANONYMOUS", "*", Operation.WRITE, 3)
     held.apply(AclIndex.of({b"1" * 16: rule}))
@@ -162,7 +162,7 @@ def test_a_parked_answer_is_judged_again() -> None:
 
 
 class Beside:
-    """A replacement for the turns of long work, which gives no turns."""
+    """A stub of `LongWork`, which begins work without any turns."""
 
     def begin(self) -> Beside:
         return self
@@ -234,7 +234,8 @@ def test_every_served_api_has_a_door(judging_node: str) -> None:
 
 
 def test_we_judge_like_kafka(answers: dict[str, Any]) -> None:
-    """We answer as Kafka does to a client without rights, with the smallest right, and with a wrong one."""
+    """We answer as Kafka does: to a client without rights, with the smallest sufficient right, and with a wrong
+    right."""
     differences = compare(answers)
     assert not differences, "\n".join(differences[:40])
 

@@ -50,7 +50,7 @@ class Place:
         self.path = path
         env = HeldEnv()
         self.clock = env.clock
-        # no trouble is reported here
+        # This audit log reports no trouble to anybody.
         self.log = AuditLog(env, None, env.open_dir(str(path), create=True), AuditSettings())
         self.auditor = Auditor(1)
         self.auditor.lines = self.log
@@ -100,7 +100,8 @@ def place(tmp_path: Path) -> Place:
 
 
 def test_refusals_displace_no_changes_and_logins(place: Place) -> None:
-    """Thousands of denials and failed logins come. They go to other files, so the lines of changes and logins stay."""
+    """Thousands of denials and failed logins come. Their lines go to other files, so that the lines of changes and
+    logins stay."""
     place.auditor.logged_in("SASL", "10.0.0.1", ALICE, "PLAIN")
     place.change(7)
     for number in range(3000):
@@ -275,7 +276,8 @@ def test_the_bytes_of_the_file_are_what_is_charged(place: Place) -> None:
 
 
 def test_accounts_are_bounded() -> None:
-    """The number of accounts is limited. Unused ones are forgotten, and if there are none, new principals share one."""
+    """The number of accounts is limited. Unused accounts are forgotten. If all are used, new principals share one
+    account."""
     budgets = Budgets()
     for number in range(3 * ACCOUNTS_MAX):
         line = prepared("denied", Payer(f"User:{number}", f"a{number}", (number,)), number=number)

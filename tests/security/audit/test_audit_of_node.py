@@ -193,7 +193,7 @@ def test_a_denial_names_the_right_and_the_rule(audited: AuditedNode) -> None:
 
 
 def test_lists_deny_nothing(audited: AuditedNode) -> None:
-    """A list that hides topics is no denial, as in Kafka. Neither is a missing right if another one suffices."""
+    """A list that hides topics is no denial, as in Kafka. Neither is a missing right, if another right suffices."""
     client = alice(audited.sasl)
     client.list_topics(timeout=10)
     client.list_consumer_groups().result()

@@ -33,10 +33,10 @@ class OtherNode:
         self.versions: list[int] = []
 
     async def readable(self) -> None:
-        """Return at once: always readable."""
+        """Return at once, since this connection is always readable."""
 
     async def writable(self) -> None:
-        """Return at once: always writable."""
+        """Return at once, since this connection is always writable."""
 
     def send(self, chunks: Sequence[Buffer], more: bool = False) -> int:
         data = b"".join(chunks)

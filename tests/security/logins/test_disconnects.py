@@ -51,7 +51,7 @@ def _keys(demands: dict[str, str]) -> dict[str, str]:
 def test_a_new_value_closes_and_an_old_one_does_not() -> None:
     """A new value closes the principal's connections.
 
-    A value from before the start closes none. Keeping or removing a value closes none, either.
+    A value from before the start, or a value that is kept or removed, closes none.
     """
     broker = Broker(alice="1")
     alice, again, bob = Connection("User:alice"), Connection("User:alice"), Connection("User:bob")

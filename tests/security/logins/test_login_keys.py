@@ -52,7 +52,8 @@ def security(**changes: str | None) -> ListenerSecurity:
 
 
 def test_the_most_special_key_holds() -> None:
-    """A key for listener and mechanism wins over the listener's, which wins over the general one, as in Kafka."""
+    """As in Kafka, the key of a listener with a mechanism wins over the key of the listener, and this over the general
+    key."""
     keys = {
         **OAUTH_KEYS,
         "listener.name.sasl.sasl.enabled.mechanisms": "OAUTHBEARER,SCRAM-SHA-256",
@@ -90,7 +91,8 @@ def test_kafkas_own_classes_are_names() -> None:
 
 
 def test_what_is_waived_is_not_asked_for() -> None:
-    """`odradek.sasl.oauthbearer.waived` names claims that need no expected value. Others still need one."""
+    """`odradek.sasl.oauthbearer.waived` names claims that need no expected value. Other claims still need an expected
+    value."""
     keys = {**OAUTH_KEYS, f"{OAUTH}expected.audience": None, f"{OAUTH}expected.issuer": None}
     found = security(**keys, **{"odradek.sasl.oauthbearer.waived": "audience, issuer"})
     assert found.oauth is not None
@@ -201,7 +203,7 @@ def test_what_cannot_be_honoured_is_refused(name: str) -> None:
 
 
 def test_a_line_without_its_mechanism_is_told() -> None:
-    """A JAAS line needs a mechanism in its key, as in Kafka. A warning says that it has no effect otherwise."""
+    """A JAAS line needs a mechanism in its key, as in Kafka. Otherwise a warning says that the line has no effect."""
     found = NodeConfig.from_properties(properties(**{f"{PREFIX}sasl.jaas.config": f"{SCRAM} required;"}))
     assert any(f"{PREFIX}sasl.jaas.config has no effect" in each for each in found.warnings)
 

@@ -324,7 +324,7 @@ def test_documents_are_bounded_and_redirects_not_followed() -> None:
 
 @contextmanager
 def listening(serve: Callable[[socket.socket], None]) -> Iterator[int]:
-    """Run `serve` with the first connection to a new port, which is yielded."""
+    """Listen on a new port and yield it. Run `serve` with the first connection."""
 
     def accept() -> None:
         conn, _ = listener.accept()

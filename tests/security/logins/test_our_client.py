@@ -102,7 +102,7 @@ def _client(keys: Mapping[str, str], **others: str) -> Client:
 
 
 def test_a_wrong_password_is_told_at_once_and_not_shown(secured: SecuredNode) -> None:
-    """A wrong password fails at once, without retries. The error does not contain it."""
+    """A wrong password fails at once, without retries. The error does not contain the password."""
     keys = _keys(secured, "scram")
     wrong = _jaas(SCRAM_MODULE, "alice", "a-wrong-one")
     with _client(keys, **{"sasl.jaas.config": wrong}) as client:

@@ -145,7 +145,7 @@ def test_an_endpoint_that_refuses_ends_the_login(secured: SecuredNode) -> None:
 
 
 def test_a_token_is_kept_until_it_is_old() -> None:
-    """A token is used for most of its lifetime, and then replaced. While the issuer is away the old one is used."""
+    """A token is used for most of its lifetime, and then replaced. While the issuer is away, the old token is used."""
     issuer = Issuer()
     with token_endpoint(issuer) as endpoint:
         tokens = open_tokens(_request(endpoint))

@@ -124,7 +124,7 @@ def test_others_do_not_read_it(guarded: Place) -> None:
 
 
 def test_a_certificate_is_a_login(guarded: Place) -> None:
-    """If the listener requests certificates, a certificate of the authority replaces the password."""
+    """If the listener requests certificates, a certificate that the authority has signed replaces the password."""
     status, _ = guarded.get(certificate=str(guarded.directory / "dora.pem"))
     assert status == 200
 
@@ -207,7 +207,7 @@ async def test_who_guesses_is_held_back() -> None:
 
 @pytest.mark.trio
 async def test_a_password_is_computed_once() -> None:
-    """A hundred scrapes compute one PBKDF2. A changed password computes another one."""
+    """A hundred scrapes compute PBKDF2 only once. After a change of the password, it is computed again."""
     users = {"alice": keys("right")}
     logins = page_logins(users)
     for _ in range(100):

@@ -107,7 +107,7 @@ def test_numbers_of_kafkas_have_their_lengths() -> None:
 def test_a_made_up_salt_has_the_form_that_it_imitates(salt: bytes) -> None:
     """A made-up salt has the length, alphabet and iterations of the form.
 
-    Each name has its own, always the same salt.
+    A name always gets the same salt, and other names get others.
     """
     form = form_of(salt, 5_000)
     made = [form.salt(SECRET, b"nobody-%d" % each) for each in range(50)]
@@ -117,7 +117,8 @@ def test_a_made_up_salt_has_the_form_that_it_imitates(salt: bytes) -> None:
 
 
 def test_a_name_keeps_its_form_while_users_come_and_go() -> None:
-    """One user is added to a hundred users. Few unknown names change their form, and all brokers choose the same."""
+    """One user is added to a hundred users. Few unknown names change their form, and all brokers choose the same form
+    for a name."""
     image = image_of(users(Random(3)))
     more = image_of([credential("new", b"x" * 16)], image)
     names = [f"nobody-{each}" for each in range(1_000)]

@@ -267,7 +267,8 @@ def _token(client: RawClient, data: bytes) -> tuple[int, bytes]:
 
 
 def test_a_replayed_login(secured: SecuredNode) -> None:
-    """The messages of a successful login are sent again. They are refused, on the same listener and on another one."""
+    """The messages of a successful login are sent again. They are refused, on the same listener and on another
+    listener."""
     honest = ScramClient(MECHANISMS["SCRAM-SHA-512"], "alice", "alice-secret", "a-nonce-of-before")
     first = honest.first()
     with RawClient(secured.sasl) as client:
@@ -466,7 +467,7 @@ def _times(count: int, attempt: Callable[[str], None]) -> dict[str, list[float]]
 @pytest.mark.attack
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
 def test_time_tells_nothing_of_users(secured: SecuredNode, mechanism: str) -> None:
-    """Challenges for unknown and known users take equally long: their medians differ only by noise."""
+    """Challenges for unknown and known users take equally long. Their median times differ only by noise."""
 
     def attempt(user: str) -> None:
         with RawClient(secured.sasl) as client:

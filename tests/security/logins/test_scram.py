@@ -56,10 +56,7 @@ def test_the_vector_of_rfc_7677() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_names_are_taken_as_they_are(name: str) -> None:
-    """Commas and equal signs in names are escaped.
-
-    Names are not normalized, as in Kafka: they are their bytes in UTF-8.
-    """
+    """Commas and equal signs in names are escaped. As in Kafka, names are used as UTF-8, without normalization."""
     for each in MECHANISMS.values():
         keys = server_keys(each, each.salted_password("pass wörd", SALT, 4096), SALT, 4096)
         ours = ScramServer(each, {name: keys}.get, SECRET, SERVER_NONCE)

@@ -124,7 +124,8 @@ def test_lives_end_at_the_limits_of_the_configuration() -> None:
 
 @pytest.mark.parametrize("is_restarted", [False, True])
 def test_a_token_is_found_by_its_secret_alone(is_restarted: bool) -> None:
-    """Every controller finds a token by its HMAC. Its id, a part of its HMAC, or an ended token's HMAC finds none."""
+    """Every controller finds a token by its HMAC. The token's id, a part of its HMAC, or an ended token's HMAC finds
+    no token."""
     decider = Decider(secrets_of())
     first, second = (decider.ask(CreateDelegationTokenRequest()) for _ in range(2))
     if is_restarted:
@@ -172,7 +173,8 @@ def test_too_many_renewers_are_refused_before_the_controller_is_asked() -> None:
 
 @pytest.mark.parametrize("is_restarted", [False, True])
 def test_an_owner_has_so_many_tokens_and_no_more(is_restarted: bool) -> None:
-    """An owner has a limited number of tokens, which does not affect others. An ended or expired token makes room."""
+    """An owner may have a limited number of tokens, and other owners are not affected. An ended or expired token makes
+    room."""
     decider = Decider(secrets_of(), tokens_per_owner_max=3)
     create, for_bob = CreateDelegationTokenRequest(), CreateDelegationTokenRequest("User", "bob")
     brief = CreateDelegationTokenRequest(max_lifetime_ms=5)
@@ -231,7 +233,7 @@ def log_in(login: Login, client: ScramClient) -> Any:
 
 @pytest.mark.parametrize(("session_ms", "expected_ms"), [(0, DAY_MS), (5_000, 5_000), (5 * DAY_MS, DAY_MS)])
 def test_a_login_is_the_owners_and_ends_with_the_token(session_ms: int, expected_ms: int) -> None:
-    """A login by token is the owner's.
+    """A login by a token counts as a login of the owner.
 
     It ends at `connections.max.reauth.ms` or with the token, whichever is earlier (KIP-368).
     """

@@ -81,7 +81,7 @@ class Place:
 
 
 def _properties(directory: Path, clients: int, controller: int, plaintext: int) -> dict[str, str]:
-    # Clients of the plaintext listener have no rights. It only serves to wait for the start.
+    # Clients of the plaintext listener have no rights. This listener only serves to wait for the start.
     listener = f"CLIENTS://127.0.0.1:{clients},PLAINTEXT://127.0.0.1:{plaintext}"
     users = " ".join(f'user_{user}="{user}-secret"' for user in (NODE, MALLORY, BROKER, ADMIN))
     return {

@@ -1,6 +1,6 @@
 """Modes of a node's directories and files.
 
-New ones are only for the node's user, and old ones with wider modes are reported.
+Only the node's user may use new files. Old files with wider modes are reported.
 """
 
 from __future__ import annotations
@@ -107,7 +107,8 @@ def test_an_old_directory_that_is_open_is_told_of(public: Path) -> None:
     ("given", "is_open"), [(0o755, True), (0o711, True), (0o704, True), (0o750, False), (0o770, False)]
 )
 def test_the_group_may_read(public: Path, given: int, is_open: bool) -> None:
-    """A directory that only the owner and the group can enter is accepted, as files of secrets are."""
+    """A directory that only the owner and the group can enter is accepted. The same rule applies to files with
+    secrets."""
     (public / "d").mkdir()
     (public / "d").chmod(given)
     assert bool(open_to_everybody([str(public / "d")])) is is_open

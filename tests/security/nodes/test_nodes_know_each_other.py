@@ -202,7 +202,8 @@ def test_quorum_replication_and_forwarding_in_full(tmp_path: Path, way: str) -> 
 
 
 def test_controllers_take_no_scram(tmp_path: Path) -> None:
-    """Controllers cannot accept SCRAM, whose users are in the log that they need each other for.
+    """Controllers cannot accept SCRAM, since its users are in the metadata log. Controllers need each other to read
+    this log.
 
     The start is refused, and the error says what to do.
     """

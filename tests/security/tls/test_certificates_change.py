@@ -1,6 +1,6 @@
 """Certificates of a running node change, by their files and by dynamic values.
 
-New connections use them, open ones continue.
+New connections use the new certificates, and open connections go on.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def wait_for(is_there: Callable[[], bool]) -> None:
 def test_files_are_followed(node: TlsNode) -> None:
     """A changed certificate file is used for new connections.
 
-    A broken one is logged and counted, and changes nothing.
+    A broken file is logged and counted, and changes nothing.
     """
     with node.connect(node.context()) as before:
         assert ask(before)

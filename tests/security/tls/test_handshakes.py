@@ -118,7 +118,7 @@ async def test_as_many_addresses_as_places_keep_theirs() -> None:
 
 @pytest.mark.trio
 async def test_who_gives_up_keeps_nobody_waiting() -> None:
-    """A handshake times out while it waits or at its turn. The turn goes to the next one."""
+    """A handshake times out while it waits or at its turn. The next handshake gets the turn."""
     handshakes, gate = Handshakes(RealEnv()), threading.Event()
     outcomes: list[str] = []
     with trio.fail_after(60):

@@ -76,7 +76,8 @@ _RULES = "RULE:^CN=(.*?),OU=.*$/$1/L,DEFAULT"
 
 
 def _owner_of_token(context: ssl.SSLContext, port: int) -> str:
-    """Return the connection's principal, as the owner in Kafka's CreateDelegationToken (version 2)."""
+    """Create a delegation token in Kafka (CreateDelegationToken 2), and return its owner, which is the connection's
+    principal."""
     body = struct.pack(">hhih", 38, 2, 1, -1) + b"\0\x01" + struct.pack(">q", -1) + b"\0"
     with (
         socket.create_connection((HOST, port), TIMEOUT_SECONDS) as plain,

@@ -69,7 +69,7 @@ def undisturbed(node: TlsNode, growth_kib_max: int = GROWTH_KIB_MAX) -> Iterator
 
 
 def _refused(node: TlsNode, certificate: Issued | None) -> None:
-    """Check that the listener that requires certificates serves nothing to a client with this one."""
+    """Check that the listener that requires certificates serves nothing to a client with this certificate."""
     with undisturbed(node), suppress(OSError), node.connect(node.context(certificate), node.mutual) as inside:
         # In TLSv1.3 the client finishes its handshake before it gets the refusal.
         assert ask(inside) == b""
@@ -185,7 +185,8 @@ def test_a_tls_client_of_plaintext_is_told_of_in_one_line(tls_node: TlsNode) -> 
 
 
 def test_any_server_name_is_taken(tls_node: TlsNode) -> None:
-    """Any server name in the handshake (SNI) is accepted, as in Kafka: the listener decides on the certificate."""
+    """Any server name in the handshake (SNI) is accepted, as in Kafka, since the listener decides on the
+    certificate."""
     context = tls_node.context()
     context.check_hostname = False
     with tls_node.connect(context, name="kafka.example.org") as inside:

@@ -56,7 +56,7 @@ class Below:
         self.waits += 1
 
     async def writable(self) -> None:
-        """Return at once: always writable."""
+        """Return at once, since this connection is always writable."""
 
     def wait_for(self, count: int) -> None:
         """Return at once."""
@@ -306,7 +306,7 @@ def test_a_server_does_not_renegotiate() -> None:
 
 
 def test_a_step_is_due_once_a_record_is_whole() -> None:
-    """A record comes byte by byte. The session is only called when it is complete."""
+    """A record comes byte by byte. The session is only called when the record is complete."""
     bounds = RecordBounds()
     record = b"\x16\x03\x01\x00\x05hello"
     data = memoryview(record * 2)
@@ -434,7 +434,7 @@ def test_key_updates_end_the_connection_within_one_feed() -> None:
 
 
 def test_key_updates_one_by_one_end_the_connection_as_well() -> None:
-    """Key updates come one by one. They are counted for the whole connection, and cut it off."""
+    """Key updates come one by one. They are counted for the whole connection, and too many cut it off."""
     pair = RawPair()
 
     def renew() -> None:
@@ -446,7 +446,7 @@ def test_key_updates_one_by_one_end_the_connection_as_well() -> None:
 
 @pytest.mark.parametrize("buffer_bytes", [7, 1_000, 256 * 1024])
 def test_data_pays_for_no_key_updates(buffer_bytes: int) -> None:
-    """Key updates between requests are counted, too, and cut the connection off."""
+    """Key updates between requests are counted, too, and too many of them cut the connection off."""
     pair = RawPair()
     pair.buffer = pair.buffer[:buffer_bytes]
 
@@ -472,7 +472,7 @@ def test_key_updates_now_and_then_are_welcome() -> None:
 def test_records_of_a_byte_are_taken_in_many_turns() -> None:
     """Data in records of one byte is received completely and in order.
 
-    Bytes that were received and not fed count as readable.
+    Encrypted bytes that wait for the TLS session make the connection readable.
     """
     pair = RawPair()
     data = random.Random(2).randbytes(8_000)

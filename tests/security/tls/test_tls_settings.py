@@ -278,7 +278,7 @@ def test_versions_are_those_that_are_enabled() -> None:
 def test_ciphers_have_javas_names(java: str, openssl: str) -> None:
     """`ssl.cipher.suites` names one cipher of TLS 1.2, by Java's name.
 
-    Only this one is used, and TLS 1.3 is off, as in Java.
+    Only this cipher is used, and TLS 1.3 is off, as in Java.
     """
     context = ssl.create_default_context(cadata=AUTHORITY.pem)
     context.set_ciphers("ALL:@SECLEVEL=0")
@@ -429,9 +429,9 @@ def test_secrets_do_not_show() -> None:
 
 
 def test_a_changed_file_is_used_for_new_sessions(tmp_path: Path) -> None:
-    """A changed certificate file is used for new sessions, even by a changed link.
+    """A changed certificate file is used for new sessions, even if only a symbolic link changed.
 
-    A broken one is logged once, and changes nothing.
+    A broken file is logged once, and changes nothing.
     """
     first, second = tmp_path / "first", tmp_path / "second"
     for directory in (first, second):

@@ -1,5 +1,5 @@
-"""Named states: the table lists exactly the states that the product reports, and reporting costs nothing in production.
-Each world counts its own."""
+"""Named states: the table lists exactly the states that the product reports, and reporting costs nothing in
+production. Each world counts its own states."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def test_production_pays_an_empty_function() -> None:
 
 
 def test_contexts_nest() -> None:
-    """Counting contexts can be nested. The outer one also counts the inner one's states, and after the last one nothing
-    is counted."""
+    """Counting contexts can be nested. The outer context also counts the states of the inner one, and after the last
+    context nothing is counted."""
     outer: dict[str, int] = {}
     inner: dict[str, int] = {}
     before = reached.__code__

@@ -119,7 +119,7 @@ def test_a_campaign_judges_the_seeds_of_its_commit(monkeypatch: pytest.MonkeyPat
 
 
 def test_options_that_lead_to_rare_states_are_drawn_more_often() -> None:
-    """An option gets weight only for states that few runs reach. Of two options, only that with a rare state is
+    """An option gets weight only for states that few runs reach. Of two options, only the option with a rare state is
     drawn."""
     rare = RareStates()
     for seed in range(40):

@@ -98,7 +98,8 @@ def test_judgement() -> None:
 
 
 def test_guarded_runs_are_a_share_of_all() -> None:
-    """Some seeds have a secured listener, in part with logins between nodes. Shrinking a run can remove it."""
+    """Some seeds have a listener with logins, and some of these also have logins between nodes. Simplified options
+    lack it."""
     drawn = [RunOptions.draw(seed, "lite") for seed in range(60)]
     guarded = [each for each in drawn if each.shape.guarded]
     assert 5 <= len(guarded) <= 30

@@ -1,4 +1,5 @@
-"""The check finds parts that could serve but do not: one fault in a quiet cluster, and a bug that prevents a takeover."""
+"""The check of availability finds parts of a cluster that could serve but do not. Runs have one fault in a quiet
+cluster, or a bug that prevents a takeover."""
 
 from __future__ import annotations
 

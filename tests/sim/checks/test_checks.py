@@ -150,7 +150,7 @@ class Quiet:
         shape = Shape(settings={**SETTINGS, "log.index.interval.bytes": "0"}, segment_bytes=5000)
         self.scenario = ClusterScenario(1, shape=shape, plan=StormPlan(3.0, ()), weather=Weather())
         self.watch = Watch(self.scenario.cluster)
-        """A separate watch: that of the run must not remember the wrong values."""
+        """A watch of its own, since the watch of the run must not remember the wrong values."""
         self.told: list[str] = []
 
     def run(self) -> None:
@@ -335,7 +335,7 @@ def test_a_fetch_from_before_a_cut_is_held_to_the_disk_of_that_time(
 @pytest.mark.parametrize(("fetch_offset", "is_told"), [(10, False), (11, True)])
 def test_an_emptied_log_promises_nothing_below_its_start(fetch_offset: int, is_told: bool) -> None:
     """The first segment of an emptied log may begin below the log start. A Fetch then vouches only for records above
-    (seed 400136)."""
+    the log start (seed 400136)."""
     disk = new_disk()
     log = new_log(disk=disk)
     log.truncate_fully_and_start_at(10)
@@ -367,8 +367,8 @@ def test_an_emptied_log_promises_nothing_below_its_start(fetch_offset: int, is_t
 
 @pytest.mark.parametrize(("epoch", "is_told"), [(3, False), (4, True), (-1, True)])
 def test_a_fetch_of_an_earlier_epoch_is_held_to_nothing(epoch: int, is_told: bool) -> None:
-    """A follower's delayed Fetch of an earlier epoch is not checked: its log was truncated since, and the leader
-    refuses it."""
+    """A follower's delayed Fetch of an earlier epoch is not checked. The follower has truncated its log since, and the
+    leader refuses the Fetch."""
     disk = new_disk()
     partition = SimpleNamespace(log=new_log(disk=disk), leader_epoch=4)
     hosted = SimpleNamespace(partition=lambda topic, index: partition)

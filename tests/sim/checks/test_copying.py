@@ -39,7 +39,8 @@ def source(end: int) -> dict[int, list[Found]]:
 
 
 def test_transactions_that_count_whole_are_right() -> None:
-    """Records of committed transactions must be in the sink, those of unanswered ones may be, and others must not."""
+    """Records of committed transactions must be in the sink. Those of unanswered transactions may be there, and others
+    must not."""
     ledger = CopyLedger()
     first = copied(ledger, "a.1", range(2), Outcome.COMMITTED)
     copied(ledger, "a.2", range(2, 3), Outcome.ABORTED)

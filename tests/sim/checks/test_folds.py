@@ -201,8 +201,8 @@ def committed(fold: GroupsFold) -> dict[int, int]:
 
 
 def test_offsets_of_transactions_count_from_their_markers() -> None:
-    """A transaction's offsets count from its marker, unless a later plain commit or a tombstone replaced them. Aborted
-    ones never count."""
+    """A transaction's offsets count from its marker, unless a later plain commit or a tombstone replaced them. Offsets
+    of an aborted transaction never count."""
     pending = [data(0, [commit(3), commit(4, 1)], 7)]
     assert committed(groups(pending)) == {}
     assert committed(groups([*pending, marker(2, 7, is_commit=True)])) == {0: 3, 1: 4}

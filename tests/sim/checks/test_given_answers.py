@@ -1,4 +1,4 @@
-"""Answers are checked against the cluster when they leave their broker. A wrong one fails at once."""
+"""Answers are checked against the cluster when they leave their broker. A wrong answer fails the run at once."""
 
 from __future__ import annotations
 
@@ -135,7 +135,8 @@ def test_a_replica_that_may_lead_has_all_that_was_committed(
 
 
 def test_a_leader_that_knows_more_than_all_images_is_waited_for() -> None:
-    """If a leader's partition epoch is newer than in every image, the check is postponed: the ISR may have changed."""
+    """If a leader's partition epoch is newer than in every image, the check is postponed, since the ISR may have
+    changed."""
     image = PartitionImage(1, 5, 9, (1, 2, 3), (1,), elr=(2,))
     check = _eligible(image, {1: 8, 2: 7}, frozenset())
     check.look([_leader(8, 5, partition_epoch=10)])

@@ -56,8 +56,8 @@ def test_a_partition_goes_from_hand_to_hand() -> None:
 
 
 def test_a_generation_that_others_share_may_have_begun_anew() -> None:
-    """If another member also has the new first generation, it does not prove that the old group lives: its session has
-    ended (seed 101034)."""
+    """A member joins generation 1 of a new group. If another member has this generation, too, the first one proves
+    nothing about the old group, since its session has ended (seed 101034)."""
     promises = group()
     owned(promises, "one", 2, 1.0)
     promises.ends("one", [KEY])
@@ -142,7 +142,8 @@ def test_a_static_member_is_no_witness_against_itself() -> None:
 
 
 def test_a_commit_without_an_answer_counts_in_a_new_group() -> None:
-    """If a new group's first commit is accepted but its answer lost, the next member may begin there."""
+    """If a new group's first commit is accepted but its answer lost, the next member may begin at the committed
+    offset."""
     promises = group()
     owned(promises, "one", 2, 1.0)
     promises.gone("one")
@@ -272,7 +273,7 @@ def test_a_commit_that_was_sent_twice_may_come_late() -> None:
 
 
 def test_who_seeks_goes_on_there() -> None:
-    """A member that seeks reads on from there, and may then commit a lower offset."""
+    """A member that seeks goes on reading at the new position, and may then commit a lower offset."""
     promises = group()
     owned(promises, "one", 1, 1.0)
     assert not promises.has_begun("one", KEY)

@@ -26,8 +26,8 @@ def history(
 
 
 def test_what_was_told_is_there() -> None:
-    """Acknowledged records must be in the log. Failed and unanswered ones may be, and the log may start at any
-    offset."""
+    """Acknowledged records must be in the log. Failed and unanswered records may be there, and the log may start at
+    any offset."""
     told = [Told(SYNCED, 7, b"b:0", 1.0)]
     assert (
         history(acknowledged=told, read=told).check(SYNCED, 5, [(5, b"a:0"), (6, b"a:2"), (7, b"b:0")]) == 3
@@ -75,8 +75,8 @@ def test_a_loss_of_power_excuses_only_what_was_not_synced() -> None:
 
 
 def test_what_was_read_stays_unless_the_power_was_lost() -> None:
-    """A record that was read must stay in any topic, unless power was lost: it may be read before its sync (promise
-    2)."""
+    """A record that was read must stay in any topic, unless power was lost, since records are read before their sync
+    (promise 2)."""
     read = [Told(SYNCED, 0, b"a:0", 1.0)]
     with pytest.raises(SafetyViolation, match="read at offset 0"):
         history(read=read).check(SYNCED, 0, [])
@@ -84,7 +84,8 @@ def test_what_was_read_stays_unless_the_power_was_lost() -> None:
 
 
 def test_operations_are_held_against_jepsens_definitions() -> None:
-    """The history is also checked with Jepsen's definitions of anomalies: a poll that goes backwards is found."""
+    """The history is also checked with Jepsen's definitions of anomalies. For example, a poll that goes backwards is
+    found."""
     made = History(("synced",))
     for offset, value in enumerate((b"a:0", b"a:1", b"a:2")):
         made.send(SYNCED, value, "a", offset)

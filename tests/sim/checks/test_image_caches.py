@@ -78,8 +78,8 @@ def test_the_settings_of_logs_follow_from_all_layers(seed: int) -> None:
 
 
 def test_throttles_name_replicas_and_rates() -> None:
-    """A throttled rate comes from the layer that takes precedence. A replica list has PARTITION:BROKER pairs, or `*`
-    for all."""
+    """The throttled rate comes from the layer that takes precedence. A list of throttled replicas has PARTITION:BROKER
+    pairs, or `*` for all."""
     layers = [{}, {"leader.replication.throttled.rate": "5"}, {"leader.replication.throttled.rate": "6"}]
     assert throttled_rate("leader", layers) == 5
     assert throttled_rate("follower", layers) is None

@@ -47,7 +47,8 @@ def commit(ledger: JointLedger, of: Joint | None = None, *, times: int = 1) -> i
 
 
 def test_transactions_that_count_are_right() -> None:
-    """Records of committed transactions must be there, those of unanswered ones may be, and others must not."""
+    """Records of committed transactions must be in the log. Those of unanswered transactions may be there, and others
+    must not."""
     ledger = whole()
     first = joint(ledger, "a.1", Outcome.COMMITTED)
     joint(ledger, "a.2", Outcome.ABORTED)
@@ -72,8 +73,8 @@ def test_compaction_leaves_the_newest_committed_record_of_a_key() -> None:
 
 
 def test_the_log_orders_offset_commits_of_both_kinds() -> None:
-    """The later request of two offset commits wins, plain or transactional. An unanswered one may take effect at any
-    time."""
+    """The later request of two offset commits wins, plain or transactional. An unanswered commit may take effect at
+    any time."""
     ledger = whole()
     writer = ledger.begin("a.1", is_explicit=False)
     commit(ledger, writer)

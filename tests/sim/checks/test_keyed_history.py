@@ -28,7 +28,8 @@ def written() -> list[Found]:
 
 
 def test_replicas_may_have_different_rests_below_deleted_records() -> None:
-    """Below deleted offsets replicas may differ: a replica on a new disk starts at the new log start (seed 300289)."""
+    """Below deleted offsets replicas may differ, since a replica on a new disk starts at the new log start (seed
+    300289)."""
     found = written()
     history = history_of(found)
     history.ask_to_delete(0, 2)
@@ -48,8 +49,7 @@ def test_replicas_have_one_table_from_what_is_deleted_on() -> None:
 
 
 def test_a_replica_that_lacks_what_nobody_deleted_is_told() -> None:
-    """Each key must be there unless DeleteRecords was requested. An older record may be gone if its key has a newer
-    one."""
+    """Each key must be there unless DeleteRecords was requested. A record may be gone if its key has a newer record."""
     found = written()
     history = history_of(found)
     history.check_replicas(0, {"whole": found, "cleaned": found[1:]}, 1.0)

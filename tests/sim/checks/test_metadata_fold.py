@@ -124,8 +124,8 @@ def replayed(log: Sequence[Message] = LOG) -> MetadataImage:
 
 
 def test_a_partition_changes_field_by_field() -> None:
-    """A partition change keeps all fields that it does not name and raises the partition epoch. Naming a leader raises
-    its epoch, too."""
+    """A partition change keeps all fields that it does not name and raises the partition epoch. If it names a leader,
+    the leader epoch rises, too."""
     fold = folded()
     first, second = fold.topics[TOPIC].partitions.values()
     assert first == PartitionFold(-1, 6, 11, (1, 2, 3), (1, 3), tuple(DIRS), (), (), (), (), 1)
@@ -251,7 +251,7 @@ def test_a_wrong_rule_of_the_product_is_noticed(
 
 
 def test_only_what_changed_is_compared() -> None:
-    """With a list of changes, only those entries are compared. Without a list, all entries are."""
+    """With a list of changes, only the listed entries are compared. Without a list, all entries are compared."""
     fold = folded()
     image = replayed()
     broken = attrs.evolve(image, controllers={})

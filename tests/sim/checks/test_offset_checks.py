@@ -70,7 +70,8 @@ def test_a_transactions_offset_counts_from_its_marker_on() -> None:
 
 
 def test_a_later_record_of_the_key_overtakes_a_transaction() -> None:
-    """A later commit of the key replaces a pending transactional one. A tombstone removes the pending one, too."""
+    """A later commit of the same key replaces the pending commit of a transaction. A tombstone removes a pending
+    commit, too."""
     log = Log()
     log.offset(5, producer_id=1)
     log.offset(7)
@@ -84,8 +85,8 @@ def test_a_later_record_of_the_key_overtakes_a_transaction() -> None:
 
 
 def test_offsets_that_are_told_are_the_committed_ones() -> None:
-    """A sound run passes. If the coordinator returns a wrong offset, or a stable one beside an open transaction, the
-    run fails."""
+    """A sound run passes. A run fails if the coordinator returns a wrong offset, or returns an offset as stable beside
+    an open transaction."""
     sound = quiet_copy()
     assert sound.verdict == "ok", sound.message
     with patched(

@@ -36,7 +36,7 @@ class Quiet:
             SEED, options=attrs.evolve(options, storm=attrs.evolve(options.storm, seconds=STORM_SECONDS))
         )
         self.watch = Watch(self.scenario.cluster)
-        """A separate watch: that of the run must not remember the wrong values."""
+        """A watch of its own, since the watch of the run must not remember the wrong values."""
         self.told = 0
 
     def run(self) -> None:

@@ -106,7 +106,7 @@ def _imports() -> Mapping[str, frozenset[tuple[str, str, str | None]]]:
 
 @cache
 def _read_at_import(module: str) -> frozenset[str]:
-    """List the names that a module reads at import: outside of function bodies."""
+    """List the names that a module reads at import, outside of function bodies."""
     found = set()
     waiting: list[ast.AST] = list(sources()[module].tree.body)
     while waiting:

@@ -50,7 +50,7 @@ def test_what_nobody_has_read_is_undone() -> None:
 
 
 def test_a_second_machine_may_not_rot() -> None:
-    """Damage on a second machine is refused while a first one has damage: otherwise no good copy might be left."""
+    """While one machine has damage, damage on a second machine is refused. Otherwise no good copy might be left."""
     atlas = FaultAtlas()
     atlas.flip("node-1", "a", bytearray(1), 0, 1)
     with pytest.raises(AssertionError, match="another machine has rot already"):

@@ -72,7 +72,7 @@ def test_a_reset_on_the_way_ends_both_ends() -> None:
 
 @pytest.mark.parametrize(("how", "seconds"), [("refuses", 1.0), ("swallows", 61.0)])
 def test_a_closed_link_lets_nobody_begin(how: str, seconds: float) -> None:
-    """On a closed link, new connections are refused or time out. Open ones keep working."""
+    """On a closed link, new connections are refused or time out. Open connections keep working."""
 
     async def scenario(world: World) -> None:
         here, there = await pair(world)

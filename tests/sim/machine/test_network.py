@@ -235,7 +235,8 @@ def test_an_empty_receive_buffer_is_a_bug() -> None:
 
 
 def test_connecting_to_nobody_fails() -> None:
-    """Connecting to an unknown name or a closed port fails at once, to a machine without power after a timeout."""
+    """Connecting to an unknown name or a closed port fails at once. Connecting to a machine without power fails after
+    a timeout."""
 
     async def scenario(world: World) -> None:
         network = world.node_env("a").network

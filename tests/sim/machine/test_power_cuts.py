@@ -67,8 +67,8 @@ def test_a_keeper_is_the_registered_process_and_nothing_is_about_to_end_it() -> 
 
 
 def test_each_partition_of_a_victim_keeps_a_replica_that_may_lead() -> None:
-    """Each partition keeps a replica that may lead: a member of its ISR or an eligible one. It stays up until the
-    cluster is whole."""
+    """Each partition keeps a replica that may lead, from its ISR or an eligible one. The broker of this replica stays
+    up until the cluster is whole."""
     for partitions in ((_in_sync(1, 2, 3),), (_in_sync(1), _in_sync(2)), (_in_sync(1, elr=(2,)),)):
         seen = set()
         for seed in range(40):

@@ -1,4 +1,5 @@
-"""Requests between nodes that arrive twice: the first time at once without a response, or late on the old connection."""
+"""Requests between nodes that arrive twice. The first copy arrives at once and gets no response, or arrives late on
+the old connection."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ def in_world(scenario: Scenario, seed: int, weather: Weather = ALWAYS) -> World:
 
 
 def test_a_request_arrives_at_once_without_its_answer_or_late_behind_its_successor() -> None:
-    """The client's connection breaks. The server still gets the request, at once or after the repeated one."""
+    """The client's connection breaks. The server still gets the request, at once or after the repeated request."""
     ways: dict[str, int] = {}
 
     async def scenario(world: World) -> None:
@@ -83,7 +84,7 @@ def test_a_request_arrives_at_once_without_its_answer_or_late_behind_its_success
 
 
 def test_only_the_answer_to_the_request_is_lost() -> None:
-    """Responses to earlier requests of the connection arrive. Only that to the repeated request is lost."""
+    """Responses to earlier requests of the connection arrive. Only the response to the repeated request is lost."""
 
     async def scenario(world: World) -> None:
         here, there = await pair(world)
@@ -108,7 +109,8 @@ def test_only_the_answer_to_the_request_is_lost() -> None:
 
 
 def test_clients_and_logins_are_left_alone() -> None:
-    """Only requests between different nodes are repeated, and not those of a login. Calm weather repeats none."""
+    """Only requests between different nodes are repeated, and requests of a login are not. In calm weather, nothing is
+    repeated."""
     repeats = Repeats(Random(1), 1.0)
     repeats.nodes = frozenset(("a", "b"))
     for source, target, key in (

@@ -1,4 +1,4 @@
-"""Small files are damaged: the product detects it, or knows less than before, but never anything wrong."""
+"""Small files are damaged. The product detects the damage, or knows less than before, but never uses a wrong value."""
 
 from __future__ import annotations
 

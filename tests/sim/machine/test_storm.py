@@ -76,8 +76,8 @@ def test_a_storm_undoes_what_it_did() -> None:
 
 
 def test_every_further_trouble_befalls_somebody_and_ends() -> None:
-    """The other kinds of trouble all occur (narrow, closed and forgetful links, slow machines, changed configurations),
-    and end."""
+    """Further kinds of trouble all occur and end: narrow, closed and forgetful links, slow machines, changed
+    configurations."""
     made, cluster = storm(1, *TROUBLES, seconds=120.0)
     run(made, cluster)
     words = {word.split()[0] for word in made.counts}
@@ -110,7 +110,7 @@ def test_disks_are_damaged_on_one_machine_and_only_while_all_is_well() -> None:
 
 
 def test_a_drifting_clock_never_jumps() -> None:
-    """When a wall clock begins or stops to drift, its time does not jump."""
+    """When a wall clock begins to drift, or stops drifting, its time does not jump."""
     world = World(1)
 
     async def main() -> None:

@@ -44,7 +44,7 @@ def test_a_busy_process_gets_less_done() -> None:
 
 
 def test_an_idle_process_is_held_up_for_its_own_work_alone() -> None:
-    """An idle process beside a busy one is not delayed by it: its timers are late only by their own cost."""
+    """An idle process beside a busy process is not delayed by it. Its timers are late only by their own cost."""
     world = World(1, SLOW)
     counts: list[int] = []
 
@@ -64,7 +64,7 @@ def test_an_idle_process_is_held_up_for_its_own_work_alone() -> None:
 
 
 def test_turns_that_last_are_drawn_from_the_seed() -> None:
-    """The delays are drawn from the seed: the same seed gives the same ones, another seed others."""
+    """The delays are drawn from the seed. The same seed gives the same delays, and another seed gives others."""
     turns = attrs.evolve(SLOW, wake_seconds=0.0001, long_turn_probability=0.05, long_turn_seconds=1.0)
     first, again, other = (_counts(turns, 0.01, seed) for seed in (1, 1, 2))
     assert first == again != other

@@ -136,8 +136,8 @@ def test_consumer_groups_hand_partitions_over_one_by_one() -> None:
 
 
 def test_transactions_are_there_whole_or_not_at_all() -> None:
-    """Transactions end as their producers were answered, despite deaths, late markers and late requests. None stays
-    open (KIP-98)."""
+    """A transaction ends as its producer was answered, despite deaths, late markers and late requests. None stays open
+    (KIP-98)."""
     found = [transactions_alone.run(seed) for seed in TRANSACTIONS_SEEDS]
     assert sum(each["committed"] for each in found) > len(TRANSACTIONS_SEEDS)
     assert sum(each["aborted"] for each in found) > len(TRANSACTIONS_SEEDS)
@@ -162,7 +162,8 @@ class Offsets(GroupPromises):
     [pytest.param(1, 3, id="deposed"), pytest.param(2, 7, id="the same"), pytest.param(3, 7, id="later")],
 )
 def test_a_coordinator_is_held_to_the_commits_of_its_own_epoch_and_before(epoch: int, least: int) -> None:
-    """A coordinator must find all commits of its own epoch and before. A deposed one need not know later commits."""
+    """A coordinator must find all commits of its own epoch and before. A deposed coordinator need not know later
+    commits."""
     promises = Offsets()
     node = cast("Broker", SimpleNamespace(partition=SimpleNamespace(leader_epoch=epoch)))
     with pytest.raises(SafetyViolation, match=f"was committed at {least}, and is not found"):

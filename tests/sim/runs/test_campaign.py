@@ -155,7 +155,7 @@ def test_a_campaign_that_is_interrupted_writes_its_report(number: signal.Signals
         "1",
         "--hours",
         "0.2",
-        "--first-seed",  # with seed 0, coverage would be recorded
+        "--first-seed",  # seed 0 would also record coverage
         "1",
         "--out",
         str(tmp_path),

@@ -59,8 +59,8 @@ def test_a_batch_cut_at_the_end_comes_with_the_next_poll() -> None:
 
 
 def test_an_answer_without_a_whole_batch_is_damage() -> None:
-    """If the first batch of a response is not whole, the response is refused: brokers return it whole whatever the
-    limit (KIP-74)."""
+    """If the first batch of a response is not whole, the response is refused. Brokers return this batch whole,
+    whatever the limit is (KIP-74)."""
     wire, _, fetcher = setup(count=3, partition_max_bytes=50)
     fetcher.assign("t", 0, 0)
     with pytest.raises(CorruptBatch, match="no whole batch"):
@@ -68,7 +68,8 @@ def test_an_answer_without_a_whole_batch_is_damage() -> None:
 
 
 def test_a_position_out_of_range_is_an_error_or_is_reset() -> None:
-    """A position out of range follows auto.offset.reset: none raises, earliest and latest reset."""
+    """The fetch position is out of range. With auto.offset.reset=none this is an error. With earliest or latest, the
+    position is reset."""
     wire, _broker, fetcher = setup(count=3)
     fetcher.assign("t", 0, 77)
     with pytest.raises(KafkaError, match="offset 77 of t-0 is out of range") as caught:

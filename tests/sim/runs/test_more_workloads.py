@@ -72,7 +72,8 @@ def test_topics_that_come_and_go_disturb_nobody() -> None:
 
 
 def test_joint_transactions_keep_their_promises() -> None:
-    """Transactions over many partitions, a compacted topic, prepared ones and odd names are each whole or absent."""
+    """Transactions are visible as a whole or not at all: over many partitions, in a compacted topic, prepared, or with
+    odd names."""
     options = _options("wide", "tally", "prepare", "names")
     settings = {**options.shape.settings, "transaction.two.phase.commit.enable": "true"}
     result = run(2, attrs.evolve(options, shape=attrs.evolve(options.shape, settings=settings)))

@@ -143,7 +143,8 @@ def test_a_node_that_acknowledges_before_it_syncs_is_caught(monkeypatch: pytest.
 
 
 def test_the_command_prints_its_verdict_last(capsys: pytest.CaptureFixture[str]) -> None:
-    """`python -m sim --seed N` ends with verdict, digest, virtual and real. The same seed gives the same digest."""
+    """`python -m sim --seed N` ends with lines for verdict, digest, virtual and real time. The same seed gives the
+    same digest."""
     digests = []
     for _ in range(2):
         assert command.main(["--seed", "3", "--crashes", "1"]) == 0

@@ -133,7 +133,8 @@ def test_answers_with_codes_that_no_sound_node_gives_are_found() -> None:
 
 
 def test_what_was_asked_without_an_answer_stays_possible() -> None:
-    """After requests to set a value, it may be the last acknowledged one, or one whose request was not answered."""
+    """After requests to set a value, it may be the last acknowledged value, or a value whose request was not
+    answered."""
     possible = Possible("a")
     possible.ask("b")
     possible.acknowledge("c")
@@ -156,7 +157,8 @@ def test_what_nodes_serve_and_nobody_asked_for_is_named() -> None:
 
 
 def test_options_that_reached_something_new_are_added_and_told() -> None:
-    """A campaign adds options that reached something new. Such a run is named by its words and can be replayed."""
+    """A campaign adds options whose runs have reached new code. The name of such a run contains these options, so it
+    can be replayed."""
     options = RunOptions.draw(1)
     words = {"duty ask": 5, "trouble rolling": 0}
     added = {seed: added_for(seed, attrs.evolve(options, duties=()), words, {}) for seed in range(40)}
@@ -172,7 +174,7 @@ def test_an_operator_of_rights_comes_with_a_listener_that_asks_who_one_is() -> N
 
 
 def test_branches_are_both_ways_of_a_conditional_jump() -> None:
-    """A condition has two branches: the line that follows it, and the line to which it jumps."""
+    """For the coverage, a condition has two branches: the line that follows it, and the line to which it jumps."""
     names: dict[str, Any] = {}
     exec(
         compile("def f(a):\n    if a:\n        b = 1\n    else:\n        b = 2\n    return b\n", "f", "exec"),

@@ -20,7 +20,8 @@ def test_options_survive_being_text(profile: str) -> None:
 
 
 def test_shares_of_the_shapes() -> None:
-    """The shapes have the shares that docs/simulation.md states: numbers of brokers, replicas and voters."""
+    """The shapes have the shares that docs/simulation.md states, and their numbers of nodes and replicas take all
+    values."""
     shapes = [RunOptions.draw(seed).shape for seed in range(2000)]
 
     def share(count: int) -> float:
@@ -48,7 +49,7 @@ def test_what_is_no_option_is_refused() -> None:
 
 
 def test_making_simpler_comes_to_an_end_at_nothing() -> None:
-    """Each simplification changes the options. Repeated ones end with options without any trouble."""
+    """Each simplification changes the options. In the end only options without any trouble are left."""
     options = RunOptions.draw(1)
     for _ in range(200):
         steps = options.simpler()

@@ -12,7 +12,8 @@ from tests.schedule import seeds
 @pytest.mark.long
 @pytest.mark.parametrize("seed", seeds(6))
 def test_what_was_acknowledged_outlives_two_recoveries(seed: int) -> None:
-    """While one in-sync replica is left, each acknowledged record is there once and each id is given once."""
+    """While one in-sync replica is left, each acknowledged record is there once. No offset, epoch or id is used
+    twice."""
     summary = RecoveryScenario(seed).run()
     assert summary["records"] >= summary["acknowledged"] > 0
     assert summary.get("recovered", 0) + summary.get("rebuilt", 0) == 2

@@ -36,10 +36,10 @@ def rows_of(count: int) -> pa.RecordBatch:
 
 
 def _dies(function: Callable[..., Any], when: str) -> Callable[..., Any]:
-    def dying(*args: Any) -> Any:
+    def dying(*args: Any, **named: Any) -> Any:
         if when == "before":
             os.kill(os.getpid(), signal.SIGKILL)
-        function(*args)
+        function(*args, **named)
         os.kill(os.getpid(), signal.SIGKILL)
 
     return dying

@@ -23,9 +23,10 @@ from odradek.client.shells.blocking import Client
 from odradek.spark.delivery.decisions import Decisions, new_topic
 from odradek.spark.delivery.decisions_topic import DECISIONS_TOPIC
 from odradek.spark.delivery.markers import marker_key, marker_value, partition_of
+from odradek.spark.delivery.pool import transactional_id
 from odradek.spark.delivery.task_protocol import Marker, ProgressError, RowSummary, Step, TaskProtocol
 from odradek.spark.writing.sink_task import TaskReport
-from odradek.spark.writing.transactional_task import transactional_id, write_once
+from odradek.spark.writing.transactional_task import write_once
 from odradek.wire.errors import KafkaError
 from tests.docs.markdown import ROOT
 from tests.node_process import RunningNode

@@ -5,6 +5,7 @@ from __future__ import annotations
 import attrs
 import pytest
 
+from odradek.spark.delivery.completion import Completion
 from odradek.spark.delivery.markers import MarkerLog, decision_key, decision_value
 from odradek.spark.delivery.task_protocol import Marker, ProgressError, RowSummary, TaskProtocol, check_topics
 from odradek.spark.delivery.two_phase import (
@@ -115,9 +116,13 @@ def test_a_query_changes_its_delivery_between_batches_only() -> None:
     later = Decision(6, ROWS, is_complete=True)
     assert last_of("q", 7, later, markers) == later
     check_mode(TaskProtocol("q", 0, 7), later)
-    for decision in (attrs.evolve(later, is_complete=False), Decision(7, ROWS, is_complete=True)):
-        with pytest.raises(ProgressError, match="delivery=two-phase has begun batch"):
-            check_mode(TaskProtocol("q", 0, 7), decision)
+    with pytest.raises(ProgressError, match="delivery=two-phase has begun batch"):
+        check_mode(TaskProtocol("q", 0, 7), attrs.evolve(later, is_complete=False))
+    finished = Completion(5, ROWS, 2)
+    assert last_of("q", 5, None, markers, finished) == Decision(5, ROWS, is_complete=True)
+    begun = {0: Marker(4, ROWS, run="a"), 1: Marker(5, ROWS, run="a")}
+    with pytest.raises(ProgressError, match="batch 5 of q has begun and was not finished"):
+        last_of("q", 6, None, begun, Completion(4, ROWS))
 
 
 def test_a_topic_made_anew_is_told() -> None:

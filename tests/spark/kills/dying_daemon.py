@@ -29,9 +29,18 @@ __all__ = ["ATTEMPTS", "DRIVER", "KILLS", "STEPS", "TWINS", "mortal_python"]
 KILLS = "ODRADEK_TEST_KILLS"
 ATTEMPTS, TWINS = "attempts", "twins"
 DRIVER = "driver-"
-_CHECK = f"{DRIVER}_check_tasks"
+_END, _COMPLETE = f"{DRIVER}end_batch", f"{DRIVER}write_completion"
 STEPS = {
-    "exactly-once": ("fenced", "end_taken", "marker_read", "written", "committed", "compare", _CHECK),
+    "exactly-once": (
+        "fenced",
+        "end_taken",
+        "marker_read",
+        "written",
+        "committed",
+        "compare",
+        _END,
+        _COMPLETE,
+    ),
     "two-phase": (
         *("looked", "claimed", "written", "prepared", "counted"),
         *(
@@ -131,12 +140,12 @@ def _append(name: str, line: str) -> None:
 
 
 def _mortal(name: str, function: Callable[..., Any], place_of: Callable[..., _Place]) -> Callable[..., Any]:
-    def step(*args: Any) -> Any:
+    def step(*args: Any, **named: Any) -> Any:
         place = place_of(*args)
         if place.attempt is not None and place.attempt.step.name in _FIRST_STEPS:
             _append(ATTEMPTS, place.line)
         _come_to(f"before-{name}", place)
-        found = function(*args)
+        found = function(*args, **named)
         _come_to(f"after-{name}", place)
         return found
 
@@ -164,8 +173,10 @@ def _make_mortal(*, is_driver: bool) -> None:
                 continue
             owner: Any = two_phase.DriverProtocol if is_driver else attempt
             place_of: Callable[..., _Place] = _place_in_commit if is_driver else _place_in_task
-            if step == _CHECK:
-                owner, place_of = import_module("odradek.spark.sink"), _place_in_check
+            if step == _END:
+                owner, place_of = import_module("odradek.spark.sink"), _place_in_end
+            if step == _COMPLETE:
+                owner, place_of = import_module("odradek.spark.delivery.batch_driver"), _place_in_completion
             name = step.removeprefix(DRIVER)
             setattr(owner, name, _mortal(step, getattr(owner, name), place_of))
 
@@ -178,8 +189,12 @@ def _place_in_commit(protocol: Any, *_: Any) -> _Place:
     return _Place(protocol.batch)
 
 
-def _place_in_check(_plan: Any, _query: str, batch: int, _tasks: int) -> _Place:
-    return _Place(batch)
+def _place_in_end(_properties: Any, _topic: str, end: Any, _held: Any) -> _Place:
+    return _Place(end.batch)
+
+
+def _place_in_completion(_decisions: Any, _properties: Any, _query: str, completion: Any) -> _Place:
+    return _Place(completion.batch)
 
 
 if __name__ == "__main__":

@@ -105,7 +105,7 @@ class TestRoundTrip:
 
 
 class TestFramings:
-    """Framings that Kafka 4.3.0 was seen to read must be read by us, too."""
+    """We must read all framings that Kafka 4.3.0 has read in a trial."""
 
     HALF = len(TEXT) // 2
 
@@ -140,7 +140,7 @@ class TestFramings:
         refuse(SNAPPY, compress(SNAPPY, b"") + (struct.pack(">i", 1) + b"\0") * 5000)
 
     def test_google_snappy_framing(self) -> None:
-        """Google's snappy stream format is refused: Kafka reads only xerial streams and raw blocks."""
+        """Google's snappy stream format is refused, since Kafka reads only xerial streams and raw blocks."""
         refuse(SNAPPY, bytes(cramjam.snappy.compress(TEXT)))
 
     @pytest.mark.parametrize("size", [2**32 - 1, 2**31, 1 << 20])

@@ -322,7 +322,8 @@ class TestProduced:
         assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
 
     def test_batch_inside_a_buffer(self) -> None:
-        """A batch is validated within the receive buffer. If it is cut there, it is refused."""
+        """A batch is validated within the receive buffer. A batch that is cut off at the end of the buffer is
+        refused."""
         buf = bytearray(13) + GOOD + b"tail"
         validate_for_append(
             memoryview(buf), 13, parse_header(buf, 13), size_max=BOUND, decompressed_bytes_max=BOUND

@@ -203,7 +203,7 @@ def test_spills_need_a_list() -> None:
 
 
 def test_unknown_tagged_fields_are_skipped() -> None:
-    """Unknown tagged fields are skipped (KIP-482). Malformed ones are refused."""
+    """Unknown tagged fields are skipped (KIP-482). Malformed tagged fields are refused."""
     plain = codec.encode(ApiVersionsRequest("n", "v"), 3)
     tagged = plain[:-1] + b"\x02" + b"\x05\x02ab" + b"\x81\x01\x00"
     assert codec.decode(ApiVersionsRequest, 3, tagged) == ApiVersionsRequest("n", "v")
@@ -256,7 +256,8 @@ def test_client_id_keeps_its_old_form_in_a_flexible_header() -> None:
 
 
 def test_null_and_empty_array_differ() -> None:
-    """A null array and an empty one are different: in Metadata, null means all topics, and an empty array none."""
+    """A null array differs from an empty array. In Metadata, null means all topics, and an empty array means no
+    topics."""
     for version in (1, 9):
         for topics in (None, []):
             data = codec.encode(MetadataRequest(topics), version)

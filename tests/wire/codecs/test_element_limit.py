@@ -1,4 +1,5 @@
-"""The limit on the number of array elements in a request, which bounds memory and time beyond the number of bytes."""
+"""The limit on the number of array elements in a request. It bounds memory and time, which the number of bytes alone
+does not."""
 
 from __future__ import annotations
 

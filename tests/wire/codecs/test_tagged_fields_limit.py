@@ -35,8 +35,8 @@ def with_tags(message: Message, version: int, count: int) -> bytes:
     ids=["none", "some known"],
 )
 def test_as_many_tagged_fields_as_elements_are_passed_over(message: Message, version: int) -> None:
-    """As many unknown tagged fields as elements are skipped, after structures with and without known ones. One more is
-    refused."""
+    """Unknown tagged fields are skipped up to the limit of elements, after structures with and without known tagged
+    fields. One more is refused."""
     decode = bounded_decoder(type(message), version)
     data = with_tags(message, version, ELEMENTS_MAX)
     assert decode(data, 0) == (message, len(data))

@@ -380,7 +380,8 @@ class TestClient:
         ("message", "version"), [(HeartbeatResponse(), 0), (RequestHeader(), 1), (HeartbeatRequest(), 5)]
     )
     def test_what_is_no_request(self, message: Message, version: int) -> None:
-        """Sending a response, a header or an unknown version raises LocalProtocolError and changes nothing."""
+        """A client that sends a response, a header or an unknown version gets LocalProtocolError, and its state stays
+        the same."""
         client = ClientConnection()
         with pytest.raises(LocalProtocolError):
             client.send(message, version)

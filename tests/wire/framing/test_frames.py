@@ -139,7 +139,8 @@ class TestRequestHeader:
         [(0, 2, False), (0, 3, True), (1, 18, True), (3, -1, False), (3, 14, False)],
     )
     def test_supported(self, key: int, version: int, served: bool) -> None:
-        """The supported versions are those of Kafka 4.3. Produce below 3 is advertised, but not supported."""
+        """The supported versions are those of Kafka 4.3. Versions of Produce below 3 are advertised, but not
+        supported."""
         assert is_supported(key, version) is served
 
     @settings(max_examples=examples(200))

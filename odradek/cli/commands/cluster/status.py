@@ -1,5 +1,5 @@
-"""`odradek cluster status` shows the quorum, the brokers and the partitions that need attention. `odradek
-cluster features` shows the feature levels.
+"""`odradek cluster status|features`: the quorum, the brokers, the partitions that need attention; the feature
+levels.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Plans of moves that balance the load of brokers, or that empty brokers. PURE.
+"""Plans of moves that balance the load of brokers, empty brokers, or change the number of replicas. PURE.
 
 Theory of operation
 -------------------

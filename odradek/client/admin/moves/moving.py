@@ -1,5 +1,5 @@
-"""Surveys the cluster for a plan of moves, and executes the plan: it sets throttles, starts reassignments and
-reports progress. The functions are operations. PURE.
+"""Surveys the cluster for a plan of moves (each broker's load, disks too full) and executes it: throttles,
+reassignments, progress, preferred leaders. The functions are operations. PURE.
 
 A request to the controller starts a reassignment, which then needs no further requests. Brokers copy the
 data; once the new replicas are in sync, the controller drops the old replicas. A few partitions move at a

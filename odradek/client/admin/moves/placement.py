@@ -1,5 +1,5 @@
-"""The data types of a plan of moves: brokers with their racks and hosts, partitions with their replicas, and
-moves. PURE.
+"""The data types of a plan of moves: brokers, partitions, moves; and the bytes and seconds that the moves take.
+PURE.
 """
 
 from __future__ import annotations

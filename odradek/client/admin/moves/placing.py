@@ -1,4 +1,6 @@
-"""Steps that choose a broker for a replica: racks decide first, then hosts, then the load. PURE."""
+"""Steps of a plan that move replicas off leaving brokers, change their number or spread them over racks; the
+choice of a broker. PURE. Racks decide first, then hosts, then the load.
+"""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@
     > epoch=0 full ...     the next heartbeat must have these fields
     < epoch=1 a:0,1 b:0    the coordinator answers with an assignment (`-` if it is empty; nothing if there is none)
     adopt                  the application adopts the target
+    begin, end             the application begins to adopt the target, and has adopted it
     unanswered             the heartbeat in flight gets no answer
     lose fenced            the membership ends for this reason
     stale, leave           the member leaves; a line with `>` must show its last heartbeat
@@ -27,6 +28,7 @@ from odradek.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatResponse,
     TopicPartitions,
 )
+from odradek.wire.topic_partition import TopicPartition
 
 __all__ = ["MemberScript", "topic_id"]
 
@@ -45,6 +47,7 @@ class MemberScript:
         self.interest = Interest()
         self.names = {topic_id(name): name for name in "ab"}
         self._last: ConsumerGroupHeartbeatRequest | None = None
+        self._coming: dict[TopicPartition, bytes] = {}
 
     def play(self, script: str) -> None:
         """Do what each line says."""
@@ -84,10 +87,18 @@ class MemberScript:
         self.machine.answered(response)
 
     def _adopt(self, _: str) -> None:
+        self._begin(_)
+        self._end(_)
+
+    def _begin(self, _: str) -> None:
         assert self.machine.needs_application(self.names), (
             "the machine has no target for the application to adopt"
         )
-        self.machine.adopted(self.machine.resolved(self.names), self.machine.incarnation)
+        self._coming = self.machine.resolved(self.names)
+        self.machine.adopting(self._coming)
+
+    def _end(self, _: str) -> None:
+        self.machine.adopted(self._coming, self.machine.incarnation)
 
     def _unanswered(self, _: str) -> None:
         self.machine.unanswered()
@@ -128,6 +139,8 @@ _ACTIONS: dict[str, Callable[[MemberScript, str], None]] = {
     ">": MemberScript._heartbeat,
     "<": MemberScript._answer,
     "adopt": MemberScript._adopt,
+    "begin": MemberScript._begin,
+    "end": MemberScript._end,
     "unanswered": MemberScript._unanswered,
     "lose": MemberScript._lose,
     "stale": MemberScript._stale,

@@ -14,6 +14,7 @@ import trio
 
 from odradek import Consumer, Producer, SubscriptionPattern
 from odradek.client.admin import AlterConfig, ConfigResource, ResourceType
+from odradek.client.consumer.consumer_membership import ConsumerMembership
 from odradek.client.consumer.consumer_types import ConsumerRecord, OffsetAndMetadata
 from odradek.client.errors import TransactionAbortableError
 from odradek.trio import open_consumer
@@ -99,6 +100,50 @@ def test_members_share_the_partitions_and_take_over(cluster: Cluster, assignor: 
     assert sorted(int(record.value) for record in found) == list(range(1200))
     (described,) = cluster.client.admin.describe_groups([topic])
     assert (described.protocol_type, described.protocol) == ("consumer", assignor)
+
+
+@pytest.mark.parametrize("is_busy", [False, True], ids=["before", "during"])
+def test_partitions_are_taken_back_before_their_adoption_is_over(cluster: Cluster, is_busy: bool) -> None:
+    """A member gets partitions back that another one wants at once: before it polls, or while its listener is called.
+
+    The other one gets them soon, and each record is read exactly once.
+    """
+    topic = cluster.topic(4)
+    settings = {"group_id": topic, "group_remote_assignor": "range", **CONSUMER}
+    found: list[ConsumerRecord] = []
+
+    def wait_for_target(count: int) -> None:
+        """Wait until the first member has heard that it should have so many partitions."""
+        membership = first._machine.membership
+        assert isinstance(membership, ConsumerMembership)
+        poll_until(others, lambda: len(membership.target()) == count, found)
+
+    class Busy(Told):
+        def on_partitions_assigned(self, partitions: Any) -> None:
+            super().on_partitions_assigned(partitions)
+            if is_busy and self.events[-1] == ("assigned", keys(topic, 4)[2:]):
+                join()
+
+    def join() -> None:
+        others.append(cluster.consumer(**settings))
+        others[-1].subscribe([topic])
+        wait_for_target(2)
+
+    first = cluster.consumer(group_instance_id="first", **settings)
+    others = [cluster.consumer(**settings)]
+    first.subscribe([topic], listener=Busy())
+    others[0].subscribe([topic])
+    poll_until([first, *others], lambda: owned([first, *others]) == [2, 2], found)
+    others.pop().close()
+    wait_for_target(4)
+    if not is_busy:
+        join()
+    cluster.produce(topic, 400, 4)
+    poll_until([first], lambda: bool(others), found)
+    poll_until([first, *others], lambda: owned([first, *others]) == [2, 2], found)
+    cluster.produce(topic, 400, 4, first=400)
+    poll_until([first, *others], lambda: len(found) >= 800, found)
+    assert sorted(int(record.value) for record in found) == list(range(800))
 
 
 def test_partitions_that_a_topic_gains_are_assigned(cluster: Cluster) -> None:

@@ -173,6 +173,52 @@ def test_full_heartbeats_name_what_may_be_adopted_meanwhile() -> None:
     )
 
 
+def test_a_target_that_is_withdrawn_is_acknowledged() -> None:
+    """The coordinator takes back partitions that the application never had. It waits for a report without them."""
+    MemberScript().play(
+        JOINED
+        + """
+        < epoch=3 a:0,1,2
+        = reconciling!
+        > epoch=3
+        < epoch=3 a:0,1
+        = reconciling!
+        > epoch=3
+        adopt
+        = acknowledging*
+        > epoch=3 owned=a:0,1
+        = stable
+        < epoch=4
+        > epoch=4
+        """
+    )
+
+
+def test_a_target_that_is_withdrawn_during_its_adoption_is_given_up() -> None:
+    """Partitions that the application is getting count as owned, until it has given them up again."""
+    MemberScript().play(
+        JOINED
+        + """
+        < epoch=3 a:0,1,2
+        begin
+        > epoch=3
+        < epoch=3 a:0,1
+        > epoch=3
+        unanswered
+        > epoch=3 full topics=a,b owned=a:0,1,2
+        < epoch=3 a:0,1
+        end
+        = acknowledging*
+        > epoch=3 owned=a:0,1,2
+        = reconciling!
+        < epoch=3
+        adopt
+        > epoch=3 owned=a:0,1
+        = stable
+        """
+    )
+
+
 def test_a_fenced_member_joins_again_under_its_id() -> None:
     """A fenced member loses its partitions at once. Its next heartbeat has epoch 0, all fields and no partitions."""
     script = MemberScript()
