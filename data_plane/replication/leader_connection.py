@@ -139,8 +139,8 @@ class LeaderConnection:
         """Send a request; call `answer` next to receive its answer. Raises `ConnectionLost`.
 
         The leader may wait `wait_ms` before it answers. The answer is overdue when another
-        `replica.socket.timeout.ms` have passed. While parts of it arrive, the time begins anew: on a slow network a
-        large answer takes longer, and the next attempt would not be faster.
+        `replica.socket.timeout.ms` have passed. While parts of it arrive, the time begins anew. A
+        large answer takes long on a slow network, and the next attempt would not be faster.
         """
         conn, wire = self._conn, self._wire
         if conn is None or wire is None:
