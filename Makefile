@@ -15,12 +15,14 @@ ARGS ?=
 HOURS ?= 0.1667
 SEED ?= 1
 RUNS ?= 50
+DEBIAN ?=
+DEBIANS = $(foreach each,$(DEBIAN),--debian $(each))
 
 PRODUCT = odradek wire metadata_quorum data_plane spark
 # Where Python may write no bytecode by itself (PYTHONDONTWRITEBYTECODE), each start of a node would compile all modules.
 COMPILE = $(BIN)/python -m compileall -q -j 0
 
-.PHONY: help install install-dev run test test-core test-mirror test-ecosystem test-install test-disks test-recovery test-security test-spark test-spark-kills test-transactions test-groups quick conformance deploy-bad-day deploy-hosts deploy-recover deploy-test deploy-tools dist release siege check format bench costs fuzz jepsen demo demo-changelog lock clean sim sim-recover sim-digest sim-mutants
+.PHONY: help install install-dev run test test-core test-mirror test-ecosystem test-install test-disks test-recovery test-security test-spark test-spark-kills test-transactions test-groups quick conformance deploy-bad-day deploy-hosts deploy-recover deploy-test deploy-tools deploy-upgrades dist release siege check format bench costs fuzz jepsen demo demo-changelog lock clean sim sim-recover sim-digest sim-mutants
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 26
@@ -175,7 +177,7 @@ jepsen: install-dev ## three real nodes under kill -9, pauses and cut links, eve
 dist: install ## our wheel and source distribution in dist: the same bytes for the same commit
 	@exec $(BIN)/python deploy/build_backend.py dist
 
-release: install-dev deploy-tools ## a release in dist/releases: archive for hosts, wheel, sources, collection, SBOM, hashes (FROM=0.3.0, ARGS='--version 0.3.1')
+release: install-dev deploy-tools ## a release in dist/releases: archive for hosts, wheel, sources, collection, SBOM, hashes (FROM=0.3.0, ARGS='--python 3.13')
 	@exec $(BIN)/python -m deploy.make_release $(if $(filter command line,$(origin FROM)),--from $(FROM)) $(ARGS)
 
 deploy-tools: $(ANSIBLE)/.installed ## Ansible and its linter, in .cache/ansible
@@ -186,17 +188,20 @@ $(ANSIBLE)/.installed: deploy/constraints.txt | $(BIN)/python
 	@$(ANSIBLE)/bin/python -m pip --disable-pip-version-check -qq install -c deploy/constraints.txt ansible-core ansible-lint
 	@touch $@
 
-deploy-test: install-dev deploy-tools ## the whole life of a cluster on four hosts booted here, under load; for root on Debian (ARGS=--help)
-	@exec $(BIN)/python -m tests.deploy $(ARGS)
+deploy-test: install-dev deploy-tools ## the whole life of a cluster on four hosts booted here, under load; for root on Debian (DEBIAN='12 13', ARGS=--help)
+	@exec $(BIN)/python -m tests.deploy $(DEBIANS) $(ARGS)
+
+deploy-upgrades: install-dev deploy-tools ## three hosts booted here go through all releases and back, under load; for root on Debian (DEBIAN=)
+	@exec $(BIN)/python -m tests.deploy upgrades $(DEBIANS) $(ARGS)
 
 deploy-bad-day: install-dev deploy-tools ## an operator's bad day on four hosts booted here, under load: what breaks, and the ways on; for root on Debian
-	@exec $(BIN)/python -m tests.deploy bad-day $(ARGS)
+	@exec $(BIN)/python -m tests.deploy bad-day $(DEBIANS) $(ARGS)
 
 deploy-recover: install-dev deploy-tools ## three hosts booted here lose the metadata of most voters under load, and the playbooks recover and restore lead on
-	@exec $(BIN)/python -m tests.deploy recover $(ARGS)
+	@exec $(BIN)/python -m tests.deploy recover $(DEBIANS) $(ARGS)
 
 deploy-hosts: install-dev deploy-tools ## four hosts to try deploy/ansible on, and a shell that reaches them; for root on Debian
-	@exec $(BIN)/python -m tests.deploy hosts
+	@exec $(BIN)/python -m tests.deploy hosts $(DEBIANS)
 
 demo: install-dev ## load 336,776 flights, read them back in a group of two, check every airport
 	@exec $(BIN)/python -m bench.demos.flights $(ARGS)

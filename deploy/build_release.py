@@ -2,8 +2,9 @@
 wheels of all dependencies, verified by locked hashes. `deploy/make_release.py` is the command that runs this module. It
 also builds the other files of a release.
 
-A host needs only the archive, `odradek-VERSION.tar`, and downloads nothing from a registry. The wheels are for the
-Python and the platform that run this program, which must be the same as on the hosts.
+A host needs only the archive, `odradek-VERSION.tar`, and downloads nothing from a registry. By default the wheels are for
+the Python that runs this program. Other Pythons can be named: pip chooses wheels for them without running them, and one
+archive may have the wheels for several. The platform must be the same as on the hosts.
 
 A release is identified by its digest, which is computed from the digests of its wheels. Our wheel contains the name of
 its commit. So the same commit always gives the same digest, and different commits give different digests. If there are
@@ -34,6 +35,11 @@ _VERSION = re.compile(
 )
 """Matches versions in the form that they have in wheel names (PEP 440)."""
 _CONTENTS = ("name", "python", "platform", "requirement", "pip", "wheels")
+_PYTHON = re.compile(r"3\.(\d+)")
+_MINOR_MIN = 11
+"""The minor version of the oldest Python 3 that runs Odradek."""
+HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
+"""The version of the Python that runs this program."""
 SIGNATURE = "MANIFEST.json.sig"
 NAMESPACE = "odradek-release"
 """The namespace of signatures of releases, by which `ssh-keygen` distinguishes them from other signatures."""
@@ -44,56 +50,70 @@ class WheelsUnavailable(Exception):
 
 
 class BadArgument(Exception):
-    """Raised for a version or a key that cannot be used. The message has the reason."""
+    """Raised for a version, a Python or a key that cannot be used. The message has the reason."""
 
 
-def build(out: Path, name: str, key: Path | None = None) -> Path:
+def build(out: Path, name: str, key: Path | None = None, pythons: Sequence[str] = ()) -> Path:
     """Build the archive of version `name` in the directory `out`, and return its path. If `key` is given, it signs
-    the manifest.
+    the manifest. `pythons` are the versions of the hosts' Pythons, such as 3.13. The default is the version of this one.
 
     Raises `WheelsUnavailable` and `BadArgument`, and `CalledProcessError` if our own wheel cannot be built.
     """
-    (archive,) = build_each(out, [name], key)
+    (archive,) = build_each(out, [name], key, pythons)
     return archive
 
 
-def build_each(out: Path, names: Sequence[str], key: Path | None = None) -> Iterator[Path]:
+def build_each(
+    out: Path, names: Sequence[str], key: Path | None = None, pythons: Sequence[str] = ()
+) -> Iterator[Path]:
     """Build an archive for each version in turn, and yield its path. The wheels that all of them need are fetched once.
 
     Raises the errors of `build`.
     """
+    pythons = _checked_pythons(pythons)
     with tempfile.TemporaryDirectory() as directory:
         wheels, builder = Path(directory, "wheels"), Path(directory, "builder")
         # Use the pip of this environment: to install pip into the new one would take longer than to build our wheel.
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(builder)], check=True)
         pip = [sys.executable, "-m", "pip", "--python", str(builder / "bin" / "python")]
         pip += ["--disable-pip-version-check", "--quiet"]
-        _fetch(pip, wheels)
+        _fetch(pip, wheels, pythons)
         out.mkdir(parents=True, exist_ok=True)
         for name in names:
             source, own = Path(directory, f"source-{name}"), Path(directory, f"own-{name}")
             copy_source(source, name)
             words = ["--no-deps", "--no-build-isolation", "--wheel-dir", str(own), str(source)]
             subprocess.run([*pip, "wheel", *words], check=True)
-            found = sorted([*wheels.glob("*.whl"), *own.glob("*.whl")], key=lambda wheel: wheel.name)
-            yield pack(out / f"odradek-{name}.tar", found, name, key)
+            # Several Pythons share the wheels that are for each Python.
+            found = {wheel.name: wheel for wheel in (*wheels.glob("*/*.whl"), *own.glob("*.whl"))}
+            chosen = [found[each] for each in sorted(found)]
+            yield pack(out / f"odradek-{name}.tar", chosen, name, key, pythons)
 
 
-def _fetch(pip: list[str], wheels: Path) -> None:
-    """Download the wheels of the dependencies. At the same time, install the packages that build our own wheel. Raises
-    `WheelsUnavailable`.
+def _checked_pythons(pythons: Sequence[str]) -> list[str]:
+    """Return the versions of the hosts' Pythons, each once and in order. Raises `BadArgument`."""
+    for each in pythons:
+        found = _PYTHON.fullmatch(each)
+        if found is None or int(found[1]) < _MINOR_MIN:
+            raise BadArgument(f"{each!r} is no Python for Odradek: write it like 3.{_MINOR_MIN} or 3.13")
+    return sorted({*pythons} or {HERE}, key=lambda each: int(each.partition(".")[2]))
+
+
+def _fetch(pip: list[str], wheels: Path, pythons: Sequence[str]) -> None:
+    """Download the wheels of the dependencies for each Python into a directory of its own. At the same time, install the
+    packages that build our own wheel. Raises `WheelsUnavailable`.
     """
     locked = ["--require-hashes", "--no-deps", "--only-binary", ":all:"]
     files = ["-r", str(ROOT / "wheels.txt"), "-r", str(ROOT / "deploy" / "wheels.txt")]
-    commands = (
-        ["download", *locked, "--dest", str(wheels), *files],
-        ["install", *locked, "-r", str(ROOT / "wheels-build.txt")],
-    )
+    commands = [["install", *locked, "-r", str(ROOT / "wheels-build.txt")]]
+    for each in pythons:
+        chosen = ["--python-version", each, "--dest", str(wheels / each)]
+        commands.append(["download", *locked, *chosen, *files])
     running = [subprocess.Popen([*pip, *command]) for command in commands]
     statuses = [process.wait() for process in running]
     if any(statuses):
         raise WheelsUnavailable(
-            "pip cannot fetch the pinned wheels. Check that the package index can be reached."
+            f"pip cannot fetch the pinned wheels for Python {', '.join(pythons)}. Check that the package index can be reached."
         )
 
 
@@ -151,14 +171,16 @@ def contents_digest(manifest: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(contents, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def pack(archive: Path, wheels: list[Path], name: str, key: Path | None = None) -> Path:
-    """Write the archive of these wheels and its manifest, and return its path. Raises `BadArgument` if the key cannot
-    sign.
+def pack(
+    archive: Path, wheels: list[Path], name: str, key: Path | None = None, pythons: Sequence[str] = (HERE,)
+) -> Path:
+    """Write the archive of these wheels and its manifest, and return its path. `pythons` are the versions that the wheels
+    fit. Raises `BadArgument` if the key cannot sign.
     """
     manifest: dict[str, Any] = {
         "name": name,
         "commit": _git("rev-parse", "HEAD").strip(),
-        "python": f"{sys.version_info.major}.{sys.version_info.minor}",
+        "python": " ".join(pythons),
         "platform": platform.machine(),
         "requirement": f"odradek=={name}",
         "pip": next(wheel.name for wheel in wheels if wheel.name.startswith("pip-")),

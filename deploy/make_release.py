@@ -4,9 +4,11 @@
     python -m deploy.make_release --version 0.3.1        of this tree, under another version
     python -m deploy.make_release --from 0.3.0           the release 0.3.0, from the sources of its commit
     python -m deploy.make_release --from 1a2b3c4 --version 0.3.1
+    python -m deploy.make_release --python 3.11 --python 3.13      for hosts with either Python
 
 `--from` takes a version of CHANGELOG.md, a tag or a commit. The sources of that commit are cloned, and the release is
-built by the program in these sources. Programs before 0.3.0 build only the archive for hosts.
+built by the program in these sources. Programs before 0.3.0 build only the archive for hosts. Up to 0.3.0, an archive is
+always for the Python that runs the program.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import argparse
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from deploy.build_release import ROOT, BadArgument, WheelsUnavailable, build, version_of
@@ -26,7 +29,9 @@ UNAVAILABLE = 2
 """The exit status if the wheels of dependencies cannot be fetched."""
 
 
-def release_from(name: str, version: str | None, out: Path, key: Path | None = None) -> int:
+def release_from(
+    name: str, version: str | None, out: Path, key: Path | None = None, pythons: Sequence[str] = ()
+) -> int:
     """Clone the sources of a version, tag or commit, and run their program to build the release. Return its exit
     status.
 
@@ -53,6 +58,7 @@ def release_from(name: str, version: str | None, out: Path, key: Path | None = N
         command = [sys.executable, "-m", f"deploy.{program}", "--out", str(out.resolve())]
         command += ["--version", version] if version else []
         command += ["--sign", str(key.resolve())] if key else []
+        command += [word for each in pythons for word in ("--python", each)]
         return subprocess.run(command, cwd=clone, check=False).returncode
 
 
@@ -68,6 +74,14 @@ def _parse() -> argparse.Namespace:
         "--from", dest="origin", metavar="NAME", help="a version of CHANGELOG.md, a tag or a commit"
     )
     parser.add_argument("--sign", type=Path, metavar="KEY", help="sign by this key, as ssh-keygen makes them")
+    parser.add_argument(
+        "--python",
+        dest="pythons",
+        action="append",
+        default=[],
+        metavar="3.13",
+        help="the Python of the hosts; may be given several times (default: the Python that runs this)",
+    )
     return parser.parse_args()
 
 
@@ -76,14 +90,14 @@ def main() -> int:
     args = _parse()
     try:
         if args.origin:
-            return release_from(args.origin, args.version, args.out, args.sign)
+            return release_from(args.origin, args.version, args.out, args.sign, args.pythons)
         name = version_of(args.version)
         # Import this only now: it needs development libraries, which the refusal of a wrong version does not need.
         from deploy.release_files import GALAXY, write_beside
 
         if not GALAXY.exists():
             raise BadArgument("ansible-galaxy builds the collection: run make deploy-tools")
-        archive = build(args.out, name, args.sign)
+        archive = build(args.out, name, args.sign, args.pythons)
         for path in [archive, *write_beside(archive, name, args.sign)]:
             print(path)
     except (BadArgument, UnknownRelease) as error:

@@ -1,8 +1,9 @@
 """Run the life of a cluster on booted hosts, or only boot the hosts. Needs root.
 
-`python -m tests.deploy [whole|bad-day|recover|short|hosts|prepare]`: `hosts` boots four hosts, writes an inventory, and
-opens a shell from which they can be reached. They end with the shell. `prepare` only installs the requirements for
-booting hosts. Status 2: hosts cannot be booted here. Status 3: the time was up.
+`python -m tests.deploy [whole|bad-day|recover|upgrades|short|hosts|prepare]`: `hosts` boots four hosts, writes an
+inventory, and opens a shell from which they can be reached. They end with the shell. `prepare` only installs the
+requirements for booting hosts. `--debian 13` names the Debian of the hosts. If it is given twice, the hosts take turns.
+Status 2: hosts cannot be booted here. Status 3: the time was up.
 """
 
 from __future__ import annotations
@@ -16,10 +17,21 @@ from pathlib import Path
 from types import FrameType
 
 from tests.deploy.hosts import CannotBoot, sweep, work_directory
-from tests.deploy.needs import CACHE, ROOT, SANDBOX, CannotPrepare, prepare, what_is_missing
+from tests.deploy.needs import (
+    CACHE,
+    DEBIAN,
+    DEBIANS,
+    ROOT,
+    SANDBOX,
+    CannotPrepare,
+    Debian,
+    prepare,
+    what_is_missing,
+)
 from tests.deploy.releases import CannotBuild, build_releases, make_key
 
 CANNOT, TIME_UP = 2, 3
+_TIMED = ("whole", "bad-day", "recover", "upgrades", "short")
 
 
 class TimeUp(Exception):
@@ -36,7 +48,7 @@ def main() -> int:
     parser.add_argument(
         "form",
         nargs="?",
-        choices=("whole", "bad-day", "recover", "short", "hosts", "prepare"),
+        choices=(*_TIMED, "hosts", "prepare"),
         default="whole",
     )
     parser.add_argument("--seconds", type=int, default=3600, help="give up after so long (default: an hour)")
@@ -48,32 +60,40 @@ def main() -> int:
         action="store_true",
         help="go on after a step that fails; the report names it, and the status is 1",
     )
+    parser.add_argument(
+        "--debian",
+        type=int,
+        action="append",
+        choices=DEBIANS,
+        help=f"the Debian of the hosts (default: {DEBIAN.number}); given twice, hosts take turns",
+    )
     parser.add_argument("--inside", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
+    debians = tuple(DEBIANS[each] for each in args.debian or [DEBIAN.number])
     if args.inside is not None:
         from tests.deploy.forms import live
 
         try:
             only = [name for name in args.only.split(",") if name]
-            return live(args.inside, args.form, only, keep_going=args.keep_going)
+            return live(args.inside, args.form, only, debians, keep_going=args.keep_going)
         except (CannotBoot, CannotBuild) as error:
             print(f"hosts cannot be booted: {error}", file=sys.stderr)
             return CANNOT
     signal.signal(signal.SIGALRM, _on_alarm)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    signal.alarm(args.seconds if args.form in ("whole", "bad-day", "recover", "short") else 0)
+    signal.alarm(args.seconds if args.form in _TIMED else 0)
     try:
         if args.form == "short":
             # The short form installs nothing, since `make test` has prepared the machine already, or could not.
-            missing = what_is_missing(with_tree=True)
+            missing = what_is_missing(*debians, with_tree=True)
             if missing is not None:
                 raise CannotPrepare(missing)
         else:
-            prepare(args.seconds)
+            prepare(args.seconds, *debians)
         if args.form == "prepare":
             return 0
         sweep()
-        return _life(args)
+        return _life(args, debians)
     except CannotPrepare as error:
         print(f"hosts cannot be booted: {error}", file=sys.stderr)
         return CANNOT
@@ -85,7 +105,7 @@ def main() -> int:
         sweep()
 
 
-def _life(args: argparse.Namespace) -> int:
+def _life(args: argparse.Namespace, debians: tuple[Debian, ...]) -> int:
     """Run the form in the sandbox. Meanwhile build the releases outside of it, where the network is."""
     work = work_directory()
     make_key(work / "releases")
@@ -100,10 +120,11 @@ def _life(args: argparse.Namespace) -> int:
         "--only",
         args.only,
         *(["--keep-going"] if args.keep_going else []),
+        *(word for each in debians for word in ("--debian", str(each.number))),
     ]
     status = TIME_UP
     building = threading.Thread(
-        target=build_releases, args=(work / "releases",), kwargs={"whole": args.form != "short"}
+        target=build_releases, args=(work / "releases", args.form, [each.python for each in debians])
     )
     try:
         building.start()

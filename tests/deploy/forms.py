@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tests.deploy.bad_day import BAD_DAY
 from tests.deploy.bad_day.recoveries import STEPS as RECOVERIES
+from tests.deploy.bad_day.upgrades import STEPS as UPGRADES
 from tests.deploy.hosts import hosts_in, refused_by_the_machine
 from tests.deploy.life import (
     DISK_BYTES,
@@ -35,9 +36,10 @@ from tests.deploy.life import (
     secure,
     upgrade,
 )
-from tests.deploy.load import Load
+from tests.deploy.load import DELIVERY_SECONDS, Load
+from tests.deploy.needs import Debian
 from tests.deploy.playbooks import Playbooks
-from tests.deploy.releases import BROKEN, NARROW, NEW, OLD, wait_for_releases
+from tests.deploy.releases import BROKEN, NARROW, NEW, OLD, PUBLISHED, wait_for_releases
 
 SHORT = (birth, again, reconfigure)
 WHOLE = (
@@ -60,27 +62,30 @@ WHOLE = (
     secure,
 )
 
-_RECORDS_PER_SECOND = {"short": 20, "whole": 100, "bad-day": 50, "recover": 20}
+_RECORDS_PER_SECOND = {"short": 20, "whole": 100, "bad-day": 50, "recover": 20, "upgrades": 50}
 # While the quorum is lost, no record is acknowledged. An operator reads two plans before the run that recovers it.
-_DELIVERY_SECONDS = {"short": 180, "whole": 180, "bad-day": 180, "recover": 900}
+_DELIVERY_SECONDS = {"recover": 900}
 FORMS: dict[str, tuple[Callable[[Life], None], ...]] = {
     "short": SHORT,
     "whole": WHOLE,
     "bad-day": (birth, *BAD_DAY),
     "recover": (birth, *RECOVERIES),
+    "upgrades": (birth, *UPGRADES),
 }
-_HOSTS = {"short": FIRST[:2], "recover": FIRST}
+_HOSTS = {"short": FIRST[:2], "recover": FIRST, "upgrades": FIRST}
 # The other releases are built while the first steps run. Steps that need them wait.
-_RELEASES = {"short": (OLD,), "whole": (OLD,)}
+_RELEASES = {"short": (OLD,), "whole": (OLD,), "upgrades": PUBLISHED[:1]}
 
 
-def live(work: Path, form: str, only: list[str], *, keep_going: bool = False) -> int:
+def live(
+    work: Path, form: str, only: list[str], debians: tuple[Debian, ...], *, keep_going: bool = False
+) -> int:
     """Run the steps of a form inside a sandbox, or only the steps named in `only`. Print a report and return 0.
 
     Raises `CannotBoot` or `CannotBuild` if hosts or releases are unavailable. With `keep_going` the run continues after
     a failed step. The report names this step, and 1 is returned. A failed `birth` always ends the run.
     """
-    with hosts_in(work) as hosts:
+    with hosts_in(work, debians) as hosts:
         begun = time.monotonic()
         with refused_by_the_machine():
             for name in _HOSTS.get(form, (*FIRST, FOURTH)):
@@ -92,13 +97,15 @@ def live(work: Path, form: str, only: list[str], *, keep_going: bool = False) ->
         playbooks = Playbooks(
             hosts, inventory_of(hosts, discovers=form not in ("bad-day", "recover")), work / "playbooks.log"
         )
+        if form == "upgrades":
+            playbooks.inventory["vars"]["odradek_release"] = PUBLISHED[0]
         if form == "hosts":
             return playbooks.shell(DISK_BYTES)
         load = Load(
             ",".join(f"{hosts[name].address}:9092" for name in playbooks.inventory["hosts"]),
             len(playbooks.inventory["hosts"]),
             records_per_second=_RECORDS_PER_SECOND[form],
-            delivery_seconds=_DELIVERY_SECONDS[form],
+            delivery_seconds=_DELIVERY_SECONDS.get(form, DELIVERY_SECONDS),
         )
         life = Life(hosts, playbooks, load)
         failed = []

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import attrs
 
-from tests.deploy.needs import TREE
+from tests.deploy.needs import Debian
 
 NETWORK = "10.77.0"
 OUTSIDE = f"{NETWORK}.254"
@@ -106,6 +106,7 @@ class Host:
 
     name: str
     number: int
+    debian: Debian
     directory: Path
     """The directory with the images of its disks and the output of its console."""
     system: Path
@@ -128,6 +129,8 @@ class Hosts:
     """All hosts of a test, by name."""
 
     work: Path
+    debians: tuple[Debian, ...]
+    """The Debians that the hosts have, in turns."""
     hosts: dict[str, Host] = attrs.field(factory=dict)
 
     def __getitem__(self, name: str) -> Host:
@@ -136,7 +139,8 @@ class Hosts:
     def make(self, name: str, disk_names: tuple[str, ...], disk_bytes: int) -> Host:
         """Make a host with a fresh system and empty disks. It is not booted yet."""
         number = len(self.hosts) + 1
-        host = Host(name, number, self.work / name, self.work / _SYSTEMS / name)
+        debian = self.debians[(number - 1) % len(self.debians)]
+        host = Host(name, number, debian, self.work / name, self.work / _SYSTEMS / name)
         host.directory.mkdir()
         host.system.mkdir()
         self.hosts[name] = host
@@ -161,7 +165,7 @@ class Hosts:
             "overlay",
             "overlay",
             "-o",
-            f"lowerdir={TREE},upperdir={upper},workdir={work}",
+            f"lowerdir={host.debian.tree},upperdir={upper},workdir={work}",
             root,
         )
         key = (self.work / "key.pub").read_text()
@@ -447,8 +451,8 @@ def _make_groups(name: str) -> list[Path]:
 
 
 @contextlib.contextmanager
-def hosts_in(work: Path) -> Iterator[Hosts]:
-    """Set up the network between hosts, and yield an empty `Hosts`. In the end switch all hosts off.
+def hosts_in(work: Path, debians: tuple[Debian, ...]) -> Iterator[Hosts]:
+    """Set up the network between hosts of these Debians, and yield an empty `Hosts`. In the end switch all hosts off.
 
     This works only inside a sandbox.
     """
@@ -465,7 +469,7 @@ def hosts_in(work: Path) -> Iterator[Hosts]:
         run("ip", "address", "add", f"{OUTSIDE}/24", "dev", "hosts")
         run("ip", "link", "set", "hosts", "up")
         run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", work / "key")
-    made = Hosts(work)
+    made = Hosts(work, debians)
     try:
         yield made
     finally:

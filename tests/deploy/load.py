@@ -19,7 +19,7 @@ from confluent_kafka.cimpl import NewTopic
 
 TOPIC = "orders"
 _PARTITIONS = 12
-_DELIVERY_SECONDS = 180
+DELIVERY_SECONDS = 180
 _ANY_PARTITION = -1
 """The partition number by which librdkafka lets the producer choose."""
 _QUIET = {"log_level": 2, "log.connection.close": False}
@@ -40,7 +40,7 @@ class Load:
     producers: int = 2
     records_per_second: int = 100
     """The rate of all producers together."""
-    delivery_seconds: int = _DELIVERY_SECONDS
+    delivery_seconds: int = DELIVERY_SECONDS
     """How long a producer tries to deliver a record."""
     acknowledged: dict[tuple[int, int], str] = attrs.field(factory=dict)
     """The value of each acknowledged record, by partition and offset."""
@@ -61,7 +61,7 @@ class Load:
         made = admin.create_topics(
             [NewTopic(TOPIC, num_partitions=_PARTITIONS, replication_factor=self.replicas)]
         )
-        made[TOPIC].result(_DELIVERY_SECONDS)
+        made[TOPIC].result(DELIVERY_SECONDS)
         self._set_to_work()
 
     def _set_to_work(self) -> None:
@@ -191,7 +191,7 @@ class Load:
         values = list(there.values())
         twice = len(values) - len(set(values))
         wanted = set(self.acknowledged.values())
-        deadline = time.monotonic() + _DELIVERY_SECONDS
+        deadline = time.monotonic() + DELIVERY_SECONDS
         while not wanted <= self.seen and time.monotonic() < deadline:
             time.sleep(0.1)
         self._stop_reading.set()
@@ -221,10 +221,10 @@ class Load:
         ends = {}
         parts = [confluent_kafka.TopicPartition(TOPIC, index, 0) for index in range(_PARTITIONS)]
         for part in parts:
-            ends[part.partition] = consumer.get_watermark_offsets(part, timeout=_DELIVERY_SECONDS)[1]
+            ends[part.partition] = consumer.get_watermark_offsets(part, timeout=DELIVERY_SECONDS)[1]
         consumer.assign(parts)
         reached = dict.fromkeys(ends, 0)
-        deadline = time.monotonic() + _DELIVERY_SECONDS
+        deadline = time.monotonic() + DELIVERY_SECONDS
         while any(reached[partition] < end for partition, end in ends.items()):
             if time.monotonic() > deadline:
                 raise RecordsLost(f"read to {reached}, the partitions end at {ends}")

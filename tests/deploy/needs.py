@@ -9,16 +9,16 @@ import sys
 import time
 from pathlib import Path
 
+import attrs
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 ANSIBLE = ROOT / ".cache" / "ansible"
 CACHE = Path("/var/cache/odradek-deploy-test")
-TREE = CACHE / "tree"
 PACKAGES = ("dbus", "openssh-server", "python3", "systemd", "systemd-sysv", "xfsprogs", "procps", "iproute2")
-SUITE = "bookworm"
 DEBIAN_PACKAGES = "systemd-container debootstrap xfsprogs openssh-client iproute2"
 _INSTALL_SECONDS_MAX = 600
-HOST_PYTHON = (3, 11)
-"""The Python version of the Debian suite. A release must be built with the Python version that runs it."""
+_MARK = Path("etc") / "odradek-tree"
+"""A file in a complete tree. It names the suite and the packages."""
 _COMMANDS = (
     "systemd-nspawn",
     "mkfs.xfs",
@@ -48,6 +48,26 @@ SANDBOX = (*_OWN_MOUNTS, "--net")
 """Words to put before a command. The command's mounts, processes and network then end with it."""
 
 
+@attrs.frozen
+class Debian:
+    """A version of Debian that the hosts can have."""
+
+    number: int
+    suite: str
+    python: str
+    """The version of its Python, for which a release needs wheels."""
+    tree: Path
+    """The directory of its files. All hosts share them, and none of them changes them."""
+
+
+DEBIANS = {
+    12: Debian(12, "bookworm", "3.11", CACHE / "tree"),
+    13: Debian(13, "trixie", "3.13", CACHE / "tree-13"),
+}
+DEBIAN = DEBIANS[12]
+"""The Debian of all hosts if no other is named."""
+
+
 class CannotPrepare(Exception):
     """A requirement for booting hosts cannot be met here; the message says why."""
 
@@ -56,8 +76,6 @@ def what_it_never_has() -> str | None:
     """Return the reason why hosts can never be booted here, whatever is installed, or None if they can."""
     if os.geteuid() != 0:
         return "only root can boot hosts"
-    if sys.version_info[:2] != HOST_PYTHON:
-        return f"hosts of {SUITE} have Python {HOST_PYTHON[0]}.{HOST_PYTHON[1]}, this is {sys.version.split()[0]}"
     kinds = Path("/proc/filesystems").read_text().split()
     for kind in ("overlay", "xfs"):
         if kind not in kinds:
@@ -67,8 +85,9 @@ def what_it_never_has() -> str | None:
     return None
 
 
-def what_is_missing(*, with_tree: bool) -> str | None:
-    """Return the reason why hosts cannot be booted here now, or None if they can. Takes less than a second."""
+def what_is_missing(*debians: Debian, with_tree: bool) -> str | None:
+    """Return the reason why hosts of these Debians cannot be booted here now, or None if they can. Takes less than a
+    second."""
     never = what_it_never_has()
     if never is not None:
         return never
@@ -77,8 +96,9 @@ def what_is_missing(*, with_tree: bool) -> str | None:
         return f"{', '.join(absent)}: not found (apt-get install {DEBIAN_PACKAGES})"
     if not (ANSIBLE / "bin" / "ansible-playbook").exists():
         return "Ansible is not installed (make deploy-tools)"
-    if with_tree and not (TREE / "etc" / "odradek-tree").exists():
-        return "there is no Debian tree to boot from (make deploy-test and make test make it, with a network)"
+    for debian in debians:
+        if with_tree and not (debian.tree / _MARK).exists():
+            return f"there is no tree of Debian {debian.number} to boot from (make deploy-test makes it, with a network)"
     probe = ["ip", "link", "add", "odradek0", "type", "bridge"]
     try:
         tried = subprocess.run([*SANDBOX, *probe], capture_output=True, text=True, check=False, timeout=60)
@@ -89,8 +109,8 @@ def what_is_missing(*, with_tree: bool) -> str | None:
     return None
 
 
-def prepare(seconds: float) -> None:
-    """Install what hosts need within `seconds`: packages, Ansible, and the Debian tree. Raises `CannotPrepare`."""
+def prepare(seconds: float, *debians: Debian) -> None:
+    """Install what hosts need within `seconds`: packages, Ansible, and a tree of each Debian. Raises `CannotPrepare`."""
     deadline = time.monotonic() + seconds
     never = what_it_never_has()
     if never is not None:
@@ -128,7 +148,8 @@ def prepare(seconds: float) -> None:
     missing = what_is_missing(with_tree=False)
     if missing is not None:
         raise CannotPrepare(missing)
-    make_tree(deadline)
+    for debian in debians:
+        make_tree(deadline, debian)
 
 
 def _within(deadline: float, what: str, *command: str) -> None:
@@ -156,33 +177,42 @@ def _within(deadline: float, what: str, *command: str) -> None:
 _IN_MEMORY = 'mount -t tmpfs -o size=2g tmpfs "$0"; new=$1; shift; "$@" && cp --archive "$0" "$new"'
 
 
-def make_tree(deadline: float) -> None:
-    """Make the read-only Debian tree that all hosts share, unless it exists. Needs a Debian mirror. Raises
+def make_tree(deadline: float, debian: Debian) -> None:
+    """Make the read-only tree that all hosts of this Debian share, unless it exists. Needs a Debian mirror. Raises
     `CannotPrepare`."""
-    wanted = f"{SUITE} {' '.join(PACKAGES)}\n"
-    mark = Path("etc") / "odradek-tree"
-    if (TREE / mark).exists() and (TREE / mark).read_text() == wanted:
+    wanted = f"{debian.suite} {' '.join(PACKAGES)}\n"
+    if (debian.tree / _MARK).exists() and (debian.tree / _MARK).read_text() == wanted:
         return
-    print("making a Debian tree for all hosts", flush=True)
+    print(f"making a tree of Debian {debian.number} for all hosts", flush=True)
     new, memory = (CACHE / f"{kind}-{os.getpid()}" for kind in ("tree", "memory"))
     memory.mkdir(parents=True, exist_ok=True)
-    bootstrap = ["debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}", SUITE, str(memory)]
-    words = [*_OWN_MOUNTS, "sh", "-c", _IN_MEMORY, str(memory), str(new), *bootstrap, *_mirror()]
+    bootstrap = [
+        "debootstrap",
+        "--variant=minbase",
+        f"--include={','.join(PACKAGES)}",
+        debian.suite,
+        str(memory),
+    ]
+    words = [*_OWN_MOUNTS, "sh", "-c", _IN_MEMORY, str(memory), str(new), *bootstrap, *_mirror(debian.suite)]
     try:
         _within(deadline, "debootstrap", *words)
-        (new / mark).write_text(wanted)
-        shutil.rmtree(TREE, ignore_errors=True)
-        new.rename(TREE)
+        (new / _MARK).write_text(wanted)
+        shutil.rmtree(debian.tree, ignore_errors=True)
+        new.rename(debian.tree)
     finally:
         for each in (new, memory):
             shutil.rmtree(each, ignore_errors=True)
 
 
-def _mirror() -> list[str]:
-    """Return the Debian mirror that this machine uses, if it has the suite. Otherwise debootstrap uses its default."""
-    asked = ["apt-get", "indextargets", "--format", "$(REPO_URI)", f"Codename: {SUITE}", "Component: main"]
-    try:
-        done = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=30)
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    return [line for line in done.stdout.split() if line.startswith("http")][:1]
+def _mirror(suite: str) -> list[str]:
+    """Return the Debian mirror that this machine uses for the suite, or else the one for its own suite, as mirrors have
+    all suites. Without either, debootstrap uses its default."""
+    for which in (f"Codename: {suite}", "Label: Debian"):
+        asked = ["apt-get", "indextargets", "--format", "$(REPO_URI)", which, "Component: main"]
+        try:
+            done = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=30)
+        except (OSError, subprocess.TimeoutExpired):
+            return []
+        if found := [line for line in done.stdout.split() if line.startswith("http")]:
+            return found[:1]
+    return []

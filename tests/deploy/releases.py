@@ -1,4 +1,5 @@
-"""Releases for the test: two good ones, built as an operator builds them, a broken one, and one with fewer features."""
+"""Releases for the test: published ones from their commits, and some of this tree. Of these, two are good, one is broken,
+and one has fewer features. Good ones are built as an operator builds them."""
 
 from __future__ import annotations
 
@@ -10,12 +11,20 @@ import subprocess
 import tarfile
 import time
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from deploy.build_release import SIGNATURE, WheelsUnavailable, build_each, contents_digest, sign
+from deploy.build_release import HERE, ROOT, SIGNATURE, WheelsUnavailable, build_each, contents_digest, sign
+from deploy.make_release import UNAVAILABLE, release_from
+from deploy.released import UnknownRelease, releases
 
 OLD, NEW, BROKEN, NARROW = "0.1.0", "0.1.1", "0.1.2", "0.1.3"
+THIS = "99.0"
+"""The version of this tree beside published releases."""
+PUBLISHED = tuple(
+    each.version for each in reversed(releases((ROOT / "CHANGELOG.md").read_text())) if each.commit
+)
+"""The releases that CHANGELOG.md names with their commits, the oldest first."""
 KEY = "signing-key"
 _ENTRY = "odradek/node/main.py"
 _FEATURES = "odradek/metadata_quorum/features.py"
@@ -25,6 +34,8 @@ _UNAVAILABLE, _FAILED = "unavailable", "failed"
 """Names of files beside the archives. They have the reason why no more archives come: missing wheels, or a failed
 build."""
 _LOOK_SECONDS = 0.1
+_OF_THIS_TREE = {"short": (OLD,), "upgrades": (THIS,)}
+"""The releases of this tree for forms that need only good ones. All other forms have the bad ones, too."""
 
 
 class CannotBuild(Exception):
@@ -37,20 +48,41 @@ def make_key(out: Path) -> None:
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "test", "-f", out / KEY], check=True)
 
 
-def build_releases(out: Path, *, whole: bool) -> None:
-    """Write the archives one after another, signed by the key beside them. Without `whole`, write only the first."""
+def build_releases(out: Path, form: str, pythons: Sequence[str]) -> None:
+    """Write the archives that a form of the test needs one after another, signed by the key beside them. `pythons` are
+    the versions of the hosts' Pythons."""
     os.environ |= {"PIP_RETRIES": "1", "PIP_DEFAULT_TIMEOUT": "10"}
     try:
-        for _ in build_each(out, (OLD, NEW) if whole else (OLD,), out / KEY):
+        if form == "upgrades":
+            for name in PUBLISHED:
+                _published(out, name, pythons)
+        for _ in build_each(out, _OF_THIS_TREE.get(form, (OLD, NEW)), out / KEY, pythons):
             pass
-        if whole:
+        if form not in _OF_THIS_TREE:
             _other(out, BROKEN, _ENTRY, lambda _: b"raise ImportError('made to fail')\n")
             _other(out, NARROW, _FEATURES, _narrowed)
-    except WheelsUnavailable as error:
+    except (WheelsUnavailable, UnknownRelease) as error:
         (out / _UNAVAILABLE).write_text(f"no release can be built: {error}")
     except BaseException as error:
         (out / _FAILED).write_text(repr(error))
         raise
+
+
+def _published(out: Path, name: str, pythons: Sequence[str]) -> None:
+    """Build a published release by the program of its commit, and sign it here. Programs before 0.3.0 cannot sign.
+
+    Raises `WheelsUnavailable` and `UnknownRelease`.
+    """
+    if {*pythons} != {HERE}:
+        raise UnknownRelease(
+            f"{name} is built by its own program, which takes wheels for Python {HERE}, and the hosts have {', '.join(pythons)}"
+        )
+    built = out / "published"
+    status = release_from(name, None, built)
+    if status == UNAVAILABLE:
+        raise WheelsUnavailable(f"pip cannot fetch the wheels of {name}")
+    assert status == 0, f"the program of {name} ended with status {status}"
+    _write_signed(out / f"odradek-{name}.tar", _contents(built / f"odradek-{name}.tar"))
 
 
 def wait_for_releases(out: Path, *names: str) -> None:

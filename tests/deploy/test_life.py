@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.deploy.needs import ROOT, what_is_missing
+from tests.deploy.needs import DEBIAN, ROOT, what_is_missing
 
 _SECONDS_MAX = 420
 _CANNOT, _TIME_UP = 2, 3
@@ -18,7 +18,7 @@ def test_short_life() -> None:
 
     A machine that cannot boot hosts, or that is too slow, skips the test with the reason.
     """
-    missing = what_is_missing(with_tree=True)
+    missing = what_is_missing(DEBIAN, with_tree=True)
     if missing:
         pytest.skip(f"hosts cannot be booted: {missing}")
     # A low priority lets the tests beside this one go first, since hosts are many processes.

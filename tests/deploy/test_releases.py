@@ -12,7 +12,7 @@ import tarfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -177,8 +177,43 @@ def test_a_release_for_other_hosts(release: ModuleType) -> None:
         "platform": release.platform.machine(),
     }
     assert release.misfit(here, "1.0") is None
-    assert "is for Python 3.9" in release.misfit({**here, "python": "3.9"}, "1.0")
+    assert "is for Python 3.9, but" in release.misfit({**here, "python": "3.9"}, "1.0")
+    assert "is for Python 3.9 and 3.8, but" in release.misfit({**here, "python": "3.9 3.8"}, "1.0")
+    assert release.misfit({**here, "python": f"3.9 {here['python']}"}, "1.0") is None
     assert "is for s390x, but this host is" in release.misfit({**here, "platform": "s390x"}, "1.0")
+
+
+def test_an_archive_for_several_pythons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An archive has the wheels for each Python that is named, and those for any Python once."""
+
+    def pip(command: list[str], **_: object) -> object:
+        """Write the wheels that pip would download or build."""
+        if "download" in command:
+            version, into = (
+                Path(command[command.index(each) + 1]) for each in ("--python-version", "--dest")
+            )
+            into.mkdir(parents=True)
+            for name in (f"fast-1-{version}", "pip-1-any"):
+                (into / f"{name}.whl").write_text(name)
+        elif "wheel" in command:
+            own = Path(command[command.index("--wheel-dir") + 1])
+            own.mkdir()
+            (own / "odradek-1.0.whl").write_text("ours")
+        return SimpleNamespace(wait=lambda: 0)
+
+    monkeypatch.setattr(build_release.subprocess, "Popen", pip)
+    monkeypatch.setattr(build_release.subprocess, "run", pip)
+    monkeypatch.setattr(build_release, "copy_source", lambda *_: None)
+    monkeypatch.setattr(build_release, "_git", lambda *_: "a" * 40)
+    archive = build_release.build(tmp_path, "1.0", None, ["3.13", "3.11", "3.13"])
+    manifest = json.loads(manifests.read_archive(str(archive))[0])
+    assert manifest["python"] == "3.11 3.13"
+    assert [*manifest["wheels"]] == ["fast-1-3.11.whl", "fast-1-3.13.whl", "odradek-1.0.whl", "pip-1-any.whl"]
+    (alone,) = build_release.build_each(tmp_path, ["1.1"])
+    assert json.loads(manifests.read_archive(str(alone))[0])["python"] == build_release.HERE
+    for bad in ("3.10", "4.0", "313", "3.13.1", "cp313"):
+        with pytest.raises(build_release.BadArgument, match="is no Python for Odradek"):
+            build_release.build(tmp_path, "1.2", None, [bad])
 
 
 def test_versions(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,7 +146,7 @@ def a_new_host(life: Life) -> None:
         refused(
             outcome,
             f"{FOURTH}: port 9092 is taken by python3 (process",
-            f"{FOURTH}: it has the system debian 12",
+            f"{FOURTH}: it has the system debian {life.hosts[FOURTH].debian.number}",
             f"{FOURTH}: it has",
             "MB of memory",
             f"{FOURTH}: the name {FOURTH} is 127.0.1.1 there",

@@ -276,7 +276,7 @@ OF_ROLES = {
             "host_systems",
             "list",
             "Operating systems that a new host may have, as in /etc/os-release.",
-            ["debian 12"],
+            ["debian 12", "debian 13"],
             elements="str",
         ),
         Variable("host_memory_bytes_min", "int", "Least memory of a new host.", 900000000, low=0),

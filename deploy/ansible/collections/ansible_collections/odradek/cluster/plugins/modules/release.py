@@ -52,7 +52,7 @@ EXAMPLES = r"""
 """
 RETURN = r"""
 identity:
-  description: Digest, commit, Python and platform of the archive.
+  description: Digest, commit, Pythons and platform of the archive.
   type: dict
   returned: examined
 """
@@ -94,8 +94,12 @@ def examined(archive: str, name: str, signers: list) -> tuple[dict, bytes, bytes
 def misfit(identity: dict, name: str) -> str | None:
     """Return a sentence if a release was built for another Python or platform than this host has; None if it fits."""
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
-    if identity["python"] != here:
-        return f"Release {name} is for Python {identity['python']}, but this host has {here}: build the release with the Python of the hosts."
+    pythons = identity["python"].split()
+    if here not in pythons:
+        return (
+            f"Release {name} is for Python {' and '.join(pythons)}, but this host has {here}: build the release again, "
+            f"with --python {here} among the arguments of `make release`."
+        )
     if identity["platform"] != platform.machine():
         return (
             f"Release {name} is for {identity['platform']}, but this host is {platform.machine()}: "
