@@ -13,7 +13,12 @@ from collections.abc import Collection, Mapping
 
 import attrs
 
-from odradek.metadata_quorum.config.config_defs import ConfigError, ConfigValue, broker_defs
+from odradek.metadata_quorum.config.config_defs import (
+    ConfigError,
+    ConfigValue,
+    broker_defs,
+    running_def,
+)
 from odradek.metadata_quorum.config.config_values import (
     LISTENER_PREFIX,
     broker_def,
@@ -22,6 +27,13 @@ from odradek.metadata_quorum.config.config_values import (
     parse_overrides,
 )
 from odradek.metadata_quorum.config.effective_config import BrokerConfigLayers, broker_value, inherited_text
+from odradek.serving.disk_troubles import (
+    DEMOTED_LOG_DIRS,
+    RATE_BEFORE,
+    RELEASED_LOG_DIRS,
+    RETIRING_LOG_DIRS,
+    TROUBLED_LOG_DIRS,
+)
 from odradek.wire.config_resources import RESOURCE_BROKER
 from odradek.wire.errors import ErrorCode, KafkaError, listed
 
@@ -61,6 +73,13 @@ all brokers.
 """
 _OF_LISTENERS = _KEY_STORES | {"max.connections", "max.connection.creation.rate"}
 """The keys that can be set for a single listener of a running broker."""
+_OWN_PREFIX = "odradek."
+_OWN_DIRECTORIES = frozenset(
+    (DEMOTED_LOG_DIRS, RATE_BEFORE, RELEASED_LOG_DIRS, RETIRING_LOG_DIRS, TROUBLED_LOG_DIRS)
+)
+"""Keys of ours about log directories, which change while a broker runs."""
+_OWN_RECOVERY_PREFIX = "odradek.recovery."
+"""The prefix of the keys that a recovery of the quorum writes."""
 _THREAD_COUNTS = (
     "num.io.threads",
     "num.network.threads",
@@ -79,6 +98,7 @@ def check_broker_change(
     set, otherwise the values of all brokers. `layers` has the values before the change.
     """
     _check_keys(after)
+    _check_own_keys(after, layers.dynamic if per_broker else layers.dynamic_default)
     try:
         for name, text in after.items():
             definition = broker_def(name.removeprefix(listener_of(name)))
@@ -136,6 +156,23 @@ def _check_keys(after: Mapping[str, str]) -> None:
             "These security configs can be dynamically updated only per-listener using the listener prefix: "
             + _listed(security)
         )
+
+
+def _check_own_keys(after: Mapping[str, str], before: Mapping[str, str]) -> None:
+    """Refuse new values of keys of ours that are read only at the start. Kafka accepts unknown keys, since a plugin
+    may know them; but no plugin knows ours. Values that earlier releases have accepted do not disturb.
+    """
+    fixed = [
+        name
+        for name, text in after.items()
+        if name.startswith(_OWN_PREFIX)
+        and name not in _OWN_DIRECTORIES
+        and not name.startswith(_OWN_RECOVERY_PREFIX)
+        and running_def(name) is None
+        and before.get(name) != text
+    ]
+    if fixed:
+        raise _invalid(f"Cannot update these configs dynamically: {_listed(fixed)}")
 
 
 def _check_supported(after: Mapping[str, str]) -> None:

@@ -304,8 +304,8 @@ class Directories:
         raise NodeCannotStart(
             f"the metadata log was recovered while this node's disks could not be read, and it lacks these partitions of "
             f"the node: {named}{more}. To keep their records, stop all nodes and run `odradek quorum recover` again with "
-            f"this node. To do without them, remove node {node_id} from {UNREAD_BROKERS} (`odradek config set broker "
-            "--default`)"
+            f"this node. To do without them, take node {node_id} out of the list {UNREAD_BROKERS} (`odradek config set broker "
+            f"all {UNREAD_BROKERS}=...`)"
         )
 
     def stop_loading(self) -> None:

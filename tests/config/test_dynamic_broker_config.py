@@ -16,6 +16,8 @@ REFUSED = [
     ("node.id=1", "Cannot update these configs dynamically: [node.id]"),
     ("node.id=1 broker.id=1", "Cannot update these configs dynamically: [node.id, broker.id]"),
     ("log.retention.hours=5", "Cannot update these configs dynamically: [log.retention.hours]"),
+    ("odradek.disk.full.ms=9", "Cannot update these configs dynamically: [odradek.disk.full.ms]"),
+    ("odradek.no.such.key=9", "Cannot update these configs dynamically: [odradek.no.such.key]"),
     ("group.max.size=5", "Cannot update these configs dynamically: [group.max.size]"),
     (
         "log.retention.ms=bad",
@@ -100,6 +102,10 @@ ACCEPTED = [
     "log.retention.ms=1000000",
     "log.retention.ms=-2",
     "nonsense=1",
+    "odradek.disconnect.alice=1",
+    "odradek.troubled.log.dirs=",
+    "odradek.retiring.log.dirs=/data",
+    "odradek.recovery.awaited.brokers=1,2",
     "num.io.threads=16",
     "num.network.threads=1",
     "cordoned.log.dirs=*",
@@ -130,6 +136,14 @@ def test_what_a_broker_refuses(words: str, message: str) -> None:
 def test_what_a_broker_takes(words: str) -> None:
     """A broker accepts these changes, even of unknown keys, which may belong to a plugin."""
     _check(words)
+
+
+def test_a_value_that_an_earlier_release_accepted_does_not_disturb() -> None:
+    """Earlier releases stored keys of ours that are read only at the start. Other changes are still accepted."""
+    layers = BrokerConfigLayers({}, {"odradek.disk.full.ms": "9"})
+    _check("odradek.disk.full.ms=9 log.retention.ms=1000000", layers=layers)
+    with pytest.raises(KafkaError, match="Cannot update these configs dynamically"):
+        _check("odradek.disk.full.ms=8", layers=layers)
 
 
 @pytest.mark.parametrize("words", REFUSED_TO_ALL)
