@@ -127,7 +127,9 @@ OWN_DEFS: dict[str, ConfigDef] = (
     | AUDIT_DEFS
     | METRICS_DEFS
 )
-"""Keys that Kafka does not have. Only the properties file has them; DescribeConfigs leaves them out."""
+"""Keys that Kafka does not have. They are set in the properties file; DescribeConfigs shows them only if they are set, and
+without their values.
+"""
 
 FORMER_DEFS: dict[str, ConfigDef] = {
     name: ConfigDef("broker", name, kind, None, "[0,...]", "medium", False, False)
