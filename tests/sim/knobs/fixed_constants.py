@@ -180,6 +180,8 @@ NAMED: Mapping[str, str] = {
     "what people are shown, in a log or in an error": """
         node.configuration.file_judgement _ALIKE
         client.consumer.rebalances _NAMED_MAX
+        node.directories _NAMED_MAX
+        metadata_quorum.recovery.evidence _NUMBERS_MAX
         client.core.notes NOTES_MAX KEYS_MAX
         security.acls.authorizer DENIALS_MAX
         metadata_quorum.image.unreadable_configs REASON_LENGTH_MAX
