@@ -173,7 +173,9 @@ class LeaderConnection:
                 # woken.
                 self._receive(conn, wire)
             event = wire.next_event()
-            low_water = min(max(1, wire.bytes_expected), LOW_WATER_BYTES_MAX)
+            # A slow answer wakes the task with each of its parts, so that `_look_for_answer` sees them arrive.
+            bytes_max = 1 if self._missing_bytes else LOW_WATER_BYTES_MAX
+            low_water = min(max(1, wire.bytes_expected), bytes_max)
             if low_water != self._low_water:
                 self._low_water = low_water
                 conn.wait_for(low_water)
@@ -196,6 +198,9 @@ class LeaderConnection:
         if now >= due and missing and missing != self._missing_bytes:
             reached("replication.slow_answer_awaited")
             self._missing_bytes = missing
+            if self._conn is not None:
+                self._low_water = 1
+                self._conn.wait_for(1)
             due = self._answer_due = now + self._settings.socket_timeout_ms / 1000
         if now < due:
             self._watch = self._timers.at(due, self._look_for_answer)

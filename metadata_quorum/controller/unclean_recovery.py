@@ -21,8 +21,9 @@ offset. docs/internals/replication.md ("All lose power at once") has the argumen
   which replicas were in sync. `AWAITED_BROKERS` lists the brokers whose disks may have acknowledged records.
   A partition without a leader waits for those of these brokers that are in its `last_known_elr`. This is so
   even with `unclean.leader.election.enable`. An operator may remove a broker from the list, or request an
-  election. When no partition waits any more, and each broker of `UNREAD_BROKERS` has started, the controller
-  removes both lists. A broker of the second list starts only if the metadata have all topics on its disks.
+  election. When no partition waits any more, the controller removes the list. A broker of `UNREAD_BROKERS`
+  starts only if the metadata have all topics on its disks. The controller removes that list when all its
+  brokers are active with all their directories.
 * **All nodes must support unclean recovery.** A controller or a replica's broker may lack the feature,
   because it runs Apache Kafka or an earlier release. Then Kafka's rule applies: the last known leader is
   elected when it is back.
@@ -58,6 +59,7 @@ __all__ = [
     "UncleanRecovery",
     "awaited_brokers",
     "is_held_back",
+    "still_unread",
     "unread_brokers",
 ]
 
@@ -66,8 +68,9 @@ AWAITED_BROKERS = "odradek.recovery.awaited.brokers"
 `odradek quorum recover` writes this list.
 """
 UNREAD_BROKERS = "odradek.recovery.unread.brokers"
-"""The name of a dynamic configuration for all brokers: those awaited brokers whose disks the recovery could not
-read, or only in part. The recovered metadata may lack topics that only such a broker has.
+"""The name of a dynamic configuration for all brokers. It lists the brokers whose disks the recovery could not read,
+or only in part. An entry is `ID`, or `ID:DIRECTORIES` with the number of the broker's log directories. The
+recovered metadata may lack topics that only such a broker has.
 """
 
 
@@ -103,17 +106,26 @@ def awaited_brokers(image: MetadataImage) -> frozenset[int]:
     """Return the brokers in the list `AWAITED_BROKERS`, for which partitions wait without a time limit after
     a recovery of the quorum.
     """
-    return _listed(image, AWAITED_BROKERS)
-
-
-def unread_brokers(image: MetadataImage) -> frozenset[int]:
-    """Return the awaited brokers that the recovery could not read, or only in part (`UNREAD_BROKERS`)."""
-    return _listed(image, UNREAD_BROKERS) & awaited_brokers(image)
-
-
-def _listed(image: MetadataImage, key: str) -> frozenset[int]:
-    text = image.broker_configs(None).get(key, "")
+    text = image.broker_configs(None).get(AWAITED_BROKERS, "")
     return frozenset(int(each) for each in text.split(",") if each.strip().isdecimal())
+
+
+def unread_brokers(image: MetadataImage) -> dict[int, int]:
+    """Return the brokers of `UNREAD_BROKERS`, each with the number of its log directories; 0 if the number is
+    unknown.
+    """
+    text = image.broker_configs(None).get(UNREAD_BROKERS, "")
+    pairs = [each.strip().partition(":") for each in text.split(",")]
+    return {int(node): int(count) if count.isdecimal() else 0 for node, _, count in pairs if node.isdecimal()}
+
+
+def still_unread(image: MetadataImage) -> dict[int, int]:
+    """Return the entries of `unread_brokers` without the brokers that are active with all their directories."""
+    return {
+        node_id: count
+        for node_id, count in unread_brokers(image).items()
+        if (broker := image.brokers.get(node_id)) is None or broker.fenced or len(broker.log_dirs) < count
+    }
 
 
 def is_held_back(partition: PartitionImage, awaited: frozenset[int]) -> bool:

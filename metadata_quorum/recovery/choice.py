@@ -125,7 +125,7 @@ def choose(nodes: Sequence[FoundNode], named: Named, backup: tuple[str, CopyFile
     refusals += _side_by_side(chosen, copies)
     refusals += _about_backup(chosen, copies, named)
     sets = _sets_to_judge(chosen, copies, nodes)
-    refusals += _about_voters(chosen, sets, nodes, named)
+    refusals += _about_voters(chosen, sets, nodes, named, best=greatest(copies).image)
     refusals += _about_brokers(chosen.image, nodes, named)
     topics, ambiguous = topics_of(chosen.image, nodes, named)
     return Choice(tuple(copies), chosen, topics, (*refusals, *ambiguous), sets, named.absent, named.configs)
@@ -287,7 +287,12 @@ def _sets_to_judge(
 
 
 def _about_voters(
-    chosen: MetadataCopy, sets: Sequence[VoterSet], nodes: Sequence[FoundNode], named: Named
+    chosen: MetadataCopy,
+    sets: Sequence[VoterSet],
+    nodes: Sequence[FoundNode],
+    named: Named,
+    *,
+    best: MetadataImage,
 ) -> list[str]:
     by_id = {each.node_id: each for each in nodes}
     refusals: list[str] = []
@@ -318,7 +323,8 @@ def _about_voters(
             f"(epoch {chosen.end.epoch}): if the recovery was interrupted, continue it with `odradek quorum recover --from PLAN CONFIG ... "
             f"--execute`, where PLAN is the file that it wrote beside the first CONFIG (*.recovery-{chosen.end.epoch}.json)"
         )
-    is_completed = bool(_unknown_to(chosen.image, nodes))
+    # A chosen backup may be older than the recovery that could not read a node.
+    is_completed = bool(_unknown_to(best, nodes))
     for voters in sets:
         # Count only voters whose copy was read. Another check demands that each other voter is read, or named
         # as lost.
@@ -361,10 +367,11 @@ def _unknown_to(image: MetadataImage, nodes: Sequence[FoundNode]) -> list[FoundR
     read. Another recovery restores these partitions, even if a majority of the voters is left.
     """
     unread = unread_brokers(image)
+    was_recovered = bool(recoveries_of(image))
     return [
         each
         for node in nodes
-        if node.node_id in unread
+        if node.node_id in unread or (was_recovered and node.node_id not in image.brokers)
         for each in node.replicas
         if each.topic_id != ZERO_UUID and not _knows(image, each)
     ]

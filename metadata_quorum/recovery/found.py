@@ -102,9 +102,10 @@ class FoundNode:
 
     @property
     def has_gaps(self) -> bool:
-        """True if the node may have replicas that could not be read."""
-        is_nameless = any(each.topic_id == ZERO_UUID for each in self.replicas)
-        return bool(self.blank_directories or self.dead_directories or self.missing) or is_nameless
+        """True if some replicas could not be read. A replica without a topic id was read: the node sets it aside at
+        its start, since its topic is unknown.
+        """
+        return bool(self.blank_directories or self.dead_directories or self.missing)
 
     def may_hold(self, topic: str, partition: int) -> bool:
         """True if the node may have a replica of this partition that could not be read."""

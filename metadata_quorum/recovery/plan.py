@@ -25,7 +25,13 @@ from collections.abc import Callable, Mapping, Sequence
 import attrs
 
 from odradek.metadata_quorum.features import KRAFT_VERSION, KRAFT_VERSION_LEVEL, SUPPORTED_FEATURES
-from odradek.metadata_quorum.image.metadata_image import NO_LEADER, MetadataImage, PartitionImage, TopicImage
+from odradek.metadata_quorum.image.metadata_image import (
+    NO_LEADER,
+    BrokerImage,
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+)
 from odradek.metadata_quorum.ports import OffsetAndEpoch
 from odradek.metadata_quorum.raft.recoveries import RECOVERY_EPOCHS_MIN
 from odradek.metadata_quorum.raft.voters import ReplicaKey, Voter, VoterSet
@@ -113,7 +119,7 @@ def make_plan(
         nodes=tuple(nodes),
         new_directory_ids=changed_ids,
         awaited=tuple(sorted({*absent_brokers, *(each.node_id for each in brokers)})),
-        unread=tuple(sorted({*absent_brokers, *(each.node_id for each in brokers if each.has_gaps)})),
+        unread=_unread(absent_brokers, brokers, copy.image),
         absent=absent_brokers,
         controllers=tuple(sorted({each.node_id for each in nodes if each.is_controller} | set(absent))),
         next_producer_id=_greatest_producer_id(copies, nodes) + PRODUCER_IDS_AHEAD,
@@ -159,6 +165,19 @@ def _brokers_among(absent: Sequence[int], image: MetadataImage) -> tuple[int, ..
     }
     alone = {*image.controllers} - {*image.brokers} - placed
     return tuple(sorted({*absent} - alone))
+
+
+def _unread(absent: Sequence[int], brokers: Sequence[FoundNode], image: MetadataImage) -> tuple[str, ...]:
+    """List the brokers whose disks were not read, or only in part, in the notation of `UNREAD_BROKERS`."""
+    gaps = [f"{each.node_id}:{_log_directories(each, image)}" for each in brokers if each.has_gaps]
+    return (*map(str, absent), *gaps)
+
+
+def _log_directories(node: FoundNode, image: MetadataImage) -> int:
+    """Count the node's directories for records. The directory of the metadata log may be one of them."""
+    broker: BrokerImage | None = image.brokers.get(node.node_id)
+    is_apart = broker is not None and node.metadata_directory_id not in broker.log_dirs
+    return len(node.directories) - is_apart
 
 
 def _directories(

@@ -95,8 +95,8 @@ class RecoveredCluster:
     awaited: tuple[int, ...]
     """Brokers that were read or are absent. Partitions without a leader wait for the logs of these brokers.
     """
-    unread: tuple[int, ...]
-    """Those awaited brokers that are absent, or whose disks were read only in part."""
+    unread: tuple[str, ...]
+    """The value of `UNREAD_BROKERS`: brokers that are absent, or whose disks were read only in part."""
     absent: tuple[int, ...]
     controllers: tuple[int, ...]
     """Controllers that may come back."""
@@ -202,7 +202,7 @@ def recovered_records(image: MetadataImage, cluster: RecoveredCluster) -> list[M
     records.append(ProducerIdsRecord(-1, -1, cluster.next_producer_id))
     awaited = ",".join(map(str, cluster.awaited))
     records.append(ConfigRecord(RESOURCE_BROKER, "", AWAITED_BROKERS, awaited))
-    unread = ",".join(map(str, cluster.unread)) or None
+    unread = ",".join(cluster.unread) or None
     records.append(ConfigRecord(RESOURCE_BROKER, "", UNREAD_BROKERS, unread))
     records.append(ConfigRecord(RESOURCE_BROKER, "", RECOVERIES, ",".join(cluster.recoveries)))
     builder = ImageBuilder(MetadataImage.empty(image.cluster_id))

@@ -10,14 +10,18 @@ from functools import partial
 
 import attrs
 
-from odradek.data_plane.log.directory.future_logs import settle_moves
+from odradek.data_plane.log.directory.future_logs import parse_future_name, settle_moves
 from odradek.data_plane.log.directory.log_dir import LogDir, LogDirContext
+from odradek.data_plane.log.directory.log_loader import METADATA_TOPIC, parse_partition_name
+from odradek.data_plane.log.loading import read_topic_id
 from odradek.data_plane.log.log_config import LogConfig
+from odradek.data_plane.log.log_types import NO_TOPIC_ID
 from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.env.ports import Dir, DiskError, DiskHung, Event, FileMissing, Log, TaskGroup
 from odradek.metadata_quorum.config.typed_settings import settings_of
-from odradek.metadata_quorum.controller.unclean_recovery import UNREAD_BROKERS, unread_brokers
-from odradek.metadata_quorum.image.metadata_image import MetadataImage, PartitionImage
+from odradek.metadata_quorum.controller.unclean_recovery import unread_brokers
+from odradek.metadata_quorum.image.metadata_image import MetadataImage, PartitionImage, TopicImage
+from odradek.metadata_quorum.recovery.recovered_image import RECOVERIES
 from odradek.metadata_quorum.replica.meta_properties import (
     EmptyDirectory,
     MetaProperties,
@@ -279,33 +283,30 @@ class Directories:
         for done in loaded:
             await done.wait()
 
-    def check_unread_topics(self, image: MetadataImage) -> None:
-        """Raise `NodeCannotStart` if a recovery of the quorum could not read all disks of this broker, and they
-        have partitions that the metadata lack.
+    async def check_unread_topics(self, image: MetadataImage) -> None:
+        """Raise `NodeCannotStart` if the last recovery of the quorum could not read this broker, and its disks have
+        partitions that the metadata lack.
 
         The recovered metadata come from other nodes, so they may lack topics that only this broker has. At other
-        starts the logs of unknown topics are set aside as strays. Here that would hide acknowledged records. So an
-        operator decides.
+        starts the logs of unknown topics are set aside as strays, and unfinished moves are removed. Here that would
+        hide acknowledged records. So this check comes before the logs are opened, and an operator decides.
         """
         node_id = self._config.node_id
-        if node_id not in unread_brokers(image):
+        was_recovered = RECOVERIES in image.broker_configs(None)
+        if node_id not in unread_brokers(image) and not (was_recovered and node_id not in image.brokers):
             return
-        unknown = [
-            f"{log_dir.path}/{topic}-{partition}"
-            for log_dir in self.log_dirs
-            for (topic, partition), log in sorted(log_dir.logs.items())
-            if (known := image.topics_by_id.get(log.topic_id)) is None or partition not in known.partitions
-        ]
+        online = [each for each in self.log_dirs if each.offline_reason is None]
+        unknown = await self._env.workers.run(_unknown_partitions, online, image)
         if not unknown:
             return
         reached("broker.unread_topics_refused")
         named = ", ".join(unknown[:_NAMED_MAX])
         more = f" and {len(unknown) - _NAMED_MAX} more" if len(unknown) > _NAMED_MAX else ""
         raise NodeCannotStart(
-            f"the metadata log was recovered while this node's disks could not be read, and it lacks these partitions of "
-            f"the node: {named}{more}. To keep their records, stop all nodes and run `odradek quorum recover` again with "
-            f"this node. To do without them, take node {node_id} out of the list {UNREAD_BROKERS} (`odradek config set broker "
-            f"all {UNREAD_BROKERS}=...`)"
+            f"the metadata log was recovered while this node's disks could not be read. It lacks these partitions of "
+            f"the node, or they were deleted since then: {named}{more}. To keep their records, stop all nodes and run "
+            "`odradek quorum recover` again with this node. To do without them, move these directories out of the log "
+            "directory"
         )
 
     def stop_loading(self) -> None:
@@ -351,6 +352,28 @@ class Directories:
 
 def _hangs(log_dir: LogDir) -> bool:
     return log_dir.is_stalled and log_dir.offline_reason is None
+
+
+def _unknown_partitions(log_dirs: Collection[LogDir], image: MetadataImage) -> list[str]:
+    """List the directories of partitions, and of their copies in a move, whose topic id and number the metadata lack
+    (blocking). Directories that cannot be read, and partitions without a topic id, are left out.
+    """
+    found = []
+    for log_dir in log_dirs:
+        try:
+            for name in log_dir.directory.list_directories():
+                key = parse_future_name(name) or parse_partition_name(name)
+                if key is None or key.topic == METADATA_TOPIC:
+                    continue
+                directory = log_dir.directory.subdir(name)
+                topic_id = read_topic_id(directory, directory.list())
+                known: TopicImage | None = image.topics_by_id.get(topic_id)
+                if topic_id != NO_TOPIC_ID and (known is None or key.partition not in known.partitions):
+                    found.append(f"{log_dir.path}/{name}")
+        except DiskError:
+            # The start meets the same error when it opens the logs, and leaves the directory out.
+            continue
+    return found
 
 
 def _directory_of(image: MetadataImage, node_id: int, key: TopicPartition, topic_id: bytes) -> bytes | None:

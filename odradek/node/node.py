@@ -394,8 +394,8 @@ class Node:
             self._notify_controller,
         ).apply()
         self._entrances.follow(broker)
+        await self._directories.check_unread_topics(metadata.committed_image)
         await self._directories.load(self._tasks, metadata.committed_image)
-        self._directories.check_unread_topics(metadata.committed_image)
         await broker.moves.find_futures()
         metadata.subscribe(self._apply_metadata)
         image = metadata.committed_image

@@ -28,6 +28,7 @@ from odradek.metadata_quorum.controller.unclean_recovery import (
     UNREAD_BROKERS,
     awaited_brokers,
     is_held_back,
+    still_unread,
     unread_brokers,
 )
 from odradek.metadata_quorum.image.metadata_image import NO_LEADER, MetadataImage, PartitionImage, TopicImage
@@ -182,13 +183,13 @@ def elect_leaderless(
     left without a leader, and get one here.
 
     After a recovery of the quorum, partitions may wait for the brokers in the list `AWAITED_BROKERS`. When no
-    partition waits any more, and each broker of `UNREAD_BROKERS` has started, both lists are removed.
+    partition waits any more, the list is removed. `UNREAD_BROKERS` is removed when all its brokers are active.
     """
     basis.recovery.forget_settled(image)
     records: list[Message] = []
     acceptable = acceptable_leaders(image)
     awaited = awaited_brokers(image)
-    is_awaiting = any(not _has_started(image, each) for each in unread_brokers(image))
+    is_awaiting = False
     for topic, number, partition in _partitions(image):
         if partition.leader != NO_LEADER:
             continue
@@ -209,19 +210,10 @@ def elect_leaderless(
     elections = len(records)
     if awaited and not is_awaiting:
         reached("controller.recovery_awaits_nobody")
-        configs = image.broker_configs(None)
-        records += [
-            ConfigRecord(RESOURCE_BROKER, "", key, None)
-            for key in (AWAITED_BROKERS, UNREAD_BROKERS)
-            if key in configs
-        ]
+        records.append(ConfigRecord(RESOURCE_BROKER, "", AWAITED_BROKERS, None))
+    if unread_brokers(image) and not still_unread(image):
+        records.append(ConfigRecord(RESOURCE_BROKER, "", UNREAD_BROKERS, None))
     return Decision(records, elections)
-
-
-def _has_started(image: MetadataImage, broker_id: int) -> bool:
-    """True if this broker has been active since the recovery, which registers all brokers as fenced."""
-    broker = image.brokers.get(broker_id)
-    return broker is not None and not broker.fenced
 
 
 def _partitions(image: MetadataImage) -> Iterator[tuple[TopicImage, int, PartitionImage]]:
