@@ -34,7 +34,7 @@ from odradek.node.configuration.node_config import ADOPT_BLANK_DISKS, RESERVE_BY
 from odradek.serving.node_env import NodeEnv
 from odradek.wire.topic_partition import TopicPartition
 
-__all__ = ["Directories", "NodeCannotStart", "NodeCannotStartYet"]
+__all__ = ["Directories", "NodeCannotStart", "NodeCannotStartYet", "unknown_partitions"]
 
 ANSWER_LOOK_SECONDS = 0.1
 """The seconds between two checks of a disk that hangs while the node stops."""
@@ -295,8 +295,8 @@ class Directories:
         was_recovered = RECOVERIES in image.broker_configs(None)
         if node_id not in unread_brokers(image) and not (was_recovered and node_id not in image.brokers):
             return
-        online = [each for each in self.log_dirs if each.offline_reason is None]
-        unknown = await self._env.workers.run(_unknown_partitions, online, image)
+        online = [each.directory for each in self.log_dirs if each.offline_reason is None]
+        unknown = await self._env.workers.run(unknown_partitions, online, image)
         if not unknown:
             return
         reached("broker.unread_topics_refused")
@@ -354,18 +354,18 @@ def _hangs(log_dir: LogDir) -> bool:
     return log_dir.is_stalled and log_dir.offline_reason is None
 
 
-def _unknown_partitions(log_dirs: Collection[LogDir], image: MetadataImage) -> list[str]:
+def unknown_partitions(log_dirs: Collection[Dir], image: MetadataImage) -> list[str]:
     """List the directories of partitions, and of their copies in a move, whose topic id and number the metadata lack
     (blocking). Directories that cannot be read, and partitions without a topic id, are left out.
     """
     found = []
     for log_dir in log_dirs:
         try:
-            for name in log_dir.directory.list_directories():
+            for name in log_dir.list_directories():
                 key = parse_future_name(name) or parse_partition_name(name)
                 if key is None or key.topic == METADATA_TOPIC:
                     continue
-                directory = log_dir.directory.subdir(name)
+                directory = log_dir.subdir(name)
                 topic_id = read_topic_id(directory, directory.list())
                 known: TopicImage | None = image.topics_by_id.get(topic_id)
                 if topic_id != NO_TOPIC_ID and (known is None or key.partition not in known.partitions):
