@@ -314,15 +314,7 @@ def _about_voters(
             refusals.append(
                 f"voter {key_text(key)} {why}: read it, or name it with --lost {key_text(key)} if its metadata are lost"
             )
-    if any(_was_just_recovered(chosen, each) for each in nodes) and any(
-        "--lost" in each for each in refusals
-    ):
-        ids = sorted(each.node_id for each in nodes if not _was_just_recovered(chosen, each))
-        refusals.append(
-            f"{chosen.source} was recovered and has not run since, and nodes {', '.join(map(str, ids))} lack that recovery "
-            f"(epoch {chosen.end.epoch}): if the recovery was interrupted, continue it with `odradek quorum recover --from PLAN CONFIG ... "
-            f"--execute`, where PLAN is the file that it wrote beside the first CONFIG (*.recovery-{chosen.end.epoch}.json)"
-        )
+    refusals += _about_interrupted(chosen, nodes, refusals)
     # A chosen backup may be older than the recovery that could not read a node.
     is_completed = bool(_unknown_to(best, nodes))
     for voters in sets:
@@ -349,6 +341,22 @@ def _about_voters(
             "none of the nodes is a controller, so no node could vote: also give a controller, which may be new"
         )
     return refusals
+
+
+def _about_interrupted(
+    chosen: MetadataCopy, nodes: Sequence[FoundNode], refusals: Sequence[str]
+) -> list[str]:
+    """Return a refusal if a recovery was probably interrupted: some nodes lack it, and it has not run yet."""
+    if not any(_was_just_recovered(chosen, each) for each in nodes) or not any(
+        "--lost" in each for each in refusals
+    ):
+        return []
+    ids = sorted(each.node_id for each in nodes if not _was_just_recovered(chosen, each))
+    return [
+        f"{chosen.source} was recovered and has not run since, and nodes {', '.join(map(str, ids))} lack that recovery "
+        f"(epoch {chosen.end.epoch}): if the recovery was interrupted, continue it with `odradek quorum recover --from PLAN CONFIG ... "
+        f"--execute`, where PLAN is the file that it wrote beside the first CONFIG (*.recovery-{chosen.end.epoch}.json)"
+    ]
 
 
 def _was_just_recovered(chosen: MetadataCopy, node: FoundNode) -> bool:

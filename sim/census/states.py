@@ -202,6 +202,7 @@ STATES: Mapping[str, str] = {
     "consumer_groups.coordinator_ended_while_hashing": "A coordinator stops while a worker hashes topics for a heartbeat.",
     "consumer_groups.target_written_in_parts": "The target of a large group is written in several parts.",
     "consumer_groups.part_of_ended_run_dropped": "A worker has computed a target for a group that has a new target or was deleted.",
+    "consumer_groups.target_from_the_future_not_awaited": "A coordinator's clock is behind the clock that has dated the group's last target.",
     "consumer_groups.target_of_earlier_epoch_written": "A group has changed while a worker computed its target.",
     "consumer_groups.target_of_departed_member_dropped": "A member leaves while a worker computes its target.",
     "consumer_groups.target_given_to_successor": "A static member returns with another member id while a worker computes its target.",

@@ -13,6 +13,7 @@ from odradek.data_plane.groups.consumers.assignors import ASSIGNORS, Subscriber
 from odradek.data_plane.groups.consumers.consumer_group import ConsumerGroup, Profile
 from odradek.data_plane.groups.consumers.consumer_records import target_epoch_record, target_record
 from odradek.metadata_quorum.image.metadata_image import MetadataImage
+from odradek.named_states import reached
 
 __all__ = ["may_compute", "member_targets", "target_records", "topic_ids"]
 
@@ -20,8 +21,14 @@ __all__ = ["may_compute", "member_targets", "target_records", "topic_ids"]
 def may_compute(group: ConsumerGroup, interval_ms: int, wall_ms: int) -> bool:
     """True if the next target may be computed at `wall_ms`. At least `interval_ms` must have passed since the
     last target was computed, unless that time is unknown.
+
+    The time comes from the clock of the coordinator at that time. If it is in the future, the clocks differ, or
+    this clock was set back. Then waiting could take for ever, so the target may be computed at once.
     """
     since_ms = group.target_timestamp_ms
+    if since_ms > wall_ms:
+        reached("consumer_groups.target_from_the_future_not_awaited")
+        return True
     return since_ms == 0 or interval_ms == 0 or wall_ms >= since_ms + interval_ms
 
 
