@@ -356,7 +356,7 @@ def _hangs(log_dir: LogDir) -> bool:
 
 def unknown_partitions(log_dirs: Collection[Dir], image: MetadataImage) -> list[str]:
     """List the directories of partitions, and of their copies in a move, whose topic id and number the metadata lack
-    (blocking). Directories that cannot be read, and partitions without a topic id, are left out.
+    (blocking). Unreadable directories, and partitions that lost their topic id, are left out.
     """
     found = []
     for log_dir in log_dirs:

@@ -1,4 +1,4 @@
-"""The partitions on disks that a recovery of the quorum could not read, as a starting broker finds them."""
+"""The partitions on the disks of a broker that a recovery of the quorum left out, as the broker finds them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def image() -> MetadataImage:
 
 
 def test_what_the_metadata_lack_is_found(tmp_path: Path) -> None:
-    """Logs and copies of moves count by topic id and number. Deleted logs, strays and logs without an id do not."""
+    """Logs and copies of moves count by topic id and number. Deleted logs, strays and nameless logs are left out."""
     directory = RealEnv().open_dir(str(tmp_path), create=True)
     names = {
         "t-0": KNOWN,
