@@ -19,8 +19,8 @@ import attrs
 from odradek.client.errors import ClientError
 from odradek.spark.delivery.batch_driver import forget_tasks, write_completion
 from odradek.spark.delivery.completion import Completion
+from odradek.spark.delivery.connecting import add_connection_options, properties_of
 from odradek.spark.delivery.decisions import Decisions
-from odradek.spark.delivery.decisions_topic import DECISIONS_TOPIC
 from odradek.spark.delivery.markers import MarkerLog
 from odradek.spark.delivery.pool import has_committed, open_tasks, prepared_slots
 from odradek.spark.delivery.task_protocol import Marker, ProgressError
@@ -133,17 +133,7 @@ def main(words: Sequence[str] | None = None) -> int:
         description="Show the last batch of a query with delivery=exactly-once, and end a batch whose plan is gone.",
     )
     parser.add_argument("query", metavar="QUERY", help="the query's id, or txnAppId/TOPIC of a batch job")
-    parser.add_argument(
-        "--bootstrap", default="127.0.0.1:9092", help="brokers as HOST:PORT,... (%(default)s)"
-    )
-    parser.add_argument("--decisions-topic", default=DECISIONS_TOPIC, help="(%(default)s)")
-    parser.add_argument(
-        "--option",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="an option of the sink, like kafka.security.protocol=SASL_SSL; may be repeated",
-    )
+    add_connection_options(parser)
     parser.add_argument(
         "--checkpoint", metavar="DIR", help="the query's checkpoint: show the offsets of the batch, too"
     )
@@ -161,12 +151,7 @@ def main(words: Sequence[str] | None = None) -> int:
         help="let the next run write the whole batch: its committed rows are then there twice",
     )
     given = parser.parse_args(words)
-    properties = {"bootstrap.servers": given.bootstrap}
-    for each in given.option:
-        name, equals, value = each.partition("=")
-        if not equals or not name.startswith("kafka."):
-            parser.error(f"--option {each} is not valid: write kafka.KEY=VALUE")
-        properties[name.removeprefix("kafka.")] = value
+    properties = properties_of(parser, given)
     try:
         with Decisions(properties, given.decisions_topic) as decisions:
             begun = read_begun(decisions, given.query)

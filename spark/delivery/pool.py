@@ -198,6 +198,15 @@ def _listed(
         yield Wait(until=wake_at)
 
 
+def _pause(core: ClientCore, attempt: int, deadline: float, failure: Exception) -> Operation[None]:
+    """Wait before the next attempt, and fetch the metadata anew. Raise `failure` if no time is left."""
+    wake_at = core.now + core.backoff(attempt)
+    if wake_at >= deadline:
+        raise failure
+    yield Wait(until=wake_at)
+    yield from refresh_metadata(core, (), timeout=deadline - core.now)
+
+
 def end_held(
     core: ClientCore, query: str, held: Sequence[Prepared], *, commit: bool, timeout: float
 ) -> Operation[list[Prepared]]:
@@ -249,12 +258,8 @@ def end_held(
             failure = refused
         if not pending:
             break
-        wake_at = core.now + core.backoff(attempt)
-        if wake_at >= deadline:
-            raise failure
+        yield from _pause(core, attempt, deadline, failure)
         attempt += 1
-        yield Wait(until=wake_at)
-        yield from refresh_metadata(core, (), timeout=deadline - core.now)
     return ended
 
 
@@ -285,12 +290,8 @@ def end_transactions(
             pending, failure = yield from _end_once(core, query, pending, commit, certain, deadline)
             if not pending:
                 break
-            wake_at = core.now + core.backoff(attempt)
-            if wake_at >= deadline:
-                raise failure
+            yield from _pause(core, attempt, deadline, failure)
             attempt += 1
-            yield Wait(until=wake_at)
-            yield from refresh_metadata(core, (), timeout=deadline - core.now)
 
 
 def _end_once(

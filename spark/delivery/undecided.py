@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import attrs
 
 from odradek.client.errors import ClientError
+from odradek.spark.delivery.connecting import add_connection_options, properties_of
 from odradek.spark.delivery.decisions import Decisions
-from odradek.spark.delivery.decisions_topic import DECISIONS_TOPIC
 from odradek.spark.delivery.pool import PREFIX, open_slots, query_of
 from odradek.spark.delivery.task_protocol import ProgressError, RowSummary
 from odradek.spark.delivery.two_phase import Decision, DriverProtocol
@@ -94,29 +94,14 @@ def main(words: Sequence[str] | None = None) -> int:
         prog="odradek spark two-phase",
         description="Show the open transactions of queries with delivery=two-phase, or end those of one query.",
     )
-    parser.add_argument(
-        "--bootstrap", default="127.0.0.1:9092", help="brokers as HOST:PORT,... (%(default)s)"
-    )
-    parser.add_argument("--decisions-topic", default=DECISIONS_TOPIC, help="(%(default)s)")
-    parser.add_argument(
-        "--option",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="an option of the sink, like kafka.security.protocol=SASL_SSL; may be repeated",
-    )
+    add_connection_options(parser)
     parser.add_argument(
         "--end",
         metavar="QUERY",
         help="commit the decided transactions of this query, and abort the others; only for a query that has stopped for good",
     )
     given = parser.parse_args(words)
-    properties = {"bootstrap.servers": given.bootstrap}
-    for each in given.option:
-        name, equals, value = each.partition("=")
-        if not equals or not name.startswith("kafka."):
-            parser.error(f"--option {each} is not valid: write kafka.KEY=VALUE")
-        properties[name.removeprefix("kafka.")] = value
+    properties = properties_of(parser, given)
     try:
         with Decisions(properties, given.decisions_topic) as decisions:
             if given.end is not None:
