@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import pytest
+
 from odradek import Consumer
 from odradek.client.admin import NewTopic
 from odradek.client.consumer.consumer_types import ConsumerRecord, RebalanceListener
@@ -14,10 +16,15 @@ from odradek.wire.topic_partition import TopicPartition
 from sim.load.producing import ProduceConfig, Producing, RecordToSend
 from tests.client.fresh_topics import wait_until_known
 
-__all__ = ["PATIENCE_SECONDS", "TIME", "Cluster", "Told", "keys", "poll_until", "read"]
+__all__ = ["PATIENCE_SECONDS", "SERVERS", "TIME", "Cluster", "Told", "keys", "poll_until", "read"]
 
 TIME = 1_700_000_000_000
 PATIENCE_SECONDS = 60.0
+SERVERS = [
+    pytest.param("node", marks=pytest.mark.xdist_group("client-node")),
+    pytest.param("apache_kafka", marks=[pytest.mark.java, pytest.mark.xdist_group("apache-kafka")]),
+]
+"""The parameters of a fixture that gives each server in turn: our node, and Apache Kafka."""
 
 
 class Cluster:

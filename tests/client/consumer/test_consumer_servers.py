@@ -21,18 +21,22 @@ from odradek.client.consumer.consumer_types import (
 from odradek.wire.batches.records import records
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.topic_partition import TopicPartition
-from tests.client.consumer.clusters import PATIENCE_SECONDS, TIME, Cluster, Told, keys, poll_until, read
+from tests.client.consumer.clusters import (
+    PATIENCE_SECONDS,
+    SERVERS,
+    TIME,
+    Cluster,
+    Told,
+    keys,
+    poll_until,
+    read,
+)
 
 pytestmark = pytest.mark.long
 """These tests start their own servers, so `make quick` leaves them out."""
 
 
-@pytest.fixture(
-    params=[
-        pytest.param("node", marks=pytest.mark.xdist_group("client-node")),
-        pytest.param("apache_kafka", marks=[pytest.mark.java, pytest.mark.xdist_group("apache-kafka")]),
-    ]
-)
+@pytest.fixture(params=SERVERS)
 def cluster(request: pytest.FixtureRequest, fresh_topic: Callable[[str], str]) -> Iterator[Cluster]:
     """A cluster of one of the servers under test."""
     found = Cluster(request.getfixturevalue(request.param).bootstrap, fresh_topic)

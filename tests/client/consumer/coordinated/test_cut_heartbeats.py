@@ -15,7 +15,7 @@ import pytest
 from odradek import Consumer
 from odradek.client.consumer.consumer_membership import ConsumerMembership
 from odradek.client.consumer.consumer_types import ConsumerRecord
-from tests.client.consumer.clusters import Cluster, Told, poll_until
+from tests.client.consumer.clusters import SERVERS, Cluster, Told, poll_until
 
 pytestmark = pytest.mark.long
 """These tests start their own servers, so `make quick` leaves them out."""
@@ -26,12 +26,7 @@ STEPS = 16
 RECORDS = 60
 
 
-@pytest.fixture(
-    params=[
-        pytest.param("node", marks=pytest.mark.xdist_group("client-node")),
-        pytest.param("apache_kafka", marks=[pytest.mark.java, pytest.mark.xdist_group("apache-kafka")]),
-    ]
-)
+@pytest.fixture(params=SERVERS)
 def cluster(request: pytest.FixtureRequest, fresh_topic: Callable[[str], str]) -> Iterator[Cluster]:
     """One of the servers."""
     found = Cluster(request.getfixturevalue(request.param).bootstrap, fresh_topic)

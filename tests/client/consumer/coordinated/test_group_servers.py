@@ -20,7 +20,7 @@ from odradek.client.errors import TransactionAbortableError
 from odradek.trio import open_consumer
 from odradek.wire.errors import ErrorCode, KafkaError
 from tests.cli.running import odradek_here
-from tests.client.consumer.clusters import Cluster, Told, keys, poll_until, read
+from tests.client.consumer.clusters import SERVERS, Cluster, Told, keys, poll_until, read
 
 pytestmark = pytest.mark.long
 """These tests start their own servers, so `make quick` leaves them out."""
@@ -28,12 +28,7 @@ pytestmark = pytest.mark.long
 CONSUMER = {"group_protocol": "consumer"}
 
 
-@pytest.fixture(
-    params=[
-        pytest.param("node", marks=pytest.mark.xdist_group("client-node")),
-        pytest.param("apache_kafka", marks=[pytest.mark.java, pytest.mark.xdist_group("apache-kafka")]),
-    ]
-)
+@pytest.fixture(params=SERVERS)
 def cluster(request: pytest.FixtureRequest, fresh_topic: Callable[[str], str]) -> Iterator[Cluster]:
     """A cluster of one of the servers under test."""
     found = Cluster(request.getfixturevalue(request.param).bootstrap, fresh_topic)
