@@ -30,7 +30,8 @@ from odradek.metadata_quorum.replica.meta_properties import (
 )
 from odradek.metadata_quorum.replica.storage_format import StorageError, adopt_directory
 from odradek.named_states import reached
-from odradek.node.configuration.node_config import ADOPT_BLANK_DISKS, RESERVE_BYTES, NodeConfig
+from odradek.node.configuration.node_config import NodeConfig
+from odradek.node.configuration.own_keys import ADOPT_BLANK_DISKS, RESERVE_BYTES
 from odradek.serving.node_env import NodeEnv
 from odradek.wire.topic_partition import TopicPartition
 

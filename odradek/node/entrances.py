@@ -18,7 +18,8 @@ from odradek.env.token_ports import FetchDocument, OpenTokens
 from odradek.metadata_quorum.image.metadata_image import MetadataImage
 from odradek.node.certificates import Certificates
 from odradek.node.configuration.listener_security import ListenerSecurity
-from odradek.node.configuration.node_config import SCRAM_SECRET, NodeConfig
+from odradek.node.configuration.node_config import NodeConfig
+from odradek.node.configuration.own_keys import SCRAM_SECRET
 from odradek.node.connections.entrance import Encryption, Entrance, NotAuthenticated, SaslLogins
 from odradek.node.directories import NodeCannotStart
 from odradek.security.audit.auditor import Auditor

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from odradek.env.ports import Log
 from odradek.metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
-from odradek.node.configuration.node_config import START_WITHOUT_ACLS, NodeConfig
+from odradek.node.configuration.node_config import NodeConfig
+from odradek.node.configuration.own_keys import START_WITHOUT_ACLS
 from odradek.node.directories import NodeCannotStart
 
 __all__ = ["UnenforcedRules"]

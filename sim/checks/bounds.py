@@ -11,7 +11,8 @@ from typing import Literal
 
 import attrs
 
-from odradek.node.configuration.node_config import DISK_FULL, DISK_HUNG, NodeConfig
+from odradek.node.configuration.node_config import NodeConfig
+from odradek.node.configuration.own_keys import DISK_FULL, DISK_HUNG
 from sim.machine.weather import Weather
 
 Subject = Literal["quorum", "partition", "coordinator", "group"]

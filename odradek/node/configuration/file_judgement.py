@@ -16,7 +16,8 @@ from odradek.metadata_quorum.config.config_defs import ConfigDef, ConfigError, C
 from odradek.metadata_quorum.config.java_properties import MalformedProperties, parse_properties
 from odradek.node.configuration.keys_without_effect import warning_about
 from odradek.node.configuration.listener_security import LISTENER_PREFIX
-from odradek.node.configuration.node_config import NodeConfig, about_unknown, own_and_former_defs
+from odradek.node.configuration.node_config import NodeConfig, about_unknown
+from odradek.node.configuration.own_keys import own_and_former_defs
 from odradek.wire.secret_fields import is_key_name
 
 __all__ = ["FileJudgement", "judge_file"]

@@ -16,12 +16,12 @@ from odradek.metadata_quorum.replica.snapshots import SnapshotSettings
 from odradek.metadata_quorum.replica.wire_messages import Endpoint
 from odradek.metadata_quorum.service import MetadataSettings
 from odradek.node.broker_lifecycle import LifecycleSettings
-from odradek.node.configuration.node_config import (
+from odradek.node.configuration.node_config import NodeConfig
+from odradek.node.configuration.own_keys import (
     CLEANER_THREADS_PER_DISK,
     CONSUMER_MEMBERS,
     SCRUB_INTERVAL,
     TRANSACTIONAL_IDS,
-    NodeConfig,
 )
 from odradek.node.connections.listener_settings import SEND_BUFFER_BYTES, ListenerSettings
 from odradek.wire.structure import Message

@@ -15,7 +15,8 @@ from odradek.client.core.client_keys import AdminSettings
 from odradek.env.real_tls import open_tls
 from odradek.env.tls_ports import TlsSettings
 from odradek.metadata_quorum.config.config_defs import broker_defs
-from odradek.node.configuration.node_config import OWN_DEFS, NodeConfig
+from odradek.node.configuration.node_config import NodeConfig
+from odradek.node.configuration.own_keys import OWN_DEFS
 from tests.docs.log_events import EVENT
 from tests.docs.markdown import ROOT, blocks
 

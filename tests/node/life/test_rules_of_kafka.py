@@ -13,7 +13,8 @@ from odradek.metadata_quorum.image.image_builder import ImageBuilder
 from odradek.metadata_quorum.image.metadata_image import MetadataImage
 from odradek.metadata_quorum.replica.checkpoint_files import decode_snapshot
 from odradek.metadata_quorum.replica.metadata_batches import read_batches
-from odradek.node.configuration.node_config import START_WITHOUT_ACLS, NodeConfig
+from odradek.node.configuration.node_config import NodeConfig
+from odradek.node.configuration.own_keys import START_WITHOUT_ACLS
 from odradek.node.directories import NodeCannotStart
 from odradek.node.main import NEEDS_OPERATOR
 from odradek.node.unenforced_rules import UnenforcedRules

@@ -35,7 +35,8 @@ from odradek.env.real import RealEnv
 from odradek.env.real_tls import open_tls
 from odradek.env.tls_ports import TlsRefused
 from odradek.metadata_quorum.config.config_defs import ConfigError, broker_defs
-from odradek.node.configuration.node_config import OWN_DEFS, NodeConfig
+from odradek.node.configuration.node_config import NodeConfig
+from odradek.node.configuration.own_keys import OWN_DEFS
 from odradek.node.node import HostProcess, Node
 from odradek.node.real_node_env import RealNodeEnv
 from odradek.node.secret_files import open_secrets
