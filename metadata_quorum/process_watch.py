@@ -187,12 +187,17 @@ class ProcessWatch:
         if answer is _Answer.REFUSED and self._is_reachable(broker.broker_id, broker.epoch):
             reached("controller.dead_process_noticed")
             request = FenceDeadBroker(broker.broker_id, broker.epoch, since_ms)
-            self._watched.fence_dead(request, self._fenced)
+            self._watched.fence_dead(request, partial(self._fenced, broker.epoch))
 
-    def _fenced(self, broker_ids: list[int] | None) -> None:
+    def _fenced(self, broker_epoch: int, broker_ids: list[int] | None) -> None:
         for broker_id in broker_ids or ():
             self._watched.decided.fenced_at_death += 1
-            self._logger.warning("broker.fenced", broker=broker_id, reason="its process has ended")
+            self._logger.warning(
+                "broker.found_dead",
+                broker=broker_id,
+                broker_epoch=broker_epoch,
+                effect="fenced, because its host refuses connections",
+            )
 
     async def _try(self, broker: BrokerImage) -> _Answer:
         """Connect to the listeners of a broker in turn, until one of them accepts."""
