@@ -70,7 +70,7 @@ def build_each(
 
     Raises the errors of `build`.
     """
-    pythons = _checked_pythons(pythons)
+    pythons = checked_pythons(pythons)
     with tempfile.TemporaryDirectory() as directory:
         wheels, builder = Path(directory, "wheels"), Path(directory, "builder")
         # Use the pip of this environment: to install pip into the new one would take longer than to build our wheel.
@@ -90,7 +90,7 @@ def build_each(
             yield pack(out / f"odradek-{name}.tar", chosen, name, key, pythons)
 
 
-def _checked_pythons(pythons: Sequence[str]) -> list[str]:
+def checked_pythons(pythons: Sequence[str]) -> list[str]:
     """Return the versions of the hosts' Pythons, each once and in order. Raises `BadArgument`."""
     for each in pythons:
         found = _PYTHON.fullmatch(each)

@@ -212,6 +212,25 @@ def test_the_bill_of_materials_for_several_pythons(tmp_path: Path) -> None:
 
 @needs_git
 @pytest.mark.long
+def test_pythons_for_which_an_older_program_chooses_no_wheels(tmp_path: Path) -> None:
+    """A release whose program lacks `--python` is refused for another Python, with the command that builds it."""
+    if _git(ROOT, "rev-parse", "--is-shallow-repository") == "true":
+        pytest.skip("this clone is shallow")
+    build_it = "make release FROM=0.3.0 PYTHON=/path/to/python3.99."
+    several = f"{build_it} An archive for several Pythons needs a newer release."
+    for pythons, expected in (["3.99"], build_it), (["3.98", "3.99"], several):
+        command = [sys.executable, "-m", "deploy.make_release", "--from", "0.3.0", "--out", tmp_path]
+        command += [word for each in pythons for word in ("--python", each)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == 1
+        assert done.stderr == (
+            f"no release: the program of 0.3.0 takes no --python. It chooses wheels for the Python that runs it: {expected}\n"
+        )
+    assert not [*tmp_path.iterdir()]
+
+
+@needs_git
+@pytest.mark.long
 def test_a_tagged_commit_is_named_with_its_tag(tmp_path: Path) -> None:
     """A commit has the tag of its own version and the tag of another version. Wheel and source distribution keep only
     the former."""
