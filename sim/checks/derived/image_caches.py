@@ -78,36 +78,39 @@ class ImageCaches:
         """Compare each new process, and each broker with a new image with probability `SHARE`. Raises
         `SafetyViolation`.
         """
-        for name, broker in self._brokers():
+        for name, broker, is_late in self._brokers():
             seen = self._seen.get(name)
             if seen is not None and seen[1] is broker.image and seen[0] is broker:
                 continue
             if seen is None or seen[0] is not broker or self._random.random() < SHARE:
-                self._look_at(name, broker)
+                self._look_at(name, broker, is_late)
 
     def look_at_all(self, hosted: Sequence[Hosted]) -> None:
         """Compare all brokers with their images. Raises `SafetyViolation`."""
-        for name, broker in self._brokers():
-            self._look_at(name, broker)
+        for name, broker, is_late in self._brokers():
+            self._look_at(name, broker, is_late)
 
-    def _brokers(self) -> Iterator[tuple[str, Broker]]:
-        """Yield (name, broker) of each broker that already applies images, because its logs are open."""
+    def _brokers(self) -> Iterator[tuple[str, Broker, bool]]:
+        """Yield each broker that already applies images, because its logs are open: its name, the broker, and whether
+        the metadata log on its machine has records beyond its image.
+        """
         for member, node in self._processes.living():
-            if node.broker is not None and node._lifecycle is not None:
-                yield member.name, node.broker
+            if node.broker is not None and node.metadata is not None and node._lifecycle is not None:
+                end_offset = node.metadata.quorum.decisions.log_end_offset
+                yield member.name, node.broker, end_offset > node.broker.image.offset + 1
 
-    def _look_at(self, name: str, broker: Broker) -> None:
+    def _look_at(self, name: str, broker: Broker, is_late: bool) -> None:
         self._seen[name] = (broker, broker.image)
         self.looks += 1
-        for wrong in _differences(self, broker, self._random):
+        for wrong in _differences(self, broker, self._random, is_late=is_late):
             raise SafetyViolation(f"caches of metadata: {name} at offset {broker.image.offset}: {wrong}")
 
 
-def _differences(check: ImageCaches, broker: Broker, random: Random) -> Iterator[str]:
+def _differences(check: ImageCaches, broker: Broker, random: Random, *, is_late: bool) -> Iterator[str]:
     """Yield each difference between the cached results and the image, in words."""
     layers = _layers(broker)
     yield from _wrong_logs(check, broker, layers)
-    yield from _wrong_replicas(broker, check.metadata.newest)
+    yield from _wrong_replicas(broker, None if is_late else check.metadata.newest)
     yield from _wrong_throttles(broker, layers)
     yield from _wrong_directories(broker, layers)
     yield from _wrong_quotas(check, broker)
@@ -178,7 +181,7 @@ def _newest(layers: Layers, key: str, default: str) -> str:
 # --- replicas
 
 
-def _wrong_replicas(broker: Broker, newest: MetadataFold) -> Iterator[str]:
+def _wrong_replicas(broker: Broker, newest: MetadataFold | None) -> Iterator[str]:
     image = broker.image
     placed: dict[TopicIdPartition, PartitionImage] = {}
     for topic_id, topic in image.topics_by_id.items():
@@ -202,7 +205,7 @@ def _wrong_replicas(broker: Broker, newest: MetadataFold) -> Iterator[str]:
 
 def _wrong_replica(
     broker: Broker,
-    newest: MetadataFold,
+    newest: MetadataFold | None,
     key: TopicIdPartition,
     replica: Partition,
     named: PartitionImage | None,
@@ -229,10 +232,17 @@ def _wrong_replica(
         yield f"{what} lies in {owner.path} ({owner.directory_id.hex()}), and its image says {directory.hex()}"
 
 
-def _is_confirmed(broker: Broker, newest: MetadataFold, key: TopicIdPartition, log_dir: LogDir) -> bool:
+def _is_confirmed(
+    broker: Broker, newest: MetadataFold | None, key: TopicIdPartition, log_dir: LogDir
+) -> bool:
     """True if the newest metadata name this directory for the replica, or no longer have the replica. Then the
     broker's image is only out of date.
+
+    `newest` is None if the broker's machine has metadata records beyond the broker's image. They may confirm the
+    directory, although no node has published them yet.
     """
+    if newest is None:
+        return True
     topic = newest.topics.get(key.topic_id)
     there = None if topic is None else topic.partitions.get(key.partition)
     if there is None or broker.node_id not in there.replicas:

@@ -256,13 +256,13 @@ def test_a_look_skips_what_it_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[tuple[str, object]] = []
     monkeypatch.setattr(quiet.check, "_brokers", lambda: iter(found))
     monkeypatch.setattr(
-        "sim.checks.derived.image_caches._differences", lambda *_: looked.append("") or iter(())
+        "sim.checks.derived.image_caches._differences", lambda *_, is_late: looked.append("") or iter(())
     )
-    found.append(("node-1", _Imaged(MetadataImage())))
+    found.append(("node-1", _Imaged(MetadataImage()), False))
     quiet.check.look([])
     quiet.check.look([])
     assert len(looked) == 1
-    found[0] = ("node-1", _Imaged(MetadataImage()))
+    found[0] = ("node-1", _Imaged(MetadataImage()), False)
     quiet.check.look([])
     assert len(looked) == 2
 
